@@ -1,6 +1,6 @@
 """Durable steps, journals and checkpoints of runs, and the contract of stores.
 
-Most programs need few of these names, so their modules are imported with their first use.
+Most programs need few of these names, so their modules are imported on first use.
 """
 
 from typing import TYPE_CHECKING

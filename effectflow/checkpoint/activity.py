@@ -1,8 +1,8 @@
 """Whether the flows of a run have work to do, or only wait.
 
 A run can be suspended once each of its flows rests: it waits for a time, a message or another run, and
-the journal says for what. A flow with branches does not count itself, only its branches do. So the number
-of busy flows is 1 at first, and a nested run takes part in that of its outer run.
+the journal says for what. A flow with branches does not count itself, only its branches count. So the
+number of busy flows is 1 at first. A nested run shares the count of its outer run.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Activity:
     Attributes:
         busy: the number of flows that do not rest.
         changes: grows whenever a flow begins or ends a rest.
-        on_rest: called when the last busy flow begins to rest; None if nothing is to happen then.
+        on_rest: called when the last busy flow begins to rest, if not None.
     """
 
     __slots__ = ("_deadlines", "_rests", "busy", "changes", "on_rest")
@@ -47,9 +47,9 @@ class Activity:
         """Count a flow as resting while the block runs.
 
         Parameters:
-            what: what it waits for, for people.
-            until: when it goes on by itself, in seconds since the epoch.
-            look: ends the wait, so that the flow looks whether what it waits for has come.
+            what: what it waits for, in words.
+            until: when it continues by itself, in seconds since the epoch.
+            look: ends the wait, so that the flow checks whether it still has to wait.
         """
         rest = _Rest(until, what, look)
         self._rests[rest] = None
@@ -63,13 +63,13 @@ class Activity:
             del self._rests[rest]
 
     def end_branch(self) -> None:
-        """Count one busy flow less."""
+        """Count one busy flow fewer."""
         self.busy -= 1
         if self.busy == 0 and self.on_rest is not None:
             self.on_rest()
 
     def look_again(self) -> None:
-        """Let each flow look whether what it waits for has come."""
+        """Let each flow check whether it still has to wait."""
         for rest in list(self._rests):
             if rest.look is not None:
                 rest.look()
@@ -84,13 +84,13 @@ class Activity:
 
     @property
     def next_at(self) -> float:
-        """When the first flow goes on by itself, in seconds since the epoch; infinite if none does."""
+        """When the first flow continues by itself, in seconds since the epoch; infinite if none does."""
         until = (rest.until for rest in self._rests)
         return min((*until, *self._deadlines.values()), default=math.inf)
 
     @property
     def waits_for(self) -> str:
-        """What the flows wait for, for people."""
+        """What the flows wait for, in words."""
         kinds = dict.fromkeys(rest.what for rest in self._rests)
         shown = list(kinds)[:3]
         more = len(kinds) - len(shown)

@@ -1,4 +1,4 @@
-"""What a worker does for each run that it drives: suspend it when it rests, and tell it of messages."""
+"""Attend to a run that a worker drives: suspend it when it rests, and pass messages to it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ those after which a run whose flows are busy looks for messages."""
 
 
 class Wakeup:
-    """An event that can be waited for again and again."""
+    """An event that can be awaited repeatedly."""
 
     def __init__(self) -> None:
         self._event = anyio.Event()
@@ -37,7 +37,7 @@ class Wakeup:
 
 
 class Drain:
-    """Asks the runs of a worker to begin nothing more. Each stops when its steps in flight have ended."""
+    """Asks the runs of a worker to begin nothing more. Each stops once its running steps have ended."""
 
     def __init__(self) -> None:
         self.has_begun = False
@@ -54,7 +54,7 @@ class Drain:
         self._waiting.add(wakeup)
 
     def forget(self, wakeup: Wakeup) -> None:
-        """Do not wake this any more."""
+        """Stop waking this when the drain begins."""
         self._waiting.discard(wakeup)
 
 
@@ -62,8 +62,7 @@ class Drain:
 async def attended(run: Run, suspend_after: float) -> AsyncGenerator[None]:
     """Suspend a run once all its flows wait for more than this many seconds, or its worker drains.
 
-    Until then, read the messages that arrive for it. The block looks for those that have arrived before,
-    and runs the body.
+    Until then, read the messages that arrive for it. The block reads earlier messages and runs the body.
     """
     activity, drain, woken = run.activity, run.drain, Wakeup()
     assert drain is not None
@@ -77,14 +76,14 @@ async def attended(run: Run, suspend_after: float) -> AsyncGenerator[None]:
         woken.set()
 
     async def look() -> bool:
-        """Tell the flows of new messages, even if a flow has read them. Return whether any came."""
+        """Tell the flows about new messages, even if one has read them. Return whether there are any."""
         nonlocal told
         await run.look_for_messages()
         if run.mailbox.seen == told:
             return False
         told = run.mailbox.seen
         activity.look_again()
-        # They may not wait for any of these, and then nothing else lets it think of a suspension again.
+        # If no flow waits for any of these, nothing else would start another check for a suspension.
         woken.set()
         return True
 
@@ -95,7 +94,7 @@ async def attended(run: Run, suspend_after: float) -> AsyncGenerator[None]:
                 while True:
                     if has_changed:
                         if activity.busy:
-                            # A run changes with its own entries most of the time, and may end soon.
+                            # Most changes of a run are its own entries, and it may end soon.
                             await anyio.sleep(_GRACE)
                         has_changed = False
                         await look()
@@ -124,7 +123,7 @@ async def attended(run: Run, suspend_after: float) -> AsyncGenerator[None]:
 async def _may_suspend(
     run: Run, drain: Drain, suspend_after: float, look: Callable[[], Awaitable[bool]]
 ) -> bool:
-    """Return whether all flows rest, and will do so for long, knowing all messages so far."""
+    """Return whether all flows have read the messages so far, and will rest for long."""
     activity, seen = run.activity, run.activity.changes
     await anyio.sleep(_GRACE)
     if await look():

@@ -98,7 +98,7 @@ class DurableBranches:
         self._begun.add(path)
         flow = outer.inner(path, branches=self)
         if not is_keyed and item is not None and outer.is_recording:
-            # Some items, such as effects, have only their position as identity.
+            # Some items, such as effects, are identified by their position only.
             with suppress(NotSerializable):
                 flow.set_item(digest_of(item, options=self.outer.run.checkpoints.value_options))
         return flow
@@ -118,7 +118,7 @@ class DurableBranches:
         outer, run = self.outer, self.outer.run
         if not outer.is_recording or not run.may_record:
             return False
-        # A flow that is being cancelled itself makes no more decisions.
+        # A flow that is itself being cancelled makes no more decisions.
         is_cancelled = any(operator.is_decided for operator in self.scope.operators)
         return not is_cancelled and run.writer.halted is None
 
@@ -150,7 +150,7 @@ class DurableBranches:
         assert decision is not None
         record = _ERRORS.read(cast("dict[str, Any]", decision.value))
         if isinstance(again, Failed | Exception):
-            # As itself, even if it could not be rebuilt.
+            # The same error as before, even if it cannot be rebuilt from the record.
             found = write_end(again, run.types)
             same = (found.type, found.message, found.is_defect)
             if same == (record.type, record.message, record.is_defect):
@@ -162,7 +162,7 @@ class DurableBranches:
         return failure.error if record.is_defect else failure
 
     def take_failures(self, flow: DurableFlow) -> None:
-        """Take over the failures of a branch that has ended."""
+        """Adopt the failures of a branch that has ended."""
         self.has_entries = self.has_entries or flow.has_entries
         self._unsettled += flow.unsettled
         self._last_failure = flow.last_failure or self._last_failure

@@ -1,4 +1,4 @@
-"""The cancellation of a whole run: a decision about its body, which a message asks for."""
+"""Cancel a whole run: a message requests a decision that cancels the body of the run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from effectflow.effects.scope import Scope
 def around_body(root: DurableFlow, scope: Scope) -> Operator:
     """Return the operator around the body of a run that decides when a message asks to cancel the run.
 
-    If an earlier life has decided that, the body is only replayed, to complete its finalizers.
+    If an earlier life has made that decision, the body is only replayed, to complete its finalizers.
     """
     limit = anyio.CancelScope()
     operator = Operator(scope, _Cancellation(root, scope), limit=limit)

@@ -1,4 +1,4 @@
-"""Be told when runs change: one watch for each store and event loop, which all that ask share."""
+"""Notice when runs change: one watch per store and event loop, which all subscribers share."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from effectflow.effects.event_loop import spawn_background
 logger = logging.getLogger(__name__)
 
 _SECONDS_BETWEEN_LOOKS = 5.0
-"""After this time without a change, all that wait look all the same: hints may be lost."""
+"""After this time without a change, all subscribers look anyway, because hints may be lost."""
 
 _SECONDS_AFTER_ERROR = 1.0
 
@@ -29,7 +29,7 @@ async def watching(
 ) -> AsyncGenerator[None]:
     """Call `notify` in the event loop whenever a run may have changed; with None, whenever any may have.
 
-    Changes from the moment on at which the block begins are noticed.
+    No change is missed from the moment when the block begins.
     """
     watches = _watches.get(None)
     if watches is None:
@@ -68,7 +68,7 @@ class _Watch:
             spawn_background(self._watch)
 
     def remove(self, run_id: str | None, notify: _Notify) -> bool:
-        """Stop notifying. Return whether nothing is left to notify."""
+        """Stop notifying a subscriber. Return whether none is left."""
         remaining = self._asking[run_id]
         remaining.remove(notify)
         if not remaining:
@@ -90,7 +90,7 @@ class _Watch:
                         await self._watch_until_error()
                     except Exception as error:
                         logger.warning("%r cannot be watched for changes: %r", self._store, error)
-                    # Those that wait go on without hints, and look now and then.
+                    # Subscribers continue without hints, and look from time to time.
                     self.began.set()
                     await anyio.sleep(_SECONDS_AFTER_ERROR)
                     self._tell(None)
@@ -106,7 +106,7 @@ class _Watch:
                 self._tell(changed or None)
 
     def _tell(self, changed: frozenset[str] | None) -> None:
-        """Notify all that asked for these runs, or everyone if any run may have changed."""
+        """Notify the subscribers of these runs, or all of them if any run may have changed."""
         if changed is None:
             told = [notify for each in self._asking.values() for notify in each]
         else:

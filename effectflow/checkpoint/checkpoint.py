@@ -265,7 +265,7 @@ def fold(entries: Iterable[Entry], run_id: str) -> Checkpoint:
                 raise CorruptCheckpoint(run_id, "its journal begins twice", sequence=count)
             case BeforeStep(step, attempt):
                 outcomes.setdefault(step, None)
-                # A step that is begun again comes after what came after it before.
+                # A step that begins again moves to the end.
                 attempts.pop(step, None)
                 attempts[step] = attempt
                 state, finished = entry, None
@@ -316,7 +316,7 @@ def fold(entries: Iterable[Entry], run_id: str) -> Checkpoint:
 
 
 def _state_in(kind: str, tree: Tree, otherwise: Tree) -> Tree:
-    """Return the state in an input or output. Those of a state machine have other parts as well."""
+    """Return the state in an input or output. Those of a state machine also have other parts."""
     if kind == "machine" and isinstance(tree, dict):
         return tree.get("current_state", tree.get("state", otherwise))
     return tree

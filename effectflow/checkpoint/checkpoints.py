@@ -83,7 +83,7 @@ class Checkpoints:
             and tries again with the next entry. An `at_most_once` step never runs before its beginning
             is saved.
         observers: receive the events of runs.
-        codecs: how the values of types of your own are saved.
+        codecs: how the values of your own types are saved.
         lease_seconds: the seconds, or the `timedelta`, after its last renewal during which the lease of a
             run is valid.
         max_block: the seconds, or the `timedelta`, after which an event loop that does not respond counts

@@ -17,7 +17,7 @@ class Definition:
     Attributes:
         steps: the names of the declared steps, in order. Empty for workflows written as code, which are
             checked during replay.
-        structure: lines for people that tell which step may follow which, such as `draft -> review`.
+        structure: readable lines about which step may follow which, such as `draft -> review`.
             Empty for lists of steps and for code.
     """
 
@@ -71,7 +71,7 @@ def _compare(
     old: Sequence[str], new: Sequence[str]
 ) -> tuple[list[str], list[str], list[tuple[str, str]]]:
     """Return the added, removed and renamed steps. A renamed step has another one in its place."""
-    # Imported late, because most programs never need it and importing it takes 2 ms.
+    # Imported late: it takes 2 ms, and most programs never need it.
     from difflib import SequenceMatcher
 
     renamed: list[tuple[str, str]] = []

@@ -1,4 +1,4 @@
-"""Saves that no step causes: of entries that have waited long enough, and on request from outside.
+"""Saves that no step causes: when entries have waited long enough, and on request from outside.
 
 One task per event loop handles all runs in it. It starts with the first entry that waits, and ends when
 no entry waits.
@@ -31,7 +31,7 @@ class Delayed(Protocol):
     is_released: bool
 
     async def save_late(self) -> None:
-        """Save. End the run if that is impossible."""
+        """Save the journal. End the run if that is impossible."""
         ...
 
 

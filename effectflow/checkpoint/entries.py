@@ -90,7 +90,7 @@ class Resumed:
             `version` is None.
         abandoned: entries that a changed workflow may leave behind.
         retried: dead letters whose items are mapped again: the entries that set them aside.
-        dropped: dead letters that the job does without from here on, likewise.
+        dropped: dead letters that no longer count from here on, as such entries.
     """
 
     owner: str
@@ -114,7 +114,7 @@ class ErrorRecord:
         traceback: the traceback of a defect; None for a typed failure.
         trail: the trail of a failure: the contexts that it crossed, from inner to outer, and a line for
             each finalizer that failed on its way.
-        suppressed: what these finalizers failed with, in the order of their lines.
+        suppressed: the errors of these finalizers, in the order of their lines.
     """
 
     type: str
@@ -189,7 +189,7 @@ class SourceEnd:
         finalizer: the path of the finalizer.
         kind: "success", "failure", "defect" or "cancelled".
         sequence: the entry of the failure or defect, or of the decision that cancelled the source.
-        error: a failure or defect without an entry of its own. A resume then does not run the source.
+        error: a failure or defect that has no other entry. A resume then does not run the source.
         reached: with such an error, the last segment of each name that the flow has used so far.
     """
 
@@ -208,8 +208,8 @@ class BeforeStep:
         arguments: the arguments of the step.
         function: the qualified name of its function, for messages.
         item: the digest of the branch's item, in the first entry of a branch without a key.
-        settles: the failures that the workflow handled by going on to this step.
-        source_ends: the ends of the sources of the finalizers of which this is the first step.
+        settles: the failures that the workflow handled by continuing to this step.
+        source_ends: the ends of the sources of all finalizers whose first step this is.
         at_most_once: whether the step is not executed again silently.
     """
 
@@ -234,8 +234,8 @@ class Completed:
         duration: in seconds.
         at: when it ended.
         settles: failures inside the step.
-        shared: in the store, the parts of the output that an earlier entry holds, each with its place,
-            the number of that entry, and the place there; see `shared_parts`. None once it is read.
+        shared: in the store, the parts of the output that an earlier entry holds: for each, its place, the
+            number of that entry, and the place there; see `shared_parts`. None once it is read.
     """
 
     step: str
@@ -265,7 +265,7 @@ class Failed:
 
 @_frozen
 class Interrupted:
-    """The run was told to stop. `step` was cut off if it was `in_progress`.
+    """The run was told to stop. `step` was interrupted if it was `in_progress`.
 
     Or an executor lost an at-most-once step: `reason` is the class of its error.
     """
@@ -284,8 +284,8 @@ class ChildStarted:
         run_id: the id of the child.
         workflow: the workflow of the child.
         input: the digest of its input.
-        is_spawned: whether it is a run of its own, which any worker may drive.
-        is_detached: whether it is left alone when this run is cancelled.
+        is_spawned: whether it is an independent run, which any worker may drive.
+        is_detached: whether it continues when this run is cancelled.
     """
 
     path: str
@@ -340,7 +340,7 @@ class Signalled:
 
     Attributes:
         path: the path of the wait.
-        topic, key: those of the message.
+        topic, key: the topic and the key of the message.
         value: the value in the message.
     """
 
@@ -367,7 +367,7 @@ class Published:
 
 @_frozen
 class Suspended:
-    """All flows of the run wait, so its process has let go of it. It is the last entry of a life."""
+    """All flows of the run wait, so its process has released it. It is the last entry of a life."""
 
     at: float
 
@@ -397,7 +397,7 @@ class BranchesEnded:
     """All branches that an operator cancelled have ended, and their finalizers have executed steps.
 
     Attributes:
-        failures: what finalizers in these branches failed with. A resume does not repeat them.
+        failures: the errors of finalizers in these branches. A resume does not repeat them.
     """
 
     path: str

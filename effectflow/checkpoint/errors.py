@@ -21,8 +21,8 @@
     ├── SaveFailed           the store rejected or lost an entry
     └── StoreUnavailable     the store cannot be opened or reached
 
-Each message tells what happened, to which run and step, and what to do next. It has no control
-characters, also where it quotes stored text: people see it in terminals and logs.
+Each message says what happened, to which run and step, and what to do next. It has no control
+characters, even where it quotes stored text: people see it in terminals and logs.
 """
 
 from __future__ import annotations
@@ -202,7 +202,7 @@ class CompensationFailed(CheckpointError):
 
     Attributes:
         run_id: the run.
-        reason: what the undo failed with.
+        reason: the error of the undo.
         left: the undos that are left, in their order. The first is the one that failed.
     """
 
@@ -250,7 +250,7 @@ class StepInputChanged(CheckpointError):
 
 
 class OutcomeUnknown(CheckpointError):
-    """An at-most-once step began, and its end is not known: it was cut off, or its executor lost it.
+    """An at-most-once step began, and its end is not known: it was interrupted, or its executor lost it.
 
     In the second case `__cause__` is the ExecutorError. With `is_repeated`, dead letters were to be
     retried or dropped, which would run the step again, and it may have happened.
@@ -278,7 +278,7 @@ class CorruptCheckpoint(CheckpointError):
 
     `sequence` is the number of the entry that cannot be read, and `intact` the number of entries before
     the damage, if they are known. `what` names saved data that does not belong to a run in a store.
-    `is_damaged` is False if the data is whole, and this program cannot read it: `reason` says why.
+    `is_damaged` is False if the data is intact but this program cannot read it: `reason` says why.
     """
 
     def __init__(
@@ -304,7 +304,7 @@ class CorruptCheckpoint(CheckpointError):
 
 
 def _what_is_kept(run_id: str, intact: int) -> str:
-    """Return what is left of a damaged run, and what to do."""
+    """Say what is left of a damaged run, and what to do."""
     kept, repair = "No entry of it is intact, and nothing was changed.", ""
     if intact:
         entries = "1 entry before that is" if intact == 1 else f"{intact} entries before that are"

@@ -75,7 +75,7 @@ def read_failure(record: ErrorRecord, step: str, types: KnownTypes) -> Failed:
 
 
 def write_suppressed(trail: Iterable[str], types: KnownTypes) -> tuple[ErrorRecord, ...]:
-    """Return the records of the errors of finalizers that a trail tells of."""
+    """Return the records of the failed finalizers in a trail."""
     return tuple(
         write_error(line.error, types, is_defect=line.is_defect)
         for line in trail
@@ -84,15 +84,15 @@ def write_suppressed(trail: Iterable[str], types: KnownTypes) -> tuple[ErrorReco
 
 
 def read_suppressed(record: ErrorRecord, types: KnownTypes) -> Suppressed:
-    """Return the line of a trail that tells of a finalizer that failed in an earlier life."""
+    """Return the line of a trail about a finalizer that failed in an earlier life."""
     return Suppressed(_read_any(record, types), is_defect=record.is_defect)
 
 
 def _read_trail(record: ErrorRecord, types: KnownTypes) -> tuple[str, ...]:
-    """Return the trail of a failure. The lines of failed finalizers have the errors of these."""
+    """Return the trail of a failure. The lines about failed finalizers hold the errors."""
     lines = [line for line in record.trail if line.startswith(Suppressed.PREFIX)]
     if len(lines) != len(record.suppressed):
-        # A context of the user begins in the same way.
+        # The text of a user's `context(...)` begins in the same way.
         return record.trail
     errors = iter(record.suppressed)
     return tuple(
@@ -118,7 +118,7 @@ def write_error(error: object, types: KnownTypes, *, is_defect: bool) -> ErrorRe
     is_exception = isinstance(error, Exception)
     trace = None
     if is_defect:
-        # This takes a hundred times as long as the rest of the record.
+        # A traceback takes a hundred times as long as the rest of the record.
         trace = _traceback_of(error) if is_exception else safe_repr(error)
     return ErrorRecord(
         type=name_of_error(type(error)),
@@ -134,7 +134,7 @@ def _traceback_of(error: Exception) -> str:
     while frame is not None:
         frames.append(frame)
         frame = frame.tb_next
-    # Not by `limit`, which looks at all frames all the same.
+    # Not by `limit`, which visits all frames anyway.
     innermost = frames[-_FRAMES:][0] if frames else None
     return "".join(traceback.format_exception(type(error), error, innermost))
 
@@ -165,7 +165,7 @@ def read_error(record: ErrorRecord, step: str, types: KnownTypes) -> Any:
 
 
 def _advice(name: str, types: KnownTypes) -> str:
-    """Return what to do about an error that cannot be rebuilt."""
+    """Say what to do about an error that cannot be rebuilt."""
     with suppress(LookupError):
         if name not in map(name_of_error, types.classes.values()):
             error_named(name, types.errors)

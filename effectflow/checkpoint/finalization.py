@@ -1,4 +1,4 @@
-"""The places of finalizers in a durable run, and how their sources have ended."""
+"""Finalizers in a durable run, and how their sources ended."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class DurableFinalization:
         recorded = run.recording.source_ends.get(self.path)
         if recorded is None or recorded.error is None or not self.outer.is_ordered:
             return None
-        # The error has no entry of its own, so the source could end in another way if it ran again after
+        # No entry records the error, so the source could end in another way if it ran again after
         # its resource was released. So it does not run.
         try:
             failure = read_failure(recorded.error, self.path, run.types)
@@ -62,7 +62,7 @@ class DurableFinalization:
     async def _register_undos(
         self, scope: Scope, replay: Callable[[Scope], Coroutine[Any, Any, Any]]
     ) -> None:
-        """Replay the source as far as it was recorded, so that the saga around knows what to undo."""
+        """Replay the recorded part of the source, so that the saga around it knows what to undo."""
         outer = self.outer
         first = outer.run.recording.flows[self.path].items[0]
         operator = Replayed(scope, PLAIN_BRANCHES)

@@ -67,8 +67,8 @@ class DurableFlow:
         is_ordered: whether it must reach recorded operations in order. The body of a step that did not
             complete need not.
         unsettled: the sequence numbers of its failures that nothing has settled.
-        may_wait: whether it is the body of a step that may wait. Once it does, it records decisions.
-        replays_only: why it must begin nothing: its end is recorded and cannot be rebuilt. Or None.
+        may_wait: whether it is the body of a step that may wait. It records decisions once it waits.
+        replays_only: why it must not begin anything: its end is recorded and cannot be rebuilt. Or None.
         last_failure: the error of the last failure with an entry, and its sequence number.
         source_end: for a finalizer, returns how its source has ended, until its first step records that.
         ended_at: the sequence number of the end of the last step or nested run that succeeded in it.
@@ -227,7 +227,7 @@ class DurableFlow:
         await self.sleep_until(path, until, math.inf, scope)
 
     async def _recorded_time(self, scope: Scope, path: str, choose: Callable[[], float]) -> float:
-        """Return the recorded time of a wait; in its first life, record the one that it waits for."""
+        """Return the recorded time of a wait. If there is none yet, record the given one."""
         run = self.run
         run.writer.check()
         if self.reach(path, scope):
@@ -329,7 +329,7 @@ class DurableFlow:
             self.begin_wait(scope, path, topic=topic)
         while True:
             message = await run.next_message(path, topic)
-            # An operator may have decided in the same moment. Then the message stays.
+            # An operator may have decided at the same time. Then the message stays in the mailbox.
             await self.check(scope, path)
             if run.mailbox.first(topic) is message:
                 break
@@ -337,7 +337,7 @@ class DurableFlow:
         value = run.decode_message(tree, path, decode)
         sequence = run.take_message(path, message, tree)
         if not self.is_ordered:
-            # The next attempt of the step receives it, too.
+            # The next attempt of the step receives the message, too.
             run.recording.waits[path] = RecordedWait(sequence, None, topic, sequence, tree)
             run.recording.places.add(path)
         return value
@@ -396,7 +396,7 @@ class DurableFlow:
 
     @contextmanager
     def kept_place(self) -> Generator[None]:
-        """Return to the present place among the recorded operations afterwards."""
+        """Return to the current place among the recorded operations when the block ends."""
         cursor, occurrences = self._cursor, dict(self._occurrences)
         try:
             yield
@@ -430,7 +430,7 @@ class DurableFlow:
                 self._open_gate_at_frontier()
                 return True
             if item.kind == "finalizer":
-                # A finalizer that is reached in another way this time, or not at all.
+                # This life reaches the finalizer in another way, or not at all.
                 self._cursor += 1
             elif scope.limit < math.inf:
                 # The flow was cancelled then, and is cancelled here.
@@ -647,7 +647,7 @@ class DurableFlow:
             self._open_gate_at_frontier()
 
     def has_gone_on(self, scope: Scope, path: str, sequence: int) -> bool:
-        """Return whether an earlier life went on after an operation or operator of this flow.
+        """Return whether an earlier life continued after an operation or operator of this flow.
 
         Parameters:
             path: its path.

@@ -44,7 +44,7 @@ _LARGE = 8192
 _NONCE = 12
 
 _SECRET = b"effectflow secret"
-"""Tells the encryption of the secrets in values apart from that of entries."""
+"""Distinguishes the encryption of secrets in values from the encryption of entries."""
 
 
 class _OtherKey(ValueError):
@@ -96,15 +96,15 @@ class Encryption:
 
         name, nonce = self.current.encode(), os.urandom(_NONCE)
         header = _MARK + bytes([len(name)]) + name
-        # The header is authenticated as well, so that no other key can be substituted.
+        # The header is also authenticated, so that no other key can be substituted.
         sealed = AESGCM(self.keys[self.current]).encrypt(nonce, payload, header + after)
         return header + nonce + sealed
 
     def hide(self, text: str) -> str:
         """Return text encrypted with the current key, as the values of secrets are saved.
 
-        Equal texts give the same, so that inputs can be compared: the nonce is made of the text, with
-        HMAC-SHA-256, as in synthetic initialization vectors (RFC 5297).
+        Equal texts give equal results, so that inputs can be compared: the nonce is derived from the text,
+        with HMAC-SHA-256, as in synthetic initialization vectors (RFC 5297).
         """
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
@@ -230,7 +230,7 @@ class Seal:
             is_as_written = True
             payload = _decompressed(self._decrypted(payload, previous))
         except ValueError as error:
-            # If these keys fit the entries before it and its digest is wrong, it is rather damaged.
+            # These keys fit the entries before it, so a wrong digest rather means damage.
             needs_other_key = isinstance(error, _OtherKey)
             is_damaged = not needs_other_key or (record.sequence > 1 and not is_as_written)
             raise CorruptCheckpoint(
@@ -277,7 +277,7 @@ class Seal:
         return self.encryption.decrypt(payload, after=previous)
 
     def _trailer(self, payload: bytes, digest: bytes) -> bytes:
-        """Return what follows a payload. A digest has one form, without other case or blanks."""
+        """Return what follows a payload. A digest has only one form: other case or blanks are refused."""
         if payload[:1] == b"{":
             return (b"\nsha256:" if self.key is None else b"\nhmac:") + hexlify(digest)
         return digest + (b"S" if self.key is None else b"H")

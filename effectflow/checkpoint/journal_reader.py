@@ -11,7 +11,7 @@ from itertools import islice
 import orjson
 
 from effectflow.checkpoint.checkpoint import Checkpoint, fold
-from effectflow.checkpoint.entries import Completed, Entry
+from effectflow.checkpoint.entries import Completed, Entry, Started
 from effectflow.checkpoint.errors import (
     CheckpointError,
     CorruptCheckpoint,
@@ -50,6 +50,13 @@ class Journal:
     def empty(run_id: str) -> Journal:
         """Return the journal of a run that does not exist yet."""
         return Journal((), first_digest(run_id))
+
+    @property
+    def started(self) -> Started:
+        """The first entry of a run that exists."""
+        first = self.entries[0]
+        assert isinstance(first, Started)
+        return first
 
 
 async def read_journal(store: CheckpointStore, run_id: str, seal: Seal) -> Journal:
@@ -107,8 +114,8 @@ async def read_end(
 ) -> tuple[Entry, ...]:
     """Return the last `count` entries of a run of this length, or none of them if they are damaged.
 
-    Each is checked against the one before it, and the first of them against the one before that, which is
-    not checked itself: so the entries belong together, and their run must be told by what is in them.
+    Each entry is checked against the one before it. The entry before the first of them is not checked, so
+    the entries belong together, but only their contents say to which run.
     """
     after = max(length - count, 0)
     records = await store.read(run_id, after=max(after - 1, 0))
@@ -201,7 +208,7 @@ async def verify_run(store: CheckpointStore, run_id: str, seal: Seal = UNSIGNED)
 def check_against(info: RunInfo, checkpoint: Checkpoint) -> None:
     """Raise CorruptCheckpoint if a journal does not end as the store's summary of the run says.
 
-    The digests cannot tell that entries are missing at the end.
+    Digests cannot show that entries are missing at the end.
     """
     status, found = info.summary.status, checkpoint.status
     if info.summary.workflow != checkpoint.workflow:
@@ -232,19 +239,19 @@ async def all_run_ids(store: CheckpointStore) -> list[str]:
 
 async def run_not_found(store: CheckpointStore, run_id: str) -> RunNotFound:
     """Return the error for an unknown run id, with similar ids."""
-    # Imported late, because most programs never need it and importing it takes 2 ms.
+    # Imported late: it takes 2 ms, and most programs never need it.
     from difflib import get_close_matches
 
     known = [info.run_id for info in await store.find(RunQuery(limit=1000))]
     return RunNotFound(run_id, get_close_matches(run_id, known, n=3, cutoff=0.4))
 
 
-# Runs outside of stores. Their entries are copied unread and unchanged.
+# Runs outside stores. Their entries are copied unread and unchanged.
 
 
 @dataclass(frozen=True, slots=True)
 class ExportedRun:
-    """A run outside of stores: its summary, and its entries as they were saved."""
+    """A run outside a store: its summary, and its entries as they were saved."""
 
     run_id: str
     summary: RunSummary

@@ -52,7 +52,7 @@ class JournalWriter:
         completed_since_save: the number of steps that have completed since the last save.
         due, is_watched: as in `Delayed`.
         halted: the error that ended the run, or None.
-        on_halt: ends the flows of the run, when something else than a flow has halted it.
+        on_halt: ends the flows of the run when something other than a flow halts it.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class JournalWriter:
         self._newest_step = newest_step
         self._buffer: list[bytes] = []
         self._takes: list[int] = []
-        # What a failed append had, which may have taken effect.
+        # The contents of a failed append, which may have taken effect.
         self._unsure: list[bytes] = []
         self._unsure_takes: list[int] = []
         self._is_summary_due = True
@@ -131,7 +131,7 @@ class JournalWriter:
         self._takes += messages
 
     def announce(self) -> None:
-        """Let the next append tell those that watch the run that it changed."""
+        """Let the next append notify the watchers of the run."""
         self._is_summary_due = True
 
     def count_dead_letter(self) -> None:
@@ -182,7 +182,7 @@ class JournalWriter:
         while self._is_saving:
             await self._next_save()
         self.check()
-        # Not before, or another save that waits would save the entry without the summary.
+        # Not earlier, or another waiting save would save the entry without the summary.
         if entry is not None:
             self.add(entry)
         due_at = None if self.summary.is_nested else due_at
@@ -198,7 +198,7 @@ class JournalWriter:
         except Halt:
             raise
         except BaseException:
-            # Cut off by a cancellation. The last entry of a run is worth a second attempt.
+            # A cancellation interrupted it. The last entry of a run is worth a second attempt.
             with self.last_saves(), suppress(Exception, Halt):
                 if not await self._has_ended():
                     await self._save_batch(release=True)
@@ -228,9 +228,9 @@ class JournalWriter:
 
     @contextmanager
     def last_saves(self) -> Generator[None]:
-        """Shield what a stopped run still saves from the cancellation, for at most five seconds.
+        """Shield the last saves of a stopped run from the cancellation, for at most five seconds.
 
-        If the store did not answer in that time, the next ones do not wait for it. So a run that is
+        If the store did not answer in that time, later saves do not wait for it. So a run that is
         cancelled while its server is down ends after five seconds in all.
         """
         now = time.monotonic()
@@ -303,7 +303,7 @@ class JournalWriter:
             raise Halt(self.halted)
 
     def _linger_from_now(self) -> None:
-        """Schedule a save of the buffer, in case that no step saves it."""
+        """Schedule a save of the buffer, in case no step saves it."""
         if self._linger is not None:
             self.due = time.monotonic() + self._linger
             if not self.is_watched:

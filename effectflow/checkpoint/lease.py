@@ -70,7 +70,7 @@ class Lease:
         return owner is None or not (owner.is_dead() if is_dead is None else is_dead(owner))
 
     def is_abandoned(self, now: float) -> bool:
-        """Return whether its owner is dead or has not renewed it for long, at `now` as in `is_held`."""
+        """Return whether its owner is dead or has not renewed it for long; `now` is as in `is_held`."""
         owner = Owner.parse(self.owner)
         is_dead = owner is not None and owner.is_dead()
         return is_dead or self.expires_in(now) < -_SECONDS_UNTIL_ABANDONED
@@ -110,14 +110,14 @@ class Owner:
 
     @property
     def is_of_this_boot(self) -> bool:
-        """Whether it has claimed on this host since it booted, maybe in another container."""
+        """Whether it claimed on this host since the last boot, perhaps in another container."""
         boot = _boot()
         return boot is not None and self.host.split("/")[1:-1] == [boot]
 
     def is_dead(self) -> bool:
         """Return whether this owner's process, or its claim within this process, is known to have ended.
 
-        That can be known only of processes on this host since it booted. For others the answer is False,
+        This is known only of processes on this host since it booted. For others the answer is False,
         and their leases are valid until they expire.
         """
         if self.host != _host():
@@ -159,7 +159,7 @@ claim that has ended and may hold the run all the same, because the store did no
 
 
 def begin_claim() -> Owner:
-    """Return a new owner for a claim of this process. Call `end_claim` when it holds nothing any more.
+    """Return a new owner for a claim of this process. Call `end_claim` once it holds nothing.
 
     The owner is dead once the running event loop is closed.
     """

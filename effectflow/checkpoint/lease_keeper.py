@@ -87,7 +87,7 @@ class _Keeper:
                 self._postpone(kept.writer.checkpoints.store)
 
     def _postpone(self, store: CheckpointStore) -> None:
-        """Ask a store that has failed later, so that the leases of other stores need not wait for it."""
+        """Postpone the renewals of a store that has failed, so that other stores need not wait."""
         now = time.monotonic()
         for kept in list(self._kept.values()):
             checkpoints = kept.writer.checkpoints
@@ -105,12 +105,12 @@ class _Keeper:
         try:
             kept.call_soon(kept.respond)
         except Exception:
-            # The event loop was closed, and the run with it: other processes may have it at once.
+            # The event loop was closed, and the run ended with it: other processes may claim it at once.
             self.remove(writer)
             try:
                 writer.checkpoints.store.renew(writer.lease, seconds=0)
             except BaseException:
-                # It expires by itself, and the store may have been closed with its event loop.
+                # The lease expires by itself, and the store may have been closed with its event loop.
                 return False
             return True
         if now - asked > max_block:
@@ -130,7 +130,7 @@ class _Keeper:
                 kept.call_soon(writer.lose_lease, error)
         except BaseException as error:
             # A store may raise anything here; one that simulates the death of its process raises no
-            # `Exception`. The other leases are kept all the same. If this one is lost, a save will fail.
+            # `Exception`. The other leases must be kept anyway. If this one is lost, a save will fail.
             logger.warning("the lease of run %r was not renewed: %r", writer.run_id, error)
             return False
         else:

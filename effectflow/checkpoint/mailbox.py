@@ -16,7 +16,7 @@ from effectflow.checkpoint.values import Tree
 
 
 def seal_message(checkpoints: Checkpoints, run_id: str, topic: str, key: str, value: Tree) -> bytes:
-    """Return the body of a message: the value as an entry, signed and encrypted like those of the run."""
+    """Return the body of a message: the value as an entry, signed and encrypted like all entries."""
     entry = Signalled("", topic, key, value, 0.0)
     body, _ = checkpoints.seal.close(entry, _digest_of_place(run_id, topic, key))
     return body
@@ -39,7 +39,7 @@ def open_message(checkpoints: Checkpoints, run_id: str, message: Message) -> Tre
 
 
 def _digest_of_place(run_id: str, topic: str, key: str) -> bytes:
-    """Return what the digest of a message begins with, so that it fits no other run or key."""
+    """Return the beginning of the digest of a message, so that it fits no other run or key."""
     parts = (
         sha256(part.encode("utf-8", "surrogatepass")).digest() for part in (run_id, topic, key)
     )
@@ -63,7 +63,7 @@ class Mailbox:
 
     @cached_property
     def _reading(self) -> anyio.Lock:
-        # Made with the first look: most runs neither wait nor are resumed.
+        # Created by the first look: most runs neither wait nor are resumed.
         return anyio.Lock(fast_acquire=True)
 
     async def refresh(self) -> None:
@@ -78,7 +78,7 @@ class Mailbox:
             raise self._writer.halt(StoreUnavailable(repr(store), reason)) from error
 
     async def _refresh(self, store: CheckpointStore) -> None:
-        # All flows that ask before a read begins share it.
+        # All flows that ask before a read begins share that read.
         self._asked += 1
         number = self._asked
         async with self._reading:

@@ -132,7 +132,7 @@ class _TransitionAttempt:
         machine: the machine's name.
         transition: the transition's name.
         source: the name of the state before.
-        attempt: the number of the attempt, from 1. It goes on counting after `Retry`.
+        attempt: the number of the attempt, from 1. It continues after `Retry`.
         step: the path of this attempt.
     """
 

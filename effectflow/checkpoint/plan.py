@@ -27,11 +27,11 @@ class ResumePlan:
         start: the steps and nested runs that it begins with, one for each flow that can continue. Where
             a branch ends a race or a parallel operator without a new step, the scheduling decides
             which of the other branches begin a step before they are cancelled.
-        retry: those of `start` that began before.
+        retry: the members of `start` that have begun before.
         skip: the steps whose recorded output is used instead of running them.
         recurs: the steps whose recorded failures end the run again. To try again, start the work under
             another run id.
-        waiting: the waits that are not over.
+        waiting: the waits that have not ended.
         unverified: recorded steps that the plan could not reach without running effects.
         problem: the error with which a resume would fail; None if there is none.
         is_complete: whether the run is complete, so that a resume yields its recorded output.
@@ -53,7 +53,7 @@ def plan_resume(checkpoint: Checkpoint, definition: Definition | None = None) ->
     """Return what a resume of this checkpoint does. Pure: it reads and runs nothing.
 
     It works for workflows with a declared list of steps (`Workflow.of_steps`). For others, `start` is
-    empty and `reason` tells why; `Workflow.plan` replays those.
+    empty and `reason` says why; `Workflow.plan` replays those.
 
     ==================================  =================  =============  =============
     head state                          start              retry          recurs

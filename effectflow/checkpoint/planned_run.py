@@ -59,7 +59,7 @@ class _NeverStopping(Stopping):
         self._journal = journal
 
     def begin(self) -> None:
-        """Go on."""
+        """Do nothing: a plan never stops a run."""
 
     def give_up(self, error: CheckpointError) -> Halt:
         return self._journal.halt(error)
@@ -73,7 +73,7 @@ class _NeverStopping(Stopping):
             if parked.reason is None:
                 parked.is_shielded = True
                 raise
-            # A resume does not check what a finalizer does outside steps either.
+            # Like a resume, this does not check what a finalizer does outside steps.
             return None, None
 
     @contextmanager

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import cast
 from uuid import uuid4
 
 import orjson
@@ -44,21 +43,21 @@ class Repair:
         run_id: the run.
         problem: the damage; None if there is none, and then nothing is changed.
         kept: the number of entries, from the first one, that the run keeps.
-        lost: the number of later entries, as far as the store tells.
+        lost: the number of later entries, as far as the store knows.
         removed: the later entries as they were in the store, if they can be told apart there.
-        unreadable: the bytes of what cannot be read as entries, by the name of its place.
-        runs_again: the steps that a resume executes: those that are not known to be completed any more,
-            and those that were cut off or have failed anyway.
+        unreadable: the bytes that cannot be read as entries, by the name of their place.
+        runs_again: the steps that a resume executes: those that are no longer known to be complete, and
+            those that were interrupted or have failed anyway.
         outcome_unknown: those of them that are `at_most_once` and began in an entry that is kept. A
             resume fails with OutcomeUnknown, until it is forced to execute them again.
-        executed_twice: those of them that are `at_most_once` and began in an entry that is lost. Nothing
-            in the run tells that any more, so a worker or a resume executes them a second time.
+        executed_twice: those of them that are `at_most_once` and began in an entry that is lost. The run
+            no longer shows that, so a worker or a resume executes them a second time.
         waits_again: the waits whose messages are lost with their entries, such as "signal:approval". A
             resume waits for them again: send each again, with a new idempotency key, because the store
             remembers the old one.
         cancels_again: whether a lost entry asked to cancel the run. The repair asks for that again.
         has_unknown_steps: whether a lost entry is missing or damaged itself. Then steps that only such
-            entries tell of run again as well.
+            entries record run again, too.
         is_due: whether a worker continues the run after the repair: it has not failed or ended, and no
             other run drives it.
     """
@@ -176,7 +175,7 @@ async def _examined(
     again = () if has_ended else _run_again(recording, read.entries)
     once_kept, once_lost = _at_most_once(journal.entries), _at_most_once(read.entries)
     is_incomplete = bool(remains.unreadable) or read.intact < lost
-    summary = _summary(cast(Started, journal.entries[0]), checkpoint, recording)
+    summary = _summary(journal.started, checkpoint, recording)
     repair = Repair(
         run_id,
         damage,
@@ -214,7 +213,7 @@ def _summary(started: Started, checkpoint: Checkpoint, recording: Recording) -> 
 
 
 def _damage(problem: CheckpointError) -> CorruptCheckpoint:
-    """Return a problem that is damage. Raise any other: a repair would cut off entries that are whole."""
+    """Return a problem that is damage. Raise any other: a repair would remove intact entries."""
     if not isinstance(problem, CorruptCheckpoint) or not problem.is_damaged:
         raise problem
     return problem

@@ -65,7 +65,7 @@ class RecordedStep:
     Attributes:
         attempts: its number, from 1.
         arguments: its arguments.
-        ended: the sequence number of the entry that ended it; None if it was cut off.
+        ended: the sequence number of the entry that ended it; None if it was interrupted.
         is_completed: whether it succeeded, with `output`.
         error: the error of a failed attempt.
         retryable: whether a resume retries that failure.
@@ -101,7 +101,7 @@ class RecordedStep:
 
     @property
     def may_have_happened(self) -> bool:
-        """Whether it succeeded, was cut off, or was stopped by a timeout, so that it may have acted."""
+        """Whether it may have acted: it succeeded, was interrupted, or was stopped by a timeout."""
         return self.error is None or self.error.type == _TIMED_OUT
 
 
@@ -112,7 +112,7 @@ class RecordedChild:
     Attributes:
         begun: the entry that began it.
         input: the digest of its input.
-        is_spawned: whether it is a run of its own.
+        is_spawned: whether it is an independent run.
     """
 
     begun: int
@@ -153,7 +153,7 @@ class RecordedDecision:
 
     Attributes:
         has_ended: whether the cancelled branches have ended.
-        suppressed: what their finalizers failed with.
+        suppressed: the errors of their finalizers.
     """
 
     sequence: int
@@ -177,11 +177,11 @@ class RecordedDeadLetter:
     """An item that was set aside because its last attempt failed.
 
     Attributes:
-        sequence: the entry that says so.
+        sequence: the entry that records it.
         path: the path of that entry.
         content: the item, and how many items had failed by then.
         retry: the number of the reopening that retried it; None if none did.
-        is_dropped: whether the job does without it.
+        is_dropped: whether it no longer counts.
     """
 
     sequence: int
@@ -356,33 +356,13 @@ class _Reader:
             case BeforeStep(step=path):
                 self._begin(entry.settles, entry.source_ends)
                 self._add(sequence, path, "step", entry.item)
-                before = recording.steps.get(path)
-                if before is not None and before.ended in self.unsettled:
-                    self._forget(before.ended)
-                if before is not None and before.retry_at is not None:
-                    recording.forget_times(path)
-                recording.steps[path] = RecordedStep(
-                    entry.attempt,
-                    entry.arguments,
-                    spent=before.spent if before else 0,
-                    since=before.since if before and before.since is not None else entry.at,
-                    began=entry.at,
-                    failures=before.failures if before else (),
-                    at_most_once=entry.at_most_once,
-                )
-                self.open[path] = recording.steps[path]
+                self._begin_step(entry)
             case Completed(step=path):
                 self._settle(entry.settles)
                 step = self.open.pop(path, recording.steps[path])
                 step.ended, step.is_completed, step.output = sequence, True, entry.output
             case Failed(step=path):
-                step = self.open.pop(path, recording.steps[path])
-                step.ended, step.error = sequence, entry.error
-                step.retryable, step.retry_at = entry.retryable, entry.retry_at
-                if not entry.error.is_defect:
-                    failure = RecordedFailure(entry.error, step.began, entry.at)
-                    step.failures = (*step.failures, failure)
-                self._fail(sequence, path, step)
+                self._fail(sequence, path, self._failed_step(sequence, entry))
             case Decided(path=path):
                 self._settle(entry.settles)
                 if is_dead_letter(path) and isinstance(entry.value, dict):
@@ -413,27 +393,9 @@ class _Reader:
             case ChildStarted(path=path):
                 self._begin(entry.settles, entry.source_ends)
                 self._add(sequence, path, "child", entry.item)
-                before = recording.children.get(path)
-                if before is not None and before.ended in self.unsettled:
-                    self._forget(before.ended)
-                recording.children[path] = RecordedChild(
-                    sequence, entry.run_id, entry.input, entry.is_spawned
-                )
-                if entry.is_spawned and not entry.is_detached:
-                    recording.spawned[sequence] = entry.run_id
-            case ChildEnded(path=path):
-                waited = recording.waits.get(path)
-                child = recording.children[path] if waited is None else waited.child
-                assert child is not None
-                if waited is not None and child.ended in self.unsettled:
-                    self._forget(child.ended)
-                if waited is None and child.is_spawned:
-                    # The spawn was refused, so the run of this id is not one of this run.
-                    recording.spawned.pop(child.begun, None)
-                child.ended, child.status = sequence, entry.status
-                child.output, child.error = entry.output, entry.error
-                if entry.status is not RunStatus.COMPLETED:
-                    self._fail(sequence, path, child)
+                self._begin_child(sequence, entry)
+            case ChildEnded():
+                self._end_child(sequence, entry)
             case Resumed():
                 self.resume()
                 recording.leave_behind(entry.abandoned)
@@ -447,11 +409,65 @@ class _Reader:
                 )
                 recording.reopened_at = None
             case Suspended():
-                # It went on where it waited, so that was no attempt more.
+                # A suspended step continues where it waited, which is not another attempt.
                 for step in self.open.values():
                     step.spent += 1
             case Interrupted() | _:
                 pass
+
+    def _begin_step(self, entry: BeforeStep) -> None:
+        recording, path = self.recording, entry.step
+        before = recording.steps.get(path)
+        if before is not None and before.ended in self.unsettled:
+            self._forget(before.ended)
+        if before is not None and before.retry_at is not None:
+            recording.forget_times(path)
+        recording.steps[path] = RecordedStep(
+            entry.attempt,
+            entry.arguments,
+            spent=before.spent if before else 0,
+            since=before.since if before and before.since is not None else entry.at,
+            began=entry.at,
+            failures=before.failures if before else (),
+            at_most_once=entry.at_most_once,
+        )
+        self.open[path] = recording.steps[path]
+
+    def _failed_step(self, sequence: int, entry: Failed) -> RecordedStep:
+        """Return the step that this entry ends, with its error."""
+        step = self.open.pop(entry.step, self.recording.steps[entry.step])
+        step.ended, step.error = sequence, entry.error
+        step.retryable, step.retry_at = entry.retryable, entry.retry_at
+        if not entry.error.is_defect:
+            failure = RecordedFailure(entry.error, step.began, entry.at)
+            step.failures = (*step.failures, failure)
+        return step
+
+    def _begin_child(self, sequence: int, entry: ChildStarted) -> None:
+        recording, path = self.recording, entry.path
+        before = recording.children.get(path)
+        if before is not None and before.ended in self.unsettled:
+            self._forget(before.ended)
+        recording.children[path] = RecordedChild(
+            sequence, entry.run_id, entry.input, entry.is_spawned
+        )
+        if entry.is_spawned and not entry.is_detached:
+            recording.spawned[sequence] = entry.run_id
+
+    def _end_child(self, sequence: int, entry: ChildEnded) -> None:
+        recording, path = self.recording, entry.path
+        waited = recording.waits.get(path)
+        child = recording.children[path] if waited is None else waited.child
+        assert child is not None
+        if waited is not None and child.ended in self.unsettled:
+            self._forget(child.ended)
+        if waited is None and child.is_spawned:
+            # The spawn was refused: the run with this id belongs to somebody else.
+            recording.spawned.pop(child.begun, None)
+        child.ended, child.status = sequence, entry.status
+        child.output, child.error = entry.output, entry.error
+        if entry.status is not RunStatus.COMPLETED:
+            self._fail(sequence, path, child)
 
     def resume(self) -> None:
         """Void the failed decisions that nothing settled: their operators continue and decide again."""
@@ -470,14 +486,14 @@ class _Reader:
                 failure.spent = failure.attempts
                 failure.since = None
                 if self.is_given_up and _UNDOING.search(path) and not failure.is_unknown:
-                    # The run waits for someone to do exactly that.
+                    # The run waits for someone to resume it, which retries the undo.
                     failure.retryable = True
         self.has_finished = False
 
     def _forget_reactions(self, sequence: int, path: str) -> None:
         """Forget the waits and operators of what only reacted to a failure, such as `tap_err`.
 
-        The failure is retried, so the flows around it need not come there again.
+        The failure is retried, so the flows around it need not reach these again.
         """
         recording = self.recording
         for name in _flows_around(path):
@@ -522,7 +538,7 @@ class _Reader:
         groups = step_path(flow, "reduce", occurrence)
         for name, reached in recording.flows.items():
             if name.startswith(f"{groups}["):
-                # With the value of a retried item, a group is another step.
+                # With the value of a retried item, a group becomes another step.
                 recording.left_behind.update(item.path for item in reached.items)
                 reached.items = []
         own = {groups, step_path(flow, "mapped", occurrence)}
@@ -540,7 +556,7 @@ class _Reader:
                 step.ended, step.is_completed, step.output, step.error = None, False, None, None
 
     def _forget_after(self, place: str, flow: str, kept: set[str]) -> None:
-        """Forget what a flow did after it came to a place, and what the operator there decided."""
+        """Forget what a flow did after it reached a place, and what the operator there decided."""
         recording = self.recording
         items = recording.flows[flow].items
         at = next((number for number, item in enumerate(items) if item.path == place), None)
@@ -590,7 +606,7 @@ class _Reader:
             flow.item = digest
 
     def _add_around(self, sequence: int, flow: str) -> None:
-        """Add the operator or finalizer of which a flow is part. The body of a step has none."""
+        """Add the operator or finalizer that a flow is part of. The body of a step has none."""
         recording = self.recording
         operator = flow
         if flow.endswith("]"):
@@ -617,7 +633,7 @@ class _Reader:
 
 
 def _is_below(path: str, paths: set[str]) -> bool:
-    """Return whether one of these paths is this one or around it."""
+    """Return whether one of these paths is this path, or encloses it."""
     while path:
         if path in paths or StepPath(path).operator in paths:
             return True

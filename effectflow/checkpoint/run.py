@@ -115,7 +115,7 @@ class Run:
         outer_operators: the operators of the outer run that may cancel this one.
         cancelled_at: the entry by which an operator of the outer run has cancelled this one, or None.
         last_completed: the path of the step that completed last.
-        failures: those that nothing has settled.
+        failures: the failures that nothing has settled.
         tasks: what happens in the run.
         stopping: whether it is being stopped from outside.
         activity: which flows are busy, and what the others wait for; shared with the outer run.
@@ -312,7 +312,7 @@ class Run:
             await self._wait_for_retry(flow, path, recorded.retry_at, failed_at, scope)
         began = self.clock.monotonic()
         if recorded is not None and recorded.since is not None:
-            # Earlier lives, and the time between them, count as well.
+            # Earlier lives, and the time between them, count too.
             began -= max(0.0, self.now() - recorded.since)
         while True:
             number += 1
@@ -329,7 +329,7 @@ class Run:
     async def _wait_for_retry(
         self, flow: DurableFlow, path: str, retry_at: float, failed_at: float, scope: Scope
     ) -> None:
-        # It waits anew in its next attempt.
+        # The next attempt waits again.
         self.recording.forget_times(path)
         # The clock may have been set since. Never wait longer because of that.
         left = min(retry_at - self.now(), max(0.0, retry_at - failed_at))
@@ -352,10 +352,10 @@ class Run:
         env: Any,
         scope: Scope,
     ) -> Any:
-        """Attempt a step once. Record its begin and its end, but leave failures to its retry policy."""
+        """Attempt a step once. Record when it begins and ends, but leave failures to its retry policy."""
         definition, writer = step.definition, self.writer
         if definition.at_most_once:
-            # A save that is cut off would leave a begin whose outcome is unknown.
+            # An interrupted save would leave a beginning whose outcome is unknown.
             await anyio.lowlevel.checkpoint_if_cancelled()
         if self.outer_operators:
             await self.cancel_if_decided()
@@ -376,7 +376,7 @@ class Run:
             try:
                 await writer.save(required=definition.at_most_once)
             except BaseException:
-                # A cancellation here cuts off the step, although it never ran.
+                # A cancellation here counts as an interruption of the step, although it never ran.
                 self._cut_off[path] = None
                 raise
         at_most_once = definition.at_most_once or scope.is_at_most_once
@@ -526,7 +526,7 @@ class Run:
             return
         for operator in self.outer_operators:
             if operator.cancels() and isinstance(operator.branches, DurableBranches):
-                # A run that was cut off between its steps is the first to notice the deadline.
+                # A run that was interrupted between its steps is the first to notice the deadline.
                 operator.expire()
                 await self._cancel(operator.branches)
                 return
@@ -593,7 +593,7 @@ class Run:
     def interruption(self, reason: str) -> Interrupted | None:
         """Return the last entry of an interruption; None if a step recorded one as the last entry.
 
-        Other steps may have ended after the one that was cut off.
+        Other steps may have ended after the interrupted one.
         """
         if self._interrupted_at == self.writer.length:
             return None

@@ -52,7 +52,7 @@ class UnsettledFailures:
         return compressed(set(sequences), self._sequences)
 
     def settle(self, flow: DurableFlow, more: Iterable[int] = ()) -> Ranges:
-        """Return the failures that a flow settles by going on: its own and those of outer flows.
+        """Return the failures that a flow settles by continuing: its own and those of outer flows.
 
         Halts the run if one of them could not be rebuilt by a resume.
         """
@@ -78,7 +78,7 @@ class UnsettledFailures:
     def _settled(self, found: set[int]) -> Ranges:
         sequences = self._sequences
         places = {one: bisect_left(sequences, one) for one in found}
-        # Failures that were settled before are not in the list any more.
+        # Failures that were settled earlier are no longer in the list.
         places = {one: at for one, at in places.items() if sequences[at : at + 1] == [one]}
         for sequence in places:
             if sequence in self._unreadable:

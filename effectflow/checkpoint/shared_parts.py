@@ -1,6 +1,6 @@
-"""Save large parts of outputs once: a later output that has them refers to the entry that holds them.
+"""Save large parts of outputs once: later outputs with the same part refer to the entry that holds it.
 
-States of graphs, machines and loops are long and change little from step to step. The idea is that of
+States of graphs, machines and loops are long and change little from step to step. The idea comes from
 content-addressed storage, as in git: equal parts have equal digests.
 """
 
@@ -20,7 +20,7 @@ _Path: TypeAlias = tuple[str | int, ...]
 """The keys and positions that lead to a part of a tree."""
 
 _LEAST = 1024
-"""The size in bytes from which a part is worth a reference."""
+"""The size in bytes from which on a reference saves space."""
 
 
 class SharedParts:

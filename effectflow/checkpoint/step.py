@@ -151,7 +151,7 @@ class StepDefinition:
 
     @cached_property
     def can_be_suspended(self) -> bool:
-        """Whether it may wait, and nothing of its own limits how often or how long it runs."""
+        """Whether it may wait, and none of its options limits how often or how long it runs."""
         return self.may_wait and not self.at_most_once and self.timeout is None
 
     def may_have_happened(self, error: object) -> bool:
@@ -282,7 +282,7 @@ class Step(Generic[P, Env, E, A]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Effect[Env, E, A]:
         if not self._is_settled:
-            # By now, names exist that follow in the module.
+            # By now, the names that follow in the module exist.
             self._is_settled = True
             self.definition = self._with_types(self.definition)
         call = StepCall(self, args, kwargs)
@@ -367,7 +367,7 @@ def step(
 
     The step also records a digest of its arguments. If a resume reaches it with other arguments, the run
     fails with `StepInputChanged`. Arguments must be plain data or dataclasses. Other objects, such as a
-    connection or a client, belong into the environment.
+    connection or a client, belong in the environment.
 
     Parameters:
         name: the step's name; the function's name by default.
@@ -452,7 +452,7 @@ def current_step() -> StepInfo:
 def step_info() -> Effect[object, Never, StepInfo]:
     """Yield the `StepInfo` of the current step. Outside steps it ends in a LookupError.
 
-    A step outside a durable run has one as well, with a random run id.
+    A step outside a durable run also has one, with a random run id.
     """
 
     def look(scope: Scope) -> Effect[object, Never, StepInfo]:

@@ -1,8 +1,8 @@
 """How a run is stopped from outside: by its caller, a signal, its worker, or its outer run.
 
-A cancellation reaches the flows of a run at their next wait. Two things keep it out for a while: a
-replay, so that everything that was acquired exists before anything releases it, and a finalizer. A task
-of the run looks out for the cancellation meanwhile, so that neither of them begins a step any more.
+A cancellation reaches the flows of a run at their next wait. Two things delay it: a replay, so that
+everything that was acquired exists before anything releases it, and a finalizer. Meanwhile, a task of the
+run watches for the cancellation, so that neither of them begins another step.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class Suspension:
     """What a run waited for when it was suspended.
 
     Attributes:
-        until: when the first flow goes on by itself, in seconds since the epoch; infinite if none does.
-        waits_for: what the flows wait for, for people.
+        until: when the first flow continues by itself, in seconds since the epoch; infinite if none does.
+        waits_for: what the flows wait for, in words.
         seen: the number of the newest message that the run had read.
     """
 
@@ -57,7 +57,7 @@ class Suspension:
 
 
 class Stopping:
-    """Whether a run is being stopped from outside, and what is shielded from that.
+    """Whether a run is being stopped from outside, and shields for the work that must end first.
 
     Attributes:
         suspension: what the run waited for when it was suspended; None if it was not.
@@ -68,7 +68,7 @@ class Stopping:
     def __init__(
         self, tasks: TaskGroup, outer: Stopping | None, operators: Sequence[Operator]
     ) -> None:
-        """Create it for a run.
+        """Create the state of a run that is not being stopped.
 
         Parameters:
             tasks: the tasks of the run.
@@ -150,7 +150,7 @@ class Stopping:
 
     @contextmanager
     def _watched(self) -> Generator[None]:
-        """Look out for a cancellation of the run and of those around it, while the block is shielded."""
+        """Watch for a cancellation of the run and of the runs around it while the block is shielded."""
         self._begin_watch()
         try:
             yield

@@ -70,12 +70,12 @@ class RunSummary:
         status: the status of the run.
         created_at: when it was created, in seconds since the epoch.
         dead_letters: the number of items of its jobs that failed and were neither retried nor dropped.
-        due_at: from when on a worker may take the run, in seconds since the epoch; None if none may. That
-            of a run that is being driven is in the past: it is due as soon as nothing holds it. See
+        due_at: the time from which a worker may take the run, in seconds since the epoch; None if none
+            may. While a run is being driven, this is in the past: it is due as soon as nothing holds it. See
             `at_once`.
         priority: workers take runs with a higher one first.
-        waits_for: what a suspended run waits for, for people.
-        blocked: why the last worker could not continue the run, for people; empty if it could.
+        waits_for: what a suspended run waits for, in words.
+        blocked: why the last worker could not continue the run, in words; empty if it could.
         parent: the run that spawned it or within which it is nested; empty without one.
         is_nested: whether the parent drives it, so that no worker takes it.
     """
@@ -288,7 +288,7 @@ class Claimed:
 
 
 class Changes(Protocol):
-    """Tells which runs changed. Hints may be lost, so look from time to time all the same."""
+    """Tells which runs changed. Hints may be lost, so also look from time to time."""
 
     async def wait(self, seconds: float) -> frozenset[str] | None:
         """Wait for a change, for at most this many seconds.
@@ -329,7 +329,7 @@ class CheckpointStore(Protocol):
         of this process may call it while the store is open.
 
         Raise LeaseLost if another owner has claimed the run since, and StoreUnavailable if the lease
-        could not be renewed in time. It may have been renewed all the same.
+        could not be renewed in time. It may have been renewed anyway.
         """
         ...
 
@@ -487,7 +487,7 @@ class FallsBack(Protocol):
     """A store that reads an older copy of a run, and logs a warning, if the newest one is damaged."""
 
     async def damage(self, run_id: str) -> str | None:
-        """Return what is wrong with the newest copy of a run and what is read instead, or None."""
+        """Return how the newest copy of a run is damaged and what is read instead, or None."""
         ...
 
 

@@ -183,7 +183,7 @@ def workflow_names(app: str) -> frozenset[str] | None:
 
 
 def is_demo(workflow_name: str, module: str) -> bool:
-    """Return whether a run is one of `effectflow demo`."""
+    """Return whether `effectflow demo` made a run."""
     return (workflow_name, module) == (census.census.name, census.__name__)
 
 

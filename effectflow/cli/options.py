@@ -132,7 +132,7 @@ def check_choice(**choices: object) -> None:
 
 
 async def chosen_run(store: CheckpointStore, run_id: str | None, *, resumable: bool = False) -> str:
-    """Return this id, or without one that of the newest run, or of the newest one to resume.
+    """Return this id, or without one the id of the newest run, or of the newest one to resume.
 
     Raise BadUse if there is none.
     """

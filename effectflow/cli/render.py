@@ -46,7 +46,7 @@ from effectflow.effects.paths import StepPath
 
 
 def say(text: str, console: Console | None = None) -> None:
-    """Print text on lines of its own, escaped, without markup or line wrapping."""
+    """Print text on separate lines, escaped, without markup or line wrapping."""
     shown = Text(printable(text, keep="\n\t"))
     (console or Console()).print(shown, soft_wrap=True)
 
@@ -88,7 +88,7 @@ def show_runs(console: Console, runs: Sequence[RunInfo], now: float) -> None:
 
 
 def _note(summary: RunSummary, now: float) -> str:
-    """Return why a run does not go on at this moment; or ""."""
+    """Return why a run does not continue now; or ""."""
     left = None if summary.due_at is None else summary.due_at - now
     if summary.blocked:
         again = "now" if left is None or left <= 0 else f"in {duration(left)}"

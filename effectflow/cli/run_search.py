@@ -49,7 +49,7 @@ class FoundRuns:
 
 @dataclass(frozen=True, slots=True)
 class RunSearch:
-    """What runs to find: those of a query to the store that pass the other filters, which stores lack.
+    """Which runs to find: a query to the store, and more filters, which stores do not support.
 
     Attributes:
         query: its limit and its statuses are not used.

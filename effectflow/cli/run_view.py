@@ -1,4 +1,4 @@
-"""What `effectflow show` tells of one run: its checkpoint, and what is around it in the store."""
+"""`effectflow show`: one run, its checkpoint, and its surroundings in the store."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class RunView:
 async def view_run(
     checkpoints: Checkpoints, store: CheckpointStore, run_id: str, *, at: int | None
 ) -> RunView:
-    """Return what is told of a run, now or after its first `at` entries.
+    """Return the view of a run, now or after its first `at` entries.
 
     Raise ValueError if it has fewer entries.
     """
@@ -137,7 +137,7 @@ def _opened(checkpoints: Checkpoints, run_id: str, message: Message) -> MessageV
 
 
 def show_run(console: Console, view: RunView, access: Access) -> None:
-    """Print what is told of one run, and commands that tell more."""
+    """Print the view of one run, and commands that show more."""
     checkpoint = view.checkpoint
     head, metadata = checkpoint.state, checkpoint.metadata
     if head is None:
@@ -285,7 +285,7 @@ def _child_status(child: ChildView, now: float) -> str | None:
 
 
 def view_tree(view: RunView) -> Tree:
-    """Return what is told of one run as plain data, with the progress of a job."""
+    """Return the view of one run as plain data, with the progress of a job."""
     checkpoint = view.checkpoint
     tree = {
         **orjson.loads(checkpoint.to_json()),

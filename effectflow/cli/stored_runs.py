@@ -274,7 +274,7 @@ def repair(
     latest: LatestOption = False,
     yes: Annotated[bool, typer.Option("--yes", help="Repair without asking.")] = False,
     aside: Annotated[
-        Path, typer.Option(help="The folder for a file with what is removed from the run.")
+        Path, typer.Option(help="The folder for a file that keeps the removed entries.")
     ] = Path(),
     store: StoreOption = STORE,
     key_file: KeyFileOption = None,

@@ -27,7 +27,7 @@ TEST_THE_VALUE = (
 def is_async(function: Any) -> bool:
     """Return whether a call of this returns a coroutine: async functions, methods, partials, objects."""
     while True:
-        # Not `__class__`, which is that of the replaced function in a mock with a spec.
+        # Not `__class__`: a mock with a spec returns the class of the function that it replaces.
         kind: type = type(function)  # pyright: ignore[reportUnknownVariableType]  # of any
         if kind is FunctionType:
             return bool(function.__code__.co_flags & CO_COROUTINE)
@@ -136,8 +136,14 @@ def holds(predicate: Callable[[A], object], value: A, operator: str) -> bool:
     return bool(verdict)
 
 
+def check_type(given: object, expected: type, message: str) -> None:
+    """Raise TypeError unless this is of the expected class. The error is the message, ", not " and it."""
+    if not isinstance(given, expected):
+        raise TypeError(f"{message}, not {given!r}")
+
+
 def check_text(what: str, given: object) -> None:
-    """Raise TypeError for what is not text, and ValueError for text that cannot be stored."""
+    """Raise TypeError unless this is text, and ValueError for text that cannot be stored."""
     if not isinstance(given, str):
         raise TypeError(f"{what} is text, not {given!r}")
     try:
@@ -149,6 +155,6 @@ def check_text(what: str, given: object) -> None:
 
 
 def check_count(name: str, given: object, *, least: int) -> None:
-    """Raise ValueError unless a count is an int, other than True and False, and at least `least`."""
+    """Raise ValueError unless `given` is an int >= `least`. True and False are no counts."""
     if not isinstance(given, int) or isinstance(given, bool) or given < least:
-        raise ValueError(f"{name} must be a whole number, {least} or more, not {given!r}")
+        raise ValueError(f"{name} must be an int >= {least}, not {given!r}")

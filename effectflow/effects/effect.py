@@ -123,7 +123,7 @@ class Effect(Generic[Env, E, A]):
         try:
             outcome = await interpret(self, env, scope)
         finally:
-            # The traceback of what is raised keeps this frame.
+            # The traceback of the exception keeps this frame alive.
             del env
         if outcome.__class__ is nodes.Failed:
             raise_failure(outcome)

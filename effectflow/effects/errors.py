@@ -137,7 +137,7 @@ class ExecutorLost(ExecutorError):
 
 
 class Suppressed(str):
-    """The line of a trail that tells of a failed finalizer.
+    """The line of a trail that reports a failed finalizer.
 
     Attributes:
         error: its error or its defect.

@@ -388,7 +388,7 @@ async def acquire(
     scope: Scope,
     protect: Callable[[Coroutine[Any, Any, Any]], Awaitable[tuple[Any, BaseException | None]]],
 ) -> tuple[Any, BaseException | None]:
-    """Run an effect that no operator may cut off, because something undoes it later.
+    """Run an effect that no operator may interrupt, because something undoes it later.
 
     Return its value or a `Failed`, and the cancellation that arrived meanwhile. `protect` runs it,
     shielded.
@@ -427,7 +427,7 @@ def _begin_handling(stack: list[Any], position: int, failed: Failed) -> None:
     if not failed.trail:
         return
     if position > 0 and stack[position - 1].__class__ is _Handled:
-        # A handler that goes on as a loop must not need more memory in each round.
+        # A handler that continues as a loop must not need more memory in each round.
         stack[position - 1] = _Handled(failed)
     else:
         stack.insert(position, _Handled(failed))
@@ -642,7 +642,7 @@ async def _finalize_after(
 
 
 def _failed_finalizer(outcome: Any) -> Suppressed | None:
-    """Return the line of a trail that tells of a failed finalizer; None if it succeeded."""
+    """Return the line of a trail that reports a failed finalizer; None if it succeeded."""
     if outcome.__class__ is Failed:
         return Suppressed(outcome.error, is_defect=False)
     if outcome.__class__ is _Raised:

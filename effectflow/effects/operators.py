@@ -2,7 +2,7 @@
 
 An operator decides once, before the decision takes effect. A flow that is about to begin a step checks
 whether an operator around it has decided, and does not begin the step then. A cancellation alone would
-come too late if two flows wake up in the same turn of the event loop.
+come too late if two flows wake up in the same iteration of the event loop.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Operator:
     """One run of an operator that may cancel the flows within it.
 
     Attributes:
-        branches: the flows within it, and what is recorded of them.
+        branches: the flows within it, and their records.
         is_decided: whether it has decided, in this life or an earlier one.
         outer: the scope around it.
         inside: the scope within it.
@@ -281,7 +281,7 @@ class ImmediateChildren(Children):
         for run, arguments in self._started:
             if self._is_cancelled:
                 return
-            # With context variables of its own, like a task.
+            # With its own context variables, like a task.
             await in_context(copy_context(), self._watched(run, *arguments))
 
     def start(self, run: Callable[..., Awaitable[object]], *arguments: Any) -> None:
@@ -314,7 +314,7 @@ def timeout(source: Effect[Any, Any, Any], seconds: float) -> Effect[Any, Any, A
                     if not operator.is_decided:
                         return outcome
                 if scope.flow.is_stopping:
-                    # The run is being stopped as well, which the expired limit hides.
+                    # The run is also being stopped, which the expired limit hides.
                     if scope.is_shielded:
                         # Not this task was cancelled, but the one that waits for its finalizer.
                         raise LeftToResume(f"{source!r}")

@@ -149,7 +149,7 @@ def par_try_all(
 ) -> Effect[Env, E, list[A]]:
     """Run the effects in parallel and yield their values in the order of the effects.
 
-    The first failure cancels the others. See `par_traverse`, of which the effects are the items.
+    The first failure cancels the others. See `par_traverse`, with the effects as its items.
     """
     return _parallel("par_try_all", effects, nodes.itself, limit=limit)
 

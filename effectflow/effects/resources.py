@@ -233,7 +233,7 @@ def _managed(f: Callable[[Any], Any], use: Callable[[Any], AnyEffect]) -> AnyEff
         deadline = scope.finalizer_deadline
         hidden: Exception | None = TimeoutError(f"it took more than {deadline} s and was cancelled")
         try:
-            # Around the manager, since scopes must nest, and a manager may have some of its own.
+            # Around the manager: scopes must nest, and a manager may open its own.
             with anyio.CancelScope() as guard:
                 resource = await _enter(manager, f)
                 try:
@@ -268,7 +268,7 @@ def _managed(f: Callable[[Any], Any], use: Callable[[Any], AnyEffect]) -> AnyEff
 
 
 class _Managing(Operator):
-    """The use of a context manager, which may cancel it by a scope of its own, as a task group does."""
+    """The use of a context manager, which may cancel it by its own scope, as a task group does."""
 
     __slots__ = ("guard",)
 

@@ -9,10 +9,16 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import count, islice
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from effectflow.effects import nodes
-from effectflow.effects.arguments import TEST_THE_VALUE, check_count, check_function, holds
+from effectflow.effects.arguments import (
+    TEST_THE_VALUE,
+    check_count,
+    check_function,
+    check_type,
+    holds,
+)
 from effectflow.effects.clock import Duration, in_seconds
 from effectflow.effects.effect import Effect
 from effectflow.effects.errors import RetryExhausted
@@ -294,11 +300,11 @@ def retry(
 
 def check_bounded(policy: RetryPolicy) -> None:
     """Raise ValueError for a policy without a bound, unless it says `without_bound`."""
-    if not isinstance(given := cast("object", policy), RetryPolicy):
-        raise TypeError(
-            f"expected a retry policy, such as RetryPolicy.exponential(0.1).with_max_retries(3), and got "
-            f"{given!r}"
-        )
+    check_type(
+        policy,
+        RetryPolicy,
+        "expected a retry policy, such as RetryPolicy.exponential(0.1).with_max_retries(3)",
+    )
     if not policy.is_bounded:
         raise ValueError(
             "a retry policy needs a bound: with_max_retries(n), with_max_elapsed(seconds), or "

@@ -40,7 +40,7 @@ def compensate(
     of a saga, it ends in a TypeError.
 
     The effect is shielded from cancellation, like the acquisition of a `bracket`: what has happened is
-    always known to the saga. Give an effect that may hang a timeout of its own.
+    always known to the saga. Give an effect that may hang its own timeout.
 
     In a durable run, both the effect and the undo should be steps. A saga does not know what happened
     inside a step: put `compensate` around the step.
@@ -93,10 +93,10 @@ def saga(effect: Effect[Env, E, A]) -> Effect[Env, E, A]:
     In a durable run, a resume finishes the undos. Once one of them has begun a step, the failure of the
     effect stands. If the run is only stopped from outside, nothing is undone: its resume goes on. If an
     undo fails, after the retries of its step, the run ends as failed with `CompensationFailed`, which no
-    handler of the body sees; a resume tries that undo again, and goes on with the rest.
+    handler of the body sees; a resume tries that undo again, and continues with the rest.
 
     Outside of durable runs, the other undos run if one fails. Its error is in the trail and notes of the
-    failure, as that of a release of `bracket` is.
+    failure, as the failure of a `bracket` release is.
 
     Example:
         >>> from effectflow import compensate, from_fn, pure, saga

@@ -258,7 +258,7 @@ class Flow(Protocol):
         return await run_to_the_end(work)
 
     async def protect(self, work: Coroutine[Any, Any, A]) -> tuple[A, BaseException | None]:
-        """Run what no operator may cut off; see `run_to_the_end`. A durable run may be stopped in it."""
+        """Run work that no operator may interrupt; see `run_to_the_end`. Stopping a durable run may."""
         return await run_to_the_end(work)
 
     def compensation_failed(self, error: object, left: Callable[[], Sequence[str]]) -> None:

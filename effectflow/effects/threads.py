@@ -35,7 +35,7 @@ async def in_thread(f: Callable[[], A], limiter: CapacityLimiter) -> A:
     """Return the result of `f()`, called in a worker thread with the context of the caller.
 
     A thread cannot be stopped, so only the wait for the limiter can be cancelled by a scope. If asyncio
-    itself cancels the caller, the call goes on without it.
+    itself cancels the caller, the call continues without it.
     """
     if running_backend() == "trio":
         return await to_thread.run_sync(f, limiter=limiter)

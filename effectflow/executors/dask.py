@@ -298,7 +298,7 @@ def _begin_on_scheduler(name: str, key: str, dask_scheduler: Any) -> bool:
 
 
 class Workplace(WorkerPlugin):
-    """An environment, and an event loop in a thread of its own, on each worker of the cluster.
+    """An environment and an event loop, in a separate thread, on each worker of the cluster.
 
     Both start with the first call, and end with the executor or with the worker.
     """

@@ -262,7 +262,7 @@ class WorkerPool:
     async def _give_back(self, worker: WorkerProcess) -> bytes | None:
         """Take back a worker that may be dead, or busy with a call that was cancelled.
 
-        Return the reply to that call if it ended all the same.
+        Return the reply to that call if it ended anyway.
         """
         reply = await worker.interrupt()
         if worker.is_alive:
@@ -319,7 +319,7 @@ class WorkerProcess:
         return reply
 
     async def interrupt(self) -> bytes | None:
-        """Cancel the call whose `ask` was cancelled, if any. Return its reply if it ended all the same.
+        """Cancel the call whose `ask` was cancelled, if any. Return its reply if it ended anyway.
 
         Kill the process if its item does not end within the grace.
         """
@@ -339,7 +339,7 @@ class WorkerProcess:
     async def end(self) -> str:
         """End the process, by force once its grace is over. Return how it ended."""
         with anyio.move_on_after(self._grace):
-            # Close its standard input, which tells it to end, and wait. If cut off, this kills it.
+            # Close its standard input, which tells it to end, and wait. A cancelled wait kills it.
             await self._process.aclose()
         code = await self._process.wait()
         if code >= 0:

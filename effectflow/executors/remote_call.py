@@ -75,7 +75,7 @@ async def answer(call: bytes, env: Any) -> bytes:
             task: _Call = loads(call)
         context = MappingProxyType(task.context)
         scope = Scope(finalizer_deadline=task.finalizer_deadline, context=context)
-        # Each call has a task of its own, so there is nothing to reset.
+        # Each call has its own task, so there is nothing to reset.
         running_step.set(task.step)
         with _NoExit("the item"):
             outcome = await interpret(

@@ -54,7 +54,7 @@ def frame(message: bytes) -> bytes:
 
 
 def _read_frame(pipe: BinaryIO) -> bytes | None:
-    """Return the next message, or None at the end, even if a message was cut off."""
+    """Return the next message, or None at the end, even if the last message is incomplete."""
     header = pipe.read(FRAME_LENGTH.size)
     if len(header) < FRAME_LENGTH.size:
         return None

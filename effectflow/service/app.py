@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, overload
 
 from effectflow.checkpoint import Checkpoints
+from effectflow.effects.arguments import check_type
 from effectflow.service.environment import (
     AnyWorkflow,
     BadEnvironment,
@@ -93,8 +94,7 @@ class App(Generic[Env]):
         Raises ValueError for two workflows or schedules of one name, and for a schedule whose workflow
         is not among the workflows.
         """
-        if not isinstance(given := cast("object", checkpoints), Checkpoints):
-            raise TypeError(f"the checkpoints of an App are Checkpoints(store), not {given!r}")
+        check_type(checkpoints, Checkpoints, "the checkpoints of an App are Checkpoints(store)")
         if not callable(environment):
             raise TypeError(
                 "the environment of an App is a function that makes it from the checkpoints, not "
@@ -113,7 +113,7 @@ class App(Generic[Env]):
         """Make the environment, and close it afterwards.
 
         Parameters:
-            checkpoints: give the environment these, instead of those of the app.
+            checkpoints: given to the environment instead of those of the app.
 
         Raises BadEnvironment if it cannot be made, or lacks what the annotation of a workflow asks for.
         """

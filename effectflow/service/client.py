@@ -6,7 +6,7 @@ import math
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, Generic, Self, TypeVar, cast
+from typing import Any, Generic, Self, TypeVar
 from uuid import uuid4
 
 import anyio
@@ -27,7 +27,7 @@ from effectflow.checkpoint.entries import Entry, Published, Signalled
 from effectflow.checkpoint.journal_reader import run_not_found
 from effectflow.checkpoint.mailbox import seal_message
 from effectflow.checkpoint.store import CANCEL, has_result
-from effectflow.effects.arguments import check_text
+from effectflow.effects.arguments import check_text, check_type
 from effectflow.effects.clock import Clock, Duration, SystemClock, in_seconds
 from effectflow.effects.scope import Scope
 from effectflow.service.journal_tail import JournalTail, newest_entry
@@ -94,11 +94,11 @@ class Client:
     """
 
     def __init__(self, checkpoints: Checkpoints, *, clock: Clock | None = None) -> None:
-        if not isinstance(given := cast("object", checkpoints), Checkpoints):
-            raise TypeError(
-                f"a Client takes Checkpoints, such as Checkpoints(store) or app.checkpoints, not "
-                f"{given!r}"
-            )
+        check_type(
+            checkpoints,
+            Checkpoints,
+            "a Client takes Checkpoints, such as Checkpoints(store) or app.checkpoints",
+        )
         self.checkpoints = checkpoints
         self._clock: Clock = clock or SystemClock()
 
@@ -157,17 +157,13 @@ class Client:
 
     async def find(self, query: RunQuery = RunQuery()) -> list[RunInfo]:
         """Return the runs that match, newest first."""
-        if not isinstance(given := cast("object", query), RunQuery):
-            raise TypeError(
-                f"find takes a RunQuery, such as RunQuery(workflow='order'), not {given!r}"
-            )
+        check_type(query, RunQuery, "find takes a RunQuery, such as RunQuery(workflow='order')")
         async with self.checkpoints.store as store:
             with store_errors(self.checkpoints, ""):
                 return await store.find(query)
 
     def _place(self, workflow: Workflow[Any, Any, Any, Any]) -> Place:
-        if not isinstance(given := cast("object", workflow), Workflow):
-            raise TypeError(f"a Client takes a workflow, such as that of @workflow, not {given!r}")
+        check_type(workflow, Workflow, "a Client takes a workflow, such as that of @workflow")
         blueprint = workflow.blueprint.saved_by(self.checkpoints)
         environment = _OnlyCheckpoints(self.checkpoints)
         return Place(blueprint, self.checkpoints, environment, Scope(self._clock))
@@ -326,7 +322,7 @@ class Handle(Generic[E_co, Out_co]):
 
     @asynccontextmanager
     async def _changes(self) -> AsyncGenerator[Wakeup]:
-        """Give what is woken by changes of the run."""
+        """Yield a Wakeup that every change of the run sets."""
         woken = Wakeup()
         async with watching(self._checkpoints.store, self.run_id, woken.set):
             yield woken
@@ -344,8 +340,7 @@ async def send_value(
     idempotency_key: str | None = None,
 ) -> None:
     """Send a value to a run. The parameters and errors are those of `Handle.send`."""
-    if not isinstance(given := cast("object", signal), Signal):
-        raise TypeError(f"send takes the Signal that the workflow waits for, not {given!r}")
+    check_type(signal, Signal, "send takes the Signal that the workflow waits for")
     key = uuid4().hex if idempotency_key is None else idempotency_key
     check_text("an idempotency key", key)
     tree = signal.encode(value, checkpoints)

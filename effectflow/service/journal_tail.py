@@ -47,7 +47,7 @@ async def newest_entry(
         while True:
             entries = await read_end(store, run_id, seal, length=info.length, count=count)
             if not entries:
-                # It raises what is wrong with them.
+                # The last entries are unreadable: this raises the reason.
                 entries = (await read_journal(store, run_id, seal)).entries
             for entry in reversed(entries):
                 if is_wanted(entry):

@@ -1,4 +1,4 @@
-"""Go on after errors of a store: log them once, and try again after a while."""
+"""Continue after errors of a store: log them once, and try again after a while."""
 
 from __future__ import annotations
 

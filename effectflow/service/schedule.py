@@ -20,7 +20,7 @@ from effectflow.checkpoint import (
     SaveFailed,
     StoreUnavailable,
 )
-from effectflow.effects.arguments import check_text
+from effectflow.effects.arguments import check_text, check_type
 from effectflow.effects.event_loop import strays_as_errors
 from effectflow.service.outage import Outage
 from effectflow.workflows import Workflow
@@ -90,10 +90,9 @@ class Schedule(Generic[Input]):
     name: str = ""
 
     def __post_init__(self) -> None:
-        if not isinstance(given := cast("object", self.workflow), Workflow):
-            raise TypeError(
-                f"a Schedule takes a workflow, such as that of @workflow, not {given!r}"
-            )
+        check_type(
+            self.workflow, Workflow, "a Schedule takes a workflow, such as that of @workflow"
+        )
         check_text("the cron expression of a schedule", self.cron)
         check_text("the time zone of a schedule", self.timezone)
         check_text("the name of a schedule", self.name)

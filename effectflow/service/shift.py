@@ -31,7 +31,7 @@ from effectflow.workflows.recovery import recover_run
 logger = logging.getLogger(__name__)
 
 _SECONDS_BETWEEN_LOOKS = 0.5
-"""A process that dies changes nothing in the store, and its runs should go on in less than a second."""
+"""The death of a process changes nothing in the store, but its runs should continue within a second."""
 
 _SECONDS_AFTER_NOTHING = 0.01
 """After a look that found nothing, all changes within this time are one reason to look again."""
@@ -172,7 +172,7 @@ class Shift:
         try:
             claimed = await checkpoints.store.claim_due(due)
         except BaseException:
-            # They may hold runs all the same. A run whose owner is dead can be claimed at once.
+            # They may hold runs anyway. A run whose owner is dead can be claimed at once.
             for owner in owners.values():
                 self._owners.remove(owner)
                 end_claim(owner, is_released=False)

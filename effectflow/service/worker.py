@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from types import TracebackType
-from typing import Generic, Self, TypeVar, cast
+from typing import Generic, Self, TypeVar
 
 import anyio
 
 from effectflow.checkpoint.store import Limit
-from effectflow.effects.arguments import check_count
+from effectflow.effects.arguments import check_count, check_type
 from effectflow.effects.clock import Clock, Duration, SystemClock, in_seconds
 from effectflow.effects.event_loop import is_cancellation, shielded
 from effectflow.service.app import App
@@ -82,16 +82,15 @@ class Worker(Generic[Env]):
         Raises ValueError for a limit of a workflow that the app does not have, and for a number that is
         too small.
         """
-        if not isinstance(given := cast("object", app), App):
-            raise TypeError(
-                "a Worker takes an App, such as App([greet], environment=..., checkpoints=...), not "
-                f"{given!r}"
-            )
+        check_type(
+            app,
+            App,
+            "a Worker takes an App, such as App([greet], environment=..., checkpoints=...)",
+        )
         check_count("concurrency", concurrency, least=1)
         check_count("max_crashes", max_crashes, least=1)
         for workflow, limit in (limits or {}).items():
-            if not isinstance(bound := cast("object", limit), Limit):
-                raise TypeError(f"limits takes a Limit for workflow {workflow!r}, not {bound!r}")
+            check_type(limit, Limit, f"limits takes a Limit for workflow {workflow!r}")
         unknown = sorted(set(limits or {}) - set(app.workflows))
         if unknown:
             raise ValueError(

@@ -131,7 +131,7 @@ class FileStore(ReentrantStore, CheckpointStore):
         return "full"
 
     async def _open(self) -> None:
-        # Threads of its own: anyio's may all be busy with blocking steps for long.
+        # Separate threads: those of anyio may all be busy with long blocking steps.
         self._threads = CapacityLimiter(_THREADS)
         try:
             await in_thread(partial(make_folder, self._sessions), self._threads)
@@ -188,7 +188,7 @@ class FileStore(ReentrantStore, CheckpointStore):
                 folder.write_lease(replace(lease, owner=""))
             return True
 
-        # Otherwise a new owner, maybe of this very store, may have set its own history.
+        # Otherwise a new owner, perhaps in this process, may have set its own history.
         if await self._change(lease.run_id, release):
             self._driven.pop(lease.run_id, None)
 
@@ -295,7 +295,7 @@ class FileStore(ReentrantStore, CheckpointStore):
             if state is None or not state.summary.is_nested or state.summary.status.has_ended:
                 pass
             elif not folder.mailbox(state).has_received(topic, key):
-                # First, so that no crash leaves a message of which nothing tells the runs around.
+                # First, so that a crash cannot leave a message that the outer runs are never notified of.
                 self._notify(state.summary.parent, run_id)
             return self._locked(run_id, put, timeout=self._lock_timeout)
 
@@ -450,7 +450,7 @@ class FileStore(ReentrantStore, CheckpointStore):
         return await self._read(look)
 
     async def damage(self, run_id: str) -> str | None:
-        """Return what is wrong with a run's `checkpoint.json` and which copy is read instead, or None."""
+        """Return how a run's `checkpoint.json` is damaged and which copy is read instead, or None."""
 
         def look() -> str | None:
             state = self._folder(run_id).state()
@@ -524,7 +524,7 @@ class FileStore(ReentrantStore, CheckpointStore):
     async def _perform(self, perform: Callable[[], A]) -> A:
         """Call this in a thread, to its end."""
         self._check_open()
-        # A claim that goes on after its caller was cancelled could follow the release of the next one.
+        # A claim that continued after its caller was cancelled could come after the next owner's release.
         return await shielded(in_thread(perform, self._threads))
 
     def _locked(self, run_id: str, work: Callable[[RunFolder], A], *, timeout: float) -> A:

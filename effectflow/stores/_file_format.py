@@ -1,4 +1,4 @@
-"""The format of a run's files: what is written to them, and how it is read and checked."""
+"""The format of a run's files: write, read and check them."""
 
 from __future__ import annotations
 

@@ -483,7 +483,7 @@ class RunFolder:
         return first
 
     def may_be_saved(self, error: OSError) -> bool:
-        """Return whether a `save` that raised this may have appended the records all the same."""
+        """Return whether a `save` that raised this may have appended the records anyway."""
         places = {str(self._checkpoint), str(self._mailbox)}
         return isinstance(error, Unsynced) and error.filename in places
 

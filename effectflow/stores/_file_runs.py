@@ -37,7 +37,7 @@ class KnownRun:
 
 
 def infos_of(runs: Iterable[KnownRun]) -> tuple[list[RunInfo], dict[str, CheckpointError]]:
-    """Return one line about each run, and what is wrong with those whose leases cannot be read."""
+    """Return one line about each run, and the problems of runs whose leases cannot be read."""
     infos: list[RunInfo] = []
     damaged: dict[str, CheckpointError] = {}
     for run in runs:
@@ -61,7 +61,7 @@ class RunFolders:
         self._known: dict[str, KnownRun] = {}
 
     def look(self) -> tuple[list[KnownRun], dict[str, CheckpointError]]:
-        """Return all runs, and what is wrong with those that cannot be read. Raise OSError."""
+        """Return all runs, and the problems of those that cannot be read. Raise OSError."""
         runs: dict[str, KnownRun] = {}
         damaged: dict[str, CheckpointError] = {}
         with os.scandir(self._directory / "sessions") as entries:

@@ -169,7 +169,7 @@ class PostgresStore(ServerStore):
         return connection
 
     async def _configure(self, connection: Connection) -> None:
-        # Not through `options`, which would replace those of the connection string.
+        # Not through `options`, which would replace the options of the connection string.
         await connection.execute(set_timeout("statement", self._statement_timeout))
 
     async def _configure_shared(self, connection: Connection) -> None:

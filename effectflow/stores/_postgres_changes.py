@@ -2,7 +2,7 @@
 
 NOTIFY within the transaction of an append would make all commits of the database wait for each other,
 because a commit that notifies holds a lock on the whole server. So the changes that were committed are
-gathered, and told later, on a connection of their own. They are hints, which a crash may lose.
+gathered, and told later, on a separate connection. They are hints, which a crash may lose.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ class Listener:
             await asyncio.sleep(next(delays))
 
     async def _hear(self, connection: Connection) -> None:
-        """Announce what is told, until the connection is lost."""
+        """Announce the changes that other processes report, until the connection is lost."""
         while True:
             async for notice in connection.notifies(timeout=_SECONDS_BETWEEN_TESTS):
                 if not self._is_own(notice.pid):

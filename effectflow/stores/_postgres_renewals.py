@@ -16,11 +16,11 @@ from effectflow.stores._postgres_connection import Queries, is_lost, set_timeout
 A = TypeVar("A")
 
 _LOCK_SECONDS = 0.5
-"""How long the renewal of one lease that another program has locked may delay those of others."""
+"""The time for which a lease that another program has locked may delay the renewal of other leases."""
 
 
 class Renewals:
-    """Renews leases from any thread, on a connection of its own.
+    """Renews leases from any thread, on its own connection.
 
     Parameters:
         timeout: how many seconds a renewal may take, with a new connection if one is needed.
@@ -65,7 +65,7 @@ class Renewals:
         except psycopg.errors.LockNotAvailable:
             raise
         except psycopg.OperationalError:
-            # Also if it is only late: its answer must not be taken for that of the next statement.
+            # Even if the answer is only late: the next statement must not receive it.
             self._disconnect()
             raise
 

@@ -296,7 +296,7 @@ class RedisStore(ServerStore):
         subscriber = Subscriber(
             self._new_asyncio_client, f"{self._prefix}:changes", timeout=self._timeout
         )
-        # Not as other requests: it has a connection of its own.
+        # Not like other requests: it has its own connection.
         subscription = await super()._ask(subscriber.subscribe)
         async with self._in_background(
             lambda: subscriber.follow(subscription, watcher, self._persist)
@@ -392,7 +392,7 @@ class RedisStore(ServerStore):
         await self._sweep(lease.run_id)
 
     async def _sweep(self, run_id: str) -> None:
-        """Remove what is left of a deleted or truncated run. No query returns it any more."""
+        """Remove the rest of a deleted or truncated run. No query returns it any more."""
         there: list[bytes] = await self._ask(lambda: self._client.hkeys(self._key(run_id)))
         left = [field for field in there if field not in scripts.LEASE_FIELDS]
         for start in range(0, len(left) + 1, _FIELDS_PER_COMMAND):

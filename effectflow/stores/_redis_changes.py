@@ -19,7 +19,7 @@ Persist: TypeAlias = Callable[[Callable[[], Awaitable[Any]]], Awaitable[Any]]
 
 
 class Subscriber:
-    """Subscribes to the changes of the runs, each time on a connection of its own.
+    """Subscribes to the changes of the runs, each time on a new connection.
 
     Parameters:
         timeout: how long (in seconds) to wait for an answer of the server.

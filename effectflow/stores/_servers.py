@@ -41,7 +41,7 @@ class Held(NamedTuple):
 class ServerStore(ReentrantStore, CheckpointStore):
     """A store on a server. Its driver runs in asyncio, and its connections may be lost.
 
-    The driver runs in the caller's event loop or, for a caller on trio, in one in a thread of its own.
+    The driver runs in the caller's event loop or, for a caller on trio, in one in a separate thread.
 
     Parameters:
         reconnect_timeout: how many seconds to try to reconnect to a lost server.
@@ -197,7 +197,7 @@ class ServerStore(ReentrantStore, CheckpointStore):
 
 
 class _AsyncioThread:
-    """Runs asyncio in a thread of its own, for a caller on trio.
+    """Runs asyncio in a separate thread, for a caller on trio.
 
     It is a daemon, and none of anyio's threads: those may all be busy with the steps of runs, and a
     process whose event loop did not end in order could not exit.

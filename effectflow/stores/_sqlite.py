@@ -127,7 +127,7 @@ class SqliteStore(ReentrantStore, CheckpointStore):
         return self._durability
 
     async def _open(self) -> None:
-        # One read at a time, and in a thread of its own: others may be busy for long.
+        # One read at a time, in a separate thread: the shared ones may be busy for a long time.
         self._reading = CapacityLimiter(1)
 
         def open_both() -> None:
@@ -175,7 +175,7 @@ class SqliteStore(ReentrantStore, CheckpointStore):
             return renewed
 
         self._check_open(in_any_thread=True)
-        # A connection of its own would wait for the same lock, and not share the writer's commit.
+        # Another connection would wait for the same lock, and not share the writer's commit.
         try:
             return self._writer.submit_and_block(lease.run_id, renew, timeout=self._renew_timeout)
         except SaveFailed as error:

@@ -437,7 +437,7 @@ class SqliteWriter:
     def _look(self, connection: sqlite3.Connection) -> None:
         """Announce it if others have committed since the last look.
 
-        Only the connection that writes can tell its own commits from those of others.
+        Only the writing connection can distinguish its own commits from those of others.
         """
         self._looked_at = time.monotonic()
         # If it fails, the requests of the store say so.

@@ -47,14 +47,14 @@ if TYPE_CHECKING:
         TransitionExhausted as TransitionExhausted,
         UndeclaredState as UndeclaredState,
     )
-    from effectflow.workflows.mapreduce._job import (
+    from effectflow.workflows.mapreduce._mapreduce import MapReduce as MapReduce
+    from effectflow.workflows.mapreduce._results import (
         DeadLetter as DeadLetter,
         ItemFailed as ItemFailed,
         ItemFailure as ItemFailure,
         JobResult as JobResult,
         TooManyFailures as TooManyFailures,
     )
-    from effectflow.workflows.mapreduce._mapreduce import MapReduce as MapReduce
     from effectflow.workflows.migrations import StepMigration as StepMigration
     from effectflow.workflows.progress import (
         JobPhase as JobPhase,
@@ -80,8 +80,8 @@ if not TYPE_CHECKING:  # a type checker would take every name for one of this pa
                 "Abort Moved NoTransition Outcome Retry Transition TransitionExhausted "
                 "UndeclaredState"
             ),
-            "mapreduce._job": "DeadLetter ItemFailed ItemFailure JobResult TooManyFailures",
             "mapreduce._mapreduce": "MapReduce",
+            "mapreduce._results": "DeadLetter ItemFailed ItemFailure JobResult TooManyFailures",
             "migrations": "StepMigration",
             "progress": "JobPhase JobProgress job_history job_progress",
             "workflow": "Workflow workflow",

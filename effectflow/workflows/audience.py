@@ -1,4 +1,4 @@
-"""The observers of a graph or a machine, in a durable run as well as without a store."""
+"""Notify the observers of a graph or a machine, in a durable run or without one."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ def path_of(scope: Scope, name: str, number: int) -> str:
 def with_audience(
     make: Callable[[Audience | None], AnyEffect], shown: tuple[object, ...] = ()
 ) -> AnyEffect:
-    """Return the effect that `make` returns for the observers where it runs; None if there are none.
+    """Return an effect that asks `make` for its work when it runs: with an audience, or None without one.
 
-    They are those of the run, or outside runs those of the `checkpoints` of the environment. A plan has
-    none. `shown` is as in `Suspend`.
+    The observers are those of the run. Outside a run, they are those of the environment's `checkpoints`.
+    A plan has none. `shown` is as in `Suspend`.
     """
 
     def reach(scope: Scope) -> AnyEffect:

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from effectflow.checkpoint.step import StepDefinition
 from effectflow.effects import RetryPolicy
-from effectflow.effects.arguments import is_async, unfinished_kind
+from effectflow.effects.arguments import check_count, is_async, unfinished_kind
 from effectflow.effects.errors import Copyable, add_note
 
 S = TypeVar("S")
@@ -53,8 +53,7 @@ def function_problems(given: object, owner: str, expected: str) -> Iterator[str]
 
 def count_problems(given: object, name: str, *, least: int) -> Iterator[str]:
     """Yield a problem unless `given` is an int >= `least`."""
-    if type(given) is not int or given < least:
-        yield f"{name} must be an int >= {least}, not {given!r}"
+    return problems_raised(lambda: check_count(name, given, least=least))
 
 
 def retry_problems(policy: object, owner: str) -> Iterator[str]:
@@ -69,7 +68,7 @@ def retry_problems(policy: object, owner: str) -> Iterator[str]:
 
 
 def reachable(start: Iterable[N], edges: Iterable[tuple[N, N]]) -> set[N]:
-    """Return the nodes that can be reached from some nodes, those included."""
+    """Return the nodes that can be reached from `start`, including these."""
     targets: dict[N, list[N]] = {}
     for source, target in edges:
         targets.setdefault(source, []).append(target)
@@ -92,7 +91,7 @@ class InvalidDefinition(Copyable, ValueError):
 
 
 def holds(condition: Callable[[S], object], state: S, name: str) -> bool:
-    """Return whether a pure condition, such as a guard, holds of a state. Errors give its name."""
+    """Return whether a pure condition, such as a guard, holds for a state. Errors name it."""
     try:
         result = condition(state)
     except Exception as defect:
@@ -102,12 +101,12 @@ def holds(condition: Callable[[S], object], state: S, name: str) -> bool:
 
 
 def pure_result(result: T, function: str) -> T:
-    """Return the result of a function that must be pure, which has this name in the error.
+    """Return the result of a function that must be pure. `function` names it in the error.
 
     Raises TypeError for an effect or an awaitable: it would count as true, and would never run.
     """
     if isinstance(result, bool):
-        # The usual case, at every step: the checks below take much longer.
+        # The usual case, at every step. The checks below are much slower.
         return result
     kind = unfinished_kind(result)
     if kind is None:

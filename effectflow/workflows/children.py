@@ -1,10 +1,10 @@
-"""Spawned runs: runs of their own that another run has created, and may wait for."""
+"""Spawned runs: independent runs that another run creates and may wait for."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar
 
 from effectflow.checkpoint.attendant import Wakeup
 from effectflow.checkpoint.changes import watching
@@ -24,6 +24,7 @@ from effectflow.checkpoint.run import Run
 from effectflow.checkpoint.store import CANCEL, RunStatus, has_result
 from effectflow.checkpoint.values import KnownTypes, digest_of
 from effectflow.effects import Effect
+from effectflow.effects.arguments import check_type
 from effectflow.effects.nodes import Failed, Options, Perform, Written
 from effectflow.effects.paths import as_name
 from effectflow.effects.scope import Scope
@@ -55,14 +56,14 @@ def spawn(
     priority: int = 0,
     context: Mapping[str, object] | None = None,
 ) -> Effect[object, CheckpointError, Child[E, Out]]:
-    """Create a run of its own, which any worker may drive, and yield it at once.
+    """Create an independent run, which any worker may drive, and yield it at once.
 
-    It is cancelled when this run is cancelled, and not when this run completes or fails.
+    It is cancelled when this run is cancelled, but not when this run completes or fails.
 
     Parameters:
         workflow: its workflow, which a worker of the same store has in its `App`.
         input: the input of its body.
-        run_id: the id of the run; by default made from the id of this run and the path.
+        run_id: the id of the run; by default derived from the id of this run and the path.
         is_detached: leave it alone when this run is cancelled.
         priority: workers take runs with a higher one first.
         context: plain data to keep with it; by default the context of this run.
@@ -70,25 +71,41 @@ def spawn(
     Fails with RunConflict if a run with this id and another workflow or input exists. Any other error of
     the store halts this run, as when a step cannot be saved.
     """
+    check_type(workflow, Workflow, "spawn takes a workflow and its input")
 
-    if not isinstance(given := cast("object", workflow), Workflow):
-        raise TypeError(f"spawn takes a workflow and its input, not {given!r}")
+    options = Options(run_id=run_id, is_detached=is_detached, priority=priority, context=context)
+    work = _Spawn(workflow, input, run_id, is_detached, priority, context)
+    return Perform(work.perform, ("spawn", Written(workflow.name), input, options))
 
-    async def perform(_env: object, scope: Scope) -> Any:
+
+@dataclass(frozen=True, slots=True)
+class _Spawn:
+    """What `spawn` does, with its parameters."""
+
+    workflow: Workflow[Any, Any, Any, Any]
+    input: object
+    run_id: str | None
+    is_detached: bool
+    priority: int
+    context: Mapping[str, object] | None
+
+    async def perform(self, _env: object, scope: Scope) -> Any:
+        """Record the start of the run and create it, unless an earlier life has."""
+        workflow = self.workflow
         flow = _durable_flow(scope, f"spawn({workflow.name!r}, ...)")
         place = _place(workflow, flow, scope)
         run = flow.run
         path = flow.next_path(as_name(workflow.name))
         run.writer.check()
-        digest = _input_digest(run, place, input)
-        chosen = f"{run.run_id}/{path}" if run_id is None else run_id
+        digest = _input_digest(run, place, self.input)
+        run_id = f"{run.run_id}/{path}" if self.run_id is None else self.run_id
         recorded = run.recording.children.get(path) if flow.reach(path, scope) else None
         if recorded is not None:
-            check_same(run, path, recorded, chosen, digest)
+            check_same(run, path, recorded, run_id, digest)
             if flow.has_gone_on(scope, path, recorded.begun) and recorded.ended is None:
-                return Child(workflow, chosen)
+                return Child(workflow, run_id)
             if end_stands(recorded, scope):
-                # It was refused, and a resume does not try it again.
+                # The run was refused, and a resume does not try to create it again.
                 assert recorded.error is not None
                 return run.replay_failure(recorded.error, path, _REFUSALS)
         if recorded is None or recorded.ended is not None:
@@ -96,40 +113,37 @@ def spawn(
             if isinstance(run, PlannedRun):
                 run.begin_child(path, is_begun=False)
             begun = _record_start(
-                flow, workflow.name, path, chosen, digest, is_detached=is_detached
+                flow, workflow.name, path, run_id, digest, is_detached=self.is_detached
             )
             await run.writer.save()
         else:
             begun = recorded.begun
         if not run.records:
-            return Child(workflow, chosen)
-        # The process may have ended before it had created the run. An operator cannot cut this off, or
-        # the run might be created after all, and nothing would cancel it.
+            return Child(workflow, run_id)
         try:
-            with run.stopping.gated():
-                await submit_run(
-                    place,
-                    input,
-                    run_id=chosen,
-                    context=run.context if context is None else context,
-                    priority=priority,
-                    parent=run.run_id,
-                )
+            await self._create(flow, place, run_id)
         except RunConflict as refused:
             return _record_refusal(flow, path, begun, refused)
         except CheckpointError as error:
             raise run.writer.halt(error) from error
-        return Child(workflow, chosen)
+        return Child(workflow, run_id)
 
-    return Perform(
-        perform,
-        (
-            "spawn",
-            Written(workflow.name),
-            input,
-            Options(run_id=run_id, is_detached=is_detached, priority=priority, context=context),
-        ),
-    )
+    async def _create(self, flow: DurableFlow, place: Place, run_id: str) -> None:
+        """Create the run, which may exist: an earlier life may have ended after it had created it.
+
+        An operator cannot cut this off. Otherwise the run could be created after all, and nothing would
+        cancel it.
+        """
+        run = flow.run
+        with run.stopping.gated():
+            await submit_run(
+                place,
+                self.input,
+                run_id=run_id,
+                context=run.context if self.context is None else self.context,
+                priority=self.priority,
+                parent=run.run_id,
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +162,7 @@ class Child(Generic[E, Out]):
         """Wait for the end of the run, durably, and yield its output or fail as it failed.
 
         A defect of the run is raised again. If it was cancelled, the wait ends in a RunCancelled, which
-        is a defect here. To give up this wait, as by a timeout, does not cancel the run.
+        is a defect here. Giving up the wait, for example by a timeout, does not cancel the run.
         """
 
         async def perform(_env: object, scope: Scope) -> Any:
@@ -159,7 +173,7 @@ class Child(Generic[E, Out]):
 
 
 async def cancel_spawned(run: Run) -> None:
-    """Ask the spawned runs of a cancelled run to cancel themselves, too."""
+    """Request the cancellation of all runs that a cancelled run has spawned."""
     for child in dict.fromkeys(run.spawned.values()):
         try:
             await run.checkpoints.store.send(child, CANCEL, key=CANCEL)
@@ -178,7 +192,7 @@ def _durable_flow(scope: Scope, what: str) -> DurableFlow:
 
 
 def _input_digest(run: Run, place: Place, input: object) -> str:
-    """Return the digest of the input of a run to spawn. Halt if it is not as the workflow declares."""
+    """Return the digest of the input of a run to spawn. Halt unless it fits the workflow."""
     try:
         saved = place.blueprint.save_input(input)
         place.blueprint.check_types(saved)
@@ -234,7 +248,7 @@ async def _result(flow: DurableFlow, scope: Scope, child: Child[Any, Any]) -> An
             return await run.wait(path)
     else:
         finished = await _end_of(run, place, child.run_id)
-    # An operator may have decided in the same moment.
+    # An operator may have decided at the same time.
     await flow.check(scope, path)
     return _record_end(flow, place, path, child.run_id, finished)
 

@@ -61,8 +61,8 @@ _overlaps: WeakValueDictionary[tuple[int, str], _Overlap] = WeakValueDictionary(
 class Claim:
     """Holds the lease of a run from `begin` on, and releases it however the run ends.
 
-    With `preserve=False`, it deletes a complete run while it holds the lease, so that nothing comes in
-    between.
+    With `preserve=False`, it deletes a complete run while it holds the lease, so that no other process
+    can claim the run in between.
 
     Attributes:
         finished: the last entry of the run once it is complete.
@@ -102,13 +102,13 @@ class Claim:
 
     @property
     def is_preserved(self) -> bool:
-        """Whether the run is kept once it is complete, as spawned runs are, whose parents may ask."""
+        """Whether the run is kept once it is complete. Spawned runs are: their parents may ask."""
         is_spawned = self._run is not None and bool(self._run.writer.summary.parent)
         return self.place.is_preserved or is_spawned
 
     @property
     def was_left(self) -> bool:
-        """Whether the process that held the run before has died with it, or let its lease expire."""
+        """Whether the previous owner has died, or let the lease expire."""
         return self._info is not None and self._info.lease is not None
 
     @property
@@ -183,7 +183,7 @@ class Claim:
                 )
                 is_deleted = True
         finally:
-            # What begins from here on executes the run again.
+            # A start that begins from here on executes the run again.
             if _overlaps.get(self._key) is self._overlap:
                 del _overlaps[self._key]
         if is_deleted and writer is not None:
@@ -207,7 +207,7 @@ class Claim:
         return output
 
     def deleted_meanwhile(self, given: GivenInput | None = None) -> Finished | None:
-        """Return how the run ended that this process has completed and deleted since this claim was made.
+        """Return the end of a run that this process has completed and deleted since this claim was made.
 
         Raise RunConflict if it was one of another workflow, or of another input than the given one.
         """
@@ -251,10 +251,11 @@ class Claim:
         *,
         force: bool = False,
     ) -> Run:
-        """Return a run that begins with this entry, or continues after the entries that were found."""
+        """Return a run that begins with `opening`, or continues a journal that was found with it."""
         newest = None
         if found is None:
-            started, journal = cast(Started, opening), Journal.empty(self._run_id)
+            assert isinstance(opening, Started)
+            started, journal = opening, Journal.empty(self._run_id)
             version = started_version = started.version
         else:
             started, journal = found.started, found.journal
@@ -265,29 +266,13 @@ class Claim:
         # A check of the attribute, because a check of the protocol takes longer than the rest.
         if hasattr(checkpoints.store, "keep_history"):
             cast("KeepsHistory", checkpoints.store).keep_history(self._run_id, checkpoints.history)
-        around = place.around
-        is_nested = started.is_nested or around is not None
-        parent = started.parent if around is None else around.run.run_id
-        summary = RunSummary(
-            started.workflow,
-            started.kind,
-            version,
-            RunStatus.RUNNING,
-            started.at,
-            len(recording.open_dead_letters),
-            # It is due as soon as nothing holds it.
-            due_at=None if is_nested else at_once(opening.at),
-            priority=started.priority,
-            parent=parent,
-            is_nested=is_nested,
-        )
         writer = JournalWriter(
             self._run_id,
             checkpoints,
             lease=self.lease,
             length=len(journal.entries),
             digest=journal.digest,
-            summary=summary,
+            summary=self._running(started, version, len(recording.open_dead_letters), opening.at),
             opening=opening,
             newest_step=None if newest is None else newest.step,
         )
@@ -306,3 +291,23 @@ class Claim:
             outer_operators=place.scope.operators,
         )
         return self._run
+
+    def _running(
+        self, started: Started, version: str, dead_letters: int, begins_at: float
+    ) -> RunSummary:
+        """Return the summary of the run while it is driven by this version of the workflow."""
+        around = self.place.around
+        is_nested = started.is_nested or around is not None
+        return RunSummary(
+            started.workflow,
+            started.kind,
+            version,
+            RunStatus.RUNNING,
+            started.at,
+            dead_letters,
+            # Due at once, so that a worker takes it when its lease ends with this process.
+            due_at=None if is_nested else at_once(begins_at),
+            priority=started.priority,
+            parent=started.parent if around is None else around.run.run_id,
+            is_nested=is_nested,
+        )

@@ -80,7 +80,7 @@ class Reopening:
     def of(self, recording: Recording, resumed: Resumed) -> Resumed | None:
         """Return the entry with the chosen dead letters; None if there are none to retry or to drop.
 
-        A reopening that did not come to an end continues: what failed again in it is not retried again.
+        An unfinished reopening continues: items that failed again in it are not retried once more.
         """
         keys, reopened_at = self.keys, recording.reopened_at
         known = {letter.key for letter in recording.dead_letters.values()}
@@ -116,8 +116,8 @@ class Service:
     Attributes:
         drain: asks its runs to stop.
         suspend_after: a run is suspended when all of its flows wait for more than this many seconds.
-        max_crashes: after this many processes in a row have ended before the run got further, it is not
-            continued.
+        max_crashes: a run is not continued after this many processes in a row have died before it got
+            further.
     """
 
     drain: Drain
@@ -253,7 +253,7 @@ async def plan_run(place: Place, run_id: str, *, effects: bool) -> ResumePlan:
         try:
             outcome = await _interpret(place, run, blueprint.body(input), is_new=False)
         except Parked:
-            # The flows have told the run what they come to.
+            # Every flow has reported its next step.
             pass
         except Halt as halt:
             if halt.reason is not run.writer.halted:
@@ -330,7 +330,7 @@ async def _drive(
 ) -> Any:
     """Run the body, and make its end durable before returning."""
     writer = run.writer
-    # If this process dies with it as well as the last one, the journal tells.
+    # So the journal shows how many processes in a row have died with this run.
     opens_first = is_new or (service is not None and claim.was_left)
     request = save_request.get()
     if request is not None:
@@ -463,7 +463,7 @@ async def _interpret(place: Place, run: Run, body: AnyEffect, *, is_new: bool) -
         if not operator.is_decided:
             return outcome
     if run.stopping.has_begun:
-        # The run is being stopped as well, which the limit hides.
+        # The run is also being stopped, which the limit hides.
         await anyio.lowlevel.checkpoint_if_cancelled()
         await cancel_natively()
     if operator.unfinished is not None:
@@ -543,7 +543,7 @@ async def _record_interruption(run: Run) -> None:
 
 
 def _is_due_now(run: Run) -> bool:
-    """Return whether a worker that stops has kept a run from going on, which waits for nothing else."""
+    """Return whether the run was ready to continue, and only stops because its worker does."""
     return run.stopping.suspension is not None and run.stopping.suspension.until <= run.now()
 
 
@@ -551,7 +551,7 @@ async def _record_suspension(run: Run) -> None:
     """Append `Suspended`. A message that the run has not read makes it due at once."""
     suspension = run.stopping.suspension
     if suspension is None:
-        # A nested run goes on with its outer run.
+        # A nested run continues with its outer run.
         waits_for, until, seen = "its outer run", math.inf, run.mailbox.seen
     else:
         waits_for, until, seen = suspension.waits_for, suspension.until, suspension.seen

@@ -58,7 +58,7 @@ class Iterative(Workflow[Env, E, S, IterativeResult[S]], Generic[Env, E, S]):
 
     Each round is a durable step, `round`, `round#2`, ...: a resume continues in the round that was
     interrupted. The steps within a round are durable as well, so a round may be a whole map-reduce job
-    (`job.body(...)`), of which a resume runs only the rest.
+    (`job.body(...)`): a resume runs only the rest of it.
 
     Parameters:
         name: the workflow's name.

@@ -42,6 +42,7 @@ from effectflow.checkpoint.values import (
     to_tree,
 )
 from effectflow.effects import Halt
+from effectflow.effects.arguments import check_type
 from effectflow.effects.errors import add_note
 from effectflow.effects.nodes import Failed
 from effectflow.effects.scope import Scope
@@ -70,12 +71,12 @@ class Place:
 
     @property
     def is_preserved(self) -> bool:
-        """Whether it is kept once it is complete, as nested runs are, which a resume may need."""
+        """Whether the run is kept once it is complete. Nested runs are: a resume may need them."""
         return self.checkpoints.preserve or self.around is not None
 
     @property
     def is_nested(self) -> bool:
-        """Whether it is in the body of another run."""
+        """Whether the run is in the body of another run."""
         return isinstance(self.scope.flow, DurableFlow)
 
     def read(self, outcome: Any) -> Any:
@@ -132,7 +133,7 @@ class Found:
     @property
     def started(self) -> Started:
         """The first entry, as the current version of the workflow would have written it."""
-        return cast(Started, self.journal.entries[0])
+        return self.journal.started
 
     @property
     def completion(self) -> Finished | None:
@@ -143,15 +144,14 @@ class Found:
     @property
     def started_version(self) -> str:
         """The version of the workflow that started the run, before any migration."""
-        return cast(Started, self.written.entries[0]).version
+        return self.written.started.version
 
 
 def check_run_id(run_id: str) -> None:
     """Raise for an id that stores would reject: TypeError if it is not text, NotSerializable if no
     encoding can represent it.
     """
-    if not isinstance(given := cast("object", run_id), str):
-        raise TypeError(f"a run id is text, not {given!r}")
+    check_type(run_id, str, "a run id is text")
     to_tree(run_id, path="run_id", types=NO_TYPES)
 
 
@@ -171,7 +171,7 @@ async def completion_of(
 ) -> Finished | None:
     """Return how a complete run ended; None if it is not complete.
 
-    Its last entries tell that, so that the cost does not depend on the length of the run. If they are
+    This reads only the last entries, so the cost does not depend on the length of the run. If they are
     damaged, or of another version, the whole journal is read.
 
     Parameters:
@@ -189,7 +189,7 @@ async def completion_of(
 
 
 async def _last_entry(place: Place, info: RunInfo) -> Finished | None:
-    """Return the last entry of a complete run, if that tells all about it."""
+    """Return the last entry of a complete run, if that is enough."""
     blueprint, checkpoints, run_id = place.blueprint, place.checkpoints, info.run_id
     if blueprint.migrations and checkpoints.observers:
         # Observers are told the name of the newest step, which a migration may change.
@@ -238,7 +238,7 @@ async def find(place: Place, run_id: str) -> Found | None:
 
 @contextmanager
 def store_errors(checkpoints: Checkpoints, run_id: str) -> Generator[None]:
-    """Raise what the store raises as a CheckpointError, which no body of an outer run can handle."""
+    """Raise errors of the store as CheckpointErrors, which no body of an outer run can handle."""
     try:
         yield
     except CheckpointError:
@@ -306,7 +306,7 @@ def failure_of(found: Found, blueprint: Blueprint) -> Failed:
 
 
 def failure_in(run_id: str, failed: Failed) -> Failed:
-    """Return the failure of a run, whose trail names the run: its id may have been made up."""
+    """Return the failure of a run. Its trail names the run, whose id may have been generated."""
     return Failed(failed.error, (*failed.trail, f"in run {run_id!r}"))
 
 

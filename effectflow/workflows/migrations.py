@@ -86,7 +86,7 @@ def upgrade(
     Entries of a version without a migration are unchanged. `gives_state` tells by its path whether a step
     returns a state, to migrate; if it is None, all outputs are migrated.
     """
-    # Imported with the first run that is read, and not with every workflow.
+    # Imported when the first run is read, not with every workflow.
     from effectflow.checkpoint.entries import BeforeStep, Completed, Finished, Resumed, Started
 
     current = {
@@ -110,7 +110,7 @@ def upgrade(
                 chain = _chain(version, migrations)
                 changes = {**current}
             case BeforeStep():
-                # Its digests are those of the arguments, and of the item, before the migration.
+                # Its digests were made of the arguments and the item before the migration.
                 changes = {"arguments": None, "item": None}
             case Completed(step=step, output=output) if gives_state is None or gives_state(step):
                 changes = {"output": _migrate(output, chain, f"the output of {step!r}")}

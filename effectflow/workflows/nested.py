@@ -1,4 +1,4 @@
-"""Nested runs, whose begin and end the journal of the outer run records."""
+"""Nested runs. The journal of the outer run records when they begin and how they end."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def _made_id(run: Run, path: str, input_digest: str) -> str:
     """
     former = run.recording.former_children.get(path, [])
     for child in former:
-        # What was cut off may have been cancelled, and cannot continue.
+        # An interrupted run may have been cancelled, and then it cannot continue.
         if child.input == input_digest and child.ended is not None:
             return child.run_id
     made = f"{run.run_id}/{path}"

@@ -78,7 +78,8 @@ async def recover_run(
     """Drive a claimed run until it ends, is suspended, or is stopped, and release it.
 
     How it ended is in its journal. A run that cannot be continued by this program keeps its status, and
-    the reason is kept with it as `blocked`: it is tried again a minute later, maybe by another program.
+    the reason is kept with it as `blocked`. A worker, perhaps of another program, tries it again a minute
+    later.
     If only the store failed, it is tried again after a second, or once the store is back.
 
     Parameters:

@@ -135,7 +135,7 @@ class _Converter(Converter):
 
 @lru_cache(
     maxsize=16
-)  # Checkpoints have options of their own, and each worker or test may have many.
+)  # Each Checkpoints has its own options, and a worker or a test may have many of them.
 def _converter(options: ValueOptions) -> _Converter:
     converter = _Converter(options)
     for kind in _BASIC:

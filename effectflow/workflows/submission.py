@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import cast
 
 import anyio
 
@@ -13,6 +12,7 @@ from effectflow.checkpoint.integrity import first_digest
 from effectflow.checkpoint.schema import LATEST
 from effectflow.checkpoint.store import RunStatus, RunSummary, at_once
 from effectflow.checkpoint.values import NO_TYPES, Tree, to_tree
+from effectflow.effects.arguments import check_type
 from effectflow.workflows.lookup import (
     GivenInput,
     Place,
@@ -29,11 +29,10 @@ _TRIES = 100
 _SECONDS_BETWEEN_TRIES = 0.05
 
 
-def check_priority(priority: int) -> None:
+def check_priority(priority: object) -> None:
     """Raise ValueError for a priority that not every store can keep."""
-    given = cast("object", priority)
-    if type(given) is not int or not -(2**31) <= given < 2**31:
-        raise ValueError(f"priority must be a whole number of 32 bits, not {given!r}")
+    if type(priority) is not int or not -(2**31) <= priority < 2**31:
+        raise ValueError(f"priority must be an int of 32 bits, not {priority!r}")
 
 
 def given_input(blueprint: Blueprint, input: object) -> GivenInput:
@@ -44,9 +43,8 @@ def given_input(blueprint: Blueprint, input: object) -> GivenInput:
 
 def context_tree(context: Mapping[str, object] | None) -> Tree:
     """Return the context of a run in its saved form. Raise NotSerializable if it cannot be saved."""
-    given = cast("object", context)
-    if given is not None and not isinstance(given, Mapping):
-        raise TypeError(f"the context of a run is a dict of plain data by name, not {given!r}")
+    if context is not None:
+        check_type(context, Mapping, "the context of a run is a dict of plain data by name")
     return to_tree(dict(context), path="context: $", types=NO_TYPES) if context else {}
 
 

@@ -73,7 +73,7 @@ def test_a_run_remembers_the_app_as_a_hint_and_never_imports_it(effectflow: Comm
         (["worker", "mall:app", "--at-once", "paint=1"], "the App does not have: paint"),
         (
             ["worker", "mall:app", "--at-once", "order=0"],
-            "at_once must be a whole number, 1 or more",
+            "at_once must be an int >= 1",
         ),
     ],
 )

@@ -118,7 +118,7 @@ async def test_a_run_cannot_begin_before_it_is_submitted_or_never(
 async def test_a_priority_is_a_number_that_every_store_can_keep(
     service: Service, priority: Any
 ) -> None:
-    with pytest.raises(ValueError, match="priority must be a whole number of 32 bits"):
+    with pytest.raises(ValueError, match="priority must be an int of 32 bits"):
         await service.client.submit(act, "a", priority=priority)
     assert await service.client.find() == []
 

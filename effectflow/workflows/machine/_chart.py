@@ -66,7 +66,7 @@ class Chart:
 
     @property
     def structure(self) -> tuple[str, ...]:
-        """The definition as lines of text, by which a resume compares it."""
+        """The definition as lines of text, which a resume compares."""
         return (*map(str, self.transitions), f"final: {self.final}")
 
     @cached_property

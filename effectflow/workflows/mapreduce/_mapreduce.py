@@ -6,6 +6,7 @@ import math
 import typing
 from collections.abc import AsyncIterable, Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import (
     Any,
     Generic,
@@ -43,12 +44,9 @@ from effectflow.workflows.checks import (
     retry_problems,
     workflow_name_problems,
 )
-from effectflow.workflows.mapreduce._job import (
-    ItemFailed,
-    Job,
-    JobResult,
-    TooManyFailures,
-)
+from effectflow.workflows.mapreduce._body import job_body
+from effectflow.workflows.mapreduce._job import Job
+from effectflow.workflows.mapreduce._results import ItemFailed, JobResult, TooManyFailures
 from effectflow.workflows.workflow import Blueprint, Workflow, input_type
 
 Env = TypeVar("Env", bound=HasCheckpoints, contravariant=True)
@@ -247,32 +245,22 @@ class MapReduce(Workflow[Env, E, Input, Out]):
         executor: Executor | Callable[[Any], Executor] | None = None,
         version: str = "1",
     ) -> None:
-        # The job makes its own steps of functions that are steps.
-        mapping, reducing = _function_of(map), _function_of(reduce)
-        problems = [
-            *workflow_name_problems(name),
-            *_source_problems(items),
-            *function_problems(mapping, "`map`", "a function from an item to an effect"),
-            *function_problems(reducing, "`reduce`", "a function from a list to an effect"),
-            *function_problems(key, "`key`", "a function from an item to its key"),
-            *count_problems(max_parallel, "max_parallel", least=1),
-            *count_problems(fan_in, "fan_in", least=2),
-            *(() if retry is None else retry_problems(retry, "the job")),
-        ]
-        if executor is not None and not hasattr(executor, "apply"):
-            problems += function_problems(executor, "`executor`", _EXECUTOR)
         step = _step_of(map, "map")
         limit = step.timeout if timeout is None else in_seconds(timeout)
         policy = step.retry if retry is None else retry
-        problems += _limit_problems(policy, retry_when, limit, max_failures, max_per_second)
-        if max_failures is not None and on_item_failure != "dead_letter":
-            problems.append('max_failures needs on_item_failure="dead_letter"')
-        if on_item_failure not in ("fail", "dead_letter"):
-            problems.append(
-                f'on_item_failure must be "fail" or "dead_letter", not {on_item_failure!r}'
-            )
+        problems = [
+            *workflow_name_problems(name),
+            *_function_problems(items, map, reduce, key, executor),
+            *count_problems(max_parallel, "max_parallel", least=1),
+            *count_problems(fan_in, "fan_in", least=2),
+            *(() if retry is None else retry_problems(retry, "the job")),
+            *_limit_problems(policy, retry_when, limit, max_per_second),
+            *_failure_problems(on_item_failure, max_failures),
+        ]
         if problems:
             raise InvalidDefinition(f"job {name!r}", problems)
+        # The job makes its own steps of functions that are steps.
+        mapping, reducing = _function_of(map), _function_of(reduce)
         mapped, reduced = effect_types(mapping), effect_types(reducing)
         types = KnownTypes.of(
             JobResult,
@@ -284,22 +272,16 @@ class MapReduce(Workflow[Env, E, Input, Out]):
             *mapped,
             *reduced,
         )
+        # The time limit is part of an attempt, so that each timeout is known as its failure.
+        mapped_step = replace(step, retry=policy, retry_when=retry_when, timeout=None)
         job = Job(
             name=name,
             items=items,
             key=key,
-            # The time limit is part of an attempt, so that each timeout is known as its failure.
-            map_step=replace(
-                step,
-                types=types,
-                output=mapped[0],
-                retry=policy,
-                retry_when=retry_when,
-                timeout=None,
-            ),
+            map_step=replace(mapped_step, types=types, output=mapped[0]),
             map=mapping,
             parameter=next(iter(map.parameters), "item") if isinstance(map, Step) else "",
-            executor=executor,
+            executor=_executor_function(executor),
             timeout=limit,
             max_per_second=max_per_second,
             keeps_dead_letters=on_item_failure == "dead_letter",
@@ -309,20 +291,30 @@ class MapReduce(Workflow[Env, E, Input, Out]):
             max_parallel=max_parallel,
             fan_in=fan_in,
         )
-        steps = (job.map_step.name, job.reduce_step.name)
-        structure = (f"on_item_failure={on_item_failure}", f"fan_in={fan_in}")
-        super().__init__(
-            Blueprint(
-                Definition(name, version, "mapreduce", steps, structure),
-                body=job,
-                input_type=input_type(items),
-                input_types=KnownTypes.of(input_type(items)),
-                output_types=types,
-                # Failed items may have errors that `map` does not declare.
-                output_type=cast(Any, JobResult)[Any if reduced[0] is None else reduced[0], Any],
-                environment_types=lambda: _environment_types(job),
-            )
-        )
+        super().__init__(_blueprint(job, version))
+
+
+def _blueprint(job: Job, version: str) -> Blueprint:
+    """Return the workflow that a job is."""
+    choice = "dead_letter" if job.keeps_dead_letters else "fail"
+    definition = Definition(
+        job.name,
+        version,
+        "mapreduce",
+        steps=(job.map_step.name, job.reduce_step.name),
+        structure=(f"on_item_failure={choice}", f"fan_in={job.fan_in}"),
+    )
+    value = job.reduce_step.output
+    return Blueprint(
+        definition,
+        body=partial(job_body, job),
+        input_type=input_type(job.items),
+        input_types=KnownTypes.of(input_type(job.items)),
+        output_types=job.map_step.types,
+        # Failed items may have errors that `map` does not declare.
+        output_type=cast(Any, JobResult)[Any if value is None else value, Any],
+        environment_types=lambda: _environment_types(job),
+    )
 
 
 def _environment_types(job: Job) -> list[object]:
@@ -330,12 +322,11 @@ def _environment_types(job: Job) -> list[object]:
 
     With an executor, `map` may run in the environment of a worker.
     """
-    types = [environment_type(job.items), environment_type(job.reduce)]
-    if job.executor is None:
-        types.append(environment_type(job.map))
-    elif not hasattr(job.executor, "apply"):
-        types.append(input_type(cast("Callable[..., Any]", job.executor)))
-    return types
+    return [
+        environment_type(job.items),
+        environment_type(job.reduce),
+        environment_type(job.map) if job.executor is None else input_type(job.executor),
+    ]
 
 
 def _step_of(function: Any, role: str) -> StepDefinition:
@@ -353,7 +344,28 @@ def _listed_type(items: Callable[..., Any]) -> object:
     return effect_types(items)[0] if is_effect else annotation
 
 
-def _source_problems(items: object) -> Iterator[str]:
+def _function_of(given: Any) -> Any:
+    """Return the function of a `@step`, and any other function as it is."""
+    return cast("Any", given.function) if isinstance(given, Step) else given
+
+
+def _is_executor(given: object) -> bool:
+    return hasattr(given, "apply")
+
+
+def _executor_function(
+    executor: Executor | Callable[[Any], Executor] | None,
+) -> Callable[[Any], Executor] | None:
+    """Return the function from the environment to the executor; None for this event loop."""
+    if executor is not None and _is_executor(executor):
+        fixed = cast("Executor", executor)
+        return lambda _: fixed
+    return cast("Callable[[Any], Executor] | None", executor)
+
+
+def _function_problems(
+    items: object, map: object, reduce: object, key: object, executor: object
+) -> Iterator[str]:
     if not callable(items):
         yield f"`items` takes {_SOURCE}, not {items!r}"
     elif is_async(items):
@@ -361,13 +373,19 @@ def _source_problems(items: object) -> Iterator[str]:
             f"`items` takes {_SOURCE}, not an async function: write an async generator, or return an "
             "effect that yields the items"
         )
+    yield from function_problems(_function_of(map), "`map`", "a function from an item to an effect")
+    yield from function_problems(
+        _function_of(reduce), "`reduce`", "a function from a list to an effect"
+    )
+    yield from function_problems(key, "`key`", "a function from an item to its key")
+    if executor is not None and not _is_executor(executor):
+        yield from function_problems(executor, "`executor`", _EXECUTOR)
 
 
 def _limit_problems(
     policy: RetryPolicy | None,
     retry_when: object,
     timeout: float | None,
-    max_failures: float | None,
     max_per_second: float | None,
 ) -> Iterator[str]:
     if retry_when is not None:
@@ -378,14 +396,18 @@ def _limit_problems(
             yield "`retry_when` needs `retry`"
     if timeout is not None and not timeout >= 0:
         yield f"timeout must be 0 seconds or more, not {timeout}"
-    is_count = type(max_failures) is int and max_failures >= 0
-    is_share = type(max_failures) is float and 0 <= max_failures <= 1
-    if max_failures is not None and not is_count and not is_share:
-        yield f"max_failures must be an int >= 0 or a float from 0.0 to 1.0, not {max_failures!r}"
     if max_per_second is not None and not 0 < max_per_second < math.inf:
         yield f"max_per_second must be a number > 0, not {max_per_second!r}"
 
 
-def _function_of(given: Any) -> Any:
-    """Return the function of a `@step`, and any other function as it is."""
-    return cast("Any", given.function) if isinstance(given, Step) else given
+def _failure_problems(on_item_failure: str, max_failures: object) -> Iterator[str]:
+    if on_item_failure not in ("fail", "dead_letter"):
+        yield f'on_item_failure must be "fail" or "dead_letter", not {on_item_failure!r}'
+    if max_failures is None:
+        return
+    is_count = type(max_failures) is int and max_failures >= 0
+    is_share = type(max_failures) is float and 0 <= max_failures <= 1
+    if not is_count and not is_share:
+        yield f"max_failures must be an int >= 0 or a float from 0.0 to 1.0, not {max_failures!r}"
+    if on_item_failure != "dead_letter":
+        yield 'max_failures needs on_item_failure="dead_letter"'
