@@ -478,6 +478,8 @@ async def test_a_run_that_is_killed_at_any_write_ends_like_one_that_is_not(
         store, world = FaultyStore(MemoryStore(), [point]), World(failing={"book dinner"})
         with store.life():
             await live(store, world)
+        if store.unmet:
+            continue  # entries that the whole run saved one by one were saved together
         assert (await live(store, world), held(world)) == expected, f"killed {point}: {world.done}"
 
 
