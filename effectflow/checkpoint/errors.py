@@ -214,8 +214,8 @@ class CompensationFailed(CheckpointError):
         after = f", and after it {', '.join(others)}" if others else ""
         super().__init__(
             f"run {run_id!r} could not undo its work: the undo {first} failed with {reason}. It is left"
-            f"{after}. Correct the cause, then resume the run: it tries this undo again, and goes on "
-            "with the rest."
+            f"{after}. Correct the cause, then resume the run: it tries this undo again, and "
+            "continues with the rest."
         )
 
 
@@ -268,7 +268,7 @@ class OutcomeUnknown(CheckpointError):
             )
             return
         super().__init__(
-            f"step {step!r} of run {run_id!r} is marked at_most_once, and it was cut off: it may or "
+            f"step {step!r} of run {run_id!r} is marked at_most_once, and was interrupted: it may or "
             "may not have happened. Find out, then resume with force=True (--force) to run it again."
         )
 

@@ -137,7 +137,7 @@ async def _run(
         if not operator.branches.has_records(position):
             if operator.is_decided:
                 return
-            # An operator around the race may have decided.
+            # An outer operator may have decided.
             await anyio.lowlevel.checkpoint_if_cancelled()
         scope = operator.branch(position)
         try:

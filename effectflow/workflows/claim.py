@@ -25,7 +25,15 @@ from effectflow.checkpoint.journal_writer import JournalWriter
 from effectflow.checkpoint.lease import Lease, Owner, claim_or_release, end_claim
 from effectflow.checkpoint.replay import Recording
 from effectflow.checkpoint.run import Run
-from effectflow.checkpoint.store import KeepsHistory, RunInfo, RunStatus, RunSummary, Taken, at_once
+from effectflow.checkpoint.store import (
+    KeepsHistory,
+    RunInfo,
+    RunStatus,
+    RunSummary,
+    Taken,
+    at_once,
+    store_errors,
+)
 from effectflow.effects.clock import in_seconds
 from effectflow.workflows.lookup import (
     Found,
@@ -34,7 +42,6 @@ from effectflow.workflows.lookup import (
     context_of,
     look,
     output_of,
-    store_errors,
 )
 
 logger = logging.getLogger(__name__)
@@ -144,7 +151,7 @@ class Claim:
 
     async def _claim(self, owner: Owner) -> Lease:
         seconds = in_seconds(self._checkpoints.lease_seconds)
-        with store_errors(self._checkpoints, self._run_id):
+        with store_errors(self._checkpoints.store, self._run_id):
             return await self._checkpoints.store.claim(
                 self._run_id, owner=str(owner), seconds=seconds
             )
@@ -232,7 +239,7 @@ class Claim:
         """Raise CorruptCheckpoint if entries are missing at the end of the journal."""
         info = self._info
         if info is None:
-            with store_errors(self._checkpoints, self._run_id):
+            with store_errors(self._checkpoints.store, self._run_id):
                 info = await self._checkpoints.store.info(self._run_id)
         if info is not None:
             check_against(info, known)

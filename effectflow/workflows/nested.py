@@ -187,7 +187,7 @@ def record_end(flow: DurableFlow, ended: ChildEnded) -> int:
 
 def end_stands(recorded: RecordedChild, scope: Scope) -> bool:
     """Return whether a run within this one has ended for good: a resume tries a failure again, unless
-    the body went on after it."""
+    the body continued after it."""
     if recorded.ended is None or recorded.ended >= scope.limit:
         return False
     is_completed = recorded.status is RunStatus.COMPLETED
