@@ -361,9 +361,8 @@ class CheckpointStore(Protocol):
         key, as by `send`; nothing happens if the parent is unknown or has ended.
 
         Raise LeaseLost, and write nothing, if the lease is not the run's current one, the journal
-        does not end at `after`, or a message of `takes` is gone. Raise SaveFailed
-        if the records could not be written; its `is_unknown` tells whether they may have been written all
-        the same.
+        does not end at `after`, or a message of `takes` is gone. Raise SaveFailed if the records could
+        not be written; its `is_unknown` says whether they may have been written anyway.
         """
         ...
 

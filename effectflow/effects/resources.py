@@ -297,7 +297,7 @@ async def _leave(manager: Any, raised: BaseException | None) -> Exception | None
     details = (None, None, None) if raised is None else (type(raised), raised, raised.__traceback__)
     try:
         if isinstance(manager, AbstractAsyncContextManager):
-            await cast("AbstractAsyncContextManager[Any]", manager).__aexit__(*details)
+            await manager.__aexit__(*details)
         else:
             manager.__exit__(*details)
     except BaseException as defect:
@@ -327,18 +327,19 @@ def _end(
     outcome: Any, raised: BaseException | None, hidden: Exception | None, cause: Operator | None
 ) -> Any:
     """Return or raise the end of a use. It stands even if leaving the context manager failed."""
-    suppressed = None if hidden is None else Suppressed(hidden, is_defect=True)
-    if raised is not None:
-        if suppressed is not None:
-            add_note(raised, str(suppressed))
-            if isinstance(raised, Exception):
-                log_hidden(hidden, "a context manager failed while %r was passing", raised)
-            else:
-                show_suppressed(suppressed, cause)
-        raise raised
-    if suppressed is None:
+    if hidden is None:
+        if raised is not None:
+            raise raised
         return outcome
+    suppressed = Suppressed(hidden, is_defect=True)
+    if raised is not None:
+        add_note(raised, str(suppressed))
+        if isinstance(raised, Exception):
+            log_hidden(hidden, "a context manager failed while %r was passing", raised)
+        else:
+            show_suppressed(suppressed, cause)
+        raise raised
     if outcome.__class__ is not nodes.Failed:
-        raise cast(Exception, hidden)
+        raise hidden
     log_hidden(hidden, "a context manager failed after the failure %r", outcome.error)
     return outcome.after(suppressed)

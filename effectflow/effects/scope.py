@@ -106,7 +106,7 @@ class Branches(Protocol):
         return seconds
 
     def branch(self, key: object, item: object, *, is_keyed: bool) -> Flow:
-        """Return the flow of a branch. Without a key, `item` tells whether it is the same branch."""
+        """Return the flow of a branch. Without a key, `item` shows whether it is the same branch."""
         return PLAIN
 
     def has_records(self, key: object) -> bool:
@@ -223,7 +223,7 @@ class Flow(Protocol):
     ) -> A:
         """Compute a value once. A resume returns the recorded value.
 
-        `has_failed` tells whether a value means a failure. Such a value stands only once it is settled.
+        `has_failed` returns whether a value means a failure. Such a value stands only once it is settled.
         """
         return compute()
 

@@ -20,7 +20,7 @@ from functools import partial
 from typing import Any, Generic, Self, TypeVar, cast, overload
 
 import anyio
-from anyio.abc import ByteReceiveStream, ByteSendStream, Process
+from anyio.abc import ByteReceiveStream, Process
 
 from effectflow.effects import Effect, ExecutorError, ExecutorLost, WorkerLost
 from effectflow.effects.arguments import check_count
@@ -276,8 +276,11 @@ class WorkerProcess:
     def __init__(self, process: Process, grace: float) -> None:
         self._process = process
         self._grace = grace
-        self._requests = cast(ByteSendStream, process.stdin)
-        self._replies = _FrameStream(cast(ByteReceiveStream, process.stdout))
+        # Both are pipes: see `start`.
+        assert process.stdin is not None
+        assert process.stdout is not None
+        self._requests = process.stdin
+        self._replies = _FrameStream(process.stdout)
         self._owes_reply = False
         self._is_sending = False
 

@@ -167,6 +167,6 @@ def _check_schedules(
             )
     if schedules and not checkpoints.preserve:
         raise ValueError(
-            "schedules need Checkpoints(preserve=True): the run of a tick tells other workers that the "
+            "schedules need Checkpoints(preserve=True): the run of a tick shows other workers that the "
             "tick was started"
         )

@@ -384,8 +384,8 @@ class FileStore(ReentrantStore, CheckpointStore):
             owed.settle()
         except (CheckpointError, OSError) as error:
             logger.warning(
-                "the end of run %r was saved, and its parent %r does not know it yet (%s): the next "
-                "worker that looks for due runs tells it",
+                "the end of run %r was saved, but its parent %r was not notified (%s): the next worker "
+                "that looks for due runs notifies it",
                 owed.run_id,
                 owed.parent,
                 error,

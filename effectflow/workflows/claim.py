@@ -126,17 +126,17 @@ class Claim:
         return None if self._info is None else self._info.summary
 
     async def block(self, reason: str, *, seconds: float) -> bool:
-        """Release a run that a worker has taken, and keep with it why this program cannot continue it.
+        """Release a run that this program cannot continue, and record the reason.
 
-        Its status stays as it is in the store. It is due again after these seconds. Return False if the
-        store refused that.
+        The stored status does not change. Workers may take the run again after `seconds`. Return False
+        if the store refused that.
         """
         assert self._info is not None
         writer = None if self._run is None else self._run.writer
         lease, length, summary = self.lease, self._info.length, self._info.summary
         if writer is not None:
             lease, length = writer.lease, writer.durable_length
-            # Not the one that it could not save, which may say that the run has ended.
+            # Not the summary that could not be saved, which may say that the run has ended.
             summary = writer.durable_summary or summary
         due_at = self.place.scope.clock.now().timestamp() + seconds
         summary = replace(summary, blocked=reason, due_at=due_at)

@@ -159,7 +159,7 @@ async def look(place: Place, run_id: str) -> RunInfo | None:
     with store_errors(place.checkpoints.store, run_id):
         info = await place.checkpoints.store.info(run_id)
     if info is not None and info.summary.workflow != place.blueprint.definition.name:
-        # It tells whose run it is.
+        # Its journal decides whose run it is: `find` raises RunConflict, which names the workflow.
         await find(place, run_id)
     return info
 

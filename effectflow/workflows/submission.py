@@ -127,7 +127,7 @@ async def submit_run(
                 if await checkpoints.store.create(run_id, [body], summary=summary):
                     return True
         except RunBusy:
-            # Somebody starts a run of this id at this moment: its first entry tells which one.
+            # Somebody is starting a run with this id: its first entry will show which one.
             tries += 1
             if tries == _TRIES:
                 raise
