@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+import anyio
 import pytest
 
 from effectflow import Checkpoints, Effect, ask, effect, fail, pure, step
@@ -90,6 +91,14 @@ def last() -> Effect[App, str, None]:
         return fail("crash here") if app.world.is_broken else pure(None)
 
     return ask(App).and_then(look)
+
+
+async def cut_off(running: Effect[Any, Any, Any], app: object) -> None:
+    """Run an effect until all of it waits, and cancel it from outside."""
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(running.run, app)
+        await anyio.wait_all_tasks_blocked()
+        tasks.cancel_scope.cancel()
 
 
 async def first_entries(store: MemoryStore, count: int, run_id: str = "r") -> MemoryStore:

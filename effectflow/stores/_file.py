@@ -217,7 +217,7 @@ class FileStore(ReentrantStore, CheckpointStore):
             left = mailbox.without(state.taken)
             check_messages(lease, takes, [message.number for message in left.messages])
             left = left.without(takes)
-            saved = summary or left.wake(state.summary, heard=state.heard)
+            saved = summary or mailbox.wake(state.summary, heard=state.heard)
             if saved.status.has_ended:
                 left = left.emptied()
             newest = max((message.number for message in left.messages), default=0)

@@ -247,7 +247,7 @@ async def test_two_items_with_one_key_are_refused() -> None:
 
 @pytest.mark.parametrize(("limit", "fan_in"), [(0, 2), (1, 1)])
 def test_a_limit_or_fan_in_that_means_nothing_is_refused(limit: int, fan_in: int) -> None:
-    with pytest.raises(ValueError, match="or more"):
+    with pytest.raises(ValueError, match="must be an int >= "):
         par_reduce([1], pure, lambda values: pure(sum(values)), limit=limit, fan_in=fan_in)
 
 

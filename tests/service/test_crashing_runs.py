@@ -36,7 +36,7 @@ async def die(store: MemoryStore, world: World, point: CrashPoint, *, times: int
         service = Service(faulty, world)
         with faulty.life():
             async with working(service, deadly, max_crashes=3, grace=0):
-                await anyio.sleep(5)
+                await anyio.sleep(60)
         assert faulty.met
 
 

@@ -100,8 +100,11 @@ async def test_a_run_that_cannot_be_saved_nor_marked_is_not_taken_again_at_once(
         service = Service(store)
         await service.client.submit(two_steps, None, run_id="r")
         async with working(service, two_steps):
-            await anyio.sleep(0.5)
-    # The entry of the first life, and the mark.
+            # The entry of the first life, and the mark.
+            with anyio.fail_after(10):
+                while store.refused < 2:
+                    await anyio.sleep(0.01)
+            await anyio.sleep(0.2)
     assert store.refused == 2
 
 

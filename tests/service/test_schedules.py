@@ -12,9 +12,9 @@ from effectflow import Checkpoints, Do, pure, workflow
 from effectflow.checkpoint import RunQuery
 from effectflow.service import App, Schedule
 from effectflow.stores import MemoryStore
-from effectflow.testing import TestClock
 from tests import apps
 from tests.apps import Broken
+from tests.service.clocks import AdjustableClock
 from tests.service.conftest import Service
 
 pytestmark = pytest.mark.anyio
@@ -23,17 +23,6 @@ pytestmark = pytest.mark.anyio
 @workflow
 def report(day: str) -> Do[apps.App, Broken, str]:
     return (yield from pure(day))
-
-
-class AdjustableClock(TestClock):
-    """A virtual clock whose time of day can be set."""
-
-    def __init__(self, start: datetime) -> None:
-        super().__init__(start)
-        self.offset = timedelta(0)
-
-    def now(self) -> datetime:
-        return super().now() + self.offset
 
 
 BEGIN = datetime(2026, 6, 1, 9, 59, tzinfo=UTC)
@@ -48,12 +37,12 @@ async def ticks(service: Service) -> list[str]:
     return sorted(info.run_id.removeprefix("report@2026-06-01T")[:5] for info in found)
 
 
-async def advance(clock: TestClock, *, hours: float) -> None:
-    """Advance in steps, after each of which the stores may take real time."""
+async def advance(clock: AdjustableClock, *, hours: float) -> None:
+    """Advance in steps, each once the schedule has done its work of the last one."""
     for _ in range(round(hours * 10)):
+        await clock.until_slept_on()
         await clock.advance(360)
-        await anyio.sleep(0.01)
-    await anyio.sleep(0.1)
+    await clock.until_slept_on()
 
 
 async def test_each_tick_starts_one_run_with_two_workers(service: Service) -> None:
@@ -62,7 +51,6 @@ async def test_each_tick_starts_one_run_with_two_workers(service: Service) -> No
         service.worker(report, clock=clocks[0], schedules=[hourly()]),
         service.worker(report, clock=clocks[1], schedules=[hourly()]),
     ):
-        await anyio.sleep(0.05)
         async with anyio.create_task_group() as tasks:
             for clock in clocks:
                 tasks.start_soon(lambda clock=clock: advance(clock, hours=2))
@@ -84,25 +72,23 @@ async def test_what_was_missed_without_a_worker_is_made_up(
 ) -> None:
     clock = AdjustableClock(BEGIN)
     async with service.worker(report, clock=clock, schedules=[hourly(missed=missed)]):
-        await anyio.sleep(0.05)
         await advance(clock, hours=0.1)
     clock.offset += timedelta(hours=3, minutes=20)
     async with service.worker(report, clock=clock, schedules=[hourly(missed=missed)]):
-        await anyio.sleep(0.1)
+        await clock.until_slept_on()
         assert await ticks(service) == expected
 
 
 async def test_nothing_that_came_before_the_first_use_is_started(service: Service) -> None:
     clock = AdjustableClock(BEGIN)
     async with service.worker(report, clock=clock, schedules=[hourly(missed="all")]):
-        await anyio.sleep(0.1)
+        await clock.until_slept_on()
     assert await ticks(service) == []
 
 
 async def test_a_clock_that_is_set_back_by_an_hour_repeats_no_tick(service: Service) -> None:
     clock = AdjustableClock(BEGIN)
     async with service.worker(report, clock=clock, schedules=[hourly(missed="all")]):
-        await anyio.sleep(0.05)
         await advance(clock, hours=1.2)
         assert await ticks(service) == ["10:00", "11:00"]
         clock.offset -= timedelta(hours=1)
@@ -115,7 +101,6 @@ async def test_a_clock_that_is_set_forward_by_an_hour_and_back_loses_no_tick(
 ) -> None:
     clock = AdjustableClock(BEGIN)
     async with service.worker(report, clock=clock, schedules=[hourly(missed="latest")]):
-        await anyio.sleep(0.05)
         await advance(clock, hours=0.1)
         clock.offset += timedelta(hours=1)
         await advance(clock, hours=0.1)
@@ -136,7 +121,6 @@ async def test_a_broken_input_loses_its_tick_and_not_the_schedule(
     clock = AdjustableClock(BEGIN)
     broken = Schedule(report, "0 * * * *", input=broken_at_ten)
     async with service.worker(report, clock=clock, schedules=[broken]):
-        await anyio.sleep(0.05)
         await advance(clock, hours=1.1)
     assert await ticks(service) == ["11:00"]
     assert "run 'report@2026-06-01T10:00:00+00:00' was not started" in caplog.text

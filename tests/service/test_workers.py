@@ -13,11 +13,12 @@ import pytest
 from returns.result import Success
 
 from effectflow import Checkpoints, Do, Effect, from_async, sleep, step, workflow
-from effectflow.checkpoint import RunQuery, RunStatus, StoreUnavailable
+from effectflow.checkpoint import CheckpointStore, RunQuery, RunStatus, StoreUnavailable
 from effectflow.checkpoint.lease import begin_claim, end_claim
 from effectflow.checkpoint.store import Claimed, DueRuns
 from effectflow.service import App, BadEnvironment, Limit, Worker
 from effectflow.stores import MemoryStore
+from effectflow.testing.forwarding import ForwardingStore
 from tests import apps
 from tests.apps import Broken, both_backends, note
 from tests.service.conftest import Service
@@ -108,25 +109,44 @@ async def test_a_worker_drives_what_was_submitted_before_and_after_it_began(
     await assert_nothing_is_held(service)
 
 
-async def test_a_submitted_run_begins_at_once_and_not_at_the_next_look(service: Service) -> None:
+async def test_a_submitted_run_begins_at_once_and_not_at_the_next_look(
+    service: Service, seldom_looks: None
+) -> None:
     async with service.worker(act) as worker:
         await anyio.sleep(0.1)
-        with anyio.fail_after(0.3):
-            assert await (await worker.client.submit(act, "a")).result() == Success(1)
+        assert await (await worker.client.submit(act, "a")).result(timeout=30) == Success(1)
 
 
-async def test_the_run_of_a_dead_process_goes_on_in_less_than_a_second(service: Service) -> None:
+class Looked(ForwardingStore):
+    """Counts the looks of workers. `taken` tells in which one each run was taken."""
+
+    def __init__(self, store: CheckpointStore) -> None:
+        super().__init__(store)
+        self.looks = 0
+        self.taken: dict[str, int] = {}
+
+    async def claim_due(self, due: DueRuns) -> Claimed:
+        self.looks += 1
+        claimed = await super().claim_due(due)
+        self.taken |= {taken.lease.run_id: self.looks for taken in claimed.runs}
+        return claimed
+
+
+async def test_the_run_of_a_dead_process_goes_on_at_the_next_look(service: Service) -> None:
+    store = Looked(service.store)
     dead = begin_claim()
     await service.client.submit(act, "a", run_id="r")
-    async with service.worker(act) as worker:
-        await worker.client.handle(act, "r").result()
-        await worker.client.submit(act, "b", run_id="s", delay=0.2)
-        await service.store.claim("s", owner=str(dead), seconds=60)
-        await anyio.sleep(0.3)
-        assert await worker.client.handle(act, "s").status() is RunStatus.PENDING
+    await store.claim("r", owner=str(dead), seconds=60)
+    async with Service(store, service.world).worker(act) as worker:
+        with anyio.fail_after(10):
+            while store.looks < 2:
+                await anyio.sleep(0.01)
+        assert await worker.client.handle(act, "r").status() is RunStatus.PENDING
         end_claim(dead, is_released=False)
-        with anyio.fail_after(1):
-            assert await worker.client.handle(act, "s").result() == Success(1)
+        # One look may be in progress.
+        before = store.looks
+        assert await worker.client.handle(act, "r").result(timeout=10) == Success(1)
+    assert store.taken["r"] <= before + 1
 
 
 async def test_a_run_that_has_failed_stays_failed(service: Service) -> None:
@@ -172,15 +192,12 @@ async def test_a_limit_holds_across_workers(service: Service, gate: Gate) -> Non
     assert gate.most == 2
 
 
-async def test_a_limit_bounds_how_many_runs_start_per_second(service: Service) -> None:
-    for number in range(6):
+async def test_a_limit_per_second_holds_across_workers(service: Service) -> None:
+    limits = {"act": Limit(per_second=4)}
+    for number in range(5):
         await service.client.submit(act, "a", run_id=f"{number}")
     began = anyio.current_time()
-    async with service.worker(act, limits={"act": Limit(per_second=4)}):
-        with anyio.fail_after(1):
-            while len(service.world.done) < 4:
-                await anyio.sleep(0.005)
-        assert len(service.world.done) == 4
+    async with service.worker(act, limits=limits), service.worker(act, limits=limits):
         await ended(service)
     assert anyio.current_time() - began >= 0.9
 

@@ -57,7 +57,7 @@ from effectflow.service import App as Service
 from effectflow.stores import FileStore, MemoryStore
 from effectflow.testing.forwarding import ForwardingStore
 from effectflow.testing.store_conformance import MakeStore
-from tests.apps import App, Broken, app_on, note
+from tests.apps import App, Broken, app_on, cut_off, note
 from tests.stores.damage import change_entry, change_status, changed, remove_entry
 from tests.stores.runs import bodies_of
 
@@ -410,8 +410,7 @@ async def test_a_message_whose_receipt_is_lost_must_be_sent_again() -> None:
 
     async with MemoryStore() as store:
         app = app_on(store)
-        with anyio.move_on_after(0.05):
-            await approved.start(None, run_id="r").run(app)
+        await cut_off(approved.start(None, run_id="r"), app)
         assert await answered(app, "yes", key="1") == "yes"
         lost = [type(entry) for entry in await read_entries(store, "r")].index(Signalled) + 1
         await change_entry(store, lost)
@@ -585,8 +584,10 @@ def test_a_repair_that_is_cancelled_releases_the_run(
         store = MemoryStore()
         await told(store)
         await change_entry(store, 9)
-        with anyio.move_on_after(0.05):
-            await repair_run(slow(store), "r")
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(repair_run, slow(store), "r")
+            await anyio.wait_all_tasks_blocked()
+            tasks.cancel_scope.cancel()
         info = await store.info("r")
         assert info is not None
         assert info.lease is None

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 import anyio
@@ -381,47 +382,41 @@ def in_child(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-async def test_a_read_only_database_refuses_to_write(tmp_path: Path) -> None:
-    if os.geteuid() == 0:
-        # Root may write anywhere, so the child becomes another user.
-        tmp_path.chmod(0o755)
-        for parent in tmp_path.parents:
-            if (
-                parent != Path("/")
-                and parent.is_relative_to(Path("/tmp"))
-                and parent != Path("/tmp")
-            ):
-                parent.chmod(0o755)
-    path = tmp_path / "runs.db"
-    async with SqliteStore(path) as store:
-        await append_many(store, "r", 3)
-    path.chmod(0o444)
-    tmp_path.chmod(0o555)
-    child = in_child(
-        """
-        import os, sys
-        import anyio
-        from effectflow.checkpoint import CheckpointError
-        from effectflow.stores import SqliteStore
-        async def main():
-            if os.geteuid() == 0:
-                os.setuid(65534)
-            try:
-                async with SqliteStore(sys.argv[1]) as store:
-                    await store.claim("r", owner="me", seconds=1)
-            except CheckpointError as error:
-                print(type(error).__name__, error)
-        anyio.run(main)
-        """,
-        str(path),
-    )
-    tmp_path.chmod(0o755)
-    path.chmod(0o644)
+async def test_a_read_only_database_refuses_to_write() -> None:
+    # Root may write anywhere, so the child becomes another user. It could not enter a folder of pytest,
+    # which makes its folders private whenever it starts.
+    with TemporaryDirectory() as created:
+        folder = Path(created)
+        path = folder / "runs.db"
+        async with SqliteStore(path) as store:
+            await append_many(store, "r", 3)
+        path.chmod(0o444)
+        folder.chmod(0o555)
+        child = in_child(
+            """
+            import os, sys
+            import anyio
+            from effectflow.checkpoint import CheckpointError
+            from effectflow.stores import SqliteStore
+            async def main():
+                if os.geteuid() == 0:
+                    os.setuid(65534)
+                try:
+                    async with SqliteStore(sys.argv[1]) as store:
+                        await store.claim("r", owner="me", seconds=1)
+                except CheckpointError as error:
+                    print(type(error).__name__, error)
+            anyio.run(main)
+            """,
+            str(path),
+        )
+        folder.chmod(0o755)
+        path.chmod(0o644)
 
-    assert child.returncode == 0, child.stderr
-    assert "read-only" in child.stdout or "unable to open" in child.stdout
-    async with SqliteStore(path) as store:
-        assert len(await store.read("r")) == 3
+        assert child.returncode == 0, child.stderr
+        assert "read-only" in child.stdout or "unable to open" in child.stdout
+        async with SqliteStore(path) as store:
+            assert len(await store.read("r")) == 3
 
 
 async def test_queued_appends_share_a_commit_even_if_one_is_refused(tmp_path: Path) -> None:

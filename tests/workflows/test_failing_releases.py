@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-import anyio
 import pytest
 from returns.result import Success
 
@@ -24,7 +23,7 @@ from effectflow import (
     workflow,
 )
 from effectflow.stores import MemoryStore
-from tests.apps import App, app_on, both_backends
+from tests.apps import App, app_on, both_backends, cut_off
 
 pytestmark = pytest.mark.anyio
 
@@ -121,8 +120,7 @@ async def test_a_release_that_fails_after_a_cancellation_from_outside_is_logged(
     def whole(_: str) -> Do[App, Any, object]:
         return (yield from used(stuck))
 
-    with anyio.move_on_after(0.05):
-        await whole.start("input").run(app_on(store))
+    await cut_off(whole.start("input"), app_on(store))
 
     assert caplog.messages == [LOGGED]
 

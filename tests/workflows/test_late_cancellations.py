@@ -341,7 +341,7 @@ async def test_the_requests_for_cancellation_are_counted_once() -> None:
 
     async def until_timeout() -> str:
         try:
-            async with asyncio.timeout(0.05):
+            async with limit:
                 await made.start(None, run_id="r").run(app)
         except TimeoutError:
             task = asyncio.current_task()
@@ -351,8 +351,14 @@ async def test_the_requests_for_cancellation_are_counted_once() -> None:
             return "timed out"
         return "in time"
 
-    threading.Timer(0.2, call.may_end.set).start()
-    assert await asyncio.create_task(until_timeout()) == "timed out"
+    limit = asyncio.timeout(None)
+    running = asyncio.create_task(until_timeout())
+    await call.begun()
+    limit.reschedule(0)
+    while not running.cancelling():
+        await asyncio.sleep(0)
+    call.may_end.set()
+    assert await running == "timed out"
     assert await made.resume("r").run(app) == Success(1)
     assert app.world.done == ["slow"]
 

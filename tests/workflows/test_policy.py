@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from time import monotonic, time
+from time import monotonic
 from typing import Any, Never
 
 import anyio
@@ -24,7 +24,6 @@ from effectflow import (
     from_async,
     from_fn,
     pure,
-    sleep,
     step,
     with_checkpointing,
     workflow,
@@ -95,28 +94,6 @@ async def test_by_default_a_step_finds_all_before_it_durable() -> None:
     assert app.durable == [2, 4, 6, 8]
     # One commit a step: the completion of a step shares that of the next one's beginning.
     assert store.appends == [1, 1, 2, 2, 2, 2]
-
-
-async def test_the_lease_is_kept_however_seldom_entries_are_saved() -> None:
-    held: list[bool] = []
-
-    async def watch(store: CountingStore) -> None:
-        while True:
-            await anyio.sleep(0.05)
-            info = await store.info("r")
-            held.append(info is not None and info.lease is not None and info.lease.is_held(time()))
-
-    long = made_of(lambda: in_turn(observe(1), sleep(1)))
-
-    async with CountingStore() as store, anyio.create_task_group() as group:
-        policy = CheckpointPolicy(every_steps=100, every_seconds=3600)
-        app = App(Checkpoints(store, policy=policy, lease_seconds=0.3))
-        group.start_soon(watch, store)
-        await long.start(None, run_id="r").run_or_raise(app)
-        group.cancel_scope.cancel()
-
-    assert held.count(True) > 10
-    assert all(held)
 
 
 async def test_a_late_save_that_fails_ends_the_run_past_every_handler() -> None:

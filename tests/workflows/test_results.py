@@ -35,7 +35,7 @@ from effectflow.checkpoint import (
     read_entries,
 )
 from effectflow.stores import MemoryStore, SqliteStore
-from tests.apps import App, Broken, Crash, app_on, note
+from tests.apps import App, Broken, Crash, app_on, cut_off, note
 
 pytestmark = pytest.mark.anyio
 
@@ -366,8 +366,7 @@ async def test_start_without_retries_goes_on_with_a_run_that_was_interrupted(
         return (yield from act(name))
 
     app = app_on(store, failing=["other"])
-    with anyio.move_on_after(0.05):
-        await slow.start("a", run_id="r").run(app)
+    await cut_off(slow.start("a", run_id="r"), app)
     app.world.recover()
 
     assert await slow.start("a", run_id="r", retry_failed=False).run(app) == Success("a done")

@@ -277,6 +277,19 @@ async def a_message_never_makes_a_run_due_later(store: CheckpointStore) -> None:
 
 
 @check
+async def a_run_that_a_message_woke_stays_due_until_a_summary_says_otherwise(
+    store: CheckpointStore,
+) -> None:
+    await created(store, "r", RunStatus.SUSPENDED)
+    await store.send("r", GO, key="k")
+    woken = (await info_of(store)).summary
+    lease = await claimed(store)
+    await store.append(lease, [b"2"], after=1, takes=await numbers(store))
+
+    assert (await info_of(store)).summary == woken
+
+
+@check
 async def a_message_that_is_received_again_wakes_nothing(store: CheckpointStore) -> None:
     summary = await created(store, "r", RunStatus.SUSPENDED)
     await store.send("r", GO, key="k")

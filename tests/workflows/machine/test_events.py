@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import anyio
 import pytest
 
 from effectflow import Checkpoints, StateMachine, Transition, never
 from effectflow.checkpoint import CheckpointEvent, TransitionEnded, TransitionStarted
 from effectflow.stores import MemoryStore
 from effectflow.testing import RecordingObserver
-from tests.apps import both_backends
+from tests.apps import both_backends, cut_off
 from tests.workflows.machine.orders import App, Declined, World, only, orders
 from tests.workflows.machine.timeline import Timeline
 
@@ -97,8 +96,7 @@ async def test_observers_see_an_interrupted_attempt() -> None:
         transitions=[Transition("wait", "begun", "over", lambda _: never())],
         final={"over"},
     )
-    with anyio.move_on_after(0.01):
-        await endless.run_until_final().run(app)
+    await cut_off(endless.run_until_final(), app)
 
     wait = (None, "endless", "wait", "begun", 1, "wait")
     assert observer.events[-1] == TransitionEnded(*wait, "interrupted")

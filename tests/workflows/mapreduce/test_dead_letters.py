@@ -36,6 +36,7 @@ from effectflow.checkpoint import (
 )
 from effectflow.stores import MemoryStore
 from effectflow.testing import RecordingObserver
+from tests.apps import cut_off
 from tests.workflows.mapreduce.world import (
     App,
     Broken,
@@ -118,8 +119,7 @@ async def test_a_resume_does_not_retry_dead_letters(store: MemoryStore) -> None:
         return fail(Broken(1, times=1)) if number == 1 else spell_or_hang(number)
 
     job = setting_aside(map=mapped)
-    with anyio.move_on_after(0.05):
-        await job.start(12, run_id="r").run(app)
+    await cut_off(job.start(12, run_id="r"), app)
     app.world.forget()
     stuck = False
 

@@ -36,7 +36,7 @@ from effectflow.checkpoint import (
 )
 from effectflow.stores import MemoryStore
 from effectflow.testing import TestClock
-from tests.apps import both_backends
+from tests.apps import both_backends, cut_off
 from tests.workflows.mapreduce.world import (
     App,
     Broken,
@@ -245,8 +245,7 @@ async def test_a_generator_of_items_is_closed_when_the_job_ends_early(store: Mem
     assert log == ["closed"]
 
     waiting = spelling(items=items, map=lambda _: never())
-    with anyio.move_on_after(0.05):
-        await waiting.start(1).run(app)
+    await cut_off(waiting.start(1), app)
     assert log == ["closed", "closed"]
 
 
@@ -333,8 +332,7 @@ async def test_an_interrupted_job_continues_where_it_stopped(store: MemoryStore)
         return str(number)
 
     job = spelling(map=effect(spell_until_stuck))
-    with anyio.move_on_after(0.05):
-        await job.start(9, run_id="r").run(app)
+    await cut_off(job.start(9, run_id="r"), app)
     assert (await read_checkpoint(store, "r")).status is RunStatus.INTERRUPTED
     app.world.forget()
     stuck.set()

@@ -31,7 +31,7 @@ from effectflow import (
 from effectflow.checkpoint import CheckpointStore, OutcomeUnknown, RunStatus, read_checkpoint
 from effectflow.stores import MemoryStore
 from effectflow.testing import TestClock, crash_everywhere
-from tests.apps import both_backends
+from tests.apps import both_backends, cut_off
 from tests.workflows.mapreduce.world import (
     App,
     Broken,
@@ -320,8 +320,7 @@ async def test_waiting_for_a_turn_is_not_part_of_an_at_most_once_step(store: Mem
 
     app = app_around(store)
     job = spelling(map=once, max_per_second=2, max_parallel=2)
-    with anyio.move_on_after(0.1):
-        await job.start(3, run_id="r").run(app)
+    await cut_off(job.start(3, run_id="r"), app)
     assert app.world.mapped == [0]
 
     resumed = await job.resume("r").run(app)
