@@ -103,7 +103,7 @@ class App(Generic[Env]):
         self.workflows: Mapping[str, AnyWorkflow] = MappingProxyType(_by_name(workflows))
         self.environment = environment
         self.checkpoints = checkpoints
-        self.schedules = tuple(schedules)
+        self.schedules: tuple[Schedule[Any], ...] = tuple(schedules)
         _check_schedules(self.schedules, self.workflows, checkpoints)
 
     @asynccontextmanager

@@ -105,7 +105,7 @@ class Worker(Generic[Env]):
             max_crashes=max_crashes,
             clock=clock or SystemClock(),
         )
-        self.client = Client(app.checkpoints, clock=self._terms.clock)
+        self.client: Client = Client(app.checkpoints, clock=self._terms.clock)
         self._serving: AbstractAsyncContextManager[None] | None = None
         self._shift: Shift | None = None
 

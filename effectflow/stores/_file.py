@@ -113,7 +113,7 @@ class FileStore(ReentrantStore, CheckpointStore):
         renew_timeout: Duration = 5.0,
     ) -> None:
         super().__init__()
-        self.directory = Path(directory)
+        self.directory: Path = Path(directory)
         self._lock_timeout = in_seconds(lock_timeout)
         self._renew_timeout = in_seconds(renew_timeout)
         self._sessions = self.directory / "sessions"

@@ -112,7 +112,7 @@ class SqliteStore(ReentrantStore, CheckpointStore):
                 "':memory:' is not a file, and each connection would have its own database. "
                 "Use MemoryStore(), or the URL memory:"
             )
-        self.path = Path(path)
+        self.path: Path = Path(path)
         self._durability = durability
         self._lock_timeout = in_seconds(lock_timeout)
         self._renew_timeout = in_seconds(renew_timeout)
