@@ -234,8 +234,8 @@ class Completed:
         duration: in seconds.
         at: when it ended.
         settles: failures inside the step.
-        shared: in the store, the parts of the output that an earlier entry holds: for each, its place, the
-            number of that entry, and the place there; see `shared_parts`. None once it is read.
+        shared: in the store, the parts of the output that an earlier entry holds: for each, its place,
+            the number of that entry, and the place there; see `shared_parts`. None once it is read.
     """
 
     step: str

@@ -75,7 +75,7 @@ class RunProgress:
                 self._begin(run_id, path)
                 return
             case EntryAppended(run_id, Waiting() as wait) if wait.topic or wait.child:
-                # Nothing in this process ends such a wait.
+                # Nothing in this process can end such a wait.
                 driver = ", which a worker drives" if wait.child else ""
                 say(f"Run {run_id} waits {wait_text(wait)}{driver}.", self.console)
                 return

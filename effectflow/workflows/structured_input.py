@@ -176,6 +176,7 @@ def _exactly(data: Any, kind: Any) -> Any:
 
 def _atom(data: Any, kind: Any) -> Any:
     make, expected = next(_ATOMS[each] for each in _ATOMS if issubclass(kind, each))
+    # Each constructor raises errors of its own kind, such as `decimal.InvalidOperation`.
     with suppress(Exception):
         if data.__class__ is not bool:
             return make(data, kind)

@@ -213,8 +213,10 @@ class NoTransition(Copyable, Exception):
         violations: Mapping[str, Sequence[str]] = MappingProxyType({}),
     ) -> None:
         self.state = state
-        self.refused = tuple(refused)
-        self.violations = {name: tuple(checks) for name, checks in violations.items()}
+        self.refused: tuple[str, ...] = tuple(refused)
+        self.violations: dict[str, tuple[str, ...]] = {
+            name: tuple(checks) for name, checks in violations.items()
+        }
         single = ", ".join(repr(name) for name in self.refused if name not in violations)
         reasons = [f"the guards of {single} returned False"] if single else []
         reasons += [
