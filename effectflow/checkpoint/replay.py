@@ -44,7 +44,7 @@ from effectflow.effects.paths import StepPath, flow_of, step_path
 _TIMED_OUT = name_of_error(TimedOut)
 _COMPENSATION_FAILED = name_of_error(CompensationFailed)
 _UNDOING = re.compile(r"(^|/)saga(#\d+)?\[undo\]/")
-"""Finds the paths of what undoes the body of a saga."""
+"""Finds the paths of the flows that undo the body of a saga."""
 
 _Kind: TypeAlias = Literal["step", "child", "wait", "published", "operator", "finalizer"]
 
