@@ -273,6 +273,10 @@ class FaultyStore(ForwardingStore):
         """The faults that have not occurred yet. There should be none when a test ends."""
         return tuple(fault for fault in self._faults if fault not in self.met)
 
+    def disarm(self) -> None:
+        """Let the faults that are still `unmet` never occur."""
+        self._faults = tuple(self.met)
+
     @contextmanager
     def life(self) -> Generator[None]:
         """Run one life of the process. A `CrashPoint` ends it, and its exception is suppressed.

@@ -275,6 +275,8 @@ def _crashed(
 ) -> Generator[None, object, object]:
     with store.life():
         item.runtest()
+    # The whole run may have taken longer, and have saved one by one what was saved together this time.
+    store.disarm()
     calls = len(store.calls)
     begun = {call.run_id for call in store.calls if call.operation == "append"}
     result = yield
