@@ -305,7 +305,11 @@ class Recording:
         """Forget the sleeps and deadlines within a step, whose next attempt has its own."""
         if path not in self.waiting:
             return
-        for place in [place for place in self.decisions if _is_deadline_below(place, path)]:
+        for place in [
+            each
+            for each in self.decisions
+            if each.endswith("/deadline") and _is_below(each, {path})
+        ]:
             del self.decisions[place]
         for place, wait in list(self.waits.items()):
             if wait.until is not None and _is_below(place, {path}):
@@ -639,10 +643,6 @@ def _is_below(path: str, paths: set[str]) -> bool:
             return True
         path = flow_of(path)
     return False
-
-
-def _is_deadline_below(place: str, path: str) -> bool:
-    return place.endswith("/deadline") and _is_below(place, {path})
 
 
 def _is_within(sequence: int, ranges: Ranges) -> bool:
