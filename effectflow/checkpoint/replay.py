@@ -305,12 +305,9 @@ class Recording:
         """Forget the sleeps and deadlines within a step, whose next attempt has its own."""
         if path not in self.waiting:
             return
-        for place in [
-            each
-            for each in self.decisions
-            if each.endswith("/deadline") and _is_below(each, {path})
-        ]:
-            del self.decisions[place]
+        for place in list(self.decisions):
+            if place.endswith("/deadline") and _is_below(place, {path}):
+                del self.decisions[place]
         for place, wait in list(self.waits.items()):
             if wait.until is not None and _is_below(place, {path}):
                 del self.waits[place]
