@@ -281,8 +281,9 @@ class StateMachine(
     def structure_input(self, data: object, checkpoints: Checkpoints | None = None) -> Any:
         """Return the state that plain data, such as parsed JSON, describes; None for the initial one.
 
-        It gets the first class that fits: the class of the initial state, then the classes that transitions
-        leave, then others. Data in the saved form, such as `{"$object": ["Draft", {...}]}`, names its class.
+        It gets the first class that fits: the class of the initial state, then the classes that
+        transitions leave, then others. Data in the saved form, such as
+        `{"$object": ["Draft", {...}]}`, names its class.
 
         Parameters:
             data: the plain data.
