@@ -453,7 +453,7 @@ _KINDS: Mapping[str, type[Entry]] = {
     "cancel_requested": CancelRequested,
     "finished": Finished,
 }
-"""The names on disk."""
+"""The names of the entry classes on disk."""
 
 _SCHEMAS: Mapping[str, Schema[Entry]] = {
     name: schema_of(kind, tag=name) for name, kind in _KINDS.items()

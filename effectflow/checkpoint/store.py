@@ -190,8 +190,8 @@ def wakes(topic: str, status: RunStatus) -> bool:
 
 
 AT_ONCE_SINCE = 7200.0
-"""What is due at once is due since this many seconds. So it is due by any clock that is behind by less:
-that of another host, or one that was set back."""
+"""A run that is due at once gets a due time this many seconds ago. So it is due by any clock that is
+behind by less: on another host, or set back."""
 
 
 def at_once(now: float) -> float:

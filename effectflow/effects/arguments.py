@@ -137,7 +137,7 @@ def holds(predicate: Callable[[A], object], value: A, operator: str) -> bool:
 
 
 def check_type(given: object, expected: type, message: str) -> None:
-    """Raise TypeError unless `given` is of the expected class. ", not " and its repr end the message."""
+    """Raise TypeError unless `given` is an instance of `expected`. Its repr completes the message."""
     if not isinstance(given, expected):
         raise TypeError(f"{message}, not {given!r}")
 

@@ -63,8 +63,8 @@ class SystemClock:
     def now(self) -> datetime:
         return datetime.now(UTC)
 
-    # Without a call of a method around it, since each step reads it twice.
-    monotonic = staticmethod(time.monotonic)
+    # The function itself, without a method around it, because each step reads it twice.
+    monotonic: staticmethod[[], float] = staticmethod(time.monotonic)
 
     async def sleep(self, seconds: float) -> None:
         # Trio refuses a negative number, and asyncio does not.

@@ -275,7 +275,7 @@ def renew(error: object, notes: tuple[str, ...] = ()) -> None:
 
 
 raising_code: set[CodeType] = set()
-"""The code of the functions that raise an error which an effect has as a value."""
+"""The code of the functions that raise the error of an effect."""
 
 
 def _before_use(traceback: TracebackType | None) -> TracebackType | None:

@@ -82,7 +82,7 @@ if TYPE_CHECKING:
     from effectflow.effects.operators import Operator
 
 _ENDED: Any = object()
-"""Instead of the next effect of a body that has ended."""
+"""Stands for the next effect of a body that has ended."""
 
 _WAITING = frozenset({OrElse, Rescue, MapErr, Reify, Context, TapErr, Traced})
 
@@ -541,7 +541,7 @@ async def _unwind(
 
 
 _DEEP = 30
-"""The number of interpreters within each other from which on effects have used up Python's stack."""
+"""The number of interpreters within each other above which effects have used up Python's stack."""
 
 
 def _explained(raised: Exception) -> Exception:

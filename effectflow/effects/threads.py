@@ -25,7 +25,7 @@ from effectflow.effects.event_loop import running_backend
 A = TypeVar("A")
 
 _Work: TypeAlias = Callable[[], Callable[[], object]]
-"""Does the work, and returns what reports its result."""
+"""Does the work, and returns a function that reports its result."""
 
 _IDLE_SECONDS = 10.0
 """The seconds without work after which a thread ends."""

@@ -26,7 +26,7 @@ X = TypeVar("X", bound=BaseException)
 _Setter: TypeAlias = Callable[[type, Any], object]
 
 _complete_classes: WeakSet[type] = WeakSet()
-"""Classes that are sent by value, and that this process has in full."""
+"""Classes that are sent by value, and whose complete definition this process has."""
 
 
 def dumps(value: object) -> bytes:

@@ -47,7 +47,7 @@ _AT_MOST = 30.0
 _PAGE = 100
 
 _SHIFT = timedelta(hours=2)
-"""More than any time zone shifts its clocks by."""
+"""More than the shift of the clocks in any time zone."""
 
 
 @dataclass(frozen=True)

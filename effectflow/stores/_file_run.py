@@ -64,10 +64,10 @@ from effectflow.stores._file_mailbox import Mailbox, decode_mailbox, encode_mail
 logger = logging.getLogger(__name__)
 
 Mark: TypeAlias = tuple[int, int, int]
-"""What changes whenever a file is replaced: its inode, time and size."""
+"""A mark that changes whenever a file is replaced: its inode, time and size."""
 
 _LOCKS = 1024
-"""Several runs may share a lock. Few runs that are written to at the same moment do."""
+"""The number of locks. Runs that share one and are written at the same time are rare."""
 
 _ENTRIES_PER_FILE = 100
 _BYTES_PER_FILE = 1024 * 1024

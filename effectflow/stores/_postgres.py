@@ -64,7 +64,7 @@ A = TypeVar("A")
 _ROWS_PER_READ = 200
 
 _CLOSING_SECONDS = 1.0
-"""How long closing waits for a server that does not answer what no caller waits for."""
+"""How long closing waits for answers of the server that no caller waits for."""
 
 _LOCK_SECONDS = 0.1
 """How long a request that waits for a lock keeps a connection from the others."""

@@ -22,13 +22,13 @@ from effectflow.stores._changes import Announcements
 from effectflow.stores._postgres_connection import Connection
 
 _ANY = "*"
-"""The payload that says that any run may have changed."""
+"""The payload that means that any run may have changed."""
 
 _LONGEST_PAYLOAD = 7999
-"""In bytes. The server refuses longer ones."""
+"""The length of a payload in bytes. The server refuses longer ones."""
 
 _PAUSE_SECONDS = 0.02
-"""How long changes are gathered after some were told."""
+"""How long changes are gathered after an announcement."""
 
 _CLOSING_SECONDS = 1.0
 _SECONDS_BETWEEN_TESTS = 30.0

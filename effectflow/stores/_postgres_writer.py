@@ -32,10 +32,10 @@ _BYTES_PER_BATCH = 16 * 1024 * 1024
 the connection."""
 
 _CLOSING_SECONDS = 1.0
-"""How long closing waits for a server that does not answer what no caller waits for."""
+"""How long closing waits for answers of the server that no caller waits for."""
 
 LOCK_DELAYS = RetryPolicy.exponential(0.01).with_max_delay(0.25).with_full_jitter()
-"""When to look again whether another program has unlocked a run."""
+"""The seconds after which to check again whether another program has unlocked a run."""
 
 
 @dataclass(slots=True, eq=False)

@@ -36,7 +36,7 @@ _LOG_LIMIT = 4 * 1024 * 1024
 """The size in bytes from which the write-ahead log is emptied."""
 
 _LOG_PAGES = 256
-"""Pages in the write-ahead log before SQLite begins it anew, a quarter of SQLite's default. Syncing a
+"""Pages in the write-ahead log before SQLite begins it again, a quarter of SQLite's default. Syncing a
 file costs twice as much while it grows, so the log should reach its full length soon."""
 
 _LOOK_SECONDS = 0.06

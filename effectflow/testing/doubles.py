@@ -25,7 +25,7 @@ E = TypeVar("E")
 A = TypeVar("A")
 
 _ROUNDS = 50
-"""The most turns of the event loop that a task may take until it waits again."""
+"""The most rounds of the event loop that a task may take until it waits again."""
 
 _FEW = 64
 """The cancelled timers that may stay in the queue, in addition to as many as there are live ones."""

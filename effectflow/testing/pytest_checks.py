@@ -34,7 +34,7 @@ from effectflow.workflows.workflow import Workflow
 
 _LIBRARY = dirname(effectflow.__file__) + sep
 _MOST_OBJECTS = 10_000
-"""How many objects are searched for effects."""
+"""The number of objects that one search for effects visits at most."""
 
 _SEARCHED = (tuple, list, dict, set, frozenset, partial, CellType, MethodType, Effect, StepCall)
 _WITHOUT_PARTS = frozenset(
@@ -429,7 +429,7 @@ _WITH_FUNCTIONS = (
     nodes.Local,
     nodes.Bracket,
 )
-"""Nodes that run their source first. So that counts as used only when it is run."""
+"""Nodes that run their source first, so the source counts as used only when it is run."""
 
 _WITHOUT_SOURCE = (
     nodes.Pure,

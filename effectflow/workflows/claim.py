@@ -62,7 +62,7 @@ class _Overlap:
 
 
 _overlaps: WeakValueDictionary[tuple[int, str], _Overlap] = WeakValueDictionary()
-"""By the identity of the store and the id of the run."""
+"""The overlapping starts, by the identity of the store and the id of the run."""
 
 
 class Claim:

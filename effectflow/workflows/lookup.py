@@ -47,7 +47,7 @@ from effectflow.effects.scope import Scope
 from effectflow.workflows.workflow import Blueprint
 
 _OWN_ERRORS = KnownTypes.of(CheckpointError).errors
-"""With which a run fails that cannot be continued."""
+"""The errors with which a run fails that cannot be continued."""
 
 _ENTRIES_AT_THE_END = 8
 """The entries to read of a complete run. The newest step is usually among them."""

@@ -20,7 +20,7 @@ from effectflow.checkpoint.values.plain import MalformedValue
 from effectflow.effects.signatures import UnresolvedName, meaning_of, type_hints
 
 Mismatch: TypeAlias = tuple[str, str]
-"""The path of a part that has another type than declared, such as `.items[3]`, and what is wrong."""
+"""The path of a part that has another type than declared, such as `.items[3]`, and the problem."""
 
 _Find: TypeAlias = Callable[[Any], Mismatch | None]
 

@@ -35,7 +35,7 @@ into a checkpoint.
 """
 
 MAX_COMPACT_BYTES = 64 * 1024 * 1024
-"""The size of decompressed data: a few compressed bytes can expand to gigabytes."""
+"""The maximum size of decompressed data: a few compressed bytes can expand to gigabytes."""
 
 
 def encode_json(tree: Tree) -> bytes:

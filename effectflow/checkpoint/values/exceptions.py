@@ -152,7 +152,7 @@ def _built_in_base(kind: type[Exception]) -> type[Exception]:
 
 
 _LEFT_OUT = vars(AttributeError)["obj"]
-"""The object that lacked the attribute: part of where the error was raised. Pickle omits it as well."""
+"""The object that lacked the attribute: a part of the place of the error. Pickle omits it, too."""
 
 _CHECKED_WHEN_MADE = (UnicodeDecodeError, UnicodeEncodeError, UnicodeTranslateError)
 """CPython reads memory at the position in their attributes, and checks these only as arguments."""

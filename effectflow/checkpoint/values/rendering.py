@@ -87,7 +87,7 @@ _CLASSES = {
     "$failure": "Failure",
     "$some": "Some",
 }
-"""The classes of values whose tags are other names."""
+"""The names of classes that differ from their tags."""
 
 
 def _render_items(trees: Any) -> str:

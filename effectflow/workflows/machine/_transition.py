@@ -53,7 +53,7 @@ Outcome: TypeAlias = Moved[T] | Retry | Abort[T]
 
 
 Guard: TypeAlias = Callable[[T], bool] | Mapping[str, Callable[[T], bool]]
-"""What allows a transition: a pure function of the state, or several, each by what it checks."""
+"""What allows a transition: a pure function of the state, or several, by the names of what they check."""
 
 
 _Checks: TypeAlias = Mapping[str, Callable[[Any], bool]]
