@@ -31,13 +31,14 @@ def visited(points: Sequence[Point], every: int) -> list[Point]:
     return [*points[:-1:every], points[-1]]
 
 
-def in_turn(**axes: Collection[Any]) -> pytest.MarkDecorator:
+def in_turn(*, fixtures: Collection[str] = (), **axes: Collection[Any]) -> pytest.MarkDecorator:
     """Parametrize a test with cases in which each value of each axis occurs.
 
-    All combinations are exhaustive cases.
+    All combinations are exhaustive cases. The axes in `fixtures` are the parameters of fixtures.
     """
     sizes = [len(values) for values in axes.values()]
-    return _some_of(axes, {tuple(turn % size for size in sizes) for turn in range(max(sizes))})
+    sample = {tuple(turn % size for size in sizes) for turn in range(max(sizes))}
+    return _some_of(axes, sample, fixtures)
 
 
 def in_pairs(**axes: Collection[Any]) -> pytest.MarkDecorator:
@@ -61,7 +62,9 @@ def _positions(axes: Mapping[str, Collection[Any]]) -> list[tuple[int, ...]]:
 
 
 def _some_of(
-    axes: Mapping[str, Collection[Any]], sample: Collection[tuple[int, ...]]
+    axes: Mapping[str, Collection[Any]],
+    sample: Collection[tuple[int, ...]],
+    fixtures: Collection[str] = (),
 ) -> pytest.MarkDecorator:
     cases = zip(_positions(axes), product(*axes.values()), strict=True)
     return pytest.mark.parametrize(
@@ -70,4 +73,5 @@ def _some_of(
             pytest.param(*case, marks=() if position in sample else pytest.mark.exhaustive)
             for position, case in cases
         ],
+        indirect=list(fixtures),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -51,32 +52,31 @@ def test_imports_keep_to_their_layers() -> None:
         pytest.fail(check.stdout + check.stderr, pytrace=False)
 
 
-@pytest.mark.parametrize(
-    ("module", "planted", "contract"),
-    [
-        ("effects", "effectflow.checkpoint", "Imports point one way"),
-        ("stores", "effectflow.workflows", "Imports point one way"),
-        ("unlisted", "effectflow.effects", "Imports point one way"),
-        ("executors", "effectflow.checkpoint", "Executors know effects only"),
-        ("workflows", "rich.progress", "need no optional package"),
-    ],
-)
-def test_an_import_against_the_layers_is_reported(
-    tmp_path: Path, module: str, planted: str, contract: str
-) -> None:
+PLANTED = {
+    "effects": ("effectflow.checkpoint", "- effectflow.effects -> effectflow.checkpoint"),
+    "stores": ("effectflow.workflows", "- effectflow.stores -> effectflow.workflows"),
+    "unlisted": ("effectflow.effects", "- effectflow.unlisted"),
+    "executors": ("effectflow.checkpoint", "- effectflow.executors -> effectflow.checkpoint"),
+    "workflows": ("rich.progress", "- effectflow.workflows -> rich"),
+}
+"""The imports to plant in modules, and what is reported of each."""
+
+
+def test_imports_against_the_layers_are_reported(tmp_path: Path) -> None:
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     shutil.copytree(ROOT / "effectflow", tmp_path / "effectflow")
-    package = tmp_path / "effectflow" / module
-    package.mkdir(exist_ok=True)
-    with (package / "__init__.py").open("a") as source:
-        source.write(f"\nimport {planted}\n")
+    for module, (planted, _) in PLANTED.items():
+        package = tmp_path / "effectflow" / module
+        package.mkdir(exist_ok=True)
+        with (package / "__init__.py").open("a") as source:
+            source.write(f"\nimport {planted}\n")
 
     check = lint_imports(tmp_path)
 
     assert check.returncode == 1, check.stdout + check.stderr
-    assert any(
-        contract in line and line.endswith("BROKEN") for line in check.stdout.splitlines()
-    ), check.stdout
+    told = re.sub(" +", " ", check.stdout)
+    for _, report in PLANTED.values():
+        assert report in told, check.stdout
 
 
 def test_importing_effectflow_brings_in_no_optional_package_and_no_command_line() -> None:

@@ -73,7 +73,7 @@ def write_source_files(folder: Path) -> None:
     (folder / "broken.py").write_text("def (:\n")
 
 
-@sample_or_all("kills", 3, 6)
+@sample_or_all("kills", 2, 6)
 def test_a_demo_killed_many_times_reports_the_same_and_repeats_no_durable_step(
     folder: Path, effectflow: Command, kills: int
 ) -> None:

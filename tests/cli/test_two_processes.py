@@ -188,12 +188,6 @@ def test_list_tells_a_run_that_is_held_from_one_that_has_crashed(
     assert effectflow("list", "--store", "runs.db").out.splitlines()[1].split()[2] == "crashed"
 
 
-def test_after_a_kill_another_process_can_resume_at_once(folder: Path, launch: Launch) -> None:
-    crashed_half_way(folder, launch)
-
-    assert outcome(launch("resume", lease_seconds=3600)) == "190"
-
-
 def test_a_paused_process_writes_nothing_after_another_took_over_its_run(
     folder: Path, launch: Launch, effectflow: Command
 ) -> None:

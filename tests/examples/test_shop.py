@@ -107,7 +107,7 @@ def postgres() -> Iterator[str]:
         yield dsn
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.exhaustive)])
 def shop(request: pytest.FixtureRequest, tmp_path: Path) -> Shop:
     if request.param == "postgres":
         return Shop(request.getfixturevalue("postgres"), tmp_path)

@@ -18,7 +18,7 @@ from tests.executors.conftest import Scheduler, until
 from tests.executors.items import Folder
 
 
-@pytest.fixture(params=["processes", "dask"])
+@pytest.fixture(params=["processes", pytest.param("dask", marks=pytest.mark.exhaustive)])
 def where(request: pytest.FixtureRequest) -> str:
     """Where the items run, as the job's argument names it."""
     return request.param if request.param == "processes" else request.getfixturevalue("cluster")

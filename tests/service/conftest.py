@@ -53,7 +53,11 @@ def seldom_looks(monkeypatch: pytest.MonkeyPatch) -> None:
 STORES = {"memory": "memory:", "sqlite": "sqlite:///{folder}/runs.db"}
 
 
-@pytest.fixture(params=STORES)
+both_stores = pytest.mark.parametrize("service", STORES, indirect=True)
+"""For a smoke set of each topic: the suite of stores shows that one does what the other does."""
+
+
+@pytest.fixture(params=["memory", pytest.param("sqlite", marks=pytest.mark.exhaustive)])
 async def service(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Service]:
     async with open_store(STORES[request.param].format(folder=tmp_path)) as store:
         yield Service(store)

@@ -47,7 +47,7 @@ def lines_of(log: Path, process: subprocess.Popen[bytes]) -> list[str]:
     ("kind", "anyio_backend"),
     [
         ("sqlite", "asyncio"),
-        ("postgres", "trio"),
+        pytest.param("postgres", "trio", marks=pytest.mark.exhaustive),
         pytest.param("sqlite", "trio", marks=pytest.mark.exhaustive),
         pytest.param("postgres", "asyncio", marks=pytest.mark.exhaustive),
     ],

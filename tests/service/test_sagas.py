@@ -49,7 +49,7 @@ from effectflow.stores import MemoryStore
 from effectflow.testing import FaultyStore, TestClock
 from effectflow.testing.crash import crash_points
 from tests.apps import App, Broken, Crash, World, app_on, note
-from tests.service.conftest import Service
+from tests.service.conftest import Service, both_stores
 from tests.service.lives import (
     all_are,
     info_of,
@@ -478,6 +478,8 @@ async def test_a_run_that_is_killed_at_any_write_ends_like_one_that_is_not(
         store, world = FaultyStore(MemoryStore(), [point]), World(failing={"book dinner"})
         with store.life():
             await live(store, world)
+        if store.unmet:
+            continue  # entries that the whole run saved one by one were saved together
         assert (await live(store, world), held(world)) == expected, f"killed {point}: {world.done}"
 
 
@@ -742,6 +744,7 @@ async def test_a_run_is_suspended_while_an_undo_waits_for_its_next_attempt(
     assert service.world.done == ["book a", "book b", "cancel b", "cancel b", "cancel a"]
 
 
+@both_stores
 async def test_a_worker_that_stops_undoes_nothing_and_the_next_one_goes_on(
     service: Service,
 ) -> None:

@@ -15,7 +15,7 @@ from effectflow.stores import MemoryStore
 from tests import apps
 from tests.apps import Broken
 from tests.service.clocks import AdjustableClock
-from tests.service.conftest import Service
+from tests.service.conftest import Service, both_stores
 
 pytestmark = pytest.mark.anyio
 
@@ -45,6 +45,7 @@ async def advance(clock: AdjustableClock, *, hours: float) -> None:
     await clock.until_slept_on()
 
 
+@both_stores
 async def test_each_tick_starts_one_run_with_two_workers(service: Service) -> None:
     clocks = [AdjustableClock(BEGIN), AdjustableClock(BEGIN)]
     async with (

@@ -14,7 +14,7 @@ from effectflow.checkpoint import NotSerializable, RunConflict, RunEnded, RunNot
 from effectflow.service import Change
 from effectflow.testing import TestClock
 from tests.apps import App, Broken, note
-from tests.service.conftest import Service
+from tests.service.conftest import Service, both_stores
 from tests.service.lives import suspended
 
 pytestmark = pytest.mark.anyio
@@ -69,6 +69,7 @@ async def test_a_run_receives_what_is_sent_while_it_is_suspended(service: Servic
         assert await handle.result(timeout=5) == Success("Ada: 9")
 
 
+@both_stores
 async def test_what_is_sent_before_it_is_awaited_is_kept_in_order(service: Service) -> None:
     handle = await service.client.submit(collect, 3)
     for value in (1, None, 3):
@@ -77,6 +78,7 @@ async def test_what_is_sent_before_it_is_awaited_is_kept_in_order(service: Servi
         assert await handle.result(timeout=5) == Success([1, None, 3])
 
 
+@both_stores
 async def test_a_value_with_a_key_is_received_once_however_often_it_is_sent(
     service: Service,
 ) -> None:

@@ -13,7 +13,7 @@ from effectflow.checkpoint import RunStatus
 from effectflow.checkpoint.lease import begin_claim, end_claim
 from effectflow.testing import TestClock
 from tests.apps import App, Broken
-from tests.service.conftest import Service
+from tests.service.conftest import Service, both_stores
 from tests.service.lives import act, info_of, suspended
 from tests.service.test_schedules import AdjustableClock
 
@@ -147,6 +147,7 @@ def approve(_: None) -> Do[App, Broken, str]:
     return (yield from approval.wait())
 
 
+@both_stores
 async def test_a_message_wakes_a_run_of_a_worker_whose_clock_is_an_hour_behind(
     service: Service,
 ) -> None:

@@ -13,7 +13,7 @@ from effectflow.checkpoint import NotSerializable, RunEnded, RunNotFound, RunSta
 from effectflow.checkpoint.entries import Signalled
 from effectflow.stores import MemoryStore
 from tests.apps import App, Broken, both_backends
-from tests.service.conftest import Service
+from tests.service.conftest import Service, both_stores
 from tests.service.lives import (
     act,
     all_are,
@@ -142,6 +142,7 @@ async def test_a_key_is_received_once_also_after_it_was_consumed_and_after_the_r
     assert await received(service, "r") == ["k", "l"]
 
 
+@both_stores
 async def test_two_flows_that_wait_for_one_signal_get_one_message_each(service: Service) -> None:
     async with working(service, approve_twice_at_once) as worker:
         handle = await worker.client.submit(approve_twice_at_once, None, run_id="r")
@@ -199,6 +200,7 @@ async def test_a_message_to_an_ended_or_unknown_run_is_an_error(service: Service
         assert await service.store.mailbox(handle.run_id) == []
 
 
+@both_stores
 async def test_a_message_wakes_a_run_at_once_and_a_run_of_another_name_stays_asleep(
     service: Service, seldom_looks: None
 ) -> None:

@@ -108,6 +108,8 @@ async def test_a_resume_agrees_with_what_was_decided(workflow: Any) -> None:
         clock = TestClock(START)
         with store.life():
             await live(Service(store, world), workflow, clock)
+        if store.unmet:
+            continue  # what was written one by one was written together this time
         service = Service(store, world)
         before = decided(await entries_of(service, "r")) if await store.info("r") else None
         await live(service, workflow, clock)

@@ -9,13 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.sweeps import sample_or_all
-
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("store", ["sqlite", "postgres"])
-@sample_or_all("runs", 20, 1000)
+@pytest.mark.parametrize(
+    ("store", "runs"),
+    [
+        ("postgres", 20),
+        pytest.param("postgres", 1000, marks=pytest.mark.exhaustive),
+        pytest.param("sqlite", 1000, marks=pytest.mark.exhaustive),
+    ],
+)
 def test_every_run_ends_as_planned_although_workers_and_servers_are_killed(
     store: str, runs: int
 ) -> None:

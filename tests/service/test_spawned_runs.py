@@ -25,7 +25,7 @@ from effectflow.testing import CrashPoint, FaultyStore, SaveFails, Unavailable
 from effectflow.testing.faulty_store import Fault
 from effectflow.workflows import Outcome
 from tests.apps import App, Broken, note
-from tests.service.conftest import Service
+from tests.service.conftest import Service, both_stores
 from tests.service.lives import (
     act,
     all_are,
@@ -337,6 +337,7 @@ async def test_what_was_spawned_is_cancelled_with_its_parent_or_left_alone(
         assert (await info_of(service, "b")).summary.status is RunStatus.SUSPENDED
 
 
+@both_stores
 @pytest.mark.parametrize("ends", ["complete", "fail"])
 async def test_what_was_spawned_goes_on_when_its_parent_completes_or_fails(
     service: Service, ends: str

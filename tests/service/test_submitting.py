@@ -22,7 +22,7 @@ from effectflow.checkpoint.lease import begin_claim, end_claim
 from effectflow.stores import FileStore, SqliteStore
 from effectflow.testing import TestClock
 from tests.apps import App, Broken, Crash, note
-from tests.service.conftest import Service
+from tests.service.conftest import Service, both_stores
 
 pytestmark = pytest.mark.anyio
 
@@ -43,6 +43,7 @@ def tell_context(_: None) -> Do[App, Broken, str]:
     return str(context["tenant"])
 
 
+@both_stores
 async def test_a_submitted_run_is_pending_until_a_worker_takes_it(service: Service) -> None:
     handle = await service.client.submit(act, "a", run_id="r")
 
@@ -110,6 +111,7 @@ async def test_an_input_that_is_not_as_declared_is_refused_and_nothing_is_submit
     assert await service.client.find() == []
 
 
+@both_stores
 async def test_one_run_comes_of_many_submissions_at_once(service: Service) -> None:
     async with service.worker(act) as worker, anyio.create_task_group() as tasks:
         for _ in range(30):
@@ -119,6 +121,7 @@ async def test_one_run_comes_of_many_submissions_at_once(service: Service) -> No
     assert service.world.done == ["once"]
 
 
+@both_stores
 async def test_a_run_is_submitted_while_a_start_of_the_same_id_has_written_nothing(
     service: Service,
 ) -> None:
@@ -153,6 +156,7 @@ async def test_a_run_is_due_at_once_by_a_clock_that_starts_at_the_epoch(tmp_path
         assert await handle.result(timeout=10) == Success(1)
 
 
+@both_stores
 async def test_runs_with_a_higher_priority_are_taken_first(service: Service) -> None:
     client = service.client
     for priority in (1, 3, 2):

@@ -29,7 +29,7 @@ from effectflow import (
 from effectflow.checkpoint import RunEnded, RunStatus
 from effectflow.checkpoint.entries import Interrupted, Suspended
 from tests.apps import App, Broken, both_backends, note
-from tests.service.conftest import Service
+from tests.service.conftest import Service, both_stores
 from tests.service.lives import (
     act,
     all_are,
@@ -91,6 +91,7 @@ def either(_: None) -> Do[App, Broken, str]:
     return (yield from race(slow, answered))
 
 
+@both_stores
 async def test_a_message_wins_a_race_against_a_sleep(service: Service) -> None:
     handle = await lived(service, either)
     info = await info_of(service, "r")
@@ -112,6 +113,7 @@ def wait_and_work(_: None) -> Do[App, Broken, tuple[str, str]]:
     return (yield from par(approval.wait(), work(0.3)))
 
 
+@both_stores
 async def test_a_run_with_one_busy_branch_is_not_suspended(service: Service) -> None:
     handle = await lived(service, wait_and_work)
     assert service.world.done == ["work"]

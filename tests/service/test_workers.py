@@ -21,7 +21,7 @@ from effectflow.stores import MemoryStore
 from effectflow.testing.forwarding import ForwardingStore
 from tests import apps
 from tests.apps import Broken, both_backends, note
-from tests.service.conftest import Service
+from tests.service.conftest import Service, both_stores
 
 pytestmark = pytest.mark.anyio
 
@@ -98,6 +98,7 @@ async def assert_nothing_is_held(service: Service) -> None:
     ] == []
 
 
+@both_stores
 @both_backends
 async def test_a_worker_drives_what_was_submitted_before_and_after_it_began(
     service: Service,
@@ -132,6 +133,7 @@ class Looked(ForwardingStore):
         return claimed
 
 
+@both_stores
 async def test_the_run_of_a_dead_process_goes_on_at_the_next_look(service: Service) -> None:
     store = Looked(service.store)
     dead = begin_claim()
@@ -192,6 +194,7 @@ async def test_a_limit_holds_across_workers(service: Service, gate: Gate) -> Non
     assert gate.most == 2
 
 
+@both_stores
 async def test_a_limit_per_second_holds_across_workers(service: Service) -> None:
     limits = {"act": Limit(per_second=4)}
     for number in range(5):
@@ -202,6 +205,7 @@ async def test_a_limit_per_second_holds_across_workers(service: Service) -> None
     assert anyio.current_time() - began >= 0.9
 
 
+@both_stores
 @both_backends
 async def test_two_workers_drive_each_run_once(service: Service) -> None:
     for number in range(60):
@@ -243,6 +247,7 @@ async def test_a_step_in_progress_may_end_when_its_worker_is_left(
     assert sorted(service.world.done) == ["done", "done", "passed", "passed"]
 
 
+@both_stores
 @both_backends
 async def test_a_step_that_does_not_end_in_time_is_interrupted_and_goes_on_elsewhere(
     service: Service, gate: Gate

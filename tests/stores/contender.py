@@ -78,12 +78,17 @@ async def claim(store: CheckpointStore) -> None:
 
 
 async def start(store: CheckpointStore) -> None:
-    """Claim and end runs whose starts are limited, until there are none. Tell when each was claimed."""
+    """Claim and end runs whose starts are limited, until there are none.
+
+    Tell of each the times before and after it was claimed.
+    """
+    before = time.time()
     while (claimed := await store.claim_due(due_runs("started"))).runs or await left(store):
         for one in claimed.runs:
-            tell(time.time())
+            tell([before, time.time()])
             done = replace(one.info.summary, status=RunStatus.COMPLETED, due_at=None)
             await store.append(one.lease, [], after=1, summary=done, release=True)
+        before = time.time()
 
 
 async def left(store: CheckpointStore) -> bool:

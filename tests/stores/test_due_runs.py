@@ -141,8 +141,12 @@ async def test_postgres_claims_by_the_index_of_due_times(postgres: str) -> None:
 async def read_rows(postgres: str, schema: str) -> dict[str, int]:
     """Return how many rows of each table were read so far, with an index or without one."""
     with psycopg.connect(postgres) as connection:
-        # Connections that were closed a moment ago still report what they have read.
-        await anyio.sleep(0.5)
+        # Connections report what they have read before they are gone.
+        others = "SELECT count(*) - 1 FROM pg_stat_activity WHERE backend_type = 'client backend'"
+        with anyio.fail_after(30):
+            while connection.execute(others).fetchone() != (0,):
+                await anyio.sleep(0.01)
+                connection.rollback()
         rows = connection.execute(
             "SELECT relname, coalesce(idx_tup_fetch, 0) + coalesce(seq_tup_read, 0)"
             " FROM pg_stat_user_tables WHERE schemaname = %s",

@@ -8,9 +8,6 @@ import inspect
 import os
 import signal
 import sqlite3
-import subprocess
-import sys
-import textwrap
 import time
 from contextlib import closing
 from pathlib import Path
@@ -36,6 +33,7 @@ from effectflow.testing import store_conformance
 from effectflow.testing.store_conformance import Check, MakeStore
 from tests.apps import App, app_on, note
 from tests.stores.runs import SUMMARY, begun, claimed
+from tests.sweeps import in_turn
 
 pytestmark = pytest.mark.anyio
 
@@ -67,13 +65,11 @@ async def test_conformance(check: Check, make_store: MakeStore) -> None:
 
 
 @pytest.mark.parametrize("anyio_backend", ["trio"])
-@pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
-async def test_conformance_of_memory_on_trio(check: Check) -> None:
-    await check(MemoryStore)
-
-
-@pytest.mark.parametrize("anyio_backend", ["trio"])
-@pytest.mark.parametrize("name", ON_TRIO)
+@in_turn(
+    fixtures=["make_store_named"],
+    name=ON_TRIO,
+    make_store_named=["redis", "postgres", "file", "sqlite full"],
+)
 async def test_smoke_on_trio(name: str, make_store: MakeStore) -> None:
     await CHECKS[name](make_store)
 
@@ -193,64 +189,6 @@ def test_a_process_forked_while_a_store_is_open_creates_its_own(
         left_open_by_a_closed_loop(store)
         assert forked() == 0
     asyncio.run(parent())
-
-
-@pytest.mark.parametrize("url", ["memory:", "file:runs", "sqlite:///runs.db"])
-@pytest.mark.parametrize("work", ["sleep", "block"])
-def test_a_process_exits_after_its_event_loop_was_closed_in_a_run(
-    url: str, work: str, tmp_path: Path
-) -> None:
-    program = """
-        import asyncio
-        import sys
-        import threading
-        import time
-        from dataclasses import dataclass
-        from effectflow import *
-        from effectflow.stores import open_store
-
-        @dataclass(frozen=True)
-        class App:
-            checkpoints: Checkpoints
-
-        started = threading.Event()
-
-        @step
-        def work() -> Effect[App, str, None]:
-            async def sleep(_):
-                started.set()
-                await asyncio.sleep(3600)
-
-            def block(_):
-                started.set()
-                time.sleep(1)
-
-            return from_async(sleep) if sys.argv[2] == "sleep" else from_blocking(block)
-
-        @workflow
-        def made(_: None) -> Do[App, str, None]:
-            yield from work()
-
-        async def until_started() -> None:
-            while not started.is_set():
-                await asyncio.sleep(0.01)
-
-        app = App(Checkpoints(open_store(sys.argv[1])))
-        loop = asyncio.new_event_loop()
-        task = loop.create_task(made.start(None, run_id="r").run(app))
-        loop.run_until_complete(until_started())
-        loop.close()
-        print("closed", flush=True)
-        """
-    child = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", textwrap.dedent(program), url, work],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=30,
-    )
-    assert (child.returncode, child.stdout) == (0, "closed\n"), child.stderr
 
 
 async def test_an_open_store_refuses_a_forked_process(

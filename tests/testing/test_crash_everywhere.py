@@ -6,6 +6,7 @@ import asyncio
 import gc
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
+from itertools import chain, repeat
 from typing import Any
 
 import anyio
@@ -147,6 +148,17 @@ async def test_steps_are_found_in_signed_and_encrypted_entries(options: dict[str
 
     assert len(await crash_everywhere(order, "cap", make_env)) == 8
     assert len(await crash_everywhere(order, "cap", make_env, at=[after("charge")])) == 2
+
+
+async def test_a_write_that_only_the_whole_run_made_is_no_place_to_crash() -> None:
+    """A run that takes longer may save one by one what it otherwise saves together."""
+    often, seldom = CheckpointPolicy(every_steps=1), CheckpointPolicy(every_steps=100)
+    policies = chain([often], repeat(seldom))
+
+    def make_env(store: CheckpointStore) -> App:
+        return App(Checkpoints(store, policy=next(policies)))
+
+    assert 0 < len(await crash_everywhere(order, "cap", make_env)) < 8
 
 
 async def silently(

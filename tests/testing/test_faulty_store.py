@@ -248,6 +248,16 @@ async def test_other_exceptions_of_a_life_are_raised(disk: MemoryStore) -> None:
         raise ZeroDivisionError
 
 
+async def test_a_fault_that_is_disarmed_never_occurs(disk: MemoryStore) -> None:
+    store = FaultyStore(disk, [CrashPoint(append=1, is_durable=True), CrashPoint(3, False)])
+    with store.life():
+        await tale.start(["once"], run_id="r").run(App(Checkpoints(store)))
+    store.disarm()
+
+    assert store.unmet == ()
+    assert await tale.start(["once"], run_id="r").run(App(Checkpoints(store))) == Success(["once"])
+
+
 async def test_met_and_unmet_faults_are_recorded(disk: MemoryStore) -> None:
     faults: list[Fault] = [SaveFails(append=1), Busy(claim=7), Slow("renew", 0), Slow("claim", 0)]
     store = FaultyStore(disk, faults)

@@ -35,7 +35,7 @@ from effectflow.checkpoint import RunStatus
 from effectflow.stores import MemoryStore
 from effectflow.testing import crash_everywhere
 from tests.apps import both_backends
-from tests.sweeps import in_pairs, sample_or_all
+from tests.sweeps import in_turn, sample_or_all
 from tests.workflows.journals import made_of
 from tests.workflows.reservations import (
     AnyEffect,
@@ -241,7 +241,7 @@ async def test_a_run_stopped_at_any_moment_uses_nothing_that_was_released(
     raise AssertionError("it never got to its end")
 
 
-@in_pairs(anyio_backend=["asyncio", "trio"], made_of=[ending, handling], name=CANCELLING)
+@in_turn(made_of=[ending, handling], name=CANCELLING)
 async def test_a_crash_at_any_append_changes_nothing_of_the_end(
     name: str,
     made_of: Callable[[AnyEffect], Workflow[Any, Any, str, Any]],

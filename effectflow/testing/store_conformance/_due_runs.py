@@ -390,8 +390,10 @@ async def runs_are_started_once_the_time_of_a_limit_is_over(
 
 @check
 async def limits_do_not_hide_the_runs_of_other_workflows(store: CheckpointStore) -> None:
-    for number in range(300):
+    async def create(number: int) -> None:
         await created(store, f"r{number}", workflow="limited", due_at=1.0, priority=9)
+
+    await at_once(create, range(300))
     await created(store, "free", due_at=2.0)
     both = ["limited", "w"]
     limits = {"limited": Limit(at_once=1)}
