@@ -1,7 +1,7 @@
 """The bank and the warehouse, simulated: they only record the requests.
 
-Like good services, they recognize a request by its key. A repeated request gets the same answer, and nothing is
-done twice.
+Like good services, they recognize a request by its key. A repeated request gets the same answer, and
+nothing is done twice.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     cd examples && uvicorn shop.service:api
 
-A request is answered once the order or decision is durable. A worker in the same process does the rest, now or
-after a restart. Any number of these processes may share the orders.
+A request is answered once the order or decision is durable. A worker in the same process does the rest,
+now or after a restart. Any number of these processes may share the orders.
 
 Environment variables: SHOP_STORE is the URL of the store, and SHOP_LEDGER the file of the simulated bank
 and warehouse. SHOP_SECONDS makes these slow, so that you can kill the process while they work: with
