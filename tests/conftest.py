@@ -25,6 +25,7 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    gc.disable()  # until everything is collected
     # Built on the profile that Hypothesis has chosen, which with CI=true draws the same examples
     # every time. A slow machine is not a failure.
     examples = 200 if is_exhaustive(config) else 30
@@ -45,6 +46,7 @@ def pytest_collection_finish() -> None:
     # Thousands of collected tests are not garbage, and every full collection would visit them.
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def is_exhaustive(config: pytest.Config) -> bool:

@@ -71,7 +71,7 @@ async def place(http: AsyncClient, order: dict[str, Any], key: str = "1") -> str
 
 async def until(http: AsyncClient, order: str, **wanted: str) -> dict[str, Any]:
     """Wait until the order matches."""
-    with anyio.fail_after(5):
+    with anyio.fail_after(60):
         while True:
             shown: dict[str, Any] = (await http.get(order)).json()
             if shown | wanted == shown:

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from random import Random
 from threading import Event, Thread
@@ -247,8 +248,11 @@ async def test_a_message_that_races_with_the_end_is_taken_or_refused_or_newer(
         journal = await keys_in_journal(store)
         assert len(journal) >= 19
         assert await store.mailbox("r") == []
-        for sender in started[:2]:
-            taken = [key for key in journal if key.split()[0] == sender.told[0].split()[0]]
-            assert taken == sender.told[: len(taken)]
+        # On a busy machine, one of them may come too late for all of its messages.
+        sent: list[list[str]] = [sender.told for sender in started[:2]]
+        assert set(journal) <= set(chain(*sent))
+        for keys in sent:
+            taken = [key for key in journal if key in keys]
+            assert taken == keys[: len(taken)]
         with pytest.raises(RunEnded):
             await store.send("r", GO, key="late")

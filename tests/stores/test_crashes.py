@@ -22,7 +22,7 @@ from tests.stores.faults.preload import (
 )
 from tests.stores.faults.survivor import take_up, take_up_repaired
 from tests.stores.faults.tale import STORES, WORDS
-from tests.sweeps import sample_or_all
+from tests.sweeps import in_turn, sample_or_all
 
 SIGKILL = -9
 
@@ -83,12 +83,7 @@ def test_a_failed_call_is_reported_and_loses_nothing(
 
 
 @EVERY
-@pytest.mark.parametrize("store", STORES)
-@pytest.mark.parametrize(
-    "fault",
-    [KILL, TORN_WRITE, FAILED_CHANGE, FULL_DISK],
-    ids=["killed before it", "killed halfway through it", "failed", "disk full"],
-)
+@in_turn(store=STORES, fault=[KILL, TORN_WRITE, FAILED_CHANGE, FULL_DISK])
 def test_a_repair_that_meets_a_fault_at_any_call_leaves_the_run_damaged_or_repaired(
     lives: Lives, store: str, fault: Fault, tmp_path: Path, every: int
 ) -> None:

@@ -60,6 +60,7 @@ from effectflow.testing.store_conformance import MakeStore
 from tests.apps import App, Broken, app_on, cut_off, note
 from tests.stores.damage import change_entry, change_status, changed, remove_entry
 from tests.stores.runs import bodies_of
+from tests.sweeps import in_turn
 
 pytestmark = pytest.mark.anyio
 
@@ -631,8 +632,7 @@ def long_tale(tmp_path_factory: pytest.TempPathFactory, history: int) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("which", ["first", "second", "newest"])
-@pytest.mark.parametrize("how", BREAK)
+@in_turn(how=BREAK, which=["newest", "second", "first"])
 async def test_any_file_of_a_run_may_be_damaged(
     tmp_path: Path, long_tale: Path, how: str, which: str, history: int
 ) -> None:

@@ -1116,7 +1116,7 @@ def own_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-@pytest.mark.parametrize("is_left", [True, False])
+@in_turn(fixtures=["own_url"], own_url=["postgres", "redis"], is_left=[True, False])
 def test_a_process_forked_while_a_store_is_open_creates_its_own(
     own_url: str, is_left: bool
 ) -> None:

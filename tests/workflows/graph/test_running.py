@@ -340,9 +340,10 @@ async def test_many_rounds_need_no_recursion(rounds: int) -> None:
 @sample_or_all("rounds", 4_000, 100_000)
 async def test_memory_does_not_grow_with_the_rounds(rounds: int) -> None:
     held: list[int] = []
+    early, late = range(200, 500, 100), range(rounds - 300, rounds, 100)
 
     def count(number: int) -> Effect[object, Never, int]:
-        if number in (200, rounds - 1):
+        if number in early or number in late:
             held.append(memory_held())
         return pure(number + 1)
 
@@ -359,8 +360,8 @@ async def test_memory_does_not_grow_with_the_rounds(rounds: int) -> None:
     with memory_traced():
         assert await graph.body(0).run(App()) == Success(rounds)
 
-    early, late = held
-    assert late - early < rounds * 4  # Half a reference to each round.
+    # What threads of other tests take for a moment does not count. Half a reference to each round does.
+    assert min(held[3:]) - max(held[:3]) < (rounds - 800) * 4
 
 
 async def test_one_graph_may_be_run_many_times_at_once() -> None:
