@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -64,70 +64,82 @@ async def attended(run: Run, suspend_after: float) -> AsyncGenerator[None]:
 
     Until then, read the messages that arrive for it. The block reads earlier messages and runs the body.
     """
-    activity, drain, woken = run.activity, run.drain, Wakeup()
-    assert drain is not None
-    has_changed = False
-    told = 0
-    attending = anyio.CancelScope()
+    assert run.drain is not None
+    attendant = _Attendant(run, run.drain, suspend_after)
+    run.activity.on_rest = attendant.woken.set
+    run.drain.notify(attendant.woken)
+    try:
+        async with watching(run.checkpoints.store, run.run_id, attendant.note_change):
+            run.tasks.start_soon(attendant.attend)
+            yield
+    finally:
+        attendant.attending.cancel()
+        run.activity.on_rest = None
+        run.drain.forget(attendant.woken)
 
-    def change() -> None:
-        nonlocal has_changed
-        has_changed = True
-        woken.set()
 
-    async def look() -> bool:
-        """Tell the flows about new messages, even if one has read them. Return whether there are any."""
-        nonlocal told
-        await run.look_for_messages()
-        if run.mailbox.seen == told:
-            return False
-        told = run.mailbox.seen
-        activity.look_again()
-        # If no flow waits for any of these, nothing else would start another check for a suspension.
-        woken.set()
-        return True
+class _Attendant:
+    """Suspends one run when it rests, and passes messages to its flows.
 
-    async def attend() -> None:
-        nonlocal has_changed
+    Attributes:
+        woken: set whenever there may be something to do.
+        attending: the cancel scope of `attend`.
+    """
+
+    def __init__(self, run: Run, drain: Drain, suspend_after: float) -> None:
+        self._run = run
+        self._drain = drain
+        self._suspend_after = suspend_after
+        self._has_changed = False
+        self._passed_on = 0
+        self.woken = Wakeup()
+        self.attending = anyio.CancelScope()
+
+    def note_change(self) -> None:
+        """Note that the run may have changed in the store."""
+        self._has_changed = True
+        self.woken.set()
+
+    async def attend(self) -> None:
+        """Pass on messages until the run is suspended."""
+        run, activity = self._run, self._run.activity
         try:
-            with attending:
+            with self.attending:
                 while True:
-                    if has_changed:
+                    if self._has_changed:
                         if activity.busy:
                             # Most changes of a run are its own entries, and it may end soon.
                             await anyio.sleep(_GRACE)
-                        has_changed = False
-                        await look()
-                    elif activity.busy == 0 and await _may_suspend(run, drain, suspend_after, look):
+                        self._has_changed = False
+                        await self._pass_on_messages()
+                    elif activity.busy == 0 and await self._may_suspend():
                         waits = Suspension(activity.next_at, activity.waits_for, run.mailbox.seen)
                         run.stopping.suspend(waits)
                         return
-                    elif activity.busy > 0 or not has_changed:
-                        await woken.wait()
+                    elif activity.busy > 0 or not self._has_changed:
+                        await self.woken.wait()
         except Halt:
             # The store cannot be read. The flows of the run end, and so does the run.
             run.tasks.cancel_scope.cancel()
 
-    activity.on_rest = woken.set
-    drain.notify(woken)
-    try:
-        async with watching(run.checkpoints.store, run.run_id, change):
-            run.tasks.start_soon(attend)
-            yield
-    finally:
-        attending.cancel()
-        activity.on_rest = None
-        drain.forget(woken)
+    async def _pass_on_messages(self) -> bool:
+        """Let the flows look at new messages, even if one has read them. Return whether there are any."""
+        await self._run.look_for_messages()
+        newest = self._run.mailbox.seen
+        if newest == self._passed_on:
+            return False
+        self._passed_on = newest
+        self._run.activity.look_again()
+        # If no flow waits for any of these, nothing else would start another check for a suspension.
+        self.woken.set()
+        return True
 
-
-async def _may_suspend(
-    run: Run, drain: Drain, suspend_after: float, look: Callable[[], Awaitable[bool]]
-) -> bool:
-    """Return whether all flows have read the messages so far, and will rest for long."""
-    activity, seen = run.activity, run.activity.changes
-    await anyio.sleep(_GRACE)
-    if await look():
-        return False
-    if activity.busy or activity.changes != seen:
-        return False
-    return drain.has_begun or activity.next_at - run.now() > suspend_after
+    async def _may_suspend(self) -> bool:
+        """Return whether all flows have read the messages so far, and will rest for long."""
+        run, activity, seen = self._run, self._run.activity, self._run.activity.changes
+        await anyio.sleep(_GRACE)
+        if await self._pass_on_messages():
+            return False
+        if activity.busy or activity.changes != seen:
+            return False
+        return self._drain.has_begun or activity.next_at - run.now() > self._suspend_after

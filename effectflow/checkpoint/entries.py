@@ -234,8 +234,8 @@ class Completed:
         duration: in seconds.
         at: when it ended.
         settles: failures inside the step.
-        shared: in the store, the parts of the output that an earlier entry holds: for each, its place, the
-            number of that entry, and the place there; see `shared_parts`. None once it is read.
+        shared: in the store, the parts of the output that an earlier entry holds: for each, its place,
+            the number of that entry, and the place there; see `shared_parts`. None once it is read.
     """
 
     step: str
@@ -453,7 +453,7 @@ _KINDS: Mapping[str, type[Entry]] = {
     "cancel_requested": CancelRequested,
     "finished": Finished,
 }
-"""The names on disk."""
+"""The names of the entry classes on disk."""
 
 _SCHEMAS: Mapping[str, Schema[Entry]] = {
     name: schema_of(kind, tag=name) for name, kind in _KINDS.items()

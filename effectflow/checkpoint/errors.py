@@ -60,7 +60,7 @@ class RunNotFound(CheckpointError):
 
     def __init__(self, run_id: str, nearest: Sequence[str] = ()) -> None:
         self.run_id = run_id
-        self.nearest = tuple(nearest)
+        self.nearest: tuple[str, ...] = tuple(nearest)
         hint = (
             f" Did you mean {' or '.join(repr(name) for name in self.nearest)}?"
             if self.nearest
@@ -146,9 +146,9 @@ class DefinitionChanged(CheckpointError):
     ) -> None:
         self.run_id = run_id
         self.workflow = workflow
-        self.added = tuple(added)
-        self.removed = tuple(removed)
-        self.renamed = tuple(renamed)
+        self.added: tuple[str, ...] = tuple(added)
+        self.removed: tuple[str, ...] = tuple(removed)
+        self.renamed: tuple[tuple[str, str], ...] = tuple(renamed)
         changes = [f"step {name!r} was added" for name in self.added]
         changes += [f"step {name!r} was removed" for name in self.removed]
         changes += [f"step {old!r} is now {new!r}" for old, new in self.renamed]
@@ -209,13 +209,13 @@ class CompensationFailed(CheckpointError):
     def __init__(self, run_id: str, reason: str, left: Sequence[str]) -> None:
         self.run_id = run_id
         self.reason = reason
-        self.left = tuple(left)
+        self.left: tuple[str, ...] = tuple(left)
         first, *others = self.left
         after = f", and after it {', '.join(others)}" if others else ""
         super().__init__(
             f"run {run_id!r} could not undo its work: the undo {first} failed with {reason}. It is left"
-            f"{after}. Correct the cause, then resume the run: it tries this undo again, and goes on "
-            "with the rest."
+            f"{after}. Correct the cause, then resume the run: it tries this undo again, and "
+            "continues with the rest."
         )
 
 
@@ -268,7 +268,7 @@ class OutcomeUnknown(CheckpointError):
             )
             return
         super().__init__(
-            f"step {step!r} of run {run_id!r} is marked at_most_once, and it was cut off: it may or "
+            f"step {step!r} of run {run_id!r} is marked at_most_once, and was interrupted: it may or "
             "may not have happened. Find out, then resume with force=True (--force) to run it again."
         )
 
@@ -295,7 +295,7 @@ class CorruptCheckpoint(CheckpointError):
         self.reason = reason
         self.sequence = sequence
         self.is_damaged = is_damaged
-        self.intact = sequence - 1 if sequence and is_damaged else intact
+        self.intact: int | None = sequence - 1 if sequence and is_damaged else intact
         where = f"entry {sequence} of run {run_id!r}" if sequence else f"run {run_id!r}"
         message = f"{what or where} cannot be read: {reason}"
         if self.intact is not None:

@@ -69,6 +69,7 @@ class DurableFinalization:
         operator.is_decided = True
         inside = operator.inside
         inside.limit = min(inside.limit, first.sequence)
+        # The journal has the end of the source, so an error of this replay changes nothing.
         with operator.cut, outer.kept_place(), suppress(Exception):
             await replay(inside)
 

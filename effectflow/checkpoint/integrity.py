@@ -103,7 +103,7 @@ class Encryption:
     def hide(self, text: str) -> str:
         """Return text encrypted with the current key, as the values of secrets are saved.
 
-        Equal texts give equal results, so that inputs can be compared: the nonce is derived from the text,
+        Equal texts give equal results, so that inputs can be compared: the nonce is made from the text,
         with HMAC-SHA-256, as in synthetic initialization vectors (RFC 5297).
         """
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM

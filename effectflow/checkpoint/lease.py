@@ -62,8 +62,12 @@ class Lease:
         return self.expires_at - now
 
     def is_held(self, now: float, is_dead: Callable[[Owner], bool] | None = None) -> bool:
-        """Return whether the lease has not expired at `now` (seconds since the epoch) and its owner
-        is not known to be dead, which `is_dead` tells: by default, `Owner.is_dead`."""
+        """Return whether the lease has not expired at `now` and its owner is not known to be dead.
+
+        Parameters:
+            now: the time in seconds since the epoch.
+            is_dead: whether an owner is known to be dead; `Owner.is_dead` by default.
+        """
         if self.expires_in(now) <= 0:
             return False
         owner = Owner.parse(self.owner)
@@ -155,7 +159,7 @@ def deaths_seen_once() -> Callable[[Owner], bool]:
 
 _claims: dict[str, CallSoon | None] = {}
 """The claims of this process by `Owner.claim`, with the event loops of their runs. None stands for a
-claim that has ended and may hold the run all the same, because the store did not release it."""
+claim that has ended but may still hold the run, because the store did not release it."""
 
 
 def begin_claim() -> Owner:
@@ -173,8 +177,7 @@ async def claim_or_release(
 ) -> tuple[Owner, Lease]:
     """Claim a run for a new owner, and return both. Call `end_claim` after the lease is released.
 
-    A claim that a cancellation cut off may
-    hold, so it is made again, and released.
+    A cancelled claim may have taken effect, so it is repeated and released.
     """
     owner = begin_claim()
     try:
@@ -184,6 +187,7 @@ async def claim_or_release(
         raise
     except BaseException:
         is_released = False
+        # The cancellation is what continues, even if the store fails here.
         with anyio.move_on_after(5, shield=True), suppress(Exception):
             await release(await claim(owner))
             is_released = True

@@ -9,9 +9,9 @@ import anyio
 
 from effectflow.checkpoint.checkpoints import Checkpoints
 from effectflow.checkpoint.entries import Signalled
-from effectflow.checkpoint.errors import CheckpointError, CorruptCheckpoint, StoreUnavailable
+from effectflow.checkpoint.errors import CheckpointError, CorruptCheckpoint
 from effectflow.checkpoint.journal_writer import JournalWriter
-from effectflow.checkpoint.store import NOTICE, CheckpointStore, Message, Record
+from effectflow.checkpoint.store import NOTICE, CheckpointStore, Message, Record, store_errors
 from effectflow.checkpoint.values import Tree
 
 
@@ -70,12 +70,10 @@ class Mailbox:
         """Read the new messages, and take the notices among them. Halt the run if that fails."""
         store = self._checkpoints.store
         try:
-            await self._refresh(store)
+            with store_errors(store, self._run_id):
+                await self._refresh(store)
         except CheckpointError as error:
             raise self._writer.halt(error) from error
-        except Exception as error:
-            reason = f"it raised {error!r} for run {self._run_id!r}"
-            raise self._writer.halt(StoreUnavailable(repr(store), reason)) from error
 
     async def _refresh(self, store: CheckpointStore) -> None:
         # All flows that ask before a read begins share that read.

@@ -44,7 +44,7 @@ from effectflow.effects.paths import StepPath, flow_of, step_path
 _TIMED_OUT = name_of_error(TimedOut)
 _COMPENSATION_FAILED = name_of_error(CompensationFailed)
 _UNDOING = re.compile(r"(^|/)saga(#\d+)?\[undo\]/")
-"""Finds the paths of what undoes the body of a saga."""
+"""Finds the paths of the flows that undo the body of a saga."""
 
 _Kind: TypeAlias = Literal["step", "child", "wait", "published", "operator", "finalizer"]
 
@@ -305,8 +305,9 @@ class Recording:
         """Forget the sleeps and deadlines within a step, whose next attempt has its own."""
         if path not in self.waiting:
             return
-        for place in [place for place in self.decisions if _is_deadline_below(place, path)]:
-            del self.decisions[place]
+        for place in list(self.decisions):
+            if place.endswith("/deadline") and _is_below(place, {path}):
+                del self.decisions[place]
         for place, wait in list(self.waits.items()):
             if wait.until is not None and _is_below(place, {path}):
                 del self.waits[place]
@@ -639,10 +640,6 @@ def _is_below(path: str, paths: set[str]) -> bool:
             return True
         path = flow_of(path)
     return False
-
-
-def _is_deadline_below(place: str, path: str) -> bool:
-    return place.endswith("/deadline") and _is_below(place, {path})
 
 
 def _is_within(sequence: int, ranges: Ranges) -> bool:

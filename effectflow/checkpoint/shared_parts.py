@@ -20,7 +20,7 @@ _Path: TypeAlias = tuple[str | int, ...]
 """The keys and positions that lead to a part of a tree."""
 
 _LEAST = 1024
-"""The size in bytes from which on a reference saves space."""
+"""The size in bytes above which a reference saves space."""
 
 
 class SharedParts:

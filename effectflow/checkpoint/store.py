@@ -8,14 +8,14 @@ the tests that every store must pass.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import TracebackType
 from typing import Protocol, Self, runtime_checkable
 
-from effectflow.checkpoint.errors import CorruptCheckpoint
+from effectflow.checkpoint.errors import CheckpointError, CorruptCheckpoint, StoreUnavailable
 from effectflow.checkpoint.lease import Lease
 from effectflow.effects.arguments import check_count
 
@@ -71,8 +71,8 @@ class RunSummary:
         created_at: when it was created, in seconds since the epoch.
         dead_letters: the number of items of its jobs that failed and were neither retried nor dropped.
         due_at: the time from which a worker may take the run, in seconds since the epoch; None if none
-            may. While a run is being driven, this is in the past: it is due as soon as nothing holds it. See
-            `at_once`.
+            may. While a run is being driven, this is in the past: it is due as soon as nothing
+            holds it. See `at_once`.
         priority: workers take runs with a higher one first.
         waits_for: what a suspended run waits for, in words.
         blocked: why the last worker could not continue the run, in words; empty if it could.
@@ -190,8 +190,8 @@ def wakes(topic: str, status: RunStatus) -> bool:
 
 
 AT_ONCE_SINCE = 7200.0
-"""What is due at once is due since this many seconds. So it is due by any clock that is behind by less:
-that of another host, or one that was set back."""
+"""A run that is due at once gets a due time this many seconds ago. So it is due by any clock that is
+behind by less: on another host, or set back."""
 
 
 def at_once(now: float) -> float:
@@ -361,9 +361,8 @@ class CheckpointStore(Protocol):
         key, as by `send`; nothing happens if the parent is unknown or has ended.
 
         Raise LeaseLost, and write nothing, if the lease is not the run's current one, the journal
-        does not end at `after`, or a message of `takes` is gone. Raise SaveFailed
-        if the records could not be written; its `is_unknown` tells whether they may have been written all
-        the same.
+        does not end at `after`, or a message of `takes` is gone. Raise SaveFailed if the records could
+        not be written; its `is_unknown` says whether they may have been written anyway.
         """
         ...
 
@@ -511,3 +510,19 @@ class Salvages(Protocol):
     async def salvage(self, run_id: str) -> Remains:
         """Return all that is left of a run."""
         ...
+
+
+@contextmanager
+def store_errors(store: CheckpointStore, run_id: str | None = None) -> Generator[None]:
+    """Raise whatever a store raises as a CheckpointError, which no body of an outer run can handle.
+
+    Parameters:
+        run_id: the run that the block is about; None for many.
+    """
+    try:
+        yield
+    except CheckpointError:
+        raise
+    except Exception as error:
+        what = "" if run_id is None else f" for run {run_id!r}"
+        raise StoreUnavailable(repr(store), f"it raised {error!r}{what}") from error

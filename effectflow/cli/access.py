@@ -1,4 +1,4 @@
-"""Where the runs of a command are: in the store that its options name, or where an App keeps them."""
+"""Find the runs of a command: in the store that its options name, or in the store of an App."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Access:
     Attributes:
         checkpoints: their store and its keys.
         options: the options that give another command the same runs.
-        app: the App that says where they are, if one does.
+        app: the App that says where they are; None without one.
     """
 
     checkpoints: Checkpoints
@@ -97,7 +97,7 @@ def access_to(
             ("--key-file", key_file, (None, _path_in("EFFECTFLOW_KEY_FILE"))),
             ("--encryption-keys", encryption_keys, (None, _path_in("EFFECTFLOW_ENCRYPTION_KEYS"))),
         ):
-            # What the environment says is meant for commands without an App.
+            # Environment variables are meant for commands without an App.
             if value not in usual:
                 raise BadUse(
                     f"the App {service or app!r} says where its runs are kept: leave out {option}"

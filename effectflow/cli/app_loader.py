@@ -46,7 +46,7 @@ class LoadedWorkflow:
 
     @property
     def to_start(self) -> AnyWorkflow:
-        """The workflow, whose new runs remember the App as a hint for people."""
+        """The workflow. Its new runs remember the App as a hint for people."""
         if self.app is None:
             return self.workflow
         return Workflow(replace(self.workflow.blueprint, module=self.found_at))
@@ -69,7 +69,7 @@ class LoadedWorkflow:
             yield opened
 
     def check_environment(self) -> None:
-        """Raise BadEnvironment if there is no function that makes the environment, and one is needed."""
+        """Raise BadEnvironment if the workflow needs an environment and no function makes it."""
         names, declared = needs_of(self.workflow)
         if self.environment is None and names:
             raise BadEnvironment(

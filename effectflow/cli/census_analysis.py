@@ -151,7 +151,7 @@ def measure(folder: Path, name: str) -> FileMetrics:
 
 def _parse(text: str) -> ast.Module:
     with warnings.catch_warnings():
-        # The parser warns of odd escapes, which are the business of the file's author.
+        # The parser warns about odd escapes, which concern only the author of the file.
         warnings.simplefilter("ignore")
         return ast.parse(text)
 

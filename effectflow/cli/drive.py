@@ -126,7 +126,7 @@ def run(
 
     def start(env: HasCheckpoints) -> AnyEffect:
         try:
-            # Here, because the environment may add codecs.
+            # Not earlier, because the environment may add codecs.
             value = loaded.workflow.structure_input(data, env.checkpoints)
         except ValueError as error:
             way_out = ": give one with --input" if data is None else ""
@@ -199,7 +199,7 @@ def resume(
 
 
 def _only_waits(info: RunInfo) -> bool:
-    """Return whether a run waits for something, so that a resume would do nothing but wait, too."""
+    """Return whether a run waits for something, so that a resume would only wait, too."""
     summary = info.summary
     if summary.status not in (RunStatus.PENDING, RunStatus.SUSPENDED):
         return False

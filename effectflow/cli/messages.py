@@ -36,7 +36,7 @@ def cancel(
     store: StoreOption = STORE,
     as_json: JsonOption = False,
 ) -> None:
-    """Ask a run to cancel itself: its finalizers and compensations run, and then it has ended.
+    """Cancel a run: its finalizers and compensations run, and then it has ended.
 
     The worker that drives the run does that, or the next one; without workers, `effectflow resume`.
     """

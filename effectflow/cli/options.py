@@ -103,7 +103,7 @@ class BadUse(Exception):
 
 
 class Commands(TyperGroup):
-    """A group of commands that ends with a message and an exit code where a command raises."""
+    """A group of commands. When one raises, it ends with a message and an exit code."""
 
     def invoke(self, ctx: Any) -> Any:
         try:

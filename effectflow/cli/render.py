@@ -66,7 +66,7 @@ _TIMES = ("at", "retry_at", "until")
 """The fields of entries that are times."""
 
 CRASHED = "crashed"
-"""How a run is shown that is recorded as running, and that no live process holds."""
+"""The status to show for a run that is recorded as running, but that no live process holds."""
 
 
 def shown_status(run: RunInfo, now: float) -> str:

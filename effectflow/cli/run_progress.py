@@ -39,7 +39,7 @@ class RunProgress:
         completed: steps that this process completed.
         skipped: steps whose recorded output was used.
         began_with: the path of the step that a resumed run began with, or None.
-        total: how many steps the run has, if it is one of the demo and has found its files.
+        total: the number of steps of the run, known for the demo once it has found its files.
         bar: enter it while the run is driven.
     """
 
@@ -75,7 +75,7 @@ class RunProgress:
                 self._begin(run_id, path)
                 return
             case EntryAppended(run_id, Waiting() as wait) if wait.topic or wait.child:
-                # Nothing in this process ends such a wait.
+                # Nothing in this process can end such a wait.
                 driver = ", which a worker drives" if wait.child else ""
                 say(f"Run {run_id} waits {wait_text(wait)}{driver}.", self.console)
                 return

@@ -65,7 +65,7 @@ class MessageView:
 
 @dataclass(frozen=True, slots=True)
 class RunView:
-    """What is told of a run.
+    """The view of a run.
 
     Attributes:
         checkpoint: its state, now or after an earlier entry.
@@ -73,7 +73,7 @@ class RunView:
         dead_letters: how many items of its jobs were set aside.
         durability: what its store survives.
         at: when the store was asked, in seconds since the epoch.
-        info: the run as it is now; None for an earlier state, of which the rest is unknown.
+        info: the run as it is now; None for an earlier state, whose other facts are unknown.
         children: the runs within it.
         mailbox: the messages that it has not taken.
     """
@@ -219,14 +219,14 @@ def _dead_letter_row(view: RunView, access: Access) -> dict[str, str]:
 
 
 def _summary_rows(view: RunView) -> dict[str, str]:
-    """Return what the store knows of a run as it is now."""
+    """Return what the store knows about a run as it is now."""
     if view.info is None:
         return {}
     summary, rows = view.info.summary, {"status": shown_status(view.info, view.at)}
     due = "" if summary.due_at is None else when(summary.due_at)
     suspended_at = view.checkpoint.suspended_at
     if summary.waits_for and suspended_at is not None:
-        # A blocked run is due when it is tried again, which says nothing of its wait.
+        # A blocked run is due when it is tried again, which says nothing about its wait.
         until = f", until {due}" if due and not summary.blocked else ""
         if summary.due_at is not None and summary.due_at <= view.at and not summary.blocked:
             until = "; it is due, and goes on as soon as a worker takes it"
@@ -234,7 +234,7 @@ def _summary_rows(view: RunView) -> dict[str, str]:
     if summary.blocked:
         rows["blocked"] = f"{summary.blocked} (tried again at {due})"
     if summary.status is RunStatus.PENDING and summary.due_at is not None:
-        # What is due at once is due since long before.
+        # A run that is due at once has a due time far in the past.
         begins = when(max(summary.due_at, summary.created_at))
         rows["begins"] = f"at {begins}, priority {summary.priority}"
     if summary.parent:

@@ -1,6 +1,6 @@
 """Effects as values, and the interpreter that runs them.
 
-What many programs do not use is imported with its first use.
+Names that many programs do not use are imported on first use.
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""Refuse wrong arguments when an effect is made, each with the way out in the message."""
+"""Refuse wrong arguments when an effect is created, with messages that say what to write instead."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def close_coroutine(found: object) -> None:
 
 
 def unfinished_kind(result: object) -> str | None:
-    """Return the kind of a result that is still to be run, and would count as true; None for others."""
+    """Return the kind of a result that must still be run, and would count as true; None for others."""
     if isinstance(result, Effect):
         return "an effect"
     if inspect.isawaitable(result):
@@ -137,7 +137,7 @@ def holds(predicate: Callable[[A], object], value: A, operator: str) -> bool:
 
 
 def check_type(given: object, expected: type, message: str) -> None:
-    """Raise TypeError unless this is of the expected class. The error is the message, ", not " and it."""
+    """Raise TypeError unless `given` is an instance of `expected`. Its repr completes the message."""
     if not isinstance(given, expected):
         raise TypeError(f"{message}, not {given!r}")
 
@@ -155,6 +155,6 @@ def check_text(what: str, given: object) -> None:
 
 
 def check_count(name: str, given: object, *, least: int) -> None:
-    """Raise ValueError unless `given` is an int >= `least`. True and False are no counts."""
+    """Raise ValueError unless `given` is an int >= `least`. Bools are refused."""
     if not isinstance(given, int) or isinstance(given, bool) or given < least:
         raise ValueError(f"{name} must be an int >= {least}, not {given!r}")

@@ -21,6 +21,14 @@ def in_seconds(duration: Duration) -> float:
     return duration
 
 
+def waiting_time(name: str, duration: Duration) -> float:
+    """Return a duration in seconds. Raise ValueError, which names the parameter, if it is below 0."""
+    seconds = in_seconds(duration)
+    if not seconds >= 0:
+        raise ValueError(f"{name} must be 0 seconds or more, not {duration!r}")
+    return seconds
+
+
 def _check_is_number(given: object) -> None:
     if isinstance(given, bool) or not isinstance(given, int | float):
         raise TypeError(f"a duration is a number of seconds or a timedelta, not {given!r}")
@@ -55,8 +63,8 @@ class SystemClock:
     def now(self) -> datetime:
         return datetime.now(UTC)
 
-    # Without a call of a method around it, since each step reads it twice.
-    monotonic = staticmethod(time.monotonic)
+    # The function itself, without a method around it, because each step reads it twice.
+    monotonic: staticmethod[[], float] = staticmethod(time.monotonic)
 
     async def sleep(self, seconds: float) -> None:
         # Trio refuses a negative number, and asyncio does not.

@@ -70,7 +70,7 @@ def from_blocking(f: Callable[[Env], A]) -> Effect[Env, Never, A]:
 
 
 async def _in_a_thread(f: Callable[[Env], A], scope: Scope, env: Env) -> A:
-    # Imported late, like all that most programs do not use.
+    # Imported late, like everything that most programs do not use.
     from anyio import to_thread
 
     limiter = to_thread.current_default_thread_limiter()
@@ -88,7 +88,7 @@ async def _in_a_thread(f: Callable[[Env], A], scope: Scope, env: Env) -> A:
             raise end.error
         return end
     finally:
-        # The traceback of the error has this frame.
+        # The traceback of the error keeps this frame.
         del end
 
 

@@ -139,7 +139,7 @@ class Effect(Generic[Env, E, A]):
         finalizer_deadline: Duration | None = None,
     ) -> Result[A2, E2]:
         """Run this effect in a new event loop, for scripts. See `run`."""
-        # Taken out by `main`, because the traceback of a defect keeps these frames.
+        # `main` empties it, because the traceback of a defect keeps these frames.
         environment = [env]
         del env
 
@@ -180,7 +180,7 @@ class Effect(Generic[Env, E, A]):
     def map(self, f: Callable[[A], B]) -> Effect[Env, E, B]:
         """Apply a function to the value."""
         given: Any = f
-        # The check of most functions, without the cost of a call.
+        # The check for most functions, without the cost of a call.
         if type(given) is not FunctionType or given.__code__.co_flags & CO_COROUTINE:
             check_function(f, "map", AND_THEN)
         # `nodes.Map(self, f)` without the call of __init__, which takes as long as the check.
@@ -217,7 +217,7 @@ class Effect(Generic[Env, E, A]):
     def tap(
         self: Effect[Env2, E, A], f: Callable[[A], Effect[Env2, E2, object]]
     ) -> Effect[Env2, E | E2, A]:
-        """Run the effect `f(value)`, and keep the value. Its failure is a failure of the whole."""
+        """Run the effect `f(value)`, and keep the value. If that effect fails, the whole fails."""
         check_function(f, "tap")
 
         def tap(value: A) -> nodes.AnyEffect:
@@ -444,8 +444,8 @@ class Effect(Generic[Env, E, A]):
         """Cancel this effect after this many seconds, or this `timedelta`, and fail with TimedOut.
 
         Its finalizers have run by then. In a durable run the absolute deadline is recorded, so a resume
-        waits only for the remaining time. An expired timeout that the workflow went on from stands. If
-        it ended the run, a resume sets a new deadline.
+        waits only for the remaining time. An expired timeout stands if the workflow continued after it.
+        If it ended the run, a resume sets a new deadline.
         """
         return timeout(self, in_seconds(limit))
 
@@ -630,7 +630,7 @@ class Effect(Generic[Env, E, A]):
         return (yield self)
 
     if not TYPE_CHECKING:
-        # Not for type checkers, which refuse `await effect` because of that.
+        # Hidden from type checkers, which therefore refuse `await effect`.
         def __await__(self) -> Never:
             raise TypeError(
                 "an effect cannot be awaited: write `await effect.run(env)`, or `yield from effect` in a "

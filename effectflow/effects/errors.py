@@ -31,7 +31,7 @@ class Copyable:
     def __reduce__(self) -> tuple[Any, ...]:
         state: dict[str, Any] = dict(vars(self))
         for notes in {"__notes__", _OURS} & state.keys():
-            # A note on a copy must not show on the original.
+            # A note on a copy must not appear on the original.
             state[notes] = [*state[notes]]
         return _without_init, (type(self), self.args), state
 
@@ -127,7 +127,7 @@ class WorkerLost(ExecutorError):
 
 
 class ExecutorLost(ExecutorError):
-    """The executor is gone, and with it all work that ran there. `reason` tells what happened."""
+    """The executor is gone, and with it all work that ran there. `reason` says what happened."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
@@ -168,7 +168,7 @@ class Suppressed(str):
 
 @dataclass(frozen=True, slots=True)
 class TracedError(Generic[E]):
-    """An error, and what happened on its way.
+    """An error and its trail.
 
     Attributes:
         error: the error.
@@ -205,7 +205,7 @@ class LeftToResume(Halt):
 
 
 class NotAcquired(BaseException):
-    """Ends an acquisition before its first operation, since an operator around it has decided."""
+    """Ends an acquisition before its first operation, because an operator around it has decided."""
 
 
 class Parked(Copyable, BaseException):
@@ -275,7 +275,7 @@ def renew(error: object, notes: tuple[str, ...] = ()) -> None:
 
 
 raising_code: set[CodeType] = set()
-"""The code of the functions that raise an error which an effect has as a value."""
+"""The code of the functions that raise the error of an effect."""
 
 
 def _before_use(traceback: TracebackType | None) -> TracebackType | None:

@@ -19,7 +19,7 @@ import anyio
 import anyio.lowlevel
 
 if TYPE_CHECKING:
-    # Importing it takes twelve milliseconds, which a program on trio does not need to spend.
+    # Importing asyncio takes twelve milliseconds, which a program on trio need not spend.
     import asyncio
 
 A = TypeVar("A")
@@ -39,7 +39,7 @@ def _asyncio_loop() -> asyncio.AbstractEventLoop | None:
 
 
 def running_loop() -> object:
-    """Return what identifies the running event loop."""
+    """Return an object that identifies the running event loop."""
     return _asyncio_loop() or anyio.lowlevel.current_token().native_token
 
 
@@ -126,7 +126,7 @@ async def run_to_the_end(
 def raise_again_later(cancelled: BaseException) -> None:
     """Let the next wait of the running task raise a cancellation that was caught.
 
-    So what has ended although it was cancelled can be recorded first.
+    So the end of work that was cancelled too late can be recorded first.
     """
     if not has_been_cancelled_natively():
         # anyio's scopes and trio raise it again by themselves.
@@ -168,7 +168,7 @@ def stray_cancellation(raised: BaseException) -> Exception | None:
     if getattr(raised, _MARK, False):
         return None
     if str(raised).startswith(_OF_SCOPES) and is_cancelled_by_scope():
-        # Otherwise it is the scope of another task, which the effect awaited.
+        # Otherwise the scope belongs to another task, which the effect awaited.
         return None
     try:
         task = asyncio.current_task()
@@ -198,7 +198,7 @@ def strays_as_errors() -> Generator[None]:
 
 
 def is_cancelled_by_scope() -> bool:
-    """Return whether a cancel scope has cancelled the running task, so that its next wait raises that."""
+    """Return whether a cancel scope has cancelled the running task, so that its next wait raises."""
     return anyio.current_effective_deadline() == -math.inf
 
 
@@ -219,7 +219,7 @@ async def raise_pending_cancellation() -> None:
 
 
 async def cancel_natively() -> None:
-    """Cancel the running asyncio task without an anyio scope, as one of its children was."""
+    """Cancel the running asyncio task without an anyio scope, as one of its children was cancelled."""
     import asyncio
 
     task = asyncio.current_task()
@@ -247,7 +247,7 @@ def in_context(context: Context, work: Coroutine[Any, Any, A]) -> Generator[Any,
 
 
 class Waiter(Protocol):
-    """Can be awaited until `wake` is called. A cancellation ends the wait as well.
+    """Can be awaited until `wake` is called. A cancellation also ends the wait.
 
     Attributes:
         call_soon: calls into its event loop from other threads.

@@ -1,4 +1,4 @@
-"""A side channel: effects emit events, and a listener around them receives these.
+"""A side channel: effects emit events, and the listener around them receives these.
 
 Unlike in a writer monad, events are not gathered on the way: each one reaches its listener before the
 effect continues.

@@ -4,7 +4,7 @@ It keeps its own stack, so a chain of a million binds needs no recursion. It run
 so cancellation, context variables and tracebacks are those of plain async code.
 
 The stack has the nodes that continue once their source has ended (`AndThen`, `OrElse`, ...), the
-generators of `@do` bodies, finalizers, and `_Restore`, which brings back an outer environment.
+generators of `@do` bodies, finalizers, and `_Restore`, which restores an outer environment.
 """
 
 # Values, environments and errors of any type pass through this loop; pyright loses track of `Any` in it.
@@ -82,13 +82,13 @@ if TYPE_CHECKING:
     from effectflow.effects.operators import Operator
 
 _ENDED: Any = object()
-"""Instead of the next effect of a body that has ended."""
+"""Stands for the next effect of a body that has ended."""
 
 _WAITING = frozenset({OrElse, Rescue, MapErr, Reify, Context, TapErr, Traced})
 
 
 class _Restore:
-    """Brings back the environment and scope that held outside a `Local` or an `InScope`."""
+    """Restores the environment and scope from outside a `Local` or an `InScope`."""
 
     __slots__ = ("env", "scope")
 
@@ -123,8 +123,9 @@ class _Thrown:
 
     Attributes:
         body: the generator.
-        recent: what was thrown, and the failure that it stands for, or None for a defect.
-        failures: what the body has received, also as results. Defects have their notes as trails.
+        recent: each thrown exception and the failure that it stands for, or None for a defect.
+        failures: the failures that the body has received, also as results. Defects have their notes as
+            trails.
     """
 
     __slots__ = ("body", "failures", "recent")
@@ -135,7 +136,7 @@ class _Thrown:
         self.failures: deque[Failed] = deque(maxlen=8)
 
     def again(self, effect: Any) -> Any:
-        """Return the next effect of the body. If it fails with such an error again, with its trail."""
+        """Return the next effect of the body. If it fails with such an error again, the trail stays."""
         kind = effect.__class__
         if kind is Fail and not effect.trail:
             trail = self._trail_of(effect.error)
@@ -151,7 +152,7 @@ class _Thrown:
 
 
 class _Handled:
-    """Waits for the end of a handler. If that fails with the same error again, the trail continues."""
+    """Waits for the end of a handler. If the handler fails with the same error, the trail continues."""
 
     __slots__ = ("failed",)
 
@@ -173,7 +174,7 @@ async def interpret(effect: AnyEffect, env: Any, scope: Scope) -> Any:
     """
     current: Any = effect
     if current.__class__ is Pure:
-        # Many children of parallel operators are nothing else.
+        # Many children of parallel operators are only this.
         return current.value
     stack: list[Any] = []
     value: Any = None
@@ -199,7 +200,7 @@ async def interpret(effect: AnyEffect, env: Any, scope: Scope) -> Any:
                         stack.append(current)
                         current = source
                         continue
-                    # Without the stack, which is a third of the cost of such a bind.
+                    # Without the stack, which makes up a third of the cost of such a bind.
                     if current.__class__ is AndThen:
                         current = current.f(source.value)
                         continue
@@ -263,12 +264,12 @@ async def interpret(effect: AnyEffect, env: Any, scope: Scope) -> Any:
                         current = current.source
                         continue
                 elif kind is Bracket:
-                    # An acquisition is shielded: what was cancelled before must not begin it.
+                    # An acquisition is shielded: a flow that was cancelled before must not begin it.
                     await anyio.lowlevel.checkpoint_if_cancelled()
                     protect = partial(run_to_the_end, on_cancellation=scope.flow.stop)
                     value, cancelled = await acquire(current.source, env, scope, protect)
                     if value.__class__ is not Failed:
-                        # From here on the resource is released in any case.
+                        # From here on the resource is always released.
                         current = _used(current, value, cancelled)
                         continue
                     if cancelled is not None:
@@ -363,7 +364,7 @@ async def interpret(effect: AnyEffect, env: Any, scope: Scope) -> Any:
             try:
                 current, env, scope = await _unwind(stack, raised, env, scope)
             except BaseException:
-                # The traceback keeps this frame, also of an error that is kept to be raised again.
+                # The traceback keeps this frame, even if somebody keeps the error to raise it again.
                 frame = current = value = env = None
                 raise
 
@@ -394,7 +395,7 @@ async def acquire(
     shielded.
     """
     inside = scope.shielded()
-    # If a crash cut it off, it may have happened. So it ends in any case, and then it is undone.
+    # If a crash interrupted it, it may have happened. So it always runs to its end, and is undone.
     has_begun = scope.flow.has_ahead(scope.limit)
     inside.acquisition = Acquisition(scope.operators, has_begun=has_begun)
     try:
@@ -423,7 +424,7 @@ def _used(bracket: Bracket, resource: Any, cancelled: BaseException | None) -> O
 
 
 def _begin_handling(stack: list[Any], position: int, failed: Failed) -> None:
-    """Let what is above this position on the stack fail with the same error again, with its trail."""
+    """Let the nodes above this position on the stack fail with the same error and its trail again."""
     if not failed.trail:
         return
     if position > 0 and stack[position - 1].__class__ is _Handled:
@@ -434,7 +435,7 @@ def _begin_handling(stack: list[Any], position: int, failed: Failed) -> None:
 
 
 def _yield_failure(stack: list[Any], failed: Failed) -> None:
-    """Let what receives a failure as a value fail with it again, with its trail."""
+    """Let the receiver of a failure as a value fail with it again, with its trail."""
     kind = stack[-1].__class__ if stack and failed.trail else None
     if kind is AndThen:
         _begin_handling(stack, len(stack) - 1, failed)
@@ -540,7 +541,7 @@ async def _unwind(
 
 
 _DEEP = 30
-"""The number of interpreters within each other from which on effects have used up Python's stack."""
+"""The number of interpreters within each other above which effects have used up Python's stack."""
 
 
 def _explained(raised: Exception) -> Exception:
@@ -562,8 +563,8 @@ def _close(body: Any, raised: BaseException, scope: Scope) -> BaseException:
     try:
         body.close()
     except RuntimeError as refused:
-        # If an operator cancelled the flow, the run continues without what the body wanted to do, and
-        # that must be visible. If the whole run is stopped, its resume reaches the effect.
+        # If an operator cancelled the flow, the run continues without this effect of the body, which
+        # must be visible. If the whole run is stopped, its resume reaches the effect.
         if str(refused) != "generator ignored GeneratorExit":
             return _noted(raised, refused)
         cause = scope.cause() if is_cancellation(raised) else None
@@ -580,7 +581,7 @@ def _close(body: Any, raised: BaseException, scope: Scope) -> BaseException:
 
 
 def _noted(raised: BaseException, defect: Exception) -> BaseException:
-    """Add a note to an interruption that a body failed meanwhile, without hiding the interruption."""
+    """Note on an interruption that a body failed meanwhile, without hiding the interruption."""
     log_hidden(defect, "a body failed while %r was passing", raised)
     raised.add_note(f"and a body failed meanwhile: {defect!r}")
     return raised
@@ -651,7 +652,7 @@ def _failed_finalizer(outcome: Any) -> Suppressed | None:
 
 
 def show_suppressed(failed: Suppressed, cause: Operator | None) -> None:
-    """Show the error of a finalizer in a flow that was cancelled, whose own end is dropped."""
+    """Show the error of a finalizer in a cancelled flow, whose own end is dropped."""
     if cause is not None:
         cause.suppressed.append(failed)
     error = failed.error if isinstance(failed.error, BaseException) else None
@@ -713,5 +714,5 @@ def exit_of(value: Any) -> Exit[Any, Any]:
 
 
 def exit_of_raised(raised: BaseException) -> Exit[Any, Any]:
-    """Return the exit of an effect that raised this."""
+    """Return the exit of an effect that raised this exception."""
     return Defect(raised) if isinstance(raised, Exception) else Interruption(raised)

@@ -1,7 +1,7 @@
-"""The public names of a package, whose modules are imported when a program first uses one of them.
+"""Public names of a package whose modules are imported when a program first uses one of them.
 
-A package imports its names once more, for type checkers, in the form `from module import Name as Name`,
-which marks them as its own.
+For type checkers, a package also imports its names in the form `from module import Name as Name`, which
+marks them as public.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ def lazy_names(
 ) -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]:
     """Return the functions `__getattr__` and `__dir__` of a package, and its `__all__`.
 
-    `homes` has the names by the submodule that they are from, separated by spaces; `.other.module` is
-    one of the package around this one. A name that is that of a submodule must be imported at once:
-    importing the submodule would replace it.
+    `homes` maps each submodule to its names, separated by spaces; `.other.module` is a submodule of the
+    parent package. A name that equals the name of a submodule must be imported at once: importing the
+    submodule would replace it.
     """
     home_of = {name: home for home, names in homes.items() for name in names.split()}
 

@@ -23,7 +23,7 @@ class Failed:
     Attributes:
         error: the error.
         trail: the contexts that the failure crossed, from inner to outer.
-        parts: the failures whose errors it has as a list, each with its own trail.
+        parts: the failures whose errors the error lists, each with its own trail.
     """
 
     __slots__ = ("error", "parts", "trail")
@@ -36,18 +36,18 @@ class Failed:
         self.parts = parts
 
     def after(self, *lines: str) -> Failed:
-        """Return the failure after more happened on its way."""
+        """Return the failure with more lines in its trail."""
         parts = tuple([part.after(*lines) for part in self.parts])
         return Failed(self.error, (*self.trail, *lines), parts)
 
     def find(self, error: object) -> Failed | None:
-        """Return this failure if it has this error, or the part that has it. Otherwise None."""
+        """Return this failure, or the part of it, that has this error; None if neither does."""
         if self.error is error:
             return self
         return next(filter(None, (part.find(error) for part in self.parts)), None)
 
     def mapped(self, error: Any) -> Failed:
-        """Return the failure with another error. One that it has as a part keeps only its own trail."""
+        """Return the failure with another error. If a part has that error, only its trail is kept."""
         part = self.find(error) if self.parts else None
         return part or Failed(error, self.trail)
 
@@ -58,7 +58,7 @@ def itself(effect: AnyEffect) -> AnyEffect:
 
 
 def written(function: Any, name: str, *arguments: Any) -> Any:
-    """Return the function of a node, which from now on shows the operator that made it."""
+    """Return the function of a node, marked to show the operator that made it."""
     function._effectflow_call = (name, *arguments)
     return function
 
@@ -119,7 +119,7 @@ class Perform(Effect[Any, Any, Any]):
     Attributes:
         shown: the call that created this effect, for `repr`: a name and its arguments. For a method, the
             name begins with a dot, and the first argument is its object.
-        depth: if it is known to end without waiting, how deep parallel operators are nested in it.
+        depth: how deep parallel operators are nested in it, if it is known to end without waiting.
     """
 
     __slots__ = ("depth", "f", "shown")
@@ -337,7 +337,7 @@ class Context(Effect[Any, Any, Any]):
 
 
 class Named(Effect[Any, Any, Any]):
-    """Adds a note to every defect that crosses it, and tells the observer when it begins and ends."""
+    """Adds a note to every defect that crosses it, and notifies the observer of its begin and end."""
 
     __slots__ = ("name", "note", "source")
 
@@ -356,7 +356,7 @@ _DEEPEST = 20
 def immediate_depth(effects: Iterable[AnyEffect]) -> int | None:
     """Return how deep the operator of these effects is nested if they all end without waiting.
 
-    None if that is not known beforehand: what a function returns, as in `and_then`, may wait.
+    None if that is not known beforehand: an effect that a function returns, as in `and_then`, may wait.
     """
     deepest = 0
     for effect in effects:
@@ -442,7 +442,7 @@ class Options(dict[str, Any]):
 
 
 class Written(str):
-    """The name under which code knows an argument, which `repr` shows as it is."""
+    """The name of an argument in the user's code, which `repr` shows unquoted."""
 
     __slots__ = ()
 

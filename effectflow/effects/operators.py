@@ -41,8 +41,8 @@ class Operator:
         inside: the scope within it.
         limit: the cancel scope of a timeout, whose deadline may pass without a call of `decide`.
         unfinished: the defect of a cancelled body that had not ended.
-        suppressed: what finalizers in the flows that it cancelled failed with, in this life or an
-            earlier one.
+        suppressed: the errors of finalizers in the flows that it cancelled, in this life or an earlier
+            one.
     """
 
     __slots__ = ("branches", "inside", "is_decided", "limit", "outer", "suppressed", "unfinished")
@@ -67,7 +67,7 @@ class Operator:
 
     @staticmethod
     def unrecorded(outer: Scope, limit: anyio.CancelScope) -> Operator:
-        """Return an operator that cancels by a deadline, and that a resume need not know."""
+        """Return an operator that cancels by a deadline, of which nothing is recorded."""
         return Operator(outer, PLAIN_BRANCHES, limit=limit)
 
     @property
@@ -80,7 +80,7 @@ class Operator:
     ) -> Scope:
         """Return the scope of one branch.
 
-        `has_decided` tells that it led to the recorded decision, which does not cancel it.
+        `has_decided` means that the branch led to the recorded decision, which does not cancel it.
         """
         flow = self.branches.branch(key, item, is_keyed=is_keyed)
         if flow is PLAIN:
@@ -92,7 +92,7 @@ class Operator:
         return scope
 
     async def run_branch(self, effect: Effect[Any, Any, Any], env: Any, scope: Scope) -> Any:
-        """Return the outcome of a branch; `scope` is that of `branch`."""
+        """Return the outcome of a branch, run in the `scope` that `branch` returned."""
         if scope.flow is PLAIN:
             return await interpret(effect, env, scope)
         return await scope.flow.run_branch(scope, partial(interpret, effect, env, scope))
@@ -188,8 +188,8 @@ class Children:
     of tasks in a group. This class keeps the end of each child.
 
     Attributes:
-        defects: what children raised, in order of time. Code that adds one cancels the others.
-        parked: what ended the children of a plan.
+        defects: the exceptions of children, in order of time. Code that adds one cancels the others.
+        parked: why the children of a plan ended.
     """
 
     def __init__(self) -> None:
@@ -207,8 +207,8 @@ class Children:
             return await self._tasks.__aexit__(*raised_inside)
         except BaseException as raised:
             if is_cancellation(raised):
-                # Nested task groups of anyio 4.16 take back a native cancellation of the host too often.
-                # It then looks as if nothing had cancelled the task.
+                # Nested task groups of anyio 4.16 uncancel the host too often after a native
+                # cancellation. It then looks as if nothing had cancelled the task.
                 mark_as_cancelled(raised)
             raise
 
@@ -221,7 +221,7 @@ class Children:
         self._tasks.cancel_scope.cancel()
 
     async def raise_bad_end(self, operator: Operator) -> None:
-        """Raise the first defect with the others as notes, or what ended the children. Call it last."""
+        """Raise the first defect, with the others as notes, or what parked a child. Call it last."""
         if self.defects:
             first, *others = self.defects
             for line in operator.suppressed:
@@ -316,7 +316,7 @@ def timeout(source: Effect[Any, Any, Any], seconds: float) -> Effect[Any, Any, A
                 if scope.flow.is_stopping:
                     # The run is also being stopped, which the expired limit hides.
                     if scope.is_shielded:
-                        # Not this task was cancelled, but the one that waits for its finalizer.
+                        # The cancelled task is not this one, but the one that waits for its finalizer.
                         raise LeftToResume(f"{source!r}")
                     await anyio.lowlevel.checkpoint_if_cancelled()
                     await cancel_natively()

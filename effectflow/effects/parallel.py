@@ -272,7 +272,7 @@ def _parallel(
     shown = (items,) if f is nodes.itself else (items, f)
     depth = None
     if f is nodes.itself and isinstance(items, list | tuple):
-        # A copy, because the list may have effects of other kinds when it is read.
+        # A copy: the depth is that of these effects, and the caller may change the list.
         items = tuple(cast("Sequence[Any]", items))
         depth = nodes.immediate_depth(items)
     source = Source(name, items)
@@ -323,7 +323,7 @@ def nothing_fails(operator: str, branch: str | int | range) -> str:
 
 
 def check_limit(limit: int | None) -> None:
-    """Raise ValueError for a limit that is not a count, or that lets nothing run."""
+    """Raise ValueError unless a limit is None or a positive int."""
     if limit is not None:
         check_count("limit", limit, least=1)
 
@@ -370,8 +370,8 @@ class Traversal:
         key: names an item's branch in a durable run; its position if None.
         stop_early: whether the first failure cancels the others. A defect always does.
         take: receives the position and value of each item. Values are kept if None.
-        records_positions: whether a decision has the first and the next position of the items that led
-            to it, instead of the key of one item.
+        records_positions: whether a decision records the range of positions of the items that led to
+            it, instead of the key of one item.
         children: runs the children.
     """
 
@@ -422,7 +422,7 @@ class Traversal:
                 await self.children.raise_bad_end(self.operator)
             self.children.raise_shielded_end()
         finally:
-            # A generator cleans up now, even if it was not read to its end.
+            # Let a generator clean up now, even if it was not read to its end.
             if isinstance(items, AsyncGenerator):
                 await shielded(items.aclose())
             elif isinstance(items, Generator):
@@ -539,7 +539,7 @@ class Traversal:
     async def _run_child(self, position: int, item: Any) -> None:
         try:
             key = self._key_of(position, item)
-            # A child that the operator's decision precedes may still have something to finalize.
+            # A child that starts after the decision may still have recorded work to finalize.
             if not self.operator.branches.has_records(key):
                 if self.is_over:
                     return
@@ -555,7 +555,7 @@ class Traversal:
             self._stop_for(raised, position, item)
 
     async def _stop_if_outer_decided(self) -> None:
-        """Raise the cancellation of an operator around this one, whose decision no child may follow."""
+        """Raise the cancellation if an outer operator has decided: no child may start after that."""
         if self.operator.outer.cancelling_operator() is not None:
             await checkpoint()
 
@@ -579,7 +579,7 @@ class Traversal:
         ):
             scope = operator.branch(key, item, is_keyed=is_keyed, has_decided=True)
         else:
-            # The earlier life cancelled it.
+            # The earlier life cancelled this child.
             if not decision.has_ended and operator.branches.has_records(key):
                 scope = operator.branch(key, item, is_keyed=is_keyed)
                 await operator.run_cancelled(self.f(item), self.env, scope)
@@ -591,7 +591,7 @@ class Traversal:
         return position if self.key is None else str(self.key(item))
 
     def _stop_for(self, raised: BaseException, position: int, item: Any) -> None:
-        """Stop since a child ended in a defect. Raise what the child's task must end with."""
+        """Stop because a child ended in a defect. Raise what must end the task of the child."""
         defect = raised if isinstance(raised, Exception | Halt) else stray_cancellation(raised)
         if defect is None:
             raise raised
@@ -599,12 +599,12 @@ class Traversal:
         try:
             key = self._key_of(position, item)
         except BaseException:
-            # It is what has raised.
+            # The key function is what raised.
             key = None
         self._stop(range(position, position + 1), key)
 
     def _stop_for_items(self, raised: BaseException) -> None:
-        """Stop since the items themselves raised: no child has led to that. Raise a cancellation."""
+        """Stop because the items themselves raised, which no child caused. Raise a cancellation."""
         defect = stray_cancellation(raised) or raised
         if is_cancellation(defect):
             raise defect

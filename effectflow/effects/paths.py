@@ -18,7 +18,7 @@ import re
 _ESCAPES = str.maketrans({"%": "%25", "[": "%5B", "]": "%5D", "\n": "%0A"})
 
 _SURROGATES = re.compile("[\ud800-\udfff]")
-"""Lone ones, which file names may contain and no encoding can represent."""
+"""Lone surrogates, which file names may contain and no encoding can represent."""
 
 
 def step_path(flow: str, name: str, occurrence: int) -> str:

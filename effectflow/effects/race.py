@@ -98,7 +98,7 @@ def _race(
         try:
             if operator.decision is not None:
                 return await _run_again(operator, operator.decision, runners, env)
-            return await _run(operator, runners, decides, env, children)
+            return await _Race(operator, runners, decides, env, children).run()
         finally:
             operator.end()
 
@@ -118,58 +118,79 @@ async def _run_again(
     return operator.traced(await operator.run_branch(runners[won], env, scope))
 
 
-async def _run(
-    operator: Operator,
-    runners: Sequence[Effect[Any, Any, Any]],
-    decides: Callable[[Any], bool],
-    env: Any,
-    children: Children,
-) -> Any:
-    """Return the deciding outcome, or the failure of all. All runners start immediately."""
-    outcomes: dict[int, Any] = {}
-    winner: int | None = None
-    # Trio starts tasks in any order; the first of them runs the first effect.
-    positions = iter(range(len(runners)))
+class _Race:
+    """One run of a race, in the first life that decides it."""
 
-    async def run_one() -> None:
-        nonlocal winner
-        position = next(positions)
+    __slots__ = (
+        "_positions",
+        "children",
+        "decides",
+        "env",
+        "operator",
+        "outcomes",
+        "runners",
+        "winner",
+    )
+
+    def __init__(
+        self,
+        operator: Operator,
+        runners: Sequence[Effect[Any, Any, Any]],
+        decides: Callable[[Any], bool],
+        env: Any,
+        children: Children,
+    ) -> None:
+        self.operator = operator
+        self.runners = runners
+        self.decides = decides
+        self.env = env
+        self.children = children
+        self.outcomes: dict[int, Any] = {}
+        self.winner: int | None = None
+        # Trio starts tasks in any order; the first of them runs the first effect.
+        self._positions = iter(range(len(runners)))
+
+    async def run(self) -> Any:
+        """Return the deciding outcome, or the failure of all. All runners start immediately."""
+        operator, children, outcomes = self.operator, self.children, self.outcomes
+        async with children:
+            for _ in self.runners:
+                children.start(self._run_next)
+        if operator.unfinished is not None:
+            raise operator.unfinished
+        if self.winner is not None:
+            children.raise_shielded_end()
+            return operator.traced(outcomes[self.winner])
+        await children.raise_bad_end(operator)
+        if len(outcomes) != len(self.runners):
+            raise RuntimeError(
+                f"{len(outcomes)} of {len(self.runners)} racers came back, and none was cancelled: "
+                "children were lost, which is a bug of effectflow or of the event loop"
+            )
+        operator.branches.check_complete()
+        return nodes.joined([outcomes[position] for position in sorted(outcomes)])
+
+    async def _run_next(self) -> None:
+        operator, position = self.operator, next(self._positions)
         if not operator.branches.has_records(position):
             if operator.is_decided:
                 return
-            # An operator around the race may have decided.
+            # An outer operator may have decided.
             await anyio.lowlevel.checkpoint_if_cancelled()
         scope = operator.branch(position)
         try:
-            outcome = await operator.run_branch(runners[position], env, scope)
+            outcome = await operator.run_branch(self.runners[position], self.env, scope)
         except (Exception, Halt) as defect:
-            if winner is not None:
+            if self.winner is not None:
                 log_hidden(defect, "a loser failed after its race was decided")
-            decide(position, failed=True)
-            children.defects.append(defect)
+            self._decide(position, failed=True)
+            self.children.defects.append(defect)
             return
-        outcomes[position] = outcome
-        if not operator.is_decided and decides(outcome):
-            winner = position
-            decide(position, failed=not _is_success(outcome))
+        self.outcomes[position] = outcome
+        if not operator.is_decided and self.decides(outcome):
+            self.winner = position
+            self._decide(position, failed=not _is_success(outcome))
 
-    def decide(position: int, *, failed: bool) -> None:
-        operator.decide(position, failed=failed)
-        children.cancel()
-
-    async with children:
-        for _ in runners:
-            children.start(run_one)
-    if operator.unfinished is not None:
-        raise operator.unfinished
-    if winner is not None:
-        children.raise_shielded_end()
-        return operator.traced(outcomes[winner])
-    await children.raise_bad_end(operator)
-    if len(outcomes) != len(runners):
-        raise RuntimeError(
-            f"{len(outcomes)} of {len(runners)} racers came back, and none was cancelled: children were "
-            "lost, which is a bug of effectflow or of the event loop"
-        )
-    operator.branches.check_complete()
-    return nodes.joined([outcomes[position] for position in sorted(outcomes)])
+    def _decide(self, position: int, *, failed: bool) -> None:
+        self.operator.decide(position, failed=failed)
+        self.children.cancel()

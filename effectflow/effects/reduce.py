@@ -192,7 +192,7 @@ class _Reduction:
             return group.values[0]
         scope = self.groups.branch(group.key)
         if self.decided is not None:
-            # This group led to the recorded decision, which does not cancel it.
+            # The recorded decision does not cancel this group, which led to it.
             scope = scope.copy()
             scope.operators = self.mapping.operator.outer.operators
         work = self.groups.run_branch(self.reduce(group.values), self.env, scope)

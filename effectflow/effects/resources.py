@@ -1,6 +1,6 @@
 """Resources that are acquired, used, and always released.
 
-The idea comes from Haskell's `bracket`. Here, a cancellation never cuts off an acquisition. So at no
+The idea comes from Haskell's `bracket`. Here, a cancellation never interrupts an acquisition. So at no
 moment does a resource exist that nothing will release.
 """
 
@@ -48,7 +48,7 @@ def bracket(
 
     Acquire and release are shielded from cancellation, which takes effect in between. If it arrives
     during the acquisition, the resource is released and the use does not start. Give an acquisition
-    that may hang a timeout of its own: `acquire.timeout(5)`.
+    that may hang its own timeout: `acquire.timeout(5)`.
 
     If both the use and the release fail, the error of the use stands, and the other one is in its trail
     and notes; `traced` returns both as one value. If only the release fails, its error is the failure of
@@ -61,7 +61,7 @@ def bracket(
     does, the release runs. Do not put into a step what each process must acquire again.
 
     On asyncio, acquire and release run in separate tasks. What must be exited by the task that entered
-    it, such as a task group, belongs into one `from_async` with `async with`.
+    it, such as a task group, belongs in one `from_async` with `async with`.
 
     Parameters:
         acquire: yields the resource. If it fails, nothing is released.
@@ -114,7 +114,7 @@ def using(
 
     It is entered and left in the task that uses the resource, as by `async with`. So locks, task groups
     and context variables work. It is left exactly once, however the use ends. Timeouts, lost races and
-    other cancellations by operators do not cut off its exit, which `finalizer_deadline` can limit.
+    other cancellations by operators do not interrupt its exit, which `finalizer_deadline` can limit.
 
     The exit receives the exception with which the use ended, so a transaction is rolled back after a
     failure, too: the error itself, or an `EffectError` around one that is not an exception. It cannot
@@ -248,7 +248,7 @@ def _managed(f: Callable[[Any], Any], use: Callable[[Any], AnyEffect]) -> AnyEff
                 try:
                     hidden = await _leave(manager, passing)
                 except BaseException as ended:
-                    # On asyncio, a scope that is shielded late would pass it on.
+                    # On asyncio, a scope that is shielded late would propagate it.
                     if not (guard.cancel_called and is_cancellation(ended)):
                         raise
             cause: Operator | None = None
@@ -261,7 +261,7 @@ def _managed(f: Callable[[Any], Any], use: Callable[[Any], AnyEffect]) -> AnyEff
                 cause = scope.cause()
             return _end(outcome, raised, hidden, cause)
         finally:
-            # Its traceback has this frame.
+            # Its traceback keeps this frame.
             del raised, hidden, passing
 
     return nodes.Perform(perform, ("using", f))
@@ -297,7 +297,7 @@ async def _leave(manager: Any, raised: BaseException | None) -> Exception | None
     details = (None, None, None) if raised is None else (type(raised), raised, raised.__traceback__)
     try:
         if isinstance(manager, AbstractAsyncContextManager):
-            await cast("AbstractAsyncContextManager[Any]", manager).__aexit__(*details)
+            await manager.__aexit__(*details)
         else:
             manager.__exit__(*details)
     except BaseException as defect:
@@ -326,19 +326,20 @@ def _raised_by(outcome: Any) -> Exception | None:
 def _end(
     outcome: Any, raised: BaseException | None, hidden: Exception | None, cause: Operator | None
 ) -> Any:
-    """Return or raise the end of a use. It stands if leaving its context manager failed as well."""
-    suppressed = None if hidden is None else Suppressed(hidden, is_defect=True)
-    if raised is not None:
-        if suppressed is not None:
-            add_note(raised, str(suppressed))
-            if isinstance(raised, Exception):
-                log_hidden(hidden, "a context manager failed while %r was passing", raised)
-            else:
-                show_suppressed(suppressed, cause)
-        raise raised
-    if suppressed is None:
+    """Return or raise the end of a use. It stands even if leaving the context manager failed."""
+    if hidden is None:
+        if raised is not None:
+            raise raised
         return outcome
+    suppressed = Suppressed(hidden, is_defect=True)
+    if raised is not None:
+        add_note(raised, str(suppressed))
+        if isinstance(raised, Exception):
+            log_hidden(hidden, "a context manager failed while %r was passing", raised)
+        else:
+            show_suppressed(suppressed, cause)
+        raise raised
     if outcome.__class__ is not nodes.Failed:
-        raise cast(Exception, hidden)
+        raise hidden
     log_hidden(hidden, "a context manager failed after the failure %r", outcome.error)
     return outcome.after(suppressed)

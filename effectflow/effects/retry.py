@@ -27,7 +27,7 @@ from effectflow.effects.interpreter import interpret
 from effectflow.effects.scope import Scope
 
 if TYPE_CHECKING:
-    # Imported when a delay is drawn, as many programs never retry.
+    # Imported when a delay is drawn, because many programs never retry.
     from random import Random
 
 E = TypeVar("E")
@@ -95,7 +95,7 @@ class RetryPolicy:
 
     @staticmethod
     def linear(delay: Duration) -> RetryPolicy:
-        """Return a policy with `delay`, then two, three, four times as much."""
+        """Return a policy with `delay`, then twice, three times, four times as much."""
         return RetryPolicy("linear", in_seconds(delay))
 
     @staticmethod
@@ -262,7 +262,7 @@ def retry(
         attempt = 1
 
         def decide() -> tuple[float, float | None, float]:
-            # All is recorded: a resumed run has spent another time up to here, and draws other delays.
+            # Everything is recorded: a resumed run measures other times, and draws other delays.
             delay = policy.in_time(drawn, elapsed)
             return elapsed, delay, clock.now().timestamp() + (delay or 0.0)
 
@@ -289,7 +289,7 @@ def retry(
                 return nodes.Failed(exhausted, outcome.trail)
             # The clock of another machine may have been ahead. Never wait longer because of that.
             await scope.flow.wait_for_retry(scope, until, delay)
-            # Attempts that a resume replays without waiting took time as well.
+            # Attempts that a resume replays without waiting took time, too.
             began = min(began, clock.monotonic() - elapsed - delay)
             attempt += 1
 

@@ -34,10 +34,10 @@ _UNDO = "undo"
 def compensate(
     effect: Effect[Env, E, A], undo: Callable[[A], Effect[Env, object, object]]
 ) -> Effect[Env, E, A]:
-    """Run an effect. If it succeeds, let the saga around it undo it with `undo(value)` when need be.
+    """Run an effect. If it succeeds, the saga around it can later undo it with `undo(value)`.
 
     The innermost `saga` around it remembers the undo, also if parallel operators are in between. Outside
-    of a saga, it ends in a TypeError.
+    a saga, it ends in a TypeError.
 
     The effect is shielded from cancellation, like the acquisition of a `bracket`: what has happened is
     always known to the saga. Give an effect that may hang its own timeout.
@@ -91,7 +91,7 @@ def saga(effect: Effect[Env, E, A]) -> Effect[Env, E, A]:
     undoes its work from then on. Of parallel branches, what ended last is undone first.
 
     In a durable run, a resume finishes the undos. Once one of them has begun a step, the failure of the
-    effect stands. If the run is only stopped from outside, nothing is undone: its resume goes on. If an
+    effect stands. If the run is only stopped from outside, nothing is undone: its resume continues. If an
     undo fails, after the retries of its step, the run ends as failed with `CompensationFailed`, which no
     handler of the body sees; a resume tries that undo again, and continues with the rest.
 
@@ -110,7 +110,7 @@ def saga(effect: Effect[Env, E, A]) -> Effect[Env, E, A]:
         try:
             return await _Saga(operator, effect).run(env)
         finally:
-            # A resume replays the body, which registers the undos, so nothing ends its branches for good.
+            # A resume replays the body to register the undos, so its branches never end for good.
             operator.branches.end(is_complete=False, suppressed=())
 
     return nodes.Perform(perform, ("saga", effect))
@@ -141,11 +141,11 @@ class Undo:
 
     @property
     def name(self) -> str:
-        """What people are told of it."""
+        """The name of the undo in messages."""
         try:
             effect = self.effect()
         except Exception:
-            # It may be the failure of the undo that it cannot be made.
+            # Making the undo may be what failed.
             effect = None
         made = self.f if effect is None else effect
         what = made.definition.name if isinstance(made, nodes.Step) else nodes.shortened(made)
@@ -175,7 +175,7 @@ class _Saga:
                     self.outer.undos += self._in_order()
                 return outcome
             is_cancelled = raised is not None and is_cancellation(raised)
-            # If the body has changed, it may register nothing that an earlier life has begun to undo.
+            # A changed body may no longer register what an earlier life has begun to undo.
             has_undos = self.undos or self.operator.branches.has_records(_UNDO)
             if has_undos and (is_cancelled or raised is None or isinstance(raised, Exception)):
                 return await self._undo_after(outcome, raised, env)
@@ -183,11 +183,11 @@ class _Saga:
                 raise raised
             return outcome
         finally:
-            # Its traceback has this frame.
+            # Its traceback keeps this frame.
             del raised
 
     async def _run_body(self, env: Any) -> Any:
-        """Return the outcome of the body, or raise what it ends with."""
+        """Return the outcome of the body, or raise its defect or cancellation."""
         operator = self.operator
         inside = operator.branch(None).with_undos(self.undos)
         outcome: Any = None
@@ -236,7 +236,7 @@ class _Saga:
         return await anyio.sleep_forever()
 
     async def _undo(self, _env: Any, scope: Scope) -> Sequence[Suppressed]:
-        """Undo what is registered, the last one first. Return what failed, if the run is not durable."""
+        """Run the registered undos, the last one first. Outside durable runs, return their failures."""
         failures: list[Suppressed] = []
         left = self._in_order()
         while left:

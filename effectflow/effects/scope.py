@@ -106,7 +106,7 @@ class Branches(Protocol):
         return seconds
 
     def branch(self, key: object, item: object, *, is_keyed: bool) -> Flow:
-        """Return the flow of a branch. Without a key, `item` tells whether it is the same branch."""
+        """Return the flow of a branch. Without a key, `item` shows whether it is the same branch."""
         return PLAIN
 
     def has_records(self, key: object) -> bool:
@@ -133,7 +133,7 @@ class Branches(Protocol):
         raise AssertionError("nothing is recorded outside of durable runs")
 
     def suppressed(self) -> Sequence[Suppressed]:
-        """Return what finalizers failed with in the branches that an earlier life cancelled and ended."""
+        """Return the errors of finalizers in the branches that an earlier life cancelled and ended."""
         return ()
 
     def check_complete(self) -> None:
@@ -146,7 +146,7 @@ class Branches(Protocol):
         Parameters:
             is_complete: whether their finalizers are complete. If not, nothing is recorded: a resume
                 cancels the branches again.
-            suppressed: what finalizers failed with in the branches that were cancelled.
+            suppressed: the errors of finalizers in the branches that were cancelled.
         """
         return
 
@@ -180,7 +180,7 @@ class Finalization(Protocol):
 
 
 class Flow(Protocol):
-    """One sequential line of a run. The methods here do what they do outside durable runs."""
+    """One sequential line of a run. This class itself is a flow outside durable runs."""
 
     @property
     def path(self) -> str:
@@ -223,7 +223,7 @@ class Flow(Protocol):
     ) -> A:
         """Compute a value once. A resume returns the recorded value.
 
-        `has_failed` tells whether a value means a failure. Such a value stands only once it is settled.
+        `has_failed` returns whether a value means a failure. Such a value stands only once it is settled.
         """
         return compute()
 
@@ -254,7 +254,7 @@ class Flow(Protocol):
         return None
 
     async def finalize(self, work: Coroutine[Any, Any, A]) -> tuple[A | None, BaseException | None]:
-        """Run what finalizes something, shielded from cancellation; see `run_to_the_end`."""
+        """Run a finalizer or its like, shielded from cancellation; see `run_to_the_end`."""
         return await run_to_the_end(work)
 
     async def protect(self, work: Coroutine[Any, Any, A]) -> tuple[A, BaseException | None]:
@@ -336,8 +336,8 @@ class Scope:
         observer: receives the begin and end of named effects; None without an observer.
         finalizer_deadline: the seconds that each finalizer may take; None for no limit.
         context: the context of the run; empty outside runs.
-        is_planned: whether a plan replays it, and runs no asynchronous effects. Nor does it run functions
-            in acquisitions and finalizers.
+        is_planned: whether a plan replays it, and so runs neither asynchronous effects nor functions in
+            acquisitions and finalizers.
         undos: where compensated effects register their undos; None outside of sagas.
     """
 
@@ -427,7 +427,7 @@ class Scope:
         return None
 
     def is_cancelled(self) -> bool:
-        """Return whether the running task is cancelled by a scope, so that its next wait raises that."""
+        """Return whether a scope has cancelled the running task, so that its next wait raises."""
         return self.cancelling_operator() is not None or is_cancelled_by_scope()
 
     def under(self, operator: Operator) -> Scope:
@@ -456,7 +456,7 @@ class Scope:
         scope = self.copy()
         scope.flow = flow
         scope.step = step
-        # A replay skips the step as a whole, and what would be registered in it.
+        # A replay skips the whole step, so undos inside it would not be registered.
         scope.undos = None
         return scope
 

@@ -34,7 +34,7 @@ class UnresolvedName(type):
 
 
 class _Names(dict[str, Any]):
-    """Supplies the names of annotations that no module has: those in classes, and unresolved ones."""
+    """Supplies names in annotations that are not in the module: names of a class, and unresolved ones."""
 
     def __init__(self, modules: Iterable[Mapping[str, Any]], classes: Iterable[type]) -> None:
         self._modules = (*modules, vars(builtins))

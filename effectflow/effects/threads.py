@@ -25,7 +25,7 @@ from effectflow.effects.event_loop import running_backend
 A = TypeVar("A")
 
 _Work: TypeAlias = Callable[[], Callable[[], object]]
-"""Does the work, and returns what reports its result."""
+"""Does the work, and returns a function that reports its result."""
 
 _IDLE_SECONDS = 10.0
 """The seconds without work after which a thread ends."""
@@ -60,7 +60,7 @@ async def _call(f: Callable[[], A]) -> A:
         try:
             result = partial(future.set_result, f())
         except StopIteration as error:
-            # A future does not accept it.
+            # A future does not accept a StopIteration.
             wrapped = RuntimeError("a function that ran in a thread raised StopIteration")
             wrapped.__cause__ = error
             result = partial(future.set_exception, wrapped)
@@ -79,9 +79,9 @@ class _Threads:
         self._idle: deque[SimpleQueue[_Work]] = deque()
 
     def start(self, work: _Work) -> None:
-        """Call `work` in an idle thread or in a new one, and then what it returns."""
+        """Call `work` in an idle thread or in a new one, then call the function that it returns."""
         try:
-            # The newest, so that the others can end.
+            # The newest idle thread, so that the others can end.
             queue = self._idle.pop()
         except IndexError:
             queue = SimpleQueue[_Work]()
@@ -107,7 +107,7 @@ class _Threads:
                 try:
                     self._idle.remove(queue)
                 except ValueError:
-                    # It was taken just now, and work follows.
+                    # This thread was taken just now, and work follows.
                     work = queue.get()
                 else:
                     return

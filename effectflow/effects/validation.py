@@ -177,7 +177,7 @@ class Validation(ABC, Generic[E, A]):
     def from_effect(effect: Effect[Env, E2, B]) -> Effect[Env, Never, Valid[B] | Invalid[E2]]: ...
     @staticmethod
     def from_effect(effect: Effect[Env, Any, Any]) -> Effect[Env, Never, Any]:
-        """Return an effect that yields how another one ends, as `from_result` does, and never fails."""
+        """Return an effect that yields the end of another one as a validation, and never fails."""
         return effect.result().map(Validation.from_result)
 
     @abstractmethod

@@ -286,7 +286,7 @@ def _begin_once(name: str, key: str) -> bool:
     """Return whether this is the first worker that is about to begin a call.
 
     Dask gives a task to another worker when the first one has died, is about to end, or cannot be
-    reached, and the limit of all that is one for the whole cluster. So the scheduler keeps the account.
+    reached, and its limit for that applies to the whole cluster. So the scheduler remembers begun calls.
     """
     client: _Client = get_client()
     return client.run_on_scheduler(_begin_on_scheduler, name=name, key=key)
@@ -407,7 +407,7 @@ class WorkplaceKeeper(SchedulerPlugin):
         self._leaving: asyncio.Task[None] | None = None
 
     def begin(self, key: str) -> bool:
-        """Take note that a call begins. Return False if it began before."""
+        """Note that a call begins. Return False if it began before."""
         if key in self.begun:
             return False
         self.begun.add(key)

@@ -26,7 +26,7 @@ X = TypeVar("X", bound=BaseException)
 _Setter: TypeAlias = Callable[[type, Any], object]
 
 _complete_classes: WeakSet[type] = WeakSet()
-"""Classes that are sent by value, and that this process has in full."""
+"""Classes that are sent by value, and whose complete definition this process has."""
 
 
 def dumps(value: object) -> bytes:
@@ -57,7 +57,7 @@ class _Pickler(_CloudPickler):
 
 
 def _complete(kind: type, setting: tuple[_Setter, Any]) -> None:
-    """Give a class that came by value its members, unless this process has it in full."""
+    """Add the members to a class that came by value, unless this process has the complete class."""
     set_state, state = setting
     if kind not in _complete_classes:
         set_state(kind, state)
@@ -65,7 +65,7 @@ def _complete(kind: type, setting: tuple[_Setter, Any]) -> None:
 
 
 def _reduced_exception(error: BaseException) -> Any:
-    """Return how to rebuild the exception. A class that defines this itself has its way."""
+    """Return how to rebuild the exception. A class that defines this itself takes precedence."""
     kind = type(error)
     if _defines(kind, "__reduce__") or _defines(kind, "__reduce_ex__"):
         return _reduced_by_itself(error)

@@ -20,11 +20,11 @@ from functools import partial
 from typing import Any, Generic, Self, TypeVar, cast, overload
 
 import anyio
-from anyio.abc import ByteReceiveStream, ByteSendStream, Process
+from anyio.abc import ByteReceiveStream, Process
 
 from effectflow.effects import Effect, ExecutorError, ExecutorLost, WorkerLost
 from effectflow.effects.arguments import check_count
-from effectflow.effects.clock import Duration, in_seconds
+from effectflow.effects.clock import Duration, waiting_time
 from effectflow.effects.event_loop import (
     is_cancellation,
     run_to_the_end,
@@ -108,9 +108,7 @@ class ProcessExecutor(Generic[Env]):
         if workers is not None:
             check_count("workers", workers, least=1)
         check_count("attempts", attempts, least=1)
-        seconds = in_seconds(grace)
-        if not seconds >= 0:
-            raise ValueError(f"grace must be at least 0 seconds: {grace=}")
+        seconds = waiting_time("grace", grace)
         self._make_env = checked_factory(make_env)
         self._limit = workers or _cores()
         self._attempts = attempts
@@ -125,7 +123,7 @@ class ProcessExecutor(Generic[Env]):
         cloudpickle sends the function and the item, and the value, error or exception that comes back.
         What cannot be pickled is a defect. A defect of the worker carries its traceback as a note.
         Interruption cancels the item in the worker, and waits at most `grace` seconds for its
-        finalizers. If the item ends all the same, and a step of a durable run with it, that is recorded
+        finalizers. If the item ends anyway, and a step of a durable run with it, that is recorded
         before the interruption takes effect.
 
         The effect fails with WorkerLost if `attempts` processes died under the item, and with
@@ -278,8 +276,11 @@ class WorkerProcess:
     def __init__(self, process: Process, grace: float) -> None:
         self._process = process
         self._grace = grace
-        self._requests = cast(ByteSendStream, process.stdin)
-        self._replies = _FrameStream(cast(ByteReceiveStream, process.stdout))
+        # Both are pipes: see `start`.
+        assert process.stdin is not None
+        assert process.stdout is not None
+        self._requests = process.stdin
+        self._replies = _FrameStream(process.stdout)
         self._owes_reply = False
         self._is_sending = False
 

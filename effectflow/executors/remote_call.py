@@ -28,7 +28,7 @@ from effectflow.executors.pickling import dumps, loads
 class _Call:
     """A call of `function(item)`.
 
-    Of the caller's scope it has what makes sense in another process: the step, for `step_info()` and
+    From the caller's scope it takes what makes sense in another process: the step, for `step_info()` and
     `current_step()`, the context of the run, for `run_context()`, and the deadline of finalizers. Clock,
     listeners and journal stay behind.
     """
@@ -131,7 +131,7 @@ def read_reply(data: bytes) -> Any:
 
 
 def checked_factory(make_env: Callable[[], Any] | None) -> Callable[[], Any]:
-    """Return the factory that an executor was given, or one of None. Raise TypeError if it is neither."""
+    """Return the given factory, or one that makes None. Raise TypeError for anything else."""
     if make_env is None:
         return _no_environment
     if not callable(make_env):
@@ -174,7 +174,7 @@ async def opened_environment(make_env: bytes) -> AsyncGenerator[Any]:
 
 
 class _NoExit:
-    """Makes a defect of any exception that would end the worker, which serves other items too.
+    """Turns an exception that would end the worker into a defect, because the worker serves other items.
 
     Only a cancellation that comes from outside the block passes. This is a class because
     `contextmanager` assigns to the traceback of the exception, which may be frozen.
@@ -194,7 +194,7 @@ class _NoExit:
     ) -> None:
         if leaving is None or isinstance(leaving, Exception):
             return
-        # A cancellation that the item raises by itself is a defect as well.
+        # A cancellation that the item itself raises is also a defect.
         if not (_has_cancellation(leaving) and anyio.current_effective_deadline() == -math.inf):
             raise RuntimeError(f"{self._who} raised {leaving!r}") from leaving
 

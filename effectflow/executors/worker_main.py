@@ -138,7 +138,7 @@ class _Inbox:
             self._changed.set()
 
     def end(self) -> None:
-        """Take the end of the requests: cancel the call in progress."""
+        """Note that no more requests follow: cancel the call in progress."""
         self._is_over = True
         self._cancel()
         self._changed.set()

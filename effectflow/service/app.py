@@ -103,7 +103,7 @@ class App(Generic[Env]):
         self.workflows: Mapping[str, AnyWorkflow] = MappingProxyType(_by_name(workflows))
         self.environment = environment
         self.checkpoints = checkpoints
-        self.schedules = tuple(schedules)
+        self.schedules: tuple[Schedule[Any], ...] = tuple(schedules)
         _check_schedules(self.schedules, self.workflows, checkpoints)
 
     @asynccontextmanager
@@ -167,6 +167,6 @@ def _check_schedules(
             )
     if schedules and not checkpoints.preserve:
         raise ValueError(
-            "schedules need Checkpoints(preserve=True): the run of a tick tells other workers that the "
+            "schedules need Checkpoints(preserve=True): the run of a tick shows other workers that the "
             "tick was started"
         )

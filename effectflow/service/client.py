@@ -26,7 +26,7 @@ from effectflow.checkpoint.changes import watching
 from effectflow.checkpoint.entries import Entry, Published, Signalled
 from effectflow.checkpoint.journal_reader import run_not_found
 from effectflow.checkpoint.mailbox import seal_message
-from effectflow.checkpoint.store import CANCEL, has_result
+from effectflow.checkpoint.store import CANCEL, has_result, store_errors
 from effectflow.effects.arguments import check_text, check_type
 from effectflow.effects.clock import Clock, Duration, SystemClock, in_seconds
 from effectflow.effects.scope import Scope
@@ -34,7 +34,7 @@ from effectflow.service.journal_tail import JournalTail, newest_entry
 from effectflow.service.signal import Signal
 from effectflow.workflows import Workflow
 from effectflow.workflows.driver import new_run_id
-from effectflow.workflows.lookup import Place, decode_as, look, store_errors
+from effectflow.workflows.lookup import Place, decode_as, look
 from effectflow.workflows.submission import submit_run
 
 E = TypeVar("E")
@@ -159,7 +159,7 @@ class Client:
         """Return the runs that match, newest first."""
         check_type(query, RunQuery, "find takes a RunQuery, such as RunQuery(workflow='order')")
         async with self.checkpoints.store as store:
-            with store_errors(self.checkpoints, ""):
+            with store_errors(store):
                 return await store.find(query)
 
     def _place(self, workflow: Workflow[Any, Any, Any, Any]) -> Place:
@@ -347,7 +347,7 @@ async def send_value(
     body = seal_message(checkpoints, run_id, signal.topic, key, tree)
     async with checkpoints.store as store:
         try:
-            with store_errors(checkpoints, run_id):
+            with store_errors(checkpoints.store, run_id):
                 await store.send(run_id, signal.topic, key=key, body=body)
         except RunEnded:
             if idempotency_key is None or not await _has_received(
@@ -359,7 +359,7 @@ async def send_value(
 async def request_cancel(checkpoints: Checkpoints, run_id: str) -> None:
     """Ask for the cancellation of a run. The errors are those of `Handle.cancel`."""
     async with checkpoints.store as store:
-        with store_errors(checkpoints, run_id):
+        with store_errors(checkpoints.store, run_id):
             await store.send(run_id, CANCEL, key=CANCEL)
 
 

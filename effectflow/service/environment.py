@@ -95,7 +95,7 @@ def needs_of(workflow: AnyWorkflow) -> tuple[frozenset[str], str]:
 def missing_in(environment: object, workflow: AnyWorkflow) -> str:
     """Return what a workflow declares to need and an environment lacks, as text; or ""."""
     if hasattr(type(environment), "__getattr__"):
-        # Only asking tells what it has, and that may do anything.
+        # Only asking for an attribute shows whether it exists, and that may run any code.
         return ""
     names, declared = needs_of(workflow)
     missing = [name for name in sorted(names) if not _has(environment, name)]
@@ -114,7 +114,7 @@ def _class_of(annotation: object) -> type | None:
     """Return the class or protocol that an annotation names; None for Any, a type variable or a union."""
     meant = meaning_of(annotation) or annotation
     kind = get_origin(meant) or meant
-    return cast("type[Any]", kind) if isinstance(kind, type) else None
+    return kind if isinstance(kind, type) else None
 
 
 def _members(kind: type) -> set[str]:

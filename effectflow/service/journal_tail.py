@@ -7,7 +7,7 @@ from collections.abc import Callable
 from effectflow.checkpoint import Checkpoints, Entry
 from effectflow.checkpoint.integrity import first_digest
 from effectflow.checkpoint.journal_reader import read_end, read_journal
-from effectflow.workflows.lookup import store_errors
+from effectflow.checkpoint.store import store_errors
 
 _ENTRIES = 32
 
@@ -24,7 +24,7 @@ class JournalTail:
     async def read_new(self) -> list[Entry]:
         """Return the entries that were appended since the last call."""
         store, seal = self._checkpoints.store, self._checkpoints.seal
-        with store_errors(self._checkpoints, self._run_id):
+        with store_errors(self._checkpoints.store, self._run_id):
             records = await store.read(self._run_id, after=self._length)
         entries: list[Entry] = []
         for record in records:
@@ -39,7 +39,7 @@ async def newest_entry(
 ) -> Entry | None:
     """Return the newest entry of a run that is wanted, or None. Read backwards from the end."""
     store, seal = checkpoints.store, checkpoints.seal
-    with store_errors(checkpoints, run_id):
+    with store_errors(checkpoints.store, run_id):
         info = await store.info(run_id)
         if info is None:
             return None

@@ -21,6 +21,7 @@ from effectflow.checkpoint import (
     StoreUnavailable,
 )
 from effectflow.effects.arguments import check_text, check_type
+from effectflow.effects.errors import needs
 from effectflow.effects.event_loop import strays_as_errors
 from effectflow.service.outage import Outage
 from effectflow.workflows import Workflow
@@ -46,7 +47,7 @@ _AT_MOST = 30.0
 _PAGE = 100
 
 _SHIFT = timedelta(hours=2)
-"""More than any time zone shifts its clocks by."""
+"""More than the shift of the clocks in any time zone."""
 
 
 @dataclass(frozen=True)
@@ -166,12 +167,8 @@ class Schedule(Generic[Input]):
 
 
 def _cronsim() -> tuple[type[CronSim], type[Exception]]:
-    try:
+    with needs("service"):
         from cronsim import CronSim, CronSimError
-    except ModuleNotFoundError as missing:
-        raise ModuleNotFoundError(
-            "schedules need the package cronsim: pip install 'effectflow[service]'", name="cronsim"
-        ) from missing
     return CronSim, CronSimError
 
 

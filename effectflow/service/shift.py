@@ -34,7 +34,7 @@ _SECONDS_BETWEEN_LOOKS = 0.5
 """The death of a process changes nothing in the store, but its runs should continue within a second."""
 
 _SECONDS_AFTER_NOTHING = 0.01
-"""After a look that found nothing, all changes within this time are one reason to look again."""
+"""After a look that found nothing, all changes within this time cause a single further look."""
 
 _MOST_AT_ONCE = 32
 """The runs to claim in one request, so that other workers get theirs."""

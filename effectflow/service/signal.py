@@ -34,7 +34,7 @@ class Signal(Generic[T]):
     `handle.send(approval, value)` elsewhere.
 
     Attributes:
-        name: the name of the signal. A run tells its signals apart by their names.
+        name: the name of the signal. A run distinguishes its signals by their names.
         type: the type of the values.
 
     Example:

@@ -11,7 +11,7 @@ import anyio
 
 from effectflow.checkpoint.store import Limit
 from effectflow.effects.arguments import check_count, check_type
-from effectflow.effects.clock import Clock, Duration, SystemClock, in_seconds
+from effectflow.effects.clock import Clock, Duration, SystemClock, waiting_time
 from effectflow.effects.event_loop import is_cancellation, shielded
 from effectflow.service.app import App
 from effectflow.service.client import Client
@@ -100,12 +100,12 @@ class Worker(Generic[Env]):
         self._terms = Terms(
             concurrency=concurrency,
             limits=dict(limits or {}),
-            grace=_waiting_time("grace", grace),
-            suspend_after=_waiting_time("suspend_after", suspend_after),
+            grace=waiting_time("grace", grace),
+            suspend_after=waiting_time("suspend_after", suspend_after),
             max_crashes=max_crashes,
             clock=clock or SystemClock(),
         )
-        self.client = Client(app.checkpoints, clock=self._terms.clock)
+        self.client: Client = Client(app.checkpoints, clock=self._terms.clock)
         self._serving: AbstractAsyncContextManager[None] | None = None
         self._shift: Shift | None = None
 
@@ -160,11 +160,3 @@ class Worker(Generic[Env]):
                 await shielded(shift.end())
         if raised is not None:
             raise raised
-
-
-def _waiting_time(name: str, given: Duration) -> float:
-    """Return how long to wait, in seconds. Raise ValueError for less than no time."""
-    seconds = in_seconds(given)
-    if not seconds >= 0:
-        raise ValueError(f"{name} must be 0 seconds or more, not {given!r}")
-    return seconds

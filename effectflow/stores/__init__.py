@@ -1,6 +1,6 @@
 """The stores that keep runs. All of them pass the same tests.
 
-Those that need a driver are imported when they are first used.
+Stores that need a driver are imported on first use.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ _GROUP = "effectflow.stores"
 
 def _from_entry_point(scheme: str, shown: str) -> Callable[[str], CheckpointStore]:
     """Return what an installed package registered for a scheme. `shown` is the URL in an error."""
-    # Imported late, because most programs never need it and importing it takes 10 ms.
+    # Imported late: it takes 10 ms, and most programs never need it.
     from importlib.metadata import entry_points
 
     for point in entry_points(group=_GROUP, name=scheme):

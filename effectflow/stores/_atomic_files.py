@@ -74,7 +74,7 @@ def make_folder(folder: Path) -> None:
     if not folder.is_dir():
         make_folder(folder.parent)
         folder.mkdir(exist_ok=True)
-    # Even if it exists: its creator may have been stopped before this.
+    # Even if the folder exists: its creator may have stopped before it synced.
     sync_folder(folder.parent)
 
 

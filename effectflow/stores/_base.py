@@ -63,14 +63,14 @@ class ReentrantStore:
 
     @abstractmethod
     async def _open(self) -> None:
-        """Acquire what the store works with. If this raises or is cancelled, `_close` follows.
+        """Acquire the resources of the store. If this raises or is cancelled, `_close` follows.
 
-        An event loop that was closed may have left behind what an earlier call acquired.
+        Resources of an earlier call may be left, if its event loop was closed.
         """
 
     @abstractmethod
     async def _close(self) -> None:
-        """Release what `_open` acquired, which may be only a part. Never cancelled."""
+        """Release what `_open` acquired, even if that is only a part. Never cancelled."""
 
     async def __aenter__(self) -> Self:
         transition = self._lock_of_transitions()
@@ -129,7 +129,7 @@ class ReentrantStore:
         return self._transition
 
     def _leave_closed_loop(self) -> None:
-        """Count the store as closed if the event loop that opened it was closed without leaving it."""
+        """Treat the store as closed if the event loop that opened it was closed without leaving it."""
         home = self._home
         if home is not None and home.process == os.getpid() and _is_closed(home.call_soon):
             self._users, self._home, self._transition = 0, None, None
@@ -208,7 +208,7 @@ def check_kept(lease: Lease, length: int, *, after: int) -> None:
             f"a run keeps at least one record, so it cannot be truncated after {after}"
         )
     if length < after:
-        raise LeaseLost(lease.run_id, f"its journal has {length} entries, and not {after}")
+        raise LeaseLost(lease.run_id, f"its journal has only {length} entries, not {after}")
 
 
 def first_summary(summary: RunSummary | None) -> RunSummary:
@@ -240,7 +240,7 @@ def summary_fields(summary: RunSummary) -> dict[str, Any]:
 
 
 def run_info(run_id: str, *columns: Any) -> RunInfo:
-    """Return one line about a run, from what databases keep of it.
+    """Return one line about a run, from its columns in a database.
 
     `columns` are the fields of the summary, the time and the number of the newest record, and the owner
     (empty or None without a lease), fence and both expiries of the lease.
@@ -278,7 +278,7 @@ def page(found: Iterable[RunInfo], query: RunQuery) -> list[RunInfo]:
 
 
 def sql_conditions(query: RunQuery, mark: str, run_id: str) -> tuple[str, list[object]]:
-    """Return the condition of a query in SQL, and its parameters, which `mark` stands for.
+    """Return the condition of a query in SQL, with `mark` as placeholder, and its parameters.
 
     `run_id` is the column of the id, sorted by code points. `newest` is the newest entry of a run.
     Whether a live owner holds the run is left to `matches`.

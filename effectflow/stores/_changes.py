@@ -69,7 +69,7 @@ class Watcher(Changes):
             if self._is_waking:
                 return
             self._is_waking = True
-        # Raised by a loop that was closed meanwhile, in which nothing waits any more.
+        # The loop was closed meanwhile, so nothing waits in it.
         with suppress(RuntimeError):
             self._call_soon(self._wake)
 

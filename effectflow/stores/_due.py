@@ -23,7 +23,7 @@ def woken(topic: str, summary: RunSummary, *, now: float) -> RunSummary:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What limits are compared with.
+    """The use of workflows with limits.
 
     Attributes:
         held: how many runs of each workflow with a limit are held by live owners.
@@ -45,7 +45,7 @@ class Usage:
         if limit.per_second is not None and is_pending:
             count, window = limit.window
             times = self.starts.get(workflow, ())
-            # Later ones are from before the clock was set back.
+            # Later starts come from a time before the clock was set back.
             most = min(most, count - sum(self.now - window < time <= self.now for time in times))
         return max(most, 0)
 
@@ -83,7 +83,7 @@ def choose_due(candidates: Iterable[RunInfo], due: DueRuns, usage: Usage) -> lis
 
 
 def in_order(info: RunInfo) -> tuple[int, float]:
-    """Return what sorts runs that are due: a higher priority first, then what has been due for longer."""
+    """Return the sort key of a due run: a higher priority first, then what has been due for longer."""
     assert info.summary.due_at is not None
     return -info.summary.priority, info.summary.due_at
 

@@ -113,14 +113,14 @@ class FileStore(ReentrantStore, CheckpointStore):
         renew_timeout: Duration = 5.0,
     ) -> None:
         super().__init__()
-        self.directory = Path(directory)
+        self.directory: Path = Path(directory)
         self._lock_timeout = in_seconds(lock_timeout)
         self._renew_timeout = in_seconds(renew_timeout)
         self._sessions = self.directory / "sessions"
         self._notices = self.directory / "notices"
         self._changes = ChangesFile(self.directory / "changes")
         self._folders = RunFolders(self.directory, self._remove_abandoned)
-        # Of the runs that this store drives, so that each append knows what the last one has saved.
+        # The folders of the runs that this store drives: each append knows what the last one saved.
         self._driven: dict[str, RunFolder] = {}
 
     def __repr__(self) -> str:
@@ -236,7 +236,7 @@ class FileStore(ReentrantStore, CheckpointStore):
                 heard=mailbox.newest,
             )
             if saved.status.has_ended:
-                # Nothing reads it any more, and the save is done.
+                # The save is done, and nothing reads the mailbox any more.
                 with suppress(OSError):
                     folder.remove_mailbox()
             if release:
@@ -371,10 +371,10 @@ class FileStore(ReentrantStore, CheckpointStore):
             return {}
 
     def _settle(self, owed: OwedNotice) -> None:
-        """Tell a parent that a run has ended, if it has. If that fails, the next look does it."""
+        """Notify the parent of a run that has ended. If that fails, the next look repeats it."""
 
         def is_needed(folder: RunFolder) -> bool:
-            # Under the lock of the run, so nothing is about to write its end.
+            # Under the lock of the run, so no driver is writing its end.
             state = folder.state_if_readable()
             return state is None or notifies_parent(state.summary)
 
@@ -384,15 +384,15 @@ class FileStore(ReentrantStore, CheckpointStore):
             owed.settle()
         except (CheckpointError, OSError) as error:
             logger.warning(
-                "the end of run %r was saved, and its parent %r does not know it yet (%s): the next "
-                "worker that looks for due runs tells it",
+                "the end of run %r was saved, but its parent %r was not notified (%s): the next worker "
+                "that looks for due runs notifies it",
                 owed.run_id,
                 owed.parent,
                 error,
             )
 
     def _notify(self, parent: str, run_id: str) -> None:
-        """Tell the parent of a run to look at it, and the parents within which that is nested."""
+        """Notify the parent of a run, and the runs that the parent is nested in."""
         chain: dict[str, str] = {}
         while parent not in chain:
             state = self._folder(parent).state()

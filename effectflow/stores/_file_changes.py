@@ -1,4 +1,4 @@
-"""Tell the watchers of a folder, in this process and in others, which runs changed.
+"""Notify the watchers of a folder, in this process and in others, of changed runs.
 
 Each change is a line of the file `changes`. A watcher reads what was added, many times a second. The file
 is emptied when it is large, and then any run may have changed.

@@ -36,10 +36,10 @@ class RunState:
     """The content of `checkpoint.json`.
 
     `records` are the newest; `first` is the sequence number of the first of them, and earlier ones are
-    in `entries`. `fence` is that of the lease under which this was saved, and `is_released` tells
-    whether the same save released it. `taken` are the messages that were taken and that `mailbox.json`
-    may have all the same. `heard` is the newest message that it had: later ones may have woken the run.
-    `damage` says what is wrong with `checkpoint.json` and what was read instead.
+    in `entries`. `fence` is the fence of the lease under which this was saved, and `is_released` says
+    whether the same save released the lease. `taken` are the messages that were taken, which
+    `mailbox.json` may still have. `heard` is the newest message that it had: later ones may have woken
+    the run. `damage` says how `checkpoint.json` is damaged and what was read instead.
     """
 
     run_id: str
@@ -65,7 +65,7 @@ class RunState:
 
 @dataclass(frozen=True, slots=True)
 class _Head:
-    """What `checkpoint.json` has besides the summary and the records. As in `RunState`."""
+    """The rest of `checkpoint.json`, without the summary and the records. As in `RunState`."""
 
     updated_at: float
     first: int
@@ -137,7 +137,7 @@ def decode_lease(data: bytes, run_id: str) -> Lease:
     """Return a lease. Raise as `decode_state` does."""
     try:
         match content := content_of(data, run_id):
-            # Not by the schema of the class: a lease may last longer than calendars do.
+            # Not by the schema of the class: a lease may end after the last date of calendars.
             case {
                 "owner": str(owner),
                 "fence": int(fence),
@@ -168,7 +168,7 @@ def decode_records(data: bytes, first: int) -> list[Record]:
 def readable_records(data: bytes, first: int = 1) -> list[Record]:
     """Return the records before the damage in a file of `entries`, or in `checkpoint.json`.
 
-    `first` is the sequence number of the first one, unless the file tells it.
+    `first` is the sequence number of the first one, unless the file says otherwise.
     """
     text = data.decode(errors="replace")
     if head := _HEAD.search(text):
@@ -193,7 +193,7 @@ def row_of(record: Record) -> Row:
     payload, separator, seal = record.body.rpartition(b"\n")
     try:
         entry = orjson.loads(payload)
-        # Nested as in `checkpoint.json`, since orjson limits the depth that it writes.
+        # Nested as in `checkpoint.json`, because orjson limits the depth that it writes.
         if separator and isinstance(entry, dict) and orjson.dumps([[[entry]]])[3:-3] == payload:
             return {"at": record.written_at, "entry": entry, "seal": seal.decode("ascii")}
     except (orjson.JSONDecodeError, orjson.JSONEncodeError, UnicodeDecodeError):
@@ -236,7 +236,7 @@ def _time(seconds: Any) -> float:
 
 def check_run_id(content: dict[str, Any], run_id: str) -> None:
     """Raise RunConflict if the content of a file belongs to another run."""
-    # Two runs may share a file, since some file systems ignore the case of letters.
+    # Two runs may share a file, because some file systems ignore the case of letters.
     other = content["run_id"]
     if other != run_id:
         raise RunConflict(

@@ -64,7 +64,7 @@ class Mailbox:
         return frozenset(message.number for message in self.messages)
 
     def wake(self, summary: RunSummary, *, heard: int) -> RunSummary:
-        """Return a summary as the messages after number `heard`, which it does not know, make it."""
+        """Return a summary that includes the effect of the messages after number `heard`."""
         for message in self.messages:
             if message.number > heard:
                 summary = woken(message.topic, summary, now=message.sent_at)
@@ -126,13 +126,13 @@ class OwedNotice:
     parent: str
 
     def settle(self) -> None:
-        """Forget the notice, since it was sent or is not needed."""
+        """Forget the notice, because it was sent or is not needed."""
         with suppress(OSError):
             self.path.unlink(missing_ok=True)
 
 
 def owe(folder: Path, run_id: str, parent: str, *, fence: int, length: int) -> OwedNotice:
-    """Note durably that the parent is to be told of an append to a run. Raise OSError."""
+    """Note durably that the parent must be notified of an append to a run. Raise OSError."""
     make_folder(folder)
     name = hashlib.sha256(run_id.encode()).hexdigest()[:32]
     path = folder / f"{name}-{fence}-{length}.json"

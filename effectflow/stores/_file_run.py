@@ -64,10 +64,10 @@ from effectflow.stores._file_mailbox import Mailbox, decode_mailbox, encode_mail
 logger = logging.getLogger(__name__)
 
 Mark: TypeAlias = tuple[int, int, int]
-"""What changes whenever a file is replaced: its inode, time and size."""
+"""A mark that changes whenever a file is replaced: its inode, time and size."""
 
 _LOCKS = 1024
-"""Several runs may share a lock. Few runs that are written to at the same moment do."""
+"""The number of locks. Runs that share one and are written at the same time are rare."""
 
 _ENTRIES_PER_FILE = 100
 _BYTES_PER_FILE = 1024 * 1024
@@ -146,7 +146,7 @@ class RunFolder:
     def lease(self, state: RunState | None) -> Lease:
         """Return the newest lease, given the state of the run. Its owner is empty if it is free.
 
-        It is free if its file is missing or damaged. The checkpoint then tells its fence.
+        It is free if its file is missing or damaged. The fence then comes from the checkpoint.
         """
         fence = 0 if state is None else state.fence
         free = Lease(self.run_id, "", fence, 0.0)
@@ -180,8 +180,8 @@ class RunFolder:
     def note_release(self, lease: Lease) -> None:
         """Write that the last save has released the lease, in case its checkpoint gets damaged.
 
-        An older copy does not tell, and the run would be held until the lease expires. If this fails or a
-        power loss undoes it, nothing else is lost.
+        An older copy does not say so, and the run would be held until the lease expires. If this fails or
+        a power loss undoes it, nothing else is lost.
         """
         with suppress(OSError):
             data = encode_lease(replace(lease, owner=""))
@@ -189,17 +189,17 @@ class RunFolder:
 
     def is_claimed_only(self, state: RunState | None) -> bool:
         """Return whether nothing was ever appended, given the state of the run."""
-        # The folder alone does not tell: it is empty at first, and copying programs may omit it.
+        # An existing folder is no proof: it is empty at first, and copying programs may omit it.
         return state is None and not (self._checkpoint.exists() or (self.path / "entries").exists())
 
     # The journal as it is read.
 
     def mark(self) -> Mark | None:
-        """Return what changes with every save, or None if `checkpoint.json` is missing."""
+        """Return a mark that changes with every save, or None if `checkpoint.json` is missing."""
         return _mark_of(self._checkpoint)
 
     def marks(self) -> tuple[Mark | None, Mark | None]:
-        """Return what changes with every save, and what changes with every message."""
+        """Return a mark that changes with every save, and one that changes with every message."""
         return _mark_of(self._checkpoint), _mark_of(self._mailbox)
 
     def state(self) -> RunState | None:
@@ -220,7 +220,7 @@ class RunFolder:
             return self._restored(str(damage))
 
     def state_if_readable(self) -> RunState | None:
-        """Return the state of the run, or None also if it cannot be read."""
+        """Return the state of the run; None if it does not exist or cannot be read."""
         with suppress(CorruptCheckpoint):
             return self.state()
         return None
@@ -260,7 +260,7 @@ class RunFolder:
     # The mailbox.
 
     def mailbox(self, state: RunState) -> Mailbox:
-        """Return the mailbox, given a state of the run that was read before. Some may be taken.
+        """Return the mailbox, given an earlier state of the run. Some of its messages may be taken.
 
         Raise CorruptCheckpoint if the file is damaged.
         """
@@ -387,7 +387,7 @@ class RunFolder:
     def create(self, summary: RunSummary) -> RunState:
         """Create the folders of a new run, and return its state."""
         self._make_folders()
-        # Left by a removal that was interrupted.
+        # An interrupted removal left it.
         self.remove_mailbox()
         sync_folder(self.path)
         sync_folder(self.path.parent)
@@ -466,7 +466,7 @@ class RunFolder:
         self._make_folders()
         self._keep_replaced(is_damaged=True)
         write_whole(self._checkpoint, encode_state(saved, [*map(row_of, newest)]))
-        # If this is interrupted, the next claim does it.
+        # If this is interrupted, the next claim completes it.
         self.tidy(saved)
 
     def _first_to_rewrite(self, after: int) -> int:
@@ -545,7 +545,7 @@ class RunFolder:
 
 
 def _mark_of(path: Path) -> Mark | None:
-    """Return what changes whenever a file is replaced, or None if it is missing."""
+    """Return a mark that changes whenever the file is replaced, or None if it is missing."""
     try:
         status = os.stat(path)
     except FileNotFoundError:

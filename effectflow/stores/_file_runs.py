@@ -19,7 +19,7 @@ from effectflow.stores._file_format import RunState
 from effectflow.stores._file_run import Mark, RunFolder, run_id_of
 
 _Marks: TypeAlias = tuple[Mark | None, Mark | None]
-"""Those of the checkpoint and the mailbox of a run."""
+"""The marks of the checkpoint and the mailbox of a run."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -155,7 +155,7 @@ class MemoryStore(CheckpointStore):
         return True
 
     def _notify(self, parent: str, run_id: str, now: float) -> None:
-        """Tell the parent of a run to look at it, and the parents within which that is nested."""
+        """Notify the parent of a run, and the runs that the parent is nested in."""
         while (run := self._runs.get(parent)) is not None and not run.summary.status.has_ended:
             self._put(parent, NOTICE, run_id, b"", now)
             self._announcements.announce(parent)
@@ -278,7 +278,7 @@ class _Lane(NamedTuple):
 
 
 class _Place(NamedTuple):
-    """Where a run is in its lane: `order` tells runs apart that are due at the same time."""
+    """Where a run is in its lane. `order` sorts runs that are due at the same time."""
 
     due_at: float
     order: int

@@ -64,7 +64,7 @@ A = TypeVar("A")
 _ROWS_PER_READ = 200
 
 _CLOSING_SECONDS = 1.0
-"""How long closing waits for a server that does not answer what no caller waits for."""
+"""How long closing waits for answers of the server that no caller waits for."""
 
 _LOCK_SECONDS = 0.1
 """How long a request that waits for a lock keeps a connection from the others."""
@@ -288,7 +288,7 @@ class PostgresStore(ServerStore):
                 await shielded(self._in_asyncio(listener.end))
 
     def _announce(self, run_ids: Sequence[str]) -> None:
-        """Tell that these runs changed, in asyncio."""
+        """Announce these runs to other processes, in asyncio."""
         for run_id in run_ids:
             self._announcements.announce(run_id)
         if run_ids:
@@ -322,10 +322,10 @@ class PostgresStore(ServerStore):
         found: list[RunInfo] = []
         created_at, run_id, has_more = math.inf, "", True
         while has_more and len(found) < wanted:
-            # From the last run on, and not by its position, since runs come and go in between.
+            # From the last run on, not by its position, because runs come and go in between.
             behind = (created_at, created_at, run_id)
             rows = await self._query(statement, (*parameters, *behind, _ROWS_PER_READ))
-            # SQL cannot tell whether an owner lives, so the paging is done here.
+            # SQL cannot check whether an owner is alive, so the paging happens here.
             for row in rows:
                 created_at, run_id, now = row[_CREATED_AT], row[_RUN_ID], row[_NOW]
                 found += [info for info in readable([row], info_of) if query.matches(info, now)]
@@ -395,7 +395,7 @@ class PostgresStore(ServerStore):
 
         await self._do(truncate)
 
-    # How it talks to the server.
+    # Requests to the server.
 
     def _explained(self, error: Exception) -> str:
         return explained(error)
@@ -415,7 +415,7 @@ class PostgresStore(ServerStore):
 
         async def attempt() -> A:
             connection = await self._pool.getconn()
-            # Not in the caller's task: to cancel it would cost the connection.
+            # Not in the caller's task: a cancellation there would cost the connection.
             request = asyncio.create_task(self._work_with(connection, work))
             self._requests.add(request)
             request.add_done_callback(self._forget)

@@ -1,8 +1,8 @@
-"""Tells other processes which runs of a PostgresStore changed, and hears it from them.
+"""Exchange notices between processes about which runs of a PostgresStore changed.
 
 NOTIFY within the transaction of an append would make all commits of the database wait for each other,
 because a commit that notifies holds a lock on the whole server. So the changes that were committed are
-gathered, and told later, on a separate connection. They are hints, which a crash may lose.
+gathered, and announced later, on a separate connection. They are hints, which a crash may lose.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from effectflow.stores._changes import Announcements
 from effectflow.stores._postgres_connection import Connection
 
 _ANY = "*"
-"""The payload that says that any run may have changed."""
+"""The payload that means that any run may have changed."""
 
 _LONGEST_PAYLOAD = 7999
-"""In bytes. The server refuses longer ones."""
+"""The length of a payload in bytes. The server refuses longer ones."""
 
 _PAUSE_SECONDS = 0.02
-"""How long changes are gathered after some were told."""
+"""How long changes are gathered after an announcement."""
 
 _CLOSING_SECONDS = 1.0
 _SECONDS_BETWEEN_TESTS = 30.0
@@ -43,7 +43,7 @@ def channel_of(schema: str) -> str:
 
 
 class Notifier:
-    """Tells other processes which runs changed. Connects when there is something to tell.
+    """Notifies other processes of changed runs. Connects when there is something to announce.
 
     Attributes:
         backend: the number of the process that serves its connection, which names the sender of a notice.
@@ -59,14 +59,14 @@ class Notifier:
         self._task: asyncio.Task[None] | None = None
 
     def tell(self, run_ids: Iterable[str]) -> None:
-        """Tell that these runs changed, soon."""
+        """Announce these runs soon."""
         self._changed.update(run_ids)
         self._has_changed.set()
         if self._task is None:
             self._task = asyncio.create_task(self._work())
 
     async def close(self) -> None:
-        """Tell what has changed, unless the server does not answer, and close the connection."""
+        """Announce the last changes, unless the server does not answer, and close the connection."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
@@ -91,7 +91,7 @@ class Notifier:
     async def _send(self) -> None:
         if not self._changed:
             return
-        # What changes again meanwhile is told again.
+        # A run that changes again meanwhile is announced again.
         changed, self._changed = self._changed, set[str]()
         self._has_changed.clear()
         try:
@@ -107,13 +107,13 @@ class Notifier:
         if self._connection is None or self._connection.closed:
             self._connection = await self._connect()
             self.backend = self._connection.info.backend_pid
-            # Nothing that must survive: no commit of runs waits for the disk because of a notice.
+            # A notice need not survive: no commit of runs waits for the disk because of it.
             await self._connection.execute("SET synchronous_commit = off")
         await self._connection.execute("SELECT pg_notify(%s, %s)", (self._channel, payload))
 
 
 class Listener:
-    """Announces the changes that other processes tell, while it is in use.
+    """Announces the changes that other processes report, while it is in use.
 
     Parameters:
         is_own: whether a notice comes from this store, by the number of its backend.
@@ -135,7 +135,7 @@ class Listener:
         self._task: asyncio.Task[None] | None = None
 
     async def begin(self) -> None:
-        """Listen for one user more. Return once that works, or the server cannot be reached for now."""
+        """Add a user. Return once notices arrive, or if the server cannot be reached for now."""
         self._users += 1
         if self._task is None:
             self._has_tried.clear()
@@ -143,13 +143,13 @@ class Listener:
         await self._has_tried.wait()
 
     async def end(self) -> None:
-        """Listen for one user less."""
+        """Remove a user."""
         self._users -= 1
         if not self._users:
             await self.close()
 
     async def close(self) -> None:
-        """Do not listen any more."""
+        """Stop listening."""
         if self._task is not None:
             task, self._task = self._task, None
             task.cancel()
@@ -182,7 +182,7 @@ class Listener:
             async for notice in connection.notifies(timeout=_SECONDS_BETWEEN_TESTS):
                 if not self._is_own(notice.pid):
                     self._announce(notice.payload)
-            # A connection that is lost without a word never raises by itself.
+            # A connection that is lost silently never raises by itself.
             async with asyncio.timeout(_TEST_SECONDS):
                 await connection.execute("SELECT 1")
 
@@ -193,7 +193,7 @@ class Listener:
         try:
             run_ids = cast("list[str]", json.loads(payload))
         except ValueError:
-            # Of another program.
+            # The notice of another program.
             return
         for run_id in run_ids:
             self._announcements.announce(run_id)

@@ -1,4 +1,4 @@
-"""How a PostgresStore talks to its server: connection strings, statements, and what errors mean."""
+"""The connection of a PostgresStore to its server: connection strings, statements, and errors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ESCAPED_FIELDS = ("workflow", "version", "waits_for", "blocked", "parent")
 
 
 def key_of(run_id: str) -> bytes:
-    """Return what a run is found by. An index entry has a limited length."""
+    """Return the key of a run in indexes, whose entries have a limited length."""
     return hashlib.sha256(run_id.encode()).digest()
 
 
@@ -94,7 +94,7 @@ def set_timeout(what: Literal["statement", "lock"], seconds: float) -> sql.Compo
 
 
 def fields_of(run_id: str, summary: RunSummary) -> dict[str, Any]:
-    """Return what the server's function `summarize` needs."""
+    """Return the arguments of the server's function `summarize`."""
     fields = summary_fields(summary)
     escapes = {name: escaped(fields[name]) for name in ESCAPED_FIELDS}
     parent_key = "\\x" + key_of(summary.parent).hex()

@@ -1,7 +1,7 @@
-"""Finds and claims the runs of a PostgresStore that are due.
+"""Find and claim the runs of a PostgresStore that are due.
 
 The server finds them by an index in which those that are due come first, however many wait. It cannot
-tell whether the owner of a lease lives, so the client names the leases of dead owners.
+check whether the owner of a lease is alive, so the client names the leases of dead owners.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class DueClaims:
         self._rows = queries.rows
         self._due = due
         self._workflows = [escaped(name) for name in sorted(due.workflows)]
-        # Locked in this order by all, so that they cannot deadlock.
+        # All claims lock in this order, so that they cannot deadlock.
         self._limited = [escaped(name) for name in sorted(due.limits)]
         self._may_have_claimed = False
         self._free_fences: list[int] = []

@@ -75,7 +75,7 @@ class Renewals:
             self._connection = None
 
     def close(self) -> None:
-        """Close the connection. A renewal that is under way does it at its end."""
+        """Close the connection, after the renewal that is in progress, if any."""
         self._is_closed = True
         if self._using.acquire(blocking=False):
             try:

@@ -1,4 +1,4 @@
-"""Sends the appends of a PostgresStore: all on one connection, and those that queue up together."""
+"""Send the appends of a PostgresStore on one connection. Appends that queue up are sent together."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ _BYTES_PER_BATCH = 16 * 1024 * 1024
 the connection."""
 
 _CLOSING_SECONDS = 1.0
-"""How long closing waits for a server that does not answer what no caller waits for."""
+"""How long closing waits for answers of the server that no caller waits for."""
 
 LOCK_DELAYS = RetryPolicy.exponential(0.01).with_max_delay(0.25).with_full_jitter()
-"""When to look again whether another program has unlocked a run."""
+"""The seconds after which to check again whether another program has unlocked a run."""
 
 
 @dataclass(slots=True, eq=False)
@@ -45,7 +45,7 @@ class Append:
     Attributes:
         is_unknown: whether it was sent without an answer, so that it may have been written.
         locked_until: when to give up, if another program has locked the run.
-        told: the runs that were told of its end.
+        told: the runs that were notified of its end.
         answer: resolved with why the server refused it, or None once it is written.
     """
 
@@ -90,7 +90,7 @@ class Append:
         return json.dumps(change) if change else None
 
     def changed(self) -> list[str]:
-        """Return the runs that watchers want to know of, once it is written."""
+        """Return the runs to announce to watchers once it is written."""
         return [] if self.summary is None else [self.lease.run_id, *self.told]
 
     def end(self, refusal: str | None) -> None:
@@ -201,7 +201,7 @@ class Writer:
                 for append in batch:
                     await self._deliver([append])
                 return
-            # Also a defect: without this, their callers would wait forever.
+            # Even for a defect: without this, their callers would wait forever.
             for append in batch:
                 append.fail(error)
 
@@ -231,7 +231,7 @@ class Writer:
             else:
                 self._end(append, refusal)
         for append, refusal in doubtful:
-            # An earlier request may have written it, and may have been under way until now.
+            # An earlier request may have written it, and may have been in progress until now.
             self._end(append, None if await self._is_written(connection, append) else refusal)
 
     def _end(self, append: Append, refusal: str | None) -> None:
@@ -259,7 +259,7 @@ class Writer:
     async def _send(
         self, connection: Connection, todo: Sequence[Append]
     ) -> list[tuple[str | None, Sequence[str] | None]]:
-        """Return, for each append, why it was refused, or None and which runs were told of its end."""
+        """Return, for each append, why it was refused, or None and the runs notified of its end."""
         if len(todo) == 1:
             return await self._queries.rows(connection, _APPEND, todo[0].row())
         *columns, bodies = map(list, zip(*(append.row() for append in todo), strict=True))

@@ -276,7 +276,7 @@ class RedisStore(ServerStore):
             await self._place_all(answer[0])
 
     async def _place_all(self, server: bytes) -> None:
-        """Make the sorted sets of due and held runs anew, after the start of this server."""
+        """Rebuild the sorted sets of due and held runs after a restart of the server."""
         keys: list[bytes] = await self._ask(lambda: self._client.hkeys(self._index))
         for start in range(0, len(keys), _FIELDS_PER_COMMAND):
             await self._run(PLACE, None, *keys[start : start + _FIELDS_PER_COMMAND])
@@ -356,7 +356,7 @@ class RedisStore(ServerStore):
         requests = 0
 
         async def request(*arguments: Any) -> tuple[bool, list[Any]]:
-            """Return whether the run was there, and its lease if that is in the way."""
+            """Return whether the run existed, and its lease if that prevents the request."""
 
             async def evaluate() -> Any:
                 nonlocal requests
@@ -364,7 +364,7 @@ class RedisStore(ServerStore):
                 return await self._evaluate(scripts.DELETE, run_id, (born or "", *arguments))
 
             state, *held = await self._ask(evaluate)
-            # If the answer to an earlier request was lost, that has deleted it.
+            # An earlier request deleted it, and its answer was lost.
             return state == b"deleted" or requests > 1, held
 
         async def ask(free: int) -> bool | Held:
@@ -398,7 +398,7 @@ class RedisStore(ServerStore):
         for start in range(0, len(left) + 1, _FIELDS_PER_COMMAND):
             await self._run(scripts.SWEEP, run_id, *left[start : start + _FIELDS_PER_COMMAND])
 
-    # How it talks to the server.
+    # Requests to the server.
 
     async def _ask(self, request: Callable[[], Awaitable[A]]) -> A:
         async def ask() -> A:

@@ -1,4 +1,4 @@
-"""Reads what a Redis server has of a run, as the scripts of a RedisStore write it."""
+"""Read what the scripts of a RedisStore have written about a run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from effectflow.stores._servers import Held
 
 
 def record_of(number: int, entry: bytes) -> Record | None:
-    """Return an entry as it is kept in the server; None if its time cannot be read."""
+    """Return the record of an entry; None if its time cannot be read."""
     at, _, body = entry.partition(b" ")
     try:
         return Record(number, float(at), body)

@@ -1,4 +1,4 @@
-"""Hears which runs of a RedisStore change: the scripts that change them publish that."""
+"""Subscribe to the changes of runs in a RedisStore, which its scripts publish."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Subscriber:
         return subscription
 
     async def follow(self, subscription: Any, watcher: Watcher, persist: Persist) -> None:
-        """Let the watcher notice what changes, until this is cancelled. Subscribe anew if needed."""
+        """Pass changes to the watcher until this is cancelled. Subscribe again if needed."""
         while True:
             try:
                 await self._relay(subscription, watcher)
@@ -63,7 +63,7 @@ class Subscriber:
                 await asyncio.sleep(1)
 
     async def _relay(self, subscription: Any, watcher: Watcher) -> None:
-        """Let the watcher notice what a subscription receives. Raise if the server does not answer."""
+        """Pass what a subscription receives to the watcher. Raise if the server does not answer."""
         is_silent = False
         while True:
             message = await subscription.get_message(timeout=self._timeout)

@@ -1,4 +1,4 @@
-"""How a RedisStore connects to its server: URLs, what the server keeps, and what errors mean."""
+"""The connection of a RedisStore to its server: URLs, durability, and errors."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def checked(url: str) -> str:
 
 
 async def durability_of(client: Any) -> str:
-    """Return what survives, as far as the server tells."""
+    """Return what survives a failure, as far as the server shows its configuration."""
     info = await client.info("persistence")
     if not info.get("aof_enabled"):
         return "memory"

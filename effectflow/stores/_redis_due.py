@@ -1,4 +1,4 @@
-"""Finds and claims the runs of a RedisStore that are due.
+"""Find and claim the runs of a RedisStore that are due.
 
 Those that are due at some time are in sorted sets, one for each workflow, priority, and whether they are
 pending. So a claim reads only those that are due, however many wait. The script cannot know which
@@ -19,11 +19,11 @@ from effectflow.stores._redis_scripts import RUN
 
 @dataclass(frozen=True, slots=True)
 class Freed:
-    """What the server cannot know of leases.
+    """What the server cannot know about leases.
 
     Attributes:
         leases: the keys of runs, and the fences of their leases, that have expired.
-        processes: those that have ended.
+        processes: the processes that have ended.
     """
 
     leases: Sequence[tuple[str, str]] = ()

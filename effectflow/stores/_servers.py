@@ -80,13 +80,13 @@ class ServerStore(ReentrantStore, CheckpointStore):
         """Return when the renewed lease expires, or why it is no longer current."""
 
     def _explained(self, error: Exception) -> str:
-        """Return why the server refused a request, and what to do if that is known."""
+        """Return why the server refused a request, and what to do, if known."""
         return str(error)
 
     # Opening and closing.
 
     async def _open(self) -> None:
-        # What an event loop that was closed has left there cannot be closed in another one.
+        # Connections that a closed event loop has left cannot be closed in another one.
         self._opened = AsyncExitStack()
         if running_backend() != "asyncio":
             self._thread = _AsyncioThread()
@@ -180,7 +180,7 @@ class ServerStore(ReentrantStore, CheckpointStore):
     async def _in_background(
         self, f: Callable[[], Coroutine[object, object, None]]
     ) -> AsyncGenerator[None]:
-        """Let `f()` run in asyncio while the context is open. Then cancel it, and wait for its end."""
+        """Run `f()` in asyncio while the context is open. Then cancel it, and wait for its end."""
 
         async def start() -> asyncio.Task[None]:
             return asyncio.create_task(f())
@@ -211,7 +211,7 @@ class _AsyncioThread:
         self._thread.start()
 
     def start(self, f: Callable[[], Awaitable[A]]) -> Future[A]:
-        """Call `f()` in the thread, and return its future. To cancel that cancels the call."""
+        """Call `f()` in the thread, and return its future. Cancelling the future cancels the call."""
 
         async def call() -> A:
             return await f()
@@ -238,10 +238,11 @@ class _AsyncioThread:
 
 
 async def take_over(ask: Callable[[int], Awaitable[A | Held]]) -> A:
-    """Return the answer to `ask`, and ask again if the lease in its way is not held any more.
+    """Return the answer to `ask`, and ask again if the lease that prevents it is no longer held.
 
-    A server cannot tell whether the process of an owner lives, and its clock may be set. `ask` receives
-    the fence of such a lease, which the server then ignores, or at first a number that no claim has.
+    A server cannot check whether the process of an owner is alive, and its clock may be set. `ask`
+    receives the fence of such a lease, which the server then ignores, or at first a number that no claim
+    has.
     Raise RunBusy if a live owner holds the run.
     """
     free = _NO_FENCE

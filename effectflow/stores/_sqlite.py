@@ -112,7 +112,7 @@ class SqliteStore(ReentrantStore, CheckpointStore):
                 "':memory:' is not a file, and each connection would have its own database. "
                 "Use MemoryStore(), or the URL memory:"
             )
-        self.path = Path(path)
+        self.path: Path = Path(path)
         self._durability = durability
         self._lock_timeout = in_seconds(lock_timeout)
         self._renew_timeout = in_seconds(renew_timeout)
@@ -131,7 +131,7 @@ class SqliteStore(ReentrantStore, CheckpointStore):
         self._reading = CapacityLimiter(1)
 
         def open_both() -> None:
-            # Those of an event loop that was closed before it could close them.
+            # Left by an event loop that was closed before it could close them.
             self._opened.close()
             self._reader = self._connect()
             self._files = DatabaseFiles(self.path)
@@ -314,7 +314,7 @@ class SqliteStore(ReentrantStore, CheckpointStore):
             sql = f"{INFO} WHERE {conditions} ORDER BY created_at DESC, runs.run_id"
             now = time.time()
             with closing(database.execute(sql, parameters)) as cursor:
-                # SQL cannot tell whether an owner lives, so the paging is done here.
+                # SQL cannot check whether an owner is alive, so the paging happens here.
                 infos = readable(cursor, lambda row: run_info(*row))
                 found = (info for info in infos if query.matches(info, now))
                 return page(found, query)
@@ -474,7 +474,7 @@ def _after_summary(
     seen: int | None,
     now: float,
 ) -> list[str]:
-    """Do what a new summary of a run entails in mailboxes. Return the ids of the runs that were told."""
+    """Update mailboxes after a new summary of a run. Return the ids of the notified runs."""
     if summary.status.has_ended:
         mailbox.clear(database, number)
     elif seen is not None and mailbox.has_newer(database, number, seen):

@@ -36,7 +36,7 @@ _LOG_LIMIT = 4 * 1024 * 1024
 """The size in bytes from which the write-ahead log is emptied."""
 
 _LOG_PAGES = 256
-"""Pages in the write-ahead log before SQLite begins it anew, a quarter of SQLite's default. Syncing a
+"""Pages in the write-ahead log before SQLite begins it again, a quarter of SQLite's default. Syncing a
 file costs twice as much while it grows, so the log should reach its full length soon."""
 
 _LOOK_SECONDS = 0.06
@@ -209,8 +209,8 @@ def _create(connection: sqlite3.Connection) -> None:
 class DatabaseFiles:
     """The files of an open database: where they are, and which ones they were when it was opened.
 
-    SQLite goes on with a file that was deleted, moved or replaced, and what it commits then is lost or
-    somewhere else. Without its log, commits survive neither a crash nor the next opening.
+    SQLite keeps using a file that was deleted, moved or replaced, and what it commits then is lost or
+    ends up somewhere else. Without its log, commits survive neither a crash nor the next opening.
     """
 
     def __init__(self, path: Path) -> None:
@@ -241,7 +241,7 @@ class DatabaseFiles:
             found = os.stat(name)
         except OSError:
             return None
-        # The log is emptied now and then, but a database never is.
+        # The log is emptied from time to time, but a database never is.
         if not found.st_size and name is self._database:
             return None
         return found.st_dev, found.st_ino
@@ -261,7 +261,7 @@ class _BlockedThread:
 
 @dataclass(slots=True, eq=False)
 class _Request:
-    """Work for the next transaction, and how to tell its caller that it is done."""
+    """Work for the next transaction, and how to wake its caller when it is done."""
 
     run_id: str
     perform: Callable[[sqlite3.Connection], Any]
@@ -376,7 +376,7 @@ class SqliteWriter:
             is_unknown = is_unknown or (is_committing and _may_be_in_log(error))
             if len(requests) > 1 and _is_of_a_request(error):
                 middle = len(requests) // 2
-                # If the log has what failed, it does until the next commit overwrites it.
+                # A failed commit may stay in the log until the next commit overwrites it.
                 self._perform(requests[:middle], is_unknown=is_unknown)
                 self._perform(requests[middle:], is_unknown=is_unknown)
                 return
@@ -435,12 +435,12 @@ class SqliteWriter:
         return self._queue.get()
 
     def _look(self, connection: sqlite3.Connection) -> None:
-        """Announce it if others have committed since the last look.
+        """Announce commits of others since the last look.
 
         Only the writing connection can distinguish its own commits from those of others.
         """
         self._looked_at = time.monotonic()
-        # If it fails, the requests of the store say so.
+        # A lasting failure shows in the requests of the store.
         with suppress(sqlite3.Error):
             [others] = connection.execute("PRAGMA data_version").fetchone()
             before, self._others = self._others, others
@@ -488,7 +488,7 @@ def _wake(requests: list[_Request]) -> None:
     for request in requests:
         by_loop.setdefault(request.done.call_soon, []).append(request)
     for call_soon, waiting in by_loop.items():
-        # Raised by a loop that was closed meanwhile, in which nothing waits any more.
+        # The loop was closed meanwhile, so nothing waits in it.
         with suppress(RuntimeError):
             call_soon(_set_done, waiting)
 
@@ -510,7 +510,7 @@ def _may_be_in_log(error: Exception) -> bool:
 def _is_of_a_request(error: Exception) -> bool:
     """Return whether a transaction may have failed because of one of its requests.
 
-    If a sync has failed, the disk may have lost what it was to write, and another sync would not tell.
+    After a failed sync, the disk may have lost data, and another sync would not report that.
     """
     if isinstance(error, StoreUnavailable):
         return False

@@ -1,4 +1,4 @@
-"""Finds and claims the runs of an SQLite database that are due.
+"""Find and claim the runs of an SQLite database that are due.
 
 An index has the runs that are due at some time, in lanes: those of one workflow with the same status and
 priority. In each lane those that are due come first, so nothing else is read, however many runs wait for
@@ -109,7 +109,7 @@ def _lanes(database: sqlite3.Connection, workflow: str) -> Iterator[_Lane]:
         if found is None:
             return
         lane = _Lane(workflow, *found)
-        # Others are of a newer version, or damaged: `damaged_runs` lists them.
+        # Other rows come from a newer version, or are damaged: `damaged_runs` lists them.
         if lane.status in _STATUSES:
             yield lane
 

@@ -36,9 +36,9 @@ def put(
 
 
 def notify(database: sqlite3.Connection, parent: str, run_id: str, now: float) -> list[str]:
-    """Tell the parent of a run to look at it, and the parents within which that is nested.
+    """Notify the parent of a run, and the runs that the parent is nested in.
 
-    Return the ids of the runs that were told.
+    Return the ids of the notified runs.
     """
     told: list[str] = []
     while (found := receiver(database, parent)) is not None:

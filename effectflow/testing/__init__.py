@@ -47,7 +47,7 @@ __all__ = [
 ]
 
 _MODULES = {"RecordingObserver": "doubles", "TestClock": "doubles", "crash_everywhere": "crash"}
-"""Where a name is from; from `faulty_store` if it is not here."""
+"""The modules of names; the others are in `faulty_store`."""
 
 
 if not TYPE_CHECKING:  # a type checker would take every name for one of this package

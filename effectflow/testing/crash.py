@@ -128,7 +128,7 @@ async def crash_points_at(whole: FaultyStore, at: Iterable[StepAppend]) -> list[
 async def _ending(
     workflow: Workflow[Env, E, Input, Out], input: Input, env: Env, store: FaultyStore
 ) -> dict[str, object]:
-    """Run the last life of the process. Return what is compared."""
+    """Run the last life of the process. Return the parts to compare."""
     result = await _live(workflow, input, env)
     return _shown(result, await read_checkpoint(store, _RUN, store.seal))
 

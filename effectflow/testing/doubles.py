@@ -25,7 +25,7 @@ E = TypeVar("E")
 A = TypeVar("A")
 
 _ROUNDS = 50
-"""The most turns of the event loop that a task may take until it waits again."""
+"""The most rounds of the event loop that a task may take until it waits again."""
 
 _FEW = 64
 """The cancelled timers that may stay in the queue, in addition to as many as there are live ones."""
@@ -41,9 +41,9 @@ class TestClock:
     use the clock, such as threads and sockets.
 
     Parameters:
-        start: the time at which it starts, with a time zone. A store has a clock of its own, by which
-            messages arrive. By default this one is ahead of that, so that they have arrived already for a
-            worker on this clock.
+        start: the time at which it starts, with a time zone. A store has its own clock, by which
+            messages arrive. By default this clock is ahead of it, so that for a worker on this clock
+            messages have always arrived.
 
     Example:
         >>> import anyio
@@ -122,7 +122,7 @@ class TestClock:
         while True:
             await _come_to_rest()
             if self._next_due() is None:
-                # It waits for something else than this clock, which takes real time.
+                # A task waits for something other than this clock, which takes real time.
                 await anyio.sleep(0.001)
             else:
                 self._jump()
@@ -154,13 +154,13 @@ class TestClock:
 
 
 async def _come_to_rest() -> None:
-    """Let the other tasks run until all of them wait, for at most `_ROUNDS` turns of the event loop."""
+    """Let the other tasks run until all of them wait, for at most `_ROUNDS` rounds of the loop."""
     if running_backend() == "trio":
         await _come_to_rest_on_trio()
         return
     import asyncio
 
-    # Other implementations of the loop may not tell what is ready to run.
+    # Other implementations of the loop may not show which callbacks are ready to run.
     ready: Sized | None = getattr(asyncio.get_running_loop(), "_ready", None)
     for _ in range(_ROUNDS):
         await anyio.lowlevel.checkpoint()
@@ -178,8 +178,8 @@ async def _come_to_rest_on_trio() -> None:
         for _ in range(_ROUNDS):
             before = steps.taken
             await anyio.lowlevel.checkpoint()
-            # The step of this task is one. Trio runs the tasks of a turn in any order, so after one quiet
-            # turn a task may be left that another one woke before.
+            # This task itself takes one step. Trio runs the tasks of a round in any order, so after one
+            # quiet round a task may be left that another one woke before.
             quiet = quiet + 1 if steps.taken == before + 1 else 0
             if quiet == 2:
                 return

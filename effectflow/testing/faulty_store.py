@@ -80,7 +80,7 @@ class StepAppend:
 
     Attributes:
         step: the path of the step; or, without a `run_id`, also its name, for the first step that has it.
-        part: the beginning, or the end of an attempt, be it a success or a failure.
+        part: the beginning of an attempt, or its end, in success or failure.
         run_id: the run that the step belongs to; None for any run in the store.
     """
 
@@ -137,7 +137,7 @@ class SaveFails:
     """An append fails with SaveFailed: the `append`-th one (from 1), or that `before` or `after` a step.
 
     It has written nothing; or, with `is_durable`, everything, as if the response of a server was lost.
-    With another `operation`, that is what fails, and `append` counts its calls.
+    With another `operation`, that one fails, and `append` counts its calls.
     """
 
     append: int | StepAppend
@@ -188,7 +188,7 @@ class CrashPoint:
     """The process dies at an append, chosen as in SaveFails, just before or just after it became durable.
 
     With another `operation`, it dies at that one, and `append` counts its calls. From then on every call
-    raises `Crashed`. The leases of the process are free at once, as those of any dead process.
+    raises `Crashed`. The leases of the process are free at once, like those of any dead process.
     """
 
     append: int | StepAppend
@@ -219,8 +219,7 @@ class Call:
 class FaultyStore(ForwardingStore):
     """Forwards every call to another store, except for the given faults.
 
-    Its changes are those of the other store: a task in the background watches them, also for lives to
-    come.
+    It announces the changes of the other store: a background task watches them, also for later lives.
 
     Parameters:
         store: the other store; it is entered and left with this one.
@@ -475,7 +474,7 @@ def _is_at_step(fault: Fault, saved: Sequence[StepAppend]) -> bool:
 
 
 def _mute_dead_tasks() -> None:
-    """Silence asyncio about tasks that end in `Crashed` and that nothing awaits any more.
+    """Silence asyncio about tasks that end in `Crashed` and that nobody awaits any more.
 
     A process that has died does not report its tasks either.
     """

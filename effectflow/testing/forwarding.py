@@ -29,7 +29,7 @@ __all__ = ["ForwardingStore"]
 
 
 class ForwardingStore:
-    """Forwards every call to another store. Override the calls that should differ.
+    """Forwards every call to another store. Override the methods that should differ.
 
     Parameters:
         store: the other store. Entering and leaving are forwarded too, so if that store is already

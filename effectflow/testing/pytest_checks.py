@@ -34,20 +34,20 @@ from effectflow.workflows.workflow import Workflow
 
 _LIBRARY = dirname(effectflow.__file__) + sep
 _MOST_OBJECTS = 10_000
-"""How many objects are searched for effects."""
+"""The number of objects that one search for effects visits at most."""
 
 _SEARCHED = (tuple, list, dict, set, frozenset, partial, CellType, MethodType, Effect, StepCall)
 _WITHOUT_PARTS = frozenset(
     {type, NoneType, bool, int, float, str, bytes, CodeType, StepDefinition, ValueOptions}
 )
-"""Kinds of most of what is met in a search: it is left out early."""
+"""The most common classes in a search, which is skipped for them."""
 
 
 class _Watch(ABC):
     """Replaces functions of the library, and restores them on exit.
 
-    What drives runs is imported and replaced with the first step or run of the test.
-    A test may run tests itself: then only the watch of the inner test takes note.
+    The modules that drive runs are imported and patched at the first step or run of the test.
+    A test may run tests itself: then only the watch of the inner test is active.
     """
 
     active: ClassVar[_Watch | None] = None
@@ -69,7 +69,7 @@ class _Watch(ABC):
         type(self).active = self._outer
 
     def begin(self) -> None:
-        """Replace what only tests with steps or runs need."""
+        """Replace the functions that only tests with steps or runs need."""
         if not self._has_steps:
             self._has_steps = True
             self.replace_functions()
@@ -113,11 +113,11 @@ _Encode: TypeAlias = Callable[[ValueOptions], tuple[str, str]]
 class ChangedArguments(_Watch):
     """Finds steps and nested runs that change their arguments, by digests before and after each attempt.
 
-    A resume that finds one completed does not run it, so what it changed in an argument is seen only by
-    the life that ran it. A test with one life does not notice.
+    A resume does not run a completed step, so only the life that ran it sees what it changed in an
+    argument. A test with one life does not notice.
 
     Attributes:
-        found: what changed, as messages.
+        found: a message for each change.
     """
 
     def __init__(self) -> None:
@@ -186,7 +186,7 @@ class ChangedArguments(_Watch):
             encode = partial(encode_arguments, {"input": input}, path=workflow.name)
 
             async def comparing(env: Any, scope: Any) -> Any:
-                # The input of an outer run is recorded: every life begins with the same.
+                # The input of an outer run is recorded, so every life begins with the same input.
                 is_nested = scope.flow is not PLAIN
                 name = f"nested run {workflow.name!r}"
                 if is_nested:
@@ -242,7 +242,7 @@ class CreatedEffect:
 
 
 class _Performing:
-    """The function of a `Perform` node. A call uses the effects that the node is made of."""
+    """The function of a `Perform` node. A call marks the effects in the node as used."""
 
     def __init__(
         self, f: Callable[..., Any], parts: Iterable[CreatedEffect], watch: UnusedEffects
@@ -256,15 +256,15 @@ class _Performing:
         return self.f(env, scope)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # An effect that travels to another process leaves this behind.
+        # An effect that is sent to another process leaves this behind.
         return nodes.itself, (self.f,)
 
 
 class UnusedEffects(_Watch):
     """Finds effects of steps and workflows that a test creates and never runs.
 
-    Such an effect is a bug like a coroutine that is never awaited. It is found when it is garbage: what
-    is still referenced at the end of the test, by a list of a fixture or a module, may run later.
+    Such an effect is a bug, like a coroutine that is never awaited. It is found when it becomes garbage:
+    an effect that a fixture or a module still refers to at the end of the test may run later.
 
     An effect is used once it is run, or is part of one that is run. To avoid false alarms, an effect
     also counts as used once
@@ -313,7 +313,7 @@ class UnusedEffects(_Watch):
         for node in _WITH_FUNCTIONS:
             self.before(node, "__init__", lambda args, _: self._use(args[2:]))
         for name in ("map", "and_then"):
-            # They make their nodes without `__init__`.
+            # These create their nodes without `__init__`.
             self.before(Effect, name, lambda args, _: self._use(args[1:]))
         for node in _WITHOUT_SOURCE:
             self.before(node, "__init__", lambda args, more: self._use((args[1:], more)))
@@ -383,7 +383,7 @@ class UnusedEffects(_Watch):
             self.mark_used(self._parts_of(whole))
 
     def _parts_of(self, whole: object) -> list[CreatedEffect]:
-        """Return the effects that are not used yet and are part of something."""
+        """Return the effects inside an object that are not used yet."""
         found: list[CreatedEffect] = []
         pending, is_searched = self._pending, self._is_searched
         left = [whole] if pending else []
@@ -429,7 +429,7 @@ _WITH_FUNCTIONS = (
     nodes.Local,
     nodes.Bracket,
 )
-"""Nodes that run their source first. So that counts as used only when it is run."""
+"""Nodes that run their source first, so the source counts as used only when it is run."""
 
 _WITHOUT_SOURCE = (
     nodes.Pure,

@@ -167,7 +167,7 @@ def _crash_everywhere(item: pytest.Item, nextitem: pytest.Item | None) -> list[p
     test = _Repeated(item)
     reports = test.run(FaultyStore(MemoryStore()))
     points = iter(item.stash.get(_POINTS, ()))
-    while all(map(_is_well, reports)) and (point := next(points, None)):
+    while all(map(_is_as_expected, reports)) and (point := next(points, None)):
         reports = test.run(FaultyStore(MemoryStore(), [point]))
     for report in reports:
         report.duration = test.seconds if report.when == "call" else 0.0
@@ -175,7 +175,7 @@ def _crash_everywhere(item: pytest.Item, nextitem: pytest.Item | None) -> list[p
     return reports if end.passed else [*reports[:-1], end]
 
 
-def _is_well(report: pytest.TestReport) -> bool:
+def _is_as_expected(report: pytest.TestReport) -> bool:
     # A test that is expected to fail may well do so after a crash.
     return report.passed or str(report.longrepr).startswith("[XPASS(strict)]")
 
@@ -280,7 +280,7 @@ def _crashed(
     calls = len(store.calls)
     begun = {call.run_id for call in store.calls if call.operation == "append"}
     result = yield
-    # A run that has resumed does not look at its complete nested runs again.
+    # A resumed run does not look at its complete nested runs again.
     forgotten = begun - store.completed - {call.run_id for call in store.calls[calls:]}
     if forgotten:
         pytest.fail(

@@ -85,7 +85,7 @@ class InvalidDefinition(Copyable, ValueError):
     """The definition of a workflow has problems. `problems` lists all of them."""
 
     def __init__(self, subject: str, problems: Iterable[str]) -> None:
-        self.problems = tuple(problems)
+        self.problems: tuple[str, ...] = tuple(problems)
         lines = "".join(f"\n- {problem}" for problem in self.problems)
         super().__init__(f"{subject} cannot be built:{lines}")
 

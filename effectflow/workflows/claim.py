@@ -25,7 +25,15 @@ from effectflow.checkpoint.journal_writer import JournalWriter
 from effectflow.checkpoint.lease import Lease, Owner, claim_or_release, end_claim
 from effectflow.checkpoint.replay import Recording
 from effectflow.checkpoint.run import Run
-from effectflow.checkpoint.store import KeepsHistory, RunInfo, RunStatus, RunSummary, Taken, at_once
+from effectflow.checkpoint.store import (
+    KeepsHistory,
+    RunInfo,
+    RunStatus,
+    RunSummary,
+    Taken,
+    at_once,
+    store_errors,
+)
 from effectflow.effects.clock import in_seconds
 from effectflow.workflows.lookup import (
     Found,
@@ -34,7 +42,6 @@ from effectflow.workflows.lookup import (
     context_of,
     look,
     output_of,
-    store_errors,
 )
 
 logger = logging.getLogger(__name__)
@@ -55,7 +62,7 @@ class _Overlap:
 
 
 _overlaps: WeakValueDictionary[tuple[int, str], _Overlap] = WeakValueDictionary()
-"""By the identity of the store and the id of the run."""
+"""The overlapping starts, by the identity of the store and the id of the run."""
 
 
 class Claim:
@@ -119,17 +126,17 @@ class Claim:
         return None if self._info is None else self._info.summary
 
     async def block(self, reason: str, *, seconds: float) -> bool:
-        """Release a run that a worker has taken, and keep with it why this program cannot continue it.
+        """Release a run that this program cannot continue, and record the reason.
 
-        Its status stays as it is in the store. It is due again after these seconds. Return False if the
-        store refused that.
+        The stored status does not change. Workers may take the run again after `seconds`. Return False
+        if the store refused that.
         """
         assert self._info is not None
         writer = None if self._run is None else self._run.writer
         lease, length, summary = self.lease, self._info.length, self._info.summary
         if writer is not None:
             lease, length = writer.lease, writer.durable_length
-            # Not the one that it could not save, which may say that the run has ended.
+            # Not the summary that could not be saved, which may say that the run has ended.
             summary = writer.durable_summary or summary
         due_at = self.place.scope.clock.now().timestamp() + seconds
         summary = replace(summary, blocked=reason, due_at=due_at)
@@ -144,7 +151,7 @@ class Claim:
 
     async def _claim(self, owner: Owner) -> Lease:
         seconds = in_seconds(self._checkpoints.lease_seconds)
-        with store_errors(self._checkpoints, self._run_id):
+        with store_errors(self._checkpoints.store, self._run_id):
             return await self._checkpoints.store.claim(
                 self._run_id, owner=str(owner), seconds=seconds
             )
@@ -232,7 +239,7 @@ class Claim:
         """Raise CorruptCheckpoint if entries are missing at the end of the journal."""
         info = self._info
         if info is None:
-            with store_errors(self._checkpoints, self._run_id):
+            with store_errors(self._checkpoints.store, self._run_id):
                 info = await self._checkpoints.store.info(self._run_id)
         if info is not None:
             check_against(info, known)

@@ -181,9 +181,7 @@ async def start_run(
         return await _drive(claim, run, input, is_new=True)
 
 
-async def resume_run(
-    place: Place, *, run_id: str, force: bool, reopening: Reopening | None = None
-) -> Any:
+async def resume_run(place: Place, *, run_id: str, force: bool, reopening: Reopening | None) -> Any:
     """Return the output or `Failed` of a resumed run."""
     claim = Claim(place, run_id)
     info = await look(place, run_id)

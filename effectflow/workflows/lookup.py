@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -17,7 +16,6 @@ from effectflow.checkpoint.errors import (
     CorruptCheckpoint,
     NotSerializable,
     RunConflict,
-    StoreUnavailable,
 )
 from effectflow.checkpoint.failures import read_failure
 from effectflow.checkpoint.flow import DurableFlow
@@ -29,7 +27,7 @@ from effectflow.checkpoint.journal_reader import (
 from effectflow.checkpoint.observers import CheckpointLoaded, tell
 from effectflow.checkpoint.replay import Recording, read_recording
 from effectflow.checkpoint.run import Around
-from effectflow.checkpoint.store import RunInfo, RunStatus
+from effectflow.checkpoint.store import RunInfo, RunStatus, store_errors
 from effectflow.checkpoint.values import (
     NO_TYPES,
     KnownTypes,
@@ -49,7 +47,7 @@ from effectflow.effects.scope import Scope
 from effectflow.workflows.workflow import Blueprint
 
 _OWN_ERRORS = KnownTypes.of(CheckpointError).errors
-"""With which a run fails that cannot be continued."""
+"""The errors with which a run fails that cannot be continued."""
 
 _ENTRIES_AT_THE_END = 8
 """The entries to read of a complete run. The newest step is usually among them."""
@@ -158,10 +156,10 @@ def check_run_id(run_id: str) -> None:
 async def look(place: Place, run_id: str) -> RunInfo | None:
     """Return one line about a run of this workflow; None if there is none."""
     check_run_id(run_id)
-    with store_errors(place.checkpoints, run_id):
+    with store_errors(place.checkpoints.store, run_id):
         info = await place.checkpoints.store.info(run_id)
     if info is not None and info.summary.workflow != place.blueprint.definition.name:
-        # It tells whose run it is.
+        # Its journal decides whose run it is: `find` raises RunConflict, which names the workflow.
         await find(place, run_id)
     return info
 
@@ -196,7 +194,7 @@ async def _last_entry(place: Place, info: RunInfo) -> Finished | None:
         return None
     count = _ENTRIES_AT_THE_END
     while True:
-        with store_errors(checkpoints, run_id):
+        with store_errors(checkpoints.store, run_id):
             entries = await read_end(
                 checkpoints.store, run_id, checkpoints.seal, length=info.length, count=count
             )
@@ -218,7 +216,7 @@ async def _last_entry(place: Place, info: RunInfo) -> Finished | None:
 async def find(place: Place, run_id: str) -> Found | None:
     """Return a run of this workflow, with its whole journal; None if there is none."""
     blueprint, checkpoints = place.blueprint, place.checkpoints
-    with store_errors(checkpoints, run_id):
+    with store_errors(checkpoints.store, run_id):
         written = await read_journal(checkpoints.store, run_id, checkpoints.seal)
     if not written.entries:
         return None
@@ -234,18 +232,6 @@ async def find(place: Place, run_id: str) -> Found | None:
     step = checkpoint.state.step if checkpoint.state is not None else None
     tell(checkpoints.observers, CheckpointLoaded(run_id, len(entries), step))
     return found
-
-
-@contextmanager
-def store_errors(checkpoints: Checkpoints, run_id: str) -> Generator[None]:
-    """Raise errors of the store as CheckpointErrors, which no body of an outer run can handle."""
-    try:
-        yield
-    except CheckpointError:
-        raise
-    except Exception as error:
-        reason = f"it raised {error!r} for run {run_id!r}"
-        raise StoreUnavailable(repr(checkpoints.store), reason) from error
 
 
 def recording_of(found: Found, blueprint: Blueprint, *more: Entry) -> Recording:

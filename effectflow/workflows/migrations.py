@@ -79,12 +79,12 @@ def upgrade(
     entries: Iterable[Entry],
     definition: Definition,
     migrations: Mapping[int, Migration],
-    gives_state: Callable[[str], bool] | None = None,
+    gives_state: Callable[[str], bool] | None,
 ) -> tuple[Entry, ...]:
     """Return the journal that the current version of the workflow would have written. Pure.
 
-    Entries of a version without a migration are unchanged. `gives_state` tells by its path whether a step
-    returns a state, to migrate; if it is None, all outputs are migrated.
+    Entries of a version without a migration are unchanged. `gives_state` says for the path of a step
+    whether the step returns a state to migrate; if it is None, all outputs are migrated.
     """
     # Imported when the first run is read, not with every workflow.
     from effectflow.checkpoint.entries import BeforeStep, Completed, Finished, Resumed, Started

@@ -51,25 +51,25 @@ async def run_nested(
     run.writer.check()
     blueprint = place.blueprint
     path = flow.next_path(as_name(blueprint.definition.name))
-    chosen = _made_id(run, path, input_digest) if run_id is None else run_id
+    child_id = _derived_id(run, path, input_digest) if run_id is None else run_id
     recorded = run.recording.children.get(path) if flow.reach(path, scope) else None
     if recorded is not None:
-        check_same(run, path, recorded, chosen, input_digest)
+        check_same(run, path, recorded, child_id, input_digest)
         if end_stands(recorded, scope):
             flow.ended_at = recorded.ended or flow.ended_at
             return replayed_end(run, place, path, recorded)
-    is_cut_off = recorded is not None and recorded.ended is None and scope.acquisition is None
-    if not is_cut_off:
+    is_interrupted = recorded is not None and recorded.ended is None and scope.acquisition is None
+    if not is_interrupted:
         await flow.check(scope, path)
     if isinstance(run, PlannedRun):
         run.begin_child(path, is_begun=recorded is not None)
-    # The replay of a nested run that was cut off is part of the replay of this one, so it cannot be
+    # The replay of an interrupted nested run is part of the replay of this one, so it cannot be
     # cancelled before it reaches its finalizers.
-    with run.stopping.gated() if is_cut_off else nullcontext() as gate:
-        child = _Child(flow, place, path, chosen, input_digest, gate)
+    with run.stopping.gated() if is_interrupted else nullcontext() as gate:
+        child = _Child(flow, place, path, child_id, input_digest, gate)
         await child.begin()
         try:
-            outcome = await drive(replace(place, around=child), chosen)
+            outcome = await drive(replace(place, around=child), child_id)
         except CheckpointError as error:
             if isinstance(error, RunCancelled):
                 # An operator that has decided ends this flow here, as it ended the nested run.
@@ -90,8 +90,8 @@ async def run_nested(
     return outcome
 
 
-def _made_id(run: Run, path: str, input_digest: str) -> str:
-    """Return the id of a nested run whose caller chose none.
+def _derived_id(run: Run, path: str, input_digest: str) -> str:
+    """Return the id of a nested run for which its caller chose none.
 
     Once dead letters were retried or dropped, a nested run that came after them may have another input,
     and is another run then.
@@ -187,7 +187,7 @@ def record_end(flow: DurableFlow, ended: ChildEnded) -> int:
 
 def end_stands(recorded: RecordedChild, scope: Scope) -> bool:
     """Return whether a run within this one has ended for good: a resume tries a failure again, unless
-    the body went on after it."""
+    the body continued after it."""
     if recorded.ended is None or recorded.ended >= scope.limit:
         return False
     is_completed = recorded.status is RunStatus.COMPLETED

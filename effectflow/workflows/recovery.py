@@ -46,10 +46,10 @@ from effectflow.workflows.workflow import Workflow
 logger = logging.getLogger(__name__)
 
 _SECONDS_BLOCKED = 60.0
-"""The seconds after which a run is tried again that does not fit this program."""
+"""The seconds after which a run that does not fit this program is tried again."""
 
 _SECONDS_AFTER_OUTAGE = 1.0
-"""The seconds after which a run is tried again whose store has failed: it may fail again at once."""
+"""The seconds after which a run is tried again after its store has failed."""
 
 _PROGRESS = (
     Completed,
@@ -62,7 +62,7 @@ _PROGRESS = (
     Suspended,
     Finished,
 )
-"""The entries after which a run has got further, or has ended a life in an orderly way."""
+"""The entries that show progress of a run, or an orderly end of a life."""
 
 
 async def recover_run(

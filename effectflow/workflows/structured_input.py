@@ -41,7 +41,7 @@ from effectflow.checkpoint.values.declared import field_types, name_of_type, req
 from effectflow.effects.signatures import UnresolvedName, type_hints
 
 _Hook: TypeAlias = Callable[[Any, Any], Any]
-"""How cattrs makes a value: of plain data, and the annotated type."""
+"""How cattrs makes a value from plain data and the annotated type."""
 
 _BASIC: tuple[type[Any], ...] = (bool, int, float, str, NoneType)
 
@@ -55,7 +55,7 @@ _ATOMS: Final[Mapping[Any, tuple[_Hook, str]]] = {
     UUID: (lambda text, kind: kind(text), "a UUID"),
     PurePath: (lambda text, kind: kind(text), "the text of a path"),
 }
-"""How other values without parts are made, and of what."""
+"""How other values without parts are made, and the form that they are made from."""
 
 
 def structure_as(
@@ -176,6 +176,7 @@ def _exactly(data: Any, kind: Any) -> Any:
 
 def _atom(data: Any, kind: Any) -> Any:
     make, expected = next(_ATOMS[each] for each in _ATOMS if issubclass(kind, each))
+    # Each constructor raises errors of its own kind, such as `decimal.InvalidOperation`.
     with suppress(Exception):
         if data.__class__ is not bool:
             return make(data, kind)

@@ -10,7 +10,7 @@ from effectflow.checkpoint.entries import FORMAT, Started
 from effectflow.checkpoint.errors import RunBusy
 from effectflow.checkpoint.integrity import first_digest
 from effectflow.checkpoint.schema import LATEST
-from effectflow.checkpoint.store import RunStatus, RunSummary, at_once
+from effectflow.checkpoint.store import RunStatus, RunSummary, at_once, store_errors
 from effectflow.checkpoint.values import NO_TYPES, Tree, to_tree
 from effectflow.effects.arguments import check_type
 from effectflow.workflows.lookup import (
@@ -21,7 +21,6 @@ from effectflow.workflows.lookup import (
     find,
     last_completion,
     look,
-    store_errors,
 )
 from effectflow.workflows.workflow import Blueprint
 
@@ -124,11 +123,11 @@ async def submit_run(
     tries = 0
     while True:
         try:
-            with store_errors(checkpoints, run_id):
+            with store_errors(checkpoints.store, run_id):
                 if await checkpoints.store.create(run_id, [body], summary=summary):
                     return True
         except RunBusy:
-            # Somebody starts a run of this id at this moment: its first entry tells which one.
+            # Somebody is starting a run with this id: its first entry will show which one.
             tries += 1
             if tries == _TRIES:
                 raise

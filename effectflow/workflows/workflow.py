@@ -94,8 +94,8 @@ class Blueprint:
         output_types: the classes that may occur in outputs and errors.
         output_type: the annotation of the output, or None.
         migrations: for each earlier version, the migration to the next one.
-        gives_state: tells by its path whether a step returns a state, to migrate; None for code, of
-            which all outputs are migrated.
+        gives_state: returns for the path of a step whether the step returns a state to migrate; None for
+            code, whose outputs are all migrated.
         module: the name of the module that defines the workflow; "" if it cannot be imported.
         environment_types: returns the environments that its functions declare. Names that follow in the
             module exist when it is called.

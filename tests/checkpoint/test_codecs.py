@@ -167,11 +167,11 @@ WRONG: Any = {"kind": list[Money], "tag": 5, "encode": "cents", "codecs": [Money
         ),
         (
             lambda: Codec(Money, tag=WRONG["tag"], encode=str, decode=lambda _: EURO),
-            "the tag of the Codec for Money is 5: give it a text",
+            "the tag of the Codec for Money is text, not 5",
         ),
         (
             lambda: Checkpoints(MemoryStore(), codecs=WRONG["codecs"]),
-            r"codecs takes Codecs, not <class .*Money'>: write Codec\(Money, tag='money'",
+            r"codecs takes Codecs, such as Codec\(Money, tag='money', .*, not <class .*Money",
         ),
         (
             lambda: Checkpoints(MemoryStore(), codecs=MONEY),  # pyright: ignore[reportArgumentType]  # refused

@@ -13,6 +13,7 @@ from returns.result import Failure, Success
 
 from effectflow import Effect, die, fail, from_async, from_fn, par_reduce, pure
 from effectflow.effects.reduce import Group, ReductionTree, reduction_of
+from tests.apps import interrupt_at_rest
 
 anyio_only = pytest.mark.anyio
 
@@ -192,8 +193,7 @@ async def test_interruption_reaches_items_and_groups() -> None:
         limit=3,
         fan_in=2,
     )
-    with anyio.move_on_after(0.02):
-        await effect.run(None)
+    await interrupt_at_rest(effect)
 
     assert sorted(cleaned) == ["group", "item"]
 

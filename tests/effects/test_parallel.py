@@ -37,6 +37,7 @@ from effectflow import (
 )
 from effectflow.effects import Exit
 from effectflow.testing import TestClock
+from tests.apps import interrupt_at_rest
 from tests.effects.reference import kind_of
 
 pytestmark = pytest.mark.anyio
@@ -205,12 +206,14 @@ async def test_what_ends_an_operator_cancels_the_rest_and_waits_for_it(name: str
             return later(0.01, ends[end])
         return noting(log, str(number), forever)
 
-    with anyio.move_on_after(0.05 if end == "interruption" else 30):
-        if end == "defect":
-            with pytest.raises(ValueError, match="bug"):
-                await over(range(4), child, None).run(None)
-        else:
-            assert await over(range(4), child, None).run(None) == Failure("no")
+    effect = over(range(4), child, None)
+    if end == "interruption":
+        await interrupt_at_rest(effect)
+    elif end == "defect":
+        with pytest.raises(ValueError, match="bug"):
+            await effect.run(None)
+    else:
+        assert await effect.run(None) == Failure("no")
     reached = {"0", "2", "3"} | ({"1"} if end == "interruption" else set())
     assert sorted(log) == [f"{number}: interruption" for number in sorted(reached)]
 
@@ -487,10 +490,8 @@ async def test_a_cancelled_run_leaves_no_task_behind() -> None:
         race([sleeping, par_traverse(range(5), lambda _: sleeping, limit=2)]),
         sleeping.timeout(50),
     )
-    with anyio.move_on_after(0.05) as scope:
-        await nested.run(None)
+    await interrupt_at_rest(nested)
 
-    assert scope.cancelled_caught
     assert count_tasks() == before
 
 
@@ -632,8 +633,6 @@ async def test_a_defect_ends_first_success() -> None:
 @pytest.mark.parametrize("operator", [race, first_success])
 async def test_interruption_reaches_every_runner(operator: Any) -> None:
     log: list[str] = []
-    with anyio.move_on_after(0.01) as scope:
-        await operator([noting(log, "a", forever), noting(log, "b", forever)]).run(None)
+    await interrupt_at_rest(operator([noting(log, "a", forever), noting(log, "b", forever)]))
 
-    assert scope.cancelled_caught
     assert sorted(log) == ["a: interruption", "b: interruption"]

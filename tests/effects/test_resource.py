@@ -213,8 +213,9 @@ async def test_a_finalizer_that_hangs_is_ended_by_its_deadline() -> None:
     with pytest.raises(TimeoutError, match=r"more than 0\.05 s"):
         await opened(log, pure(1), hanging).run(None, finalizer_deadline=0.05)
 
-    with anyio.move_on_after(0.01) as scope, anyio.fail_after(5):
-        await opened(log, sleep(60), hanging).run(None, finalizer_deadline=0.05)
+    with anyio.fail_after(5), anyio.CancelScope() as scope:
+        cancelled = from_fn(lambda _: scope.cancel()).and_then(lambda _: sleep(60))
+        await opened(log, cancelled, hanging).run(None, finalizer_deadline=0.05)
     assert scope.cancelled_caught
     assert log == ["acquired", "released"] * 2
 
@@ -276,10 +277,14 @@ async def test_a_release_that_fails_after_a_cancellation_from_outside_is_logged(
     use: AnyEffect, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It comes while the resource is in use, or while the release runs."""
+
+    def acquire(_: object) -> None:
+        scope.deadline = anyio.current_time() + 0.01
+
     failing = bracket(
-        pure("r"), lambda _: sleep(0.05).and_then(lambda _: fail("STUCK")), lambda _: use
+        from_fn(acquire), lambda _: sleep(0.05).and_then(lambda _: fail("STUCK")), lambda _: use
     )
-    with anyio.move_on_after(0.01):
+    with anyio.CancelScope() as scope:
         await failing.and_then(lambda _: sleep(60)).run(None)
 
     assert caplog.messages == ["a finalizer failed in a flow that was cancelled: 'STUCK'"]
@@ -341,10 +346,11 @@ async def test_a_use_and_its_releases_that_fail_are_one_value() -> None:
 # A cancellation during the acquisition takes effect before the use.
 
 
-def acquired_slowly(log: list[str]) -> AnyEffect:
-    """A bracket that takes 0.25 s to acquire, and then charges."""
+def acquired_slowly(log: list[str], begin: Callable[[], object] = lambda: None) -> AnyEffect:
+    """A bracket that calls `begin`, takes 0.25 s to acquire, and then charges."""
+    begins = from_fn(lambda _: begin())
     return bracket(
-        sleep(0.25).and_then(lambda _: writing(log, "acquired")),
+        begins.and_then(lambda _: sleep(0.25)).and_then(lambda _: writing(log, "acquired")),
         lambda _: writing(log, "released"),
         lambda _: writing(log, "charged"),
     )
@@ -369,22 +375,22 @@ async def test_a_use_does_not_start_after_a_cancellation_of_its_acquisition(
 ) -> None:
     log: list[str] = []
     with suppress(ZeroDivisionError):
-        await cancel(acquired_slowly(log)).run(None)
+        await TestClock().run(cancel(acquired_slowly(log)), None)
     assert log == ["acquired", "released"]
 
     log.clear()
     held = acquiring(writing(log, "first"), lambda _: writing(log, "first released"))
     both = held.and_(sleep(0.25), lambda _: writing(log, "second released"))
     with suppress(ZeroDivisionError):
-        await cancel(both.use(lambda *_: writing(log, "charged"))).run(None)
+        await TestClock().run(cancel(both.use(lambda *_: writing(log, "charged"))), None)
     assert log == ["first", "second released", "first released"]
 
 
 @anyio_test
 async def test_a_use_does_not_start_after_a_cancellation_from_outside() -> None:
     log: list[str] = []
-    with anyio.move_on_after(0.01) as scope:
-        await acquired_slowly(log).run(None)
+    with anyio.CancelScope() as scope:
+        await acquired_slowly(log, scope.cancel).run(None)
     assert scope.cancelled_caught
     assert log == ["acquired", "released"]
 
@@ -392,8 +398,9 @@ async def test_a_use_does_not_start_after_a_cancellation_from_outside() -> None:
 @pytest.mark.asyncio
 async def test_a_use_does_not_start_after_a_native_cancellation() -> None:
     log: list[str] = []
-    task = asyncio.create_task(acquired_slowly(log).run(None))
-    await asyncio.sleep(0.01)
+    begun = asyncio.Event()
+    task = asyncio.create_task(acquired_slowly(log, begun.set).run(None))
+    await begun.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task

@@ -73,7 +73,9 @@ def dask_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalClus
     """A Dask cluster of two worker processes that run one item at a time."""
     options: dict[str, Any] = {"dashboard_address": ":0", "memory_limit": "1GB"}
     options["local_directory"] = str(tmp_path_factory.mktemp("dask"))
-    with configure(FORKED | {"distributed.scheduler.allowed-failures": 1}):
+    # Dask gives up a worker that was away at this time after it was killed, even if it is away again.
+    patience = {"distributed.deploy.lost-worker-timeout": "1 hour"}
+    with configure(FORKED | patience | {"distributed.scheduler.allowed-failures": 1}):
         cluster: Any = LocalCluster(n_workers=2, threads_per_worker=1, **options)
         with closed_at_the_end(cluster):
             yield cluster

@@ -10,7 +10,15 @@ import pytest
 from returns.result import Failure, Success
 
 from effectflow import Checkpoints, Do, Effect, fail, from_async, pure, step, workflow
-from effectflow.checkpoint import DefinitionChanged, Lease, RunStatus, SaveFailed
+from effectflow.checkpoint import (
+    DefinitionChanged,
+    Lease,
+    RunQuery,
+    RunStatus,
+    SaveFailed,
+    StoreUnavailable,
+)
+from effectflow.service import Client
 from effectflow.stores import MemoryStore
 from effectflow.testing.forwarding import ForwardingStore
 from tests.apps import App
@@ -132,3 +140,19 @@ async def test_a_changed_workflow_is_refused_also_by_a_store_that_releases_nothi
 
     assert isinstance(changed.failure(), DefinitionChanged)
     assert "run 'r' was not released: OSError('the socket is gone')" in caplog.text
+
+
+class NoFinding(ForwardingStore):
+    """It raises an error that no store should raise when it is asked for runs."""
+
+    async def find(self, query: RunQuery = RunQuery()) -> Never:
+        raise OSError("the socket is gone")
+
+
+async def test_an_error_of_a_search_names_the_store_and_no_run() -> None:
+    client = Client(Checkpoints(NoFinding(MemoryStore())))
+
+    with pytest.raises(StoreUnavailable) as caught:
+        await client.find()
+
+    assert str(caught.value).endswith(": it raised OSError('the socket is gone')")

@@ -61,7 +61,7 @@ class KnownTypes:
         errors: dict[str, type[Exception]] = {}
         todo = list(annotations)
         is_whole = True
-        # Keeps the parts alive: type hints are made anew, and an id could be used again.
+        # Keeps the parts alive: type hints are new objects each time, and an id could be reused.
         seen: dict[int, object] = {}
         while todo:
             part = todo.pop()
@@ -191,7 +191,7 @@ class Record:
     slots: tuple[str, ...]
 
     def take(self, value: Any) -> dict[str, Any]:
-        """Return the fields of an instance. Raises ValueError if one is not set, or if it has more."""
+        """Return the fields of an instance. Raises ValueError for a missing or an additional one."""
         if issubclass(self.kind, _BUILT_IN):
             raise ValueError(
                 f"{self.kind.__name__} is a built-in value besides its fields, which alone are saved"
@@ -224,7 +224,7 @@ class Record:
         given = self.parameters.items()
         built = self.kind(**{key: fields[name] for name, key in given if key and name in fields})
         for name, part in fields.items():
-            # What the class computes stays as it is; what was set afterwards is set again.
+            # Attributes that the class computes stay; attributes that were set afterwards are set again.
             if not self.parameters[name] and not _is_same(getattr(built, name, _MISSING), part):
                 object.__setattr__(built, name, part)
         return built
@@ -295,7 +295,7 @@ def record_of(kind: Any) -> Record:
     defaults: dict[str, object] = {}
     for name, parameter, default, factory in _fields_of(kind):
         parameters[name] = parameter
-        # Any other factory may return the time of day, or a new id at each call.
+        # Any other factory may return the current time, or a new id at each call.
         makes_empty = (typing.get_origin(factory) or factory) in _EMPTY
         defaults[name] = factory() if makes_empty else default
     mro: tuple[type, ...] = kind.__mro__
@@ -353,6 +353,6 @@ def _is_same(one: Any, other: Any) -> bool:
     if is_record(kind):
         record = record_of(kind)
         return _is_same(record.take(one), record.take(other))
-    # The repr tells 1.0 from 1.00, -0.0 from 0.0, and one fold from the other.
+    # The repr distinguishes 1.0 from 1.00, -0.0 from 0.0, and the two folds of a time.
     is_equal = one == other or (kind is float and math.isnan(one))
     return bool(is_equal) and repr(one) == repr(other)

@@ -258,7 +258,7 @@ def _decode_set(content: Any, walk: _Walk) -> list[Any]:
 def _encode_int(value: int) -> str:
     if value.bit_length() > MAX_INT_BITS:
         raise _Fault(f"the integer has {value.bit_length():,} bits, more than {MAX_INT_BITS:,}")
-    # Python refuses to write very long numbers in decimal digits, since that takes quadratic time.
+    # Python refuses to write very long numbers in decimal digits, which takes quadratic time.
     return str(value) if value.bit_length() <= 4096 else hex(value)
 
 
@@ -307,7 +307,7 @@ def _encode_moment(value: datetime | time) -> str | list[Any]:
 
 
 def _is_named(zone: ZoneInfo) -> bool:
-    """Return whether a zone is the one of its name. One that is read from a file may have any name."""
+    """Return whether a zone is the one that its name means. A zone read from a file may have any name."""
     try:
         return bool(zone.key) and ZoneInfo(zone.key) is zone
     except (ZoneInfoNotFoundError, ValueError):
@@ -511,7 +511,7 @@ _ENUM: _Kind = _Kind(
     lambda value, _: [value.__class__.__name__, value.name],
     lambda content, walk: walk.types.class_named(content[0], is_enum=True)[content[1]],
 )
-# A combination of flags may have no name of its own.
+# A combination of flags may have no name.
 _FLAG: _Kind = _Kind(
     "$flag",
     (),

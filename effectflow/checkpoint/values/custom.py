@@ -1,4 +1,4 @@
-"""`Codec`: how the values of a type of one's own are saved."""
+"""`Codec`: how the values of a user's own class are saved."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Generic, Protocol, TypeVar, cast
+from typing import Any, Generic, Protocol, TypeVar
 
-from effectflow.effects.arguments import check_function
+from effectflow.effects.arguments import check_function, check_type
 
 T = TypeVar("T")
 
@@ -21,8 +21,8 @@ _AWAIT_IN_A_STEP = "take apart only what the value holds, and await anything els
 class Codec(Generic[T]):
     """How the values of a class that effectflow does not know are saved, for `Checkpoints(codecs=...)`.
 
-    Its values then can be inputs, arguments, outputs and states, also within other values. Only values
-    of exactly this class are meant, not those of subclasses.
+    Its values then can be inputs, arguments, outputs and states, also within other values. This applies
+    to values of exactly this class, not of subclasses.
 
     Attributes:
         kind: the class.
@@ -53,16 +53,14 @@ class Codec(Generic[T]):
         # Imported late: the table of types needs the dates and numbers of the standard library.
         from effectflow.checkpoint.values.codec import SAVED_CLASSES
 
-        kind, tag = cast(object, self.kind), cast(object, self.tag)
-        if not isinstance(kind, type):
-            raise TypeError(f"a Codec saves the values of a class, not {kind!r}")
+        check_type(self.kind, type, "a Codec saves the values of a class")
+        owner = f"the Codec for {self.kind.__name__}"
         for name, function in (("encode", self.encode), ("decode", self.decode)):
-            check_function(function, f"`{name}` of the Codec for {kind.__name__}", _AWAIT_IN_A_STEP)
-        if not isinstance(tag, str):
-            raise TypeError(f"the tag of the Codec for {kind.__name__} is {tag!r}: give it a text")
-        if not _TAG.fullmatch(tag):
+            check_function(function, f"`{name}` of {owner}", _AWAIT_IN_A_STEP)
+        check_type(self.tag, str, f"the tag of {owner} is text")
+        if not _TAG.fullmatch(self.tag):
             raise ValueError(
-                f"{tag!r} cannot be the tag of a codec: use lower-case letters, digits, '_', '.' "
+                f"{self.tag!r} cannot be the tag of a codec: use lower-case letters, digits, '_', '.' "
                 "and '-', and begin with a letter"
             )
         if self.kind in SAVED_CLASSES or issubclass(self.kind, Exception):
@@ -73,7 +71,7 @@ class Cipher(Protocol):
     """Encrypts the secrets in values."""
 
     def hide(self, text: str) -> str:
-        """Return text encrypted: equal texts give the same, as long as the key is the same."""
+        """Return text encrypted: equal texts give equal results as long as the key is the same."""
         ...
 
     def reveal(self, hidden: str) -> str:
@@ -83,10 +81,10 @@ class Cipher(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class ValueOptions:
-    """What `Checkpoints` say about how values are saved.
+    """The options of `Checkpoints` for saving values.
 
     Attributes:
-        codecs: those for types of one's own.
+        codecs: the codecs of the user's own classes.
         cipher: encrypts secrets; None to refuse them.
     """
 
@@ -113,12 +111,12 @@ def options_of(codecs: Iterable[Codec[Any]], cipher: Cipher | None) -> ValueOpti
     if isinstance(codecs, Codec):
         raise TypeError("codecs takes a list: write codecs=[codec]")
     given = tuple(codecs)
-    for one in cast("tuple[object, ...]", given):
-        if not isinstance(one, Codec):
-            raise TypeError(
-                f"codecs takes Codecs, not {one!r}: write Codec(Money, tag='money', encode=..., "
-                "decode=...)"
-            )
+    for one in given:
+        check_type(
+            one,
+            Codec,
+            "codecs takes Codecs, such as Codec(Money, tag='money', encode=..., decode=...)",
+        )
     options = ValueOptions(given, cipher)
     if not len(given) == len(options.by_class) == len(options.by_tag):
         tags = ", ".join(repr(codec.tag) for codec in given)

@@ -1,4 +1,4 @@
-"""Whether values have the types that annotations declare.
+"""Check whether values have the types that annotations declare.
 
 What a step yields is checked when it is saved and when it is read back, so that code whose annotations
 have changed never works with values of other types. A part of an annotation that says nothing about
@@ -20,7 +20,7 @@ from effectflow.checkpoint.values.plain import MalformedValue
 from effectflow.effects.signatures import UnresolvedName, meaning_of, type_hints
 
 Mismatch: TypeAlias = tuple[str, str]
-"""The path of a part that has another type than declared, such as `.items[3]`, and what is wrong."""
+"""The path of a part that has another type than declared, such as `.items[3]`, and the problem."""
 
 _Find: TypeAlias = Callable[[Any], Mismatch | None]
 
@@ -28,7 +28,7 @@ _Find: TypeAlias = Callable[[Any], Mismatch | None]
 def mismatch_of(value: object, annotation: object) -> Mismatch | None:
     """Return the first part of a value that is not what its annotation declares, or None.
 
-    `None` as an annotation is a missing one. An int is a float, and a float is a complex number.
+    `None` as an annotation means that there is none. An int is a float, and a float is a complex number.
 
     Example:
         >>> mismatch_of({"a": [1, "2"]}, dict[str, list[int]])
@@ -154,7 +154,7 @@ def _of_class(annotation: Any, kind: Any, arguments: tuple[Any, ...]) -> _Check:
         return _Check(_fields_find(kind, arguments), _NO_CLASS)
     if kind in _EXACT:
         return _Check(_instance_find(annotation, tuple(_EXACT[kind])), _EXACT[kind])
-    # What pydantic validates may have other types than its annotations.
+    # Values that pydantic has validated may have other types than the annotations.
     is_validated = hasattr(kind, "__pydantic_core_schema__")
     try:
         isinstance(None, kind)
@@ -163,7 +163,7 @@ def _of_class(annotation: Any, kind: Any, arguments: tuple[Any, ...]) -> _Check:
     find = _instance_find(annotation, kind)
     if kind is tuple and arguments:
         return _Check(_tuple_find(find, arguments), _NO_CLASS)
-    # What another class contains may not be what its parameters say: a Table[Row] may yield columns.
+    # The contents of any other class may differ from its parameters: a Table[Row] may yield columns.
     is_standard = kind.__module__ in _STANDARD
     if arguments and is_standard and issubclass(kind, Mapping):
         return _Check(_pairs_find(find, *arguments[:2]), _NO_CLASS)
@@ -182,7 +182,7 @@ def _instance_find(annotation: Any, kind: Any) -> _Find:
 
 
 def _items_find(find_whole: _Find, argument: Any) -> _Find:
-    # Not now, since an alias may contain itself.
+    # Not now, because an alias may contain itself.
     check = cache(lambda: _check_of(argument))
 
     def find(value: Any) -> Mismatch | None:
@@ -196,7 +196,7 @@ def _items_find(find_whole: _Find, argument: Any) -> _Find:
 
 
 def _pairs_find(find_whole: _Find, of_keys: Any = Any, of_values: Any = Any) -> _Find:
-    # Not now, since an alias may contain itself.
+    # Not now, because an alias may contain itself.
     checks = cache(lambda: (_check_of(of_keys), _check_of(of_values)))
 
     def find(value: Any) -> Mismatch | None:
@@ -237,7 +237,7 @@ def _tuple_find(find_whole: _Find, arguments: tuple[Any, ...]) -> _Find:
 def _fields_find(kind: Any, arguments: tuple[Any, ...]) -> _Find:
     """Return how the fields of a record, or the items of a TypedDict, are checked.
 
-    The arguments are those of its type parameters.
+    `arguments` takes the place of its type parameters.
     """
     is_dict = typing.is_typeddict(kind)
     find_whole = _instance_find(kind, dict if is_dict else kind)
@@ -245,7 +245,7 @@ def _fields_find(kind: Any, arguments: tuple[Any, ...]) -> _Find:
 
     @cache
     def checks() -> list[tuple[str, _Check]]:
-        # Not before, since a class may have fields of its own type.
+        # Not earlier, because a class may have fields of its own type.
         return [(name, _check_of(hint)) for name, hint in field_types(kind, arguments).items()]
 
     def find(value: Any) -> Mismatch | None:
@@ -274,7 +274,7 @@ _MISSING = object()
 def required_keys(kind: Any) -> frozenset[str]:
     """Return the keys that a TypedDict requires."""
     hints = type_hints(kind, include_extras=True)
-    # The class itself does not see a NotRequired in annotations that are text.
+    # The class itself does not resolve a NotRequired in annotations that are text.
     optional = {name for name in hints if typing.get_origin(hints[name]) is typing.NotRequired}
     return kind.__required_keys__ - optional
 
@@ -282,7 +282,7 @@ def required_keys(kind: Any) -> frozenset[str]:
 def field_types(kind: Any, arguments: tuple[Any, ...] = ()) -> dict[str, Any]:
     """Return the annotations of the items of a TypedDict, or of the fields of a record.
 
-    The arguments are those of its type parameters.
+    `arguments` takes the place of its type parameters.
     """
     hints = _hints_of(kind, arguments)
     fields = hints.keys() if typing.is_typeddict(kind) else record_of(kind).parameters.keys()
@@ -300,7 +300,7 @@ def _hints_of(kind: Any, arguments: tuple[Any, ...]) -> dict[str, Any]:
     given = dict(zip(parameters, arguments, strict=False)) if is_plain else {}
     written = type_hints(kind)
     hints = {name: _with_arguments(hint, given) for name, hint in written.items()}
-    # Only those of the class itself: as an attribute, they would be inherited.
+    # Only the parameters of the class itself: as an attribute, they would be inherited.
     own = cast("dict[str, Any]", kind.__dict__)
     bases: tuple[Any, ...] = own.get("__orig_bases__", kind.__bases__)
     for base in reversed(bases):
@@ -309,7 +309,7 @@ def _hints_of(kind: Any, arguments: tuple[Any, ...]) -> dict[str, Any]:
             continue
         inherited = type_hints(origin)
         bound = _hints_of(origin, typing.get_args(_with_arguments(base, given)))
-        # A field that the class annotates anew has its own annotation.
+        # A field that the class annotates again has its own annotation.
         hints |= {name: bound[name] for name in bound if written.get(name) == inherited[name]}
     return hints
 

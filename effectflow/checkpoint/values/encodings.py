@@ -35,7 +35,7 @@ into a checkpoint.
 """
 
 MAX_COMPACT_BYTES = 64 * 1024 * 1024
-"""The size of decompressed data: a few compressed bytes can expand to gigabytes."""
+"""The maximum size of decompressed data: a few compressed bytes can expand to gigabytes."""
 
 
 def encode_json(tree: Tree) -> bytes:
@@ -79,7 +79,7 @@ def decode_cbor(data: bytes) -> Tree:
 def encode_compact(tree: Tree, *, dictionary: bytes = b"") -> bytes:
     """Return a tree as CBOR, compressed with zlib (RFC 1950).
 
-    A preset dictionary of what such trees have in common makes short data much shorter.
+    A preset dictionary of text that such trees share makes short data much shorter.
     """
     deflation = zlib.compressobj(9, zdict=dictionary) if dictionary else zlib.compressobj(9)
     return deflation.compress(encode_cbor(tree)) + deflation.flush()
@@ -105,7 +105,7 @@ def decode_compact(data: bytes, *, dictionary: bytes = b"") -> Tree:
 
 
 def decode_entry_tree(data: bytes) -> Tree:
-    """Return the tree of an entry in JSON or CBOR, told apart by the first byte.
+    """Return the tree of an entry in JSON or CBOR, distinguished by the first byte.
 
     Raises MalformedValue for anything else, and for more than MAX_ENTRY_LEVELS.
     """
@@ -195,7 +195,7 @@ _CBOR_STEPS = tuple(map(_cbor_step, range(256)))
 
 
 class _AnyTypes(KnownTypes):
-    """Knows every class, since canonical JSON is only compared. Fields with their default are omitted."""
+    """Knows every class, because canonical JSON is only compared. Omits fields with their default."""
 
     def knows(self, kind: type) -> bool:
         return issubclass(kind, Enum) or is_record(kind)
@@ -204,7 +204,7 @@ class _AnyTypes(KnownTypes):
         return record_of(value.__class__).take_changed(value)
 
     def hide(self, text: str) -> str:
-        # Another key of the encryption must not make another digest.
+        # Another encryption key must not change the digest.
         super().hide("")
         return text
 
@@ -261,9 +261,9 @@ def _masked(tree: Tree) -> Tree:
 
 
 def are_same(one: Tree, other: Tree) -> bool:
-    """Return whether two trees are those of the same value, type for type, in any order of keys.
+    """Return whether two trees represent the same value, type for type, in any order of keys.
 
-    Python's `==` would not tell True, 1 and 1.0 apart.
+    Python's `==` would not distinguish True, 1 and 1.0.
     """
     return _canonical_tree(one) == _canonical_tree(other)
 

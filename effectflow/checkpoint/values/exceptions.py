@@ -63,7 +63,7 @@ def safe_repr(value: object) -> str:
 def error_named(name: object, declared: Mapping[str, type[Exception]]) -> type[Exception]:
     """Return a class that is declared, derives from a declared one that is not built in, or is built in.
 
-    `Exception` and other built-in classes do not stand for those that derive from them, which are any
+    Declaring `Exception` or another built-in class does not declare its subclasses, which may be any
     classes of any module. Raises LookupError for any other name.
     """
     todo = [kind for kind in declared.values() if kind not in _BUILTIN_KINDS]
@@ -78,9 +78,9 @@ def error_named(name: object, declared: Mapping[str, type[Exception]]) -> type[E
 
 
 def take_apart(error: Exception) -> tuple[list[Any], dict[str, Any]]:
-    """Return the arguments and attributes that make the same exception again."""
+    """Return the arguments and attributes that rebuild the same exception."""
     kind = type(error)
-    # For an OSError this has the file names too.
+    # For an OSError this includes the file names.
     reduced: Any = _built_in_base(kind).__reduce__(error)
     args: list[Any] = list(reduced[1])
     state = {name: part for name, part in vars(error).items() if name != "__notes__"}
@@ -109,7 +109,7 @@ def put_together(kind: type[Exception], args: list[Any], state: Mapping[str, Any
         elif members[name].__objclass__ in _CHECKED_WHEN_MADE:
             raise ValueError(f"its {name} contradicts its arguments")
         else:
-            # Not setattr: a frozen class refuses that, and a property would be called.
+            # Not setattr: a frozen class refuses it, and a property would be called.
             members[name].__set__(error, part)
     return error
 
@@ -135,7 +135,7 @@ def _is_same_part(one: Any, other: Any) -> bool:
 
 
 def _made_of(kind: type[Exception], args: list[Any]) -> Exception:
-    """Return an exception that has its arguments and nothing else. Raises ValueError."""
+    """Return an exception with these arguments and nothing else. Raises ValueError."""
     try:
         if kind.__init__ in _BUILTIN_INITS:
             return kind(*args)
@@ -152,7 +152,7 @@ def _built_in_base(kind: type[Exception]) -> type[Exception]:
 
 
 _LEFT_OUT = vars(AttributeError)["obj"]
-"""The object that lacked the attribute: part of where the error was raised. Pickle omits it as well."""
+"""The object that lacked the attribute: a part of the place of the error. Pickle omits it, too."""
 
 _CHECKED_WHEN_MADE = (UnicodeDecodeError, UnicodeEncodeError, UnicodeTranslateError)
 """CPython reads memory at the position in their attributes, and checks these only as arguments."""
@@ -160,7 +160,7 @@ _CHECKED_WHEN_MADE = (UnicodeDecodeError, UnicodeEncodeError, UnicodeTranslateEr
 
 @cache
 def _members(kind: type[Exception]) -> Mapping[str, MemberDescriptorType | GetSetDescriptorType]:
-    """Return what an exception has besides its `__dict__`: slots, and attributes of built-in classes."""
+    """Return the members of an exception outside its `__dict__`: slots, and those of built-in classes."""
     members: dict[str, MemberDescriptorType | GetSetDescriptorType] = {}
     for base in reversed(kind.__mro__):
         for name, part in vars(base).items():

@@ -33,7 +33,7 @@ class MalformedValue(Copyable, ValueError):
 
     Attributes:
         path: the part of the data that is wrong, such as `$.items[3]`.
-        reason: what is wrong with it.
+        reason: why it cannot be read.
     """
 
     def __init__(self, path: str, reason: str) -> None:
@@ -130,7 +130,7 @@ def _is_plain(value: Any) -> bool:
             return True
     elif _is_flat(value):
         return True
-    # What is referenced twice counts twice: a few lists that contain each other make an endless tree.
+    # An object that is referenced twice counts twice: lists that contain each other are endless.
     items, level = 0, [value]
     for _ in range(MAX_DEPTH):
         items += sum(map(len, level))

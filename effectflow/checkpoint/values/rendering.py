@@ -45,7 +45,7 @@ def _parsed(text: str) -> tuple[Tree, bool]:
 
 
 def _closing(text: str) -> str:
-    """Return the quotes and brackets that complete JSON which was cut off."""
+    """Return the quotes and brackets that complete truncated JSON."""
     marks, quote, _ = re.sub(r'"(?:[^"\\]|\\.)*"', "", text).partition('"')
     closing: list[str] = []
     for mark in marks:
@@ -87,7 +87,7 @@ _CLASSES = {
     "$failure": "Failure",
     "$some": "Some",
 }
-"""The classes of values whose tags are other names."""
+"""The names of classes that differ from their tags."""
 
 
 def _render_items(trees: Any) -> str:
@@ -102,7 +102,7 @@ def _render_fields(trees: Mapping[str, Any]) -> str:
     return ", ".join(f"{name}={render_tree(tree)}" for name, tree in trees.items())
 
 
-# What a tag contains may be cut off anywhere.
+# The contents of a tag may be truncated anywhere.
 _RENDERERS: Mapping[str, Callable[[Any], str]] = {
     "$int": str,
     "$float": str,
@@ -122,7 +122,7 @@ _RENDERERS: Mapping[str, Callable[[Any], str]] = {
 
 
 def plain_tree(tree: Tree) -> Tree:
-    """Return a tree without tags, as other programs write JSON: it no longer tells the types.
+    """Return a tree without tags, as other programs write JSON, and so without the types.
 
     A data class becomes an object, an enum its name, a tuple or set a list, a duration its seconds.
 

@@ -1,4 +1,4 @@
-"""Whether values of an annotated type can be saved, found out before there are any."""
+"""Check whether values of an annotated type can be saved, before there are any."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def check_savable(annotation: object, types: KnownTypes, *, path: str) -> None:
     """Raise NotSerializable, with the class and the field, if a part of a type cannot be saved.
 
     A part that says nothing about the class of values, such as a type variable, a protocol or an abstract
-    class, has no problem. Neither have the fields of pydantic models, which may have other types than
-    their annotations.
+    class, has no problem. Fields of pydantic models have none either, because they may have other types
+    than their annotations.
     """
     accepted = _accepted.setdefault(types.options, set())
     try:
@@ -67,7 +67,7 @@ def _problem_of(annotation: Any, types: KnownTypes) -> str:
     kind: Any = typing.get_origin(annotation) or annotation
     if not isinstance(kind, type) or kind in (Any, UnionType) or _is_vague(kind):
         return ""
-    # Imported late, like all that plain data does not need.
+    # Imported late, like everything that plain data does not need.
     from effectflow.checkpoint.values.codec import CANNOT_BE_SAVED, SAVED_CLASSES, pydantic_kind
 
     if is_record(kind) or typing.is_typeddict(kind) or issubclass(kind, Enum | Exception):
@@ -83,7 +83,7 @@ def _problem_of(annotation: Any, types: KnownTypes) -> str:
 
 
 def _is_vague(kind: type) -> bool:
-    """Return whether a class does not say of which class its instances are."""
+    """Return whether a class, as a protocol, leaves open which class its instances have."""
     return getattr(kind, "_is_protocol", False) or inspect.isabstract(kind)
 
 
@@ -106,10 +106,10 @@ def _parts_of(part: _Part, types: KnownTypes) -> Iterator[_Part]:
 
 
 def _arguments_of(annotation: Any, kind: Any, types: KnownTypes) -> tuple[Any, ...]:
-    """Return the arguments of an annotation that tell the types of parts of its values."""
+    """Return the arguments of an annotation that are the types of parts of its values."""
     arguments = typing.get_args(annotation)
     if kind in types.options.by_class:
-        # Its codec knows what it has.
+        # Its codec knows its parts.
         return ()
     if not isinstance(kind, type) or not (is_record(kind) or typing.is_typeddict(kind)):
         return arguments

@@ -149,7 +149,7 @@ async def a_concurrent_renewal_never_undoes_a_takeover(store: CheckpointStore) -
 
 
 ELSEWHERE = str(Owner(1, "elsewhere", "1", "1"))
-"""An owner on another host, where nothing tells whether it lives."""
+"""An owner on another host, so that nobody can check whether it is alive."""
 
 
 @check

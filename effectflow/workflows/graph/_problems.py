@@ -31,7 +31,7 @@ _OUTPUTS = {
     "mapreduce": ("a JobResult", "lambda result: ..."),
     "iterative": ("an IterativeResult", "lambda result: result.value"),
 }
-"""By kind of workflow: what it yields instead of a state, and how to get a state from that."""
+"""For each kind of workflow, what it yields instead of a state, and how to get a state from that."""
 
 
 def node_problems(name: str, body: object) -> Iterator[str]:

@@ -82,9 +82,7 @@ class Node:
         """The node's name."""
         return self.definition.name
 
-    def next_edge(
-        self, state: Any, report: Callable[[Edge, bool], None] | None = None
-    ) -> Edge | None:
+    def next_edge(self, state: Any, report: Callable[[Edge, bool], None] | None) -> Edge | None:
         """Return the first edge that holds, or None. Report each edge that is tried."""
         for edge in self.edges:
             is_taken = edge.holds(state)

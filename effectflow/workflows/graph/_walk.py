@@ -51,7 +51,7 @@ class NoEdge(GraphError):
     def __init__(self, graph: str, node: str, edges: Sequence[str]) -> None:
         self.graph = graph
         self.node = node
-        self.edges = tuple(edges)
+        self.edges: tuple[str, ...] = tuple(edges)
         super().__init__(
             f"graph {graph!r} is stuck after node {node!r}: no condition holds of its edges "
             f"{', '.join(self.edges)}. Add a last edge without a condition, or correct the conditions."
@@ -70,7 +70,7 @@ class MaxIterationsExceeded(GraphError):
         self.graph = graph
         self.node = node
         self.max_iterations = max_iterations
-        self.visits = dict(visits)
+        self.visits: dict[str, int] = dict(visits)
         counts = ", ".join(f"{name} {count}" for name, count in visits.items())
         super().__init__(
             f"graph {graph!r} made {max_iterations} visits (its max_iterations) without reaching an "

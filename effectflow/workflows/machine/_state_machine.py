@@ -218,7 +218,7 @@ class StateMachine(
         return self._form.opened(partial(decode_compact, dictionary=DICTIONARY), data, force=force)
 
     def machine_of(self, checkpoint: Checkpoint) -> Machine[S]:
-        """Return the machine with which a resume of a run continues, whatever the run's status. Pure.
+        """Return the machine with which a resume of a run continues; the run may have any status. Pure.
 
         It has made every attempt that the checkpoint records as completed; `to_mermaid` shows it. For a
         run that needs migrations, pass the fold of the entries that `blueprint.upgraded` returns.
@@ -281,8 +281,9 @@ class StateMachine(
     def structure_input(self, data: object, checkpoints: Checkpoints | None = None) -> Any:
         """Return the state that plain data, such as parsed JSON, describes; None for the initial one.
 
-        It is of the first class that fits: that of the initial state, then those that transitions leave,
-        then others. Data in the saved form, such as `{"$object": ["Draft", {...}]}`, names its class.
+        It gets the first class that fits: the class of the initial state, then the classes that
+        transitions leave, then others. Data in the saved form, such as
+        `{"$object": ["Draft", {...}]}`, names its class.
 
         Parameters:
             data: the plain data.

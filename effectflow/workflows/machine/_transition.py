@@ -53,7 +53,7 @@ Outcome: TypeAlias = Moved[T] | Retry | Abort[T]
 
 
 Guard: TypeAlias = Callable[[T], bool] | Mapping[str, Callable[[T], bool]]
-"""What allows a transition: a pure function of the state, or several, each by what it checks."""
+"""What allows a transition: a pure function of the state, or several, by the names of what they check."""
 
 
 _Checks: TypeAlias = Mapping[str, Callable[[Any], bool]]
@@ -213,8 +213,10 @@ class NoTransition(Copyable, Exception):
         violations: Mapping[str, Sequence[str]] = MappingProxyType({}),
     ) -> None:
         self.state = state
-        self.refused = tuple(refused)
-        self.violations = {name: tuple(checks) for name, checks in violations.items()}
+        self.refused: tuple[str, ...] = tuple(refused)
+        self.violations: dict[str, tuple[str, ...]] = {
+            name: tuple(checks) for name, checks in violations.items()
+        }
         single = ", ".join(repr(name) for name in self.refused if name not in violations)
         reasons = [f"the guards of {single} returned False"] if single else []
         reasons += [

@@ -155,7 +155,7 @@ class PartialResult:
     is_reduced: bool = False
 
     @staticmethod
-    def of_item(key: str, value: object, *, retry: int = 0) -> PartialResult:
+    def of_item(key: str, value: object, *, retry: int) -> PartialResult:
         """Return the part of an item that succeeded."""
         return PartialResult(Some(value), (), 1, key, key, key, retry)
 
