@@ -18,14 +18,6 @@ both_backends = pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
 """For tests of what the event loop may change: cancellation, deadlines, tasks, and a smoke set."""
 
 
-async def interrupt_at_rest(effect: Effect[Any, Any, Any], env: Any = None) -> None:
-    """Run an effect, and cancel it once each of its tasks waits."""
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(effect.run, env)
-        await anyio.wait_all_tasks_blocked()
-        tasks.cancel_scope.cancel()
-
-
 class Broken(Exception):
     """A typed failure of the tests. Its argument is the action that failed, such as `write#2`."""
 

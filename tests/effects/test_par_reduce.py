@@ -13,7 +13,7 @@ from returns.result import Failure, Success
 
 from effectflow import Effect, die, fail, from_async, from_fn, par_reduce, pure
 from effectflow.effects.reduce import Group, ReductionTree, reduction_of
-from tests.apps import interrupt_at_rest
+from tests.apps import cut_off
 
 anyio_only = pytest.mark.anyio
 
@@ -193,7 +193,7 @@ async def test_interruption_reaches_items_and_groups() -> None:
         limit=3,
         fan_in=2,
     )
-    await interrupt_at_rest(effect)
+    await cut_off(effect, None)
 
     assert sorted(cleaned) == ["group", "item"]
 

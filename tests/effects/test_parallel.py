@@ -37,7 +37,7 @@ from effectflow import (
 )
 from effectflow.effects import Exit
 from effectflow.testing import TestClock
-from tests.apps import interrupt_at_rest
+from tests.apps import cut_off
 from tests.effects.reference import kind_of
 
 pytestmark = pytest.mark.anyio
@@ -208,7 +208,7 @@ async def test_what_ends_an_operator_cancels_the_rest_and_waits_for_it(name: str
 
     effect = over(range(4), child, None)
     if end == "interruption":
-        await interrupt_at_rest(effect)
+        await cut_off(effect, None)
     elif end == "defect":
         with pytest.raises(ValueError, match="bug"):
             await effect.run(None)
@@ -490,7 +490,7 @@ async def test_a_cancelled_run_leaves_no_task_behind() -> None:
         race([sleeping, par_traverse(range(5), lambda _: sleeping, limit=2)]),
         sleeping.timeout(50),
     )
-    await interrupt_at_rest(nested)
+    await cut_off(nested, None)
 
     assert count_tasks() == before
 
@@ -633,6 +633,6 @@ async def test_a_defect_ends_first_success() -> None:
 @pytest.mark.parametrize("operator", [race, first_success])
 async def test_interruption_reaches_every_runner(operator: Any) -> None:
     log: list[str] = []
-    await interrupt_at_rest(operator([noting(log, "a", forever), noting(log, "b", forever)]))
+    await cut_off(operator([noting(log, "a", forever), noting(log, "b", forever)]), None)
 
     assert sorted(log) == ["a: interruption", "b: interruption"]

@@ -65,6 +65,12 @@ async def test_conformance(check: Check, make_store: MakeStore) -> None:
 
 
 @pytest.mark.parametrize("anyio_backend", ["trio"])
+@pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
+async def test_conformance_of_memory_on_trio(check: Check) -> None:
+    await check(MemoryStore)
+
+
+@pytest.mark.parametrize("anyio_backend", ["trio"])
 @in_turn(
     fixtures=["make_store_named"],
     name=ON_TRIO,
