@@ -27,6 +27,7 @@ from effectflow import (
     workflow,
 )
 from effectflow.stores import MemoryStore
+from effectflow.testing import crash_everywhere
 from tests.apps import Broken, app_on, both_backends
 from tests.workflows.journals import (
     AnyEffect,
@@ -453,6 +454,19 @@ async def test_a_resume_after_each_entry_does_this(row: Row, store: MemoryStore)
         # The journal that the resume leaves means the same to the next life.
         again = next_life(app, failing=row.failing)
         assert str(await resume(row.made, again, at=row.at)) == str(expected), entry
+
+
+@pytest.mark.parametrize(
+    # A crash while `timeout_inside_par` releases makes the decision of `par` void, so that more is done.
+    "row",
+    [row for row in ROWS if row.made.name != "timeout_inside_par"],
+    ids=lambda row: row.made.name,
+)
+async def test_a_crash_before_and_after_every_append_leads_to_the_same_end(row: Row) -> None:
+    def make_env(store: Any) -> Any:
+        return app_on(store, failing=row.failing)
+
+    assert await crash_everywhere(row.made, None, make_env)
 
 
 # A run that is stopped from outside.

@@ -37,6 +37,7 @@ from effectflow import (
 )
 from effectflow.checkpoint import (
     BeforeStep,
+    CheckpointStore,
     Completed,
     CorruptCheckpoint,
     Decided,
@@ -62,6 +63,7 @@ from effectflow.testing import (
     RecordingObserver,
     SaveFails,
     Unavailable,
+    crash_everywhere,
 )
 from tests.apps import App, Broken, Told, World, app_on, both_backends, note
 from tests.workflows.journals import AnyWorkflow, in_turn, made_of
@@ -620,3 +622,26 @@ async def test_either_format_can_be_resumed(
 ) -> None:
     await three_acts.start("a", run_id="r").run(app_on(store, format=format, failing=["a3"]))
     assert await three_acts.resume("r").run(app_on(store)) == Success(ALL)
+
+
+async def test_a_crash_at_every_entry_changes_nothing() -> None:
+    def environment(store: CheckpointStore) -> App:
+        return app_on(store, failing=["broken"])
+
+    points = await crash_everywhere(sequence_and_more, ["x", "y", "z"], environment)
+
+    assert len(points) >= 2 * 12
+
+
+@workflow
+def sequence_and_more(names: list[str]) -> Do[App, Broken, list[str]]:
+    """A sequence, a branch, a handled failure, a loop, parallel steps and a nested step."""
+    first = yield from act("first")
+    yield from act("long" if len(names) > 2 else "short")
+    got = yield from act("broken").or_else(lambda error: pure(f"instead of {error}"))
+    looped: list[str] = []
+    for name in names:
+        looped.append((yield from act(name)))
+    beside = yield from par_traverse(names, act, limit=2, key=str)
+    last = yield from with_checkpointing("nested", act("inner"))
+    return [first, got, *looped, *beside, last]
