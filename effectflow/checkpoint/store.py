@@ -514,7 +514,7 @@ class Salvages(Protocol):
 
 @contextmanager
 def store_errors(store: CheckpointStore, run_id: str | None = None) -> Generator[None]:
-    """Raise whatever a store raises as a CheckpointError, which no body of an outer run can handle.
+    """Turn every error of a store into a CheckpointError, which no body of an outer run can handle.
 
     Parameters:
         run_id: the run that the block is about; None for many.
