@@ -40,21 +40,21 @@ pytestmark = pytest.mark.anyio
 CHECKS = {check.__name__: check for check in store_conformance.CHECKS}
 
 ON_TRIO = [
+    "a_cancelled_append_is_not_written_after_the_next_claim",
     "a_completed_run_is_deleted_unless_it_is_preserved",
-    "a_cancelled_append_is_settled_by_the_next_claim",
     "a_lease_is_renewed_while_the_event_loop_is_blocked",
     "a_lease_of_a_dead_process_is_free_at_once",
-    "a_refused_append_does_not_affect_concurrent_ones",
-    "a_store_entered_again_closes_at_the_last_exit",
-    "a_message_that_is_sent_while_its_run_is_suspended_wakes_it",
+    "a_message_sent_during_a_suspension_wakes_the_run",
+    "a_reentered_store_closes_at_the_last_exit",
+    "a_rejected_append_does_not_affect_concurrent_ones",
     "a_truncation_removes_the_last_records_and_replaces_the_summary",
     "an_append_can_replace_the_summary_and_release_the_lease",
-    "changes_of_runs_are_seen",
-    "concurrent_claimants_keep_a_limit_together",
+    "concurrent_claimants_share_a_limit",
+    "concurrent_tasks_wait_until_the_store_is_open",
     "find_selects_runs_and_sorts_the_newest_first",
+    "stores_on_the_same_data_respect_the_same_leases",
     "the_holder_of_a_run_can_delete_it",
-    "tasks_that_enter_at_once_wait_until_the_store_is_open",
-    "two_stores_on_the_same_data_fence_each_other",
+    "watchers_see_every_kind_of_change",
 ]
 """One check for each way in which a store waits."""
 
