@@ -305,7 +305,7 @@ class ChildEnded:
     """A run within this run ended: `completed` with an output, `failed` with an error, or `cancelled`.
 
     The path is that of its `ChildStarted`, or for a spawned run that of the wait for its result. With the
-    path of its `ChildStarted`, a spawned run was refused: its id belongs to another run.
+    path of its `ChildStarted`, a spawned run was rejected: its id belongs to another run.
     """
 
     path: str

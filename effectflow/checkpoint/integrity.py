@@ -277,7 +277,7 @@ class Seal:
         return self.encryption.decrypt(payload, after=previous)
 
     def _trailer(self, payload: bytes, digest: bytes) -> bytes:
-        """Return what follows a payload. A digest has only one form: other case or blanks are refused."""
+        """Return what follows a payload. A digest has one form: other case or blanks are rejected."""
         if payload[:1] == b"{":
             return (b"\nsha256:" if self.key is None else b"\nhmac:") + hexlify(digest)
         return digest + (b"S" if self.key is None else b"H")

@@ -386,8 +386,8 @@ class JournalWriter:
     async def _find_out(self) -> None:
         """Find out whether an append that failed or was cancelled took effect, and continue from there.
 
-        The run is claimed again for a new fence. An append with the old fence has happened by then, or
-        never will.
+        This claims the run again, for a new fencing token. An append with the old token has happened by
+        then, or never will.
         """
         store, seconds = self.checkpoints.store, in_seconds(self.checkpoints.lease_seconds)
         self.is_claiming = True

@@ -1,7 +1,7 @@
-"""The right to write to a run: a lease with an owner, an expiry and a fencing number.
+"""The right to write to a run: a lease with an owner, an expiry and a fencing token.
 
-The fencing number comes from Martin Kleppmann's "How to do distributed locking". It grows with every
-claim, and a store rejects a write with an older one. So a process that sleeps past the end of its lease
+The fencing token comes from Martin Kleppmann's "How to do distributed locking". It grows with every
+claim, and a store rejects an append with an older one. So a process that sleeps past the end of its lease
 can do no harm when it wakes.
 
 A clock may be set while a run is driven. So within one boot of a host, a lease expires by the time since
@@ -35,7 +35,8 @@ class Lease:
     Attributes:
         run_id: the run.
         owner: the holder, as `str(Owner)`.
-        fence: grows with every claim of the run; only the lease with the highest one is valid.
+        fence: the fencing token. It grows with every claim of the run, and only the lease with the
+            highest one is valid.
         expires_at: when others may claim the run, in seconds since the epoch by the store's clock.
         expires_at_uptime: the same in seconds since the boot of the owner's host; None if the host does
             not tell. Processes of the same boot compare this one.

@@ -125,7 +125,7 @@ class _Keeper:
         try:
             renewed = writer.checkpoints.store.renew(lease, seconds=seconds)
         except LeaseLost as error:
-            # If this process has claimed the run again meanwhile, the lease has another fence.
+            # If this process has claimed the run again meanwhile, the lease has another token.
             if writer.lease is lease and not writer.is_claiming and not writer.is_released:
                 kept.call_soon(writer.lose_lease, error)
         except BaseException as error:

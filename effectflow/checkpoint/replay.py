@@ -463,7 +463,7 @@ class _Reader:
         if waited is not None and child.ended in self.unsettled:
             self._forget(child.ended)
         if waited is None and child.is_spawned:
-            # The spawn was refused: the run with this id belongs to somebody else.
+            # The spawn was rejected: the run with this id belongs to another run.
             recording.spawned.pop(child.begun, None)
         child.ended, child.status = sequence, entry.status
         child.output, child.error = entry.output, entry.error

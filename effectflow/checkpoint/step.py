@@ -210,7 +210,7 @@ def with_checkpointing(
             parallel operators around it.
         effect: the effect to run.
         output: the type of its value, needed to rebuild classes; plain data needs none. A value of
-            another type is refused.
+            another type is rejected.
         error: the type of its errors, needed to rebuild one that the workflow handled.
         retryable: whether a resume runs it again after a failure; a predicate receives the error. True
             if None, or if the predicate raises.
@@ -293,7 +293,7 @@ class Step(Generic[P, Env, E, A]):
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the arguments of a call by name."""
-        # Binding is slower than zip. It also accepts calls that the function will refuse.
+        # Binding is slower than zip. It also accepts calls that the function will reject.
         if kwargs or self._gathers:
             signature = inspect.signature(self.function)
             return signature.bind_partial(*args, **kwargs).arguments
@@ -361,7 +361,7 @@ def step(
 
     The step has the name of the function. The classes of its output and errors are read from the return
     annotation, `Effect[Env, Error, Output]`, or `Do[...]` on a generator function. An output of another
-    type than `Output` is refused, with `NotSerializable`. The function is
+    type than `Output` is rejected, with `NotSerializable`. The function is
     called when the step runs, so an exception that it raises is a defect of the step. A resume does not
     call it for a completed step.
 

@@ -348,7 +348,7 @@ def plan(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show what a resume of a run would do, without doing it. Exit with 4 if it would be refused."""
+    """Show what a resume of a run would do, without doing it. Exit with 4 if it would be rejected."""
     check_choice(run_id=run_id, latest=latest)
     access = access_to(store, key_file, encryption_keys, app=app)
     seal = access.seal

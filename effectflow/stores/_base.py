@@ -1,4 +1,4 @@
-"""What the stores share: how they open and close, refuse a writer, and select runs."""
+"""What the stores share: how they open and close, reject a writer, and select runs."""
 
 from __future__ import annotations
 
@@ -178,7 +178,8 @@ def check_deletable(lease: Lease | None, held: Lease | None, *, now: float) -> N
 
 def check_current(lease: Lease, held: Lease | None) -> None:
     """Raise LeaseLost unless this is the current lease of the run."""
-    # FileStore may issue a fence twice, if the file with the newest was lost. Owners differ then.
+    # FileStore may issue a fencing token twice, if the file with the newest was lost. Then the owners
+    # differ.
     holder, fence = (held.owner, held.fence) if held is not None else ("", 0)
     if (fence, holder) != (lease.fence, lease.owner):
         raise lease_lost(lease.run_id, holder)
@@ -243,7 +244,7 @@ def run_info(run_id: str, *columns: Any) -> RunInfo:
     """Return one line about a run, from its columns in a database.
 
     `columns` are the fields of the summary, the time and the number of the newest record, and the owner
-    (empty or None without a lease), fence and both expiries of the lease.
+    (empty or None without a lease), fencing token and both expiries of the lease.
 
     Raise CorruptCheckpoint for an unknown status.
     """

@@ -88,10 +88,10 @@ class FileStore(ReentrantStore, CheckpointStore):
     copy of its history, with a warning. `find` skips, with a warning, a run that cannot be read at all;
     it also skips folders that are copies of others. Several processes on one host may use one
     directory. Where the file system ignores the case of letters, run ids must differ in more than
-    that: an id whose folder belongs to another run is refused with RunConflict.
+    that: an id whose folder belongs to another run is rejected with RunConflict.
 
-    A deleted run leaves only its fence, in one of a fixed number of files, and for a while its id in
-    `changes`. So a stale writer stays refused, even if a new run gets the same id.
+    A deleted run leaves only its fencing token, in one of a fixed number of files, and for a while its
+    id in `changes`. So a stale writer stays rejected, even if a new run gets the same id.
 
     Parameters:
         directory: where to keep the runs; created if it is missing.

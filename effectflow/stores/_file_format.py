@@ -36,8 +36,8 @@ class RunState:
     """The content of `checkpoint.json`.
 
     `records` are the newest; `first` is the sequence number of the first of them, and earlier ones are
-    in `entries`. `fence` is the fence of the lease under which this was saved, and `is_released` says
-    whether the same save released the lease. `taken` are the messages that were taken, which
+    in `entries`. `fence` is the fencing token of the lease under which this was saved, and `is_released`
+    says whether the same save released the lease. `taken` are the messages that were taken, which
     `mailbox.json` may still have. `heard` is the newest message that it had: later ones may have woken
     the run. `damage` says how `checkpoint.json` is damaged and what was read instead.
     """

@@ -40,7 +40,7 @@ class Mailbox:
     received: frozenset[tuple[str, str]] = frozenset()
 
     def has_received(self, topic: str, key: str) -> bool:
-        """Return whether a message with this topic and key is refused."""
+        """Return whether a message with this topic and key is rejected."""
         return topic != NOTICE and (topic, key) in self.received
 
     def with_message(self, topic: str, key: str, body: bytes, *, now: float) -> Mailbox:

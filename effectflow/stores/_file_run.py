@@ -10,7 +10,8 @@
     mailbox.json                        the messages to the run, if it has received any
 
 `checkpoint.json` has a bounded number of entries, so the cost of a save does not depend on the length
-of the run. It also has the fence under which it was saved, and whether that lease was then released.
+of the run. It also has the fencing token of the lease under which it was saved, and whether that
+lease was then released.
 """
 
 from __future__ import annotations
@@ -110,8 +111,8 @@ class RunFolder:
     """The files of one run. A writer holds the lock of the run and its lease.
 
     There is a fixed number of locks, so that a run leaves none behind. Beside each lock is the highest
-    fence of the deleted runs that shared it. `history` is the number of copies of earlier checkpoints to
-    keep.
+    fencing token of the deleted runs that shared it. `history` is the number of copies of earlier
+    checkpoints to keep.
     """
 
     def __init__(self, directory: Path, run_id: str, *, history: int = 10) -> None:
@@ -130,7 +131,7 @@ class RunFolder:
         return FileLock(self._lock, poll_interval=0.01)
 
     def deleted_fence(self) -> int:
-        """Return the fence that a claim of a new run must exceed, to refuse stale writers."""
+        """Return the fencing token that a claim of a new run must exceed, to reject stale writers."""
         try:
             return int(self._lock.with_suffix(".fence").read_bytes())
         except (FileNotFoundError, ValueError):
@@ -146,7 +147,7 @@ class RunFolder:
     def lease(self, state: RunState | None) -> Lease:
         """Return the newest lease, given the state of the run. Its owner is empty if it is free.
 
-        It is free if its file is missing or damaged. The fence then comes from the checkpoint.
+        It is free if its file is missing or damaged. The fencing token then comes from the checkpoint.
         """
         fence = 0 if state is None else state.fence
         free = Lease(self.run_id, "", fence, 0.0)
@@ -511,7 +512,7 @@ class RunFolder:
                 )
 
     def remove(self, state: RunState | None) -> None:
-        """Remove the run durably, except its fence. If interrupted, the whole run is left or none."""
+        """Remove the run durably, except its fencing token. An interruption leaves all of it or none."""
         fence = self.lease(state).fence
         if fence > self.deleted_fence():
             make_folder(self._lock.parent)

@@ -25,7 +25,7 @@ _ANY = "*"
 """The payload that means that any run may have changed."""
 
 _LONGEST_PAYLOAD = 7999
-"""The length of a payload in bytes. The server refuses longer ones."""
+"""The length of a payload in bytes. The server rejects longer ones."""
 
 _PAUSE_SECONDS = 0.02
 """How long changes are gathered after an announcement."""

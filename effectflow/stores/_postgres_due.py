@@ -101,7 +101,7 @@ class DueClaims:
         self._limited = [escaped(name) for name in sorted(due.limits)]
         self._may_have_claimed = False
         self._free_fences: list[int] = []
-        """The fences of leases whose owners are dead."""
+        """The fencing tokens of leases whose owners are dead."""
 
     async def attempt(self, connection: Connection) -> Claimed:
         """Claim the runs, unless an earlier attempt has."""
@@ -209,7 +209,7 @@ class DueClaims:
 
 
 def _taken(rows: Iterable[Sequence[Any]], left: Mapping[int, Lease]) -> tuple[Taken, ...]:
-    """Return runs that were claimed, and the leases that they had, by the fences of the new ones."""
+    """Return the claimed runs. `left` has the leases that they had, by the new fencing tokens."""
     taken: list[Taken] = []
     for info in sorted(map(info_of, rows), key=in_order):
         assert info.lease is not None

@@ -13,7 +13,7 @@ _LOCK = 0x45464657
 """The advisory lock under which one program at a time changes the schema ("EFFW")."""
 
 _UNRELEASED = 1
-"""The versions before the first release. Their schemas are refused."""
+"""The versions before the first release. Their schemas are rejected."""
 
 _MIGRATIONS = (
     """

@@ -22,7 +22,7 @@ class Freed:
     """What the server cannot know about leases.
 
     Attributes:
-        leases: the keys of runs, and the fences of their leases, that have expired.
+        leases: expired leases, each as the key of its run and its fencing token.
         processes: the processes that have ended.
     """
 

@@ -3,7 +3,7 @@
 A run is one hash. It contains the lease, the summary, the entries by their numbers, and the messages.
 
 - `length` is the number of entries: fields with higher numbers do not count.
-- `born` is the fence of the claim or creation that began the run.
+- `born` is the fencing token of the claim or creation that began the run.
 - `due` is the `due_at` of the summary, and `parent` the key of its parent.
 - `mailbox` has the numbers of the messages that were not taken, and `messages` that of the newest one:
   messages with higher numbers do not count.
@@ -13,9 +13,9 @@ A run is one hash. It contains the lease, the summary, the entries by their numb
 - `taken` has the messages that the last append took. The next append, before which that one is certainly
   in the file of the server, shortens them to those 16 bytes.
 
-The index has the keys of all runs. One counter issues the fences of all runs, so that a deleted run
-leaves nothing behind and a stale writer cannot write to a new one. Each script receives these keys as
-KEYS[1] to KEYS[3], and the prefix of the others as KEYS[4].
+The index has the keys of all runs. One counter issues the fencing tokens of all runs, so that a deleted
+run leaves nothing behind and a stale writer cannot write to a new one. Each script receives these keys
+as KEYS[1] to KEYS[3], and the prefix of the others as KEYS[4].
 
 A server that is killed while it writes to its append-only file may leave only the first writes of a
 script there. It ignores them when it starts, but most versions keep them in the file and execute

@@ -28,7 +28,7 @@ A = TypeVar("A")
 _DELAYS = RetryPolicy.exponential(0.05).with_max_delay(1).with_full_jitter()
 
 _NO_FENCE = -1
-"""A fencing number that no claim has."""
+"""A fencing token that no claim has."""
 
 
 class Held(NamedTuple):
@@ -70,7 +70,7 @@ class ServerStore(ReentrantStore, CheckpointStore):
 
     @abstractmethod
     async def _ask_claim(self, wanted: Lease, seconds: float, free: int) -> Held:
-        """Claim the lease if it is free or has the fence `free`. Return it as it is then.
+        """Claim the lease if it is free or its token is `free`. Return the valid lease and the time.
 
         `wanted` has the run, the owner, and the expiry by the uptime of this host.
         """
@@ -80,7 +80,7 @@ class ServerStore(ReentrantStore, CheckpointStore):
         """Return when the renewed lease expires, or why it is no longer current."""
 
     def _explained(self, error: Exception) -> str:
-        """Return why the server refused a request, and what to do, if known."""
+        """Return why the server rejected a request, and what to do, if known."""
         return str(error)
 
     # Opening and closing.
@@ -133,7 +133,7 @@ class ServerStore(ReentrantStore, CheckpointStore):
         try:
             return await self._in_asyncio(lambda: self._persist(request))
         except self._driver_error as error:
-            reason = f"it refused a request: {self._explained(error)}"
+            reason = f"it rejected a request: {self._explained(error)}"
             raise StoreUnavailable(repr(self), reason) from error
 
     async def _persist(self, request: Callable[[], Awaitable[A]]) -> A:
@@ -241,9 +241,8 @@ async def take_over(ask: Callable[[int], Awaitable[A | Held]]) -> A:
     """Return the answer to `ask`, and ask again if the lease that prevents it is no longer held.
 
     A server cannot check whether the process of an owner is alive, and its clock may be set. `ask`
-    receives the fence of such a lease, which the server then ignores, or at first a number that no claim
-    has.
-    Raise RunBusy if a live owner holds the run.
+    receives the fencing token of the lease that the server is to ignore; at first a token that no claim
+    has. Raise RunBusy if a live owner holds the run.
     """
     free = _NO_FENCE
     while True:
@@ -257,7 +256,7 @@ async def take_over(ask: Callable[[int], Awaitable[A | Held]]) -> A:
 
 
 def check_appended(lease: Lease, after: int, refusal: str | None) -> None:
-    """Raise ValueError or LeaseLost if a server refused an append after entry number `after`."""
+    """Raise ValueError or LeaseLost if a server rejected an append after entry number `after`."""
     if refusal is None:
         return
     kind, _, detail = refusal.partition(" ")

@@ -403,7 +403,7 @@ def _append(
     database: sqlite3.Connection,
 ) -> Sequence[str]:
     """Append records as in `CheckpointStore.append`. Return the ids of the runs to announce."""
-    # Check everything before writing, so that a refused append does not affect its commit.
+    # Check everything before writing, so that a rejected append does not affect its commit.
     owner, fence, number, length = database.execute(
         "SELECT leases.owner, leases.fence, runs.number,"
         " (SELECT max(sequence) FROM entries WHERE run = runs.number)"

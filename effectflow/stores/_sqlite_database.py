@@ -122,7 +122,7 @@ def open_database(path: Path, durability: str, *, lock_timeout: float) -> sqlite
     `lock_timeout` is how many seconds to wait while another program has locked the file.
 
     Raise StoreUnavailable if the file is not a store or cannot be used, and UnsupportedVersion if a
-    newer effectflow created it, or one from before the first release. A file that is refused is not
+    newer effectflow created it, or one from before the first release. A file that is rejected is not
     changed.
     """
     try:

@@ -179,7 +179,9 @@ WRONG: Any = {"kind": list[Money], "tag": 5, "encode": "cents", "codecs": [Money
         ),
     ],
 )
-def test_what_is_no_codec_is_refused_when_it_is_made(make: Callable[[], object], said: str) -> None:
+def test_what_is_no_codec_is_rejected_when_it_is_made(
+    make: Callable[[], object], said: str
+) -> None:
     with pytest.raises(TypeError, match=said):
         make()
 
@@ -361,7 +363,7 @@ def encrypted(store: MemoryStore, current: str = "old", **world: Any) -> App:
 
 
 @pytest.mark.anyio
-async def test_secrets_are_refused_without_encryption(caplog: pytest.LogCaptureFixture) -> None:
+async def test_secrets_are_rejected_without_encryption(caplog: pytest.LogCaptureFixture) -> None:
     app = app_on(MemoryStore(), key=b"a key only signs, it does not hide")
     result = await entering.start(LOGIN, run_id="r").run(app)
     assert isinstance(result.failure(), NotSerializable)

@@ -220,14 +220,14 @@ def test_a_run_that_goes_on_while_it_is_verified_is_good(length: int) -> None:
         ),
     ],
 )
-def test_the_wrong_keys_are_refused(written_with: str, read_with: Seal, reason: str) -> None:
+def test_the_wrong_keys_are_rejected(written_with: str, read_with: Seal, reason: str) -> None:
     found = verified(WRITTEN[written_with], read_with)
 
     assert found.good == 0
     assert reason in str(found.problem)
 
 
-def test_a_forger_without_the_key_is_refused() -> None:
+def test_a_forger_without_the_key_is_rejected() -> None:
     """One who makes a journal that is right in itself, but has no key to sign it with."""
     forged = written(Seal())
 
@@ -325,7 +325,7 @@ def test_json_stays_readable(format: Literal["json", "cbor"]) -> None:
     assert first.startswith(b'{"entry":"started"') is (format == "json")
 
 
-def test_keys_that_are_none_are_refused_and_never_shown() -> None:
+def test_keys_that_are_none_are_rejected_and_never_shown() -> None:
     with pytest.raises(ValueError, match="16 bytes"):
         Seal(key=b"short")
     with pytest.raises(ValueError, match="AES takes"):
@@ -338,7 +338,7 @@ def test_keys_that_are_none_are_refused_and_never_shown() -> None:
     assert "nnnn" not in shown
 
 
-def test_an_entry_that_is_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_entry_that_is_too_large_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("effectflow.checkpoint.integrity.MAX_ENTRY_BYTES", 1000)
 
     async def main() -> Any:

@@ -370,7 +370,7 @@ async def test_a_recorded_output_must_have_the_declared_type(
 
 
 @pytest.mark.anyio
-async def test_an_output_of_another_type_is_refused_when_it_is_saved() -> None:
+async def test_an_output_of_another_type_is_rejected_when_it_is_saved() -> None:
     app = app_on(MemoryStore())
     result = await loading(["a", 5], list[str]).start(None, run_id="r").run(app)
     assert isinstance(result.failure(), NotSerializable)

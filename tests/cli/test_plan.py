@@ -74,7 +74,7 @@ def test_plan_reports_a_failure_that_recurs_and_what_to_do(effectflow: Command) 
 
 
 @pytest.mark.parametrize("as_json", [[], ["--json"]])
-def test_a_plan_that_a_resume_would_refuse_ends_with_its_exit_code(
+def test_a_plan_that_a_resume_would_reject_ends_with_its_exit_code(
     effectflow: Command, folder: Path, as_json: list[str]
 ) -> None:
     assert effectflow("run", "saga:pay", "--input", "5", "--run-id", "r").code == 1

@@ -77,7 +77,7 @@ def test_a_run_remembers_the_app_as_a_hint_and_never_imports_it(effectflow: Comm
         ),
     ],
 )
-def test_bad_use_of_an_app_is_refused(
+def test_bad_use_of_an_app_is_rejected(
     effectflow: Command, folder: Path, arguments: list[str], said: str
 ) -> None:
     ran = effectflow(*arguments)
@@ -197,7 +197,7 @@ def test_a_value_of_a_signal_is_sent_checked_and_shown_until_it_is_received(
         (["cancel", "o9"], "no run 'o9'"),
     ],
 )
-def test_a_message_that_nothing_can_receive_is_refused(
+def test_a_message_that_nothing_can_receive_is_rejected(
     effectflow: Command, mall: Any, arguments: list[str], said: str
 ) -> None:
     submitted(mall, "order", 5, "o1")

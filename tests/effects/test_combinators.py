@@ -381,7 +381,7 @@ async def test_context_variables_do_not_pass_between_siblings() -> None:
     assert variable.get() == "unset"
 
 
-async def test_do_refuses_a_function_that_is_not_a_generator() -> None:
+async def test_do_rejects_a_function_that_is_not_a_generator() -> None:
     def plain() -> Any:
         return pure(1)
 

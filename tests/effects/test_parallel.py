@@ -219,7 +219,7 @@ async def test_what_ends_an_operator_cancels_the_rest_and_waits_for_it(name: str
 
 
 @each_operator
-async def test_a_limit_below_one_is_refused(over: Over) -> None:
+async def test_a_limit_below_one_is_rejected(over: Over) -> None:
     for refused in (0, -1):
         with pytest.raises(ValueError, match=r"limit|or more"):
             over([], pure, refused)

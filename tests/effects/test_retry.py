@@ -147,7 +147,7 @@ def test_delays_are_capped_and_never_overflow(make: Any, base: float, attempt: i
 
 
 @pytest.mark.parametrize("make", CONSTRUCTORS)
-def test_an_invalid_policy_is_refused(make: Any) -> None:
+def test_an_invalid_policy_is_rejected(make: Any) -> None:
     for delay in (-1.0, math.nan, math.inf):
         with pytest.raises(ValueError, match="delay"):
             make(delay)
@@ -321,7 +321,7 @@ async def test_a_timeout_in_real_time() -> None:
         assert (await slow.timeout(0.01).run(None)).failure().seconds == 0.01
 
 
-def test_a_timeout_that_is_not_a_duration_is_refused() -> None:
+def test_a_timeout_that_is_not_a_duration_is_rejected() -> None:
     for seconds in (-1.0, math.nan):
         with pytest.raises(ValueError, match="timeout"):
             pure(1).timeout(seconds)
@@ -357,7 +357,7 @@ async def test_a_sleep_until_the_past_gives_other_tasks_a_turn_on_every_clock(
         assert clock is None or clock.monotonic() == 0
 
 
-def test_a_sleep_that_is_not_a_duration_is_refused() -> None:
+def test_a_sleep_that_is_not_a_duration_is_rejected() -> None:
     with pytest.raises(ValueError, match="sleep"):
         sleep(math.nan)
 

@@ -127,7 +127,7 @@ async def test_the_failure_names_the_exit_code_of_the_worker() -> None:
 
 
 @pytest.mark.parametrize("options", [{"workers": 0}, {"attempts": 0}, {"grace": -1}])
-def test_invalid_options_are_refused(options: dict[str, Any]) -> None:
+def test_invalid_options_are_rejected(options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(options))):
         ProcessExecutor(**options)
 

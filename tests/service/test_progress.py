@@ -110,7 +110,7 @@ async def test_a_step_publishes(service: Service) -> None:
         assert await handle.published("half") == 2
 
 
-async def test_a_value_that_no_reader_could_rebuild_is_refused(service: Service) -> None:
+async def test_a_value_that_no_reader_could_rebuild_is_rejected(service: Service) -> None:
     @workflow
     def careless(_: None) -> Do[App, Broken, None]:
         yield from publish("progress", Progress(1, 2))

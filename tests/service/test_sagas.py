@@ -522,7 +522,7 @@ async def test_a_failure_before_the_first_undo_is_tried_again() -> None:
     assert again.world.done == ["book dinner"]
 
 
-async def test_a_saga_that_changed_so_that_an_undo_is_not_registered_is_refused() -> None:
+async def test_a_saga_that_changed_so_that_an_undo_is_not_registered_is_rejected() -> None:
     store = MemoryStore()
     app = app_on(store, failing=["book dinner", "cancel flight"])
     await made_of(trip).start(None, run_id="r").run(app)

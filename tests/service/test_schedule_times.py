@@ -138,7 +138,7 @@ def test_an_expression_without_a_next_tick_ends() -> None:
         ({"input": None}, "None is not of the declared type str"),
     ],
 )
-def test_a_schedule_that_cannot_work_is_refused_when_it_is_made(
+def test_a_schedule_that_cannot_work_is_rejected_when_it_is_made(
     options: dict[str, Any], message: str
 ) -> None:
     given: dict[str, Any] = {"cron": "0 * * * *", "input": "today"} | options

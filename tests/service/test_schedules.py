@@ -127,7 +127,7 @@ async def test_a_broken_input_loses_its_tick_and_not_the_schedule(
     assert "run 'report@2026-06-01T10:00:00+00:00' was not started" in caplog.text
 
 
-def test_an_app_refuses_schedules_that_cannot_work() -> None:
+def test_an_app_rejects_schedules_that_cannot_work() -> None:
     kept, deleted = Checkpoints(MemoryStore()), Checkpoints(MemoryStore(), preserve=False)
 
     def app(

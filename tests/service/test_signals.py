@@ -174,7 +174,7 @@ async def test_many_senders_at_once_lose_nothing(service: Service) -> None:
 
 
 @pytest.mark.parametrize("value", [5, None, object(), ["a"], "\ud800"])
-async def test_a_bad_value_is_refused_to_the_sender_and_not_sent(
+async def test_a_bad_value_is_rejected_to_the_sender_and_not_sent(
     memory: Service, value: Any
 ) -> None:
     handle = await memory.client.submit(approve, None, run_id="r")

@@ -101,7 +101,7 @@ async def test_another_input_or_workflow_under_the_same_id_is_a_conflict(service
 
 
 @pytest.mark.parametrize("input", [5, object(), "\ud800"])
-async def test_an_input_that_is_not_as_declared_is_refused_and_nothing_is_submitted(
+async def test_an_input_that_is_not_as_declared_is_rejected_and_nothing_is_submitted(
     service: Service, input: Any
 ) -> None:
     with pytest.raises(NotSerializable, match="input: "):

@@ -263,7 +263,7 @@ def hurried(state: str) -> Effect[App, Any, str]:
 
 
 @pytest.mark.parametrize("function", [once, hurried], ids=["at most once", "timeout"])
-async def test_a_step_that_cannot_begin_again_refuses_to_wait(function: Any) -> None:
+async def test_a_step_that_cannot_begin_again_rejects_to_wait(function: Any) -> None:
     service = Service(MemoryStore())
     refusing: Workflow[App, Any, str, str] = Workflow.of_steps("refusing", [function])
     async with working(service, refusing) as worker:

@@ -381,7 +381,7 @@ async def test_an_environment_that_cannot_be_made_ends_the_worker_before_it_take
     assert await statuses(service) == {"r": "pending"}
 
 
-def test_an_app_refuses_what_cannot_be_told_apart() -> None:
+def test_an_app_rejects_what_cannot_be_told_apart() -> None:
     checkpoints = Checkpoints(MemoryStore())
     with pytest.raises(ValueError, match="two workflows named 'act'"):
         App([act, act], environment=apps.App, checkpoints=checkpoints)

@@ -1,4 +1,4 @@
-"""What a service cannot use is refused where it is given, with the way out."""
+"""What a service cannot use is rejected where it is given, with the way out."""
 
 from __future__ import annotations
 
@@ -94,7 +94,9 @@ def test_a_schedule_takes_texts(wrong: Any, what: str) -> None:
 
 
 @pytest.mark.parametrize("make", [lambda text: Signal(text, int), lambda text: publish(text, 1)])
-def test_what_no_store_can_hold_is_refused_before_it_is_sent(make: Callable[[str], object]) -> None:
+def test_what_no_store_can_hold_is_rejected_before_it_is_sent(
+    make: Callable[[str], object],
+) -> None:
     with pytest.raises(ValueError, match="has a lone surrogate"):
         make("\ud800")
 

@@ -96,7 +96,7 @@ async def test_entering_an_open_store_never_waits(make_store: MakeStore) -> None
                 step.send(None)
 
 
-async def test_an_open_store_refuses_another_event_loop(make_store: MakeStore) -> None:
+async def test_an_open_store_rejects_another_event_loop(make_store: MakeStore) -> None:
     store = make_store()
 
     async def use() -> list[Any]:
@@ -197,7 +197,7 @@ def test_a_process_forked_while_a_store_is_open_creates_its_own(
     asyncio.run(parent())
 
 
-async def test_an_open_store_refuses_a_forked_process(
+async def test_an_open_store_rejects_a_forked_process(
     make_store: MakeStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = make_store()

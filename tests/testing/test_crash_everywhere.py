@@ -98,7 +98,7 @@ async def test_a_name_stands_for_all_steps_of_that_name_and_a_path_for_one() -> 
     assert one.append == other.append == StepAppend(path, "end", "crash-test")
 
 
-async def test_an_unknown_step_is_refused_with_the_steps_that_were_seen() -> None:
+async def test_an_unknown_step_is_rejected_with_the_steps_that_were_seen() -> None:
     with pytest.raises(ValueError, match=r"the end of step 'chrage'.*: 'charge', 'ship'$"):
         await crash_everywhere(order, "cap", app_on, at=[after("chrage")])
 

@@ -295,7 +295,7 @@ def test_the_marker_takes_steps(pytester: pytest.Pytester, mode: str) -> None:
     ran.stdout.fnmatch_lines([f"E*crashed {crash}"])
 
 
-def test_the_marker_refuses_unknown_steps(pytester: pytest.Pytester) -> None:
+def test_the_marker_rejects_unknown_steps(pytester: pytest.Pytester) -> None:
     ran = run_tests(pytester, AT.format(at="after('chrage')", mode="asyncio"))
 
     ran.assert_outcomes(failed=1)

@@ -130,7 +130,7 @@ def acting_otherwise(is_well: bool) -> Do[App, str, str]:
     return (yield from act(is_well))
 
 
-async def test_a_changed_workflow_is_refused_also_by_a_store_that_releases_nothing(
+async def test_a_changed_workflow_is_rejected_also_by_a_store_that_releases_nothing(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with NoReleasing(appends=9) as store:

@@ -297,7 +297,7 @@ async def test_an_unknown_outcome_in_a_child_halts_the_run_around_it(store: Memo
     assert isinstance((await resume(made, app)).failure(), OutcomeUnknown)
 
 
-async def test_a_child_with_another_input_is_refused(store: MemoryStore) -> None:
+async def test_a_child_with_another_input_is_rejected(store: MemoryStore) -> None:
     given = 1
 
     @workflow

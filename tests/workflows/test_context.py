@@ -117,7 +117,7 @@ async def test_values_come_back_type_for_type() -> None:
     assert await seen.start(None, context=context).run(App()) == Success(context)
 
 
-async def test_a_context_that_is_not_plain_data_is_refused_and_nothing_is_started() -> None:
+async def test_a_context_that_is_not_plain_data_is_rejected_and_nothing_is_started() -> None:
     app = App()
 
     error = (await seen.start(None, context={"app": app}).run(app)).failure()

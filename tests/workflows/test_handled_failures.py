@@ -292,7 +292,7 @@ async def test_a_timeout_whose_handler_waited_strikes_again_in_a_resume(store: M
             assert await resume(made, app_on(await cut(store, count)), at=100) == first, count
 
 
-async def test_the_hook_of_a_retry_is_told_the_same_of_a_refused_failure(
+async def test_the_hook_of_a_retry_is_told_the_same_of_a_rejected_failure(
     store: MemoryStore,
 ) -> None:
     told: list[FailedAttempt[Any]] = []

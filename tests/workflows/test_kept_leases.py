@@ -153,7 +153,7 @@ async def test_an_event_loop_that_responds_is_not_stuck_however_seldom_it_is_ask
 
 
 @pytest.mark.parametrize("max_block", [0, -1, float("nan")])
-def test_a_max_block_that_means_nothing_is_refused(max_block: float) -> None:
+def test_a_max_block_that_means_nothing_is_rejected(max_block: float) -> None:
     with pytest.raises(ValueError, match="max_block must be more than 0"):
         Checkpoints(MemoryStore(), max_block=max_block)
 

@@ -60,7 +60,7 @@ def test_keys_that_differ_have_paths_that_differ() -> None:
 
 
 @pytest.mark.parametrize("store", ["memory", "sqlite", "file"])
-async def test_a_run_id_of_it_is_refused_by_every_store(
+async def test_a_run_id_of_it_is_rejected_by_every_store(
     store: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("runs")
@@ -78,7 +78,7 @@ async def test_a_run_id_of_it_is_refused_by_every_store(
         assert await opened.find() == []
 
 
-def test_a_step_of_it_is_refused_when_it_is_named() -> None:
+def test_a_step_of_it_is_rejected_when_it_is_named() -> None:
     with pytest.raises(ValueError, match="cannot name a step"):
         with_checkpointing(LATIN_1, from_fn(lambda _: 1))
     with pytest.raises(ValueError, match="cannot name a step"):

@@ -347,7 +347,7 @@ async def test_a_store_that_stays_away_is_asked_no_more_often_than_entries_are_d
         {"every_seconds": math.nan},
     ],
 )
-def test_a_policy_that_means_nothing_is_refused(options: dict[str, Any]) -> None:
+def test_a_policy_that_means_nothing_is_rejected(options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="every_"):
         CheckpointPolicy(**options)
 

@@ -184,7 +184,9 @@ async def test_a_cancelled_run_has_no_result(store: MemoryStore) -> None:
     assert isinstance((await waiting.result("inner").run(app)).failure(), RunCancelled)
 
 
-async def test_an_unknown_run_and_a_run_of_another_workflow_are_refused(store: MemoryStore) -> None:
+async def test_an_unknown_run_and_a_run_of_another_workflow_are_rejected(
+    store: MemoryStore,
+) -> None:
     app = app_on(store)
     await acting.start("a", run_id="run-1").run(app)
 
@@ -334,7 +336,7 @@ async def test_start_gives_the_recorded_failure_if_it_is_not_to_be_retried(
     assert await acting.start("a", run_id="r", retry_failed=False).run(app) == Success("a done")
 
 
-async def test_start_without_retries_refuses_another_input(store: MemoryStore) -> None:
+async def test_start_without_retries_rejects_another_input(store: MemoryStore) -> None:
     app = app_on(store, failing=["a"])
     await acting.start("a", run_id="r").run(app)
 

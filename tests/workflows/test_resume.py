@@ -178,7 +178,7 @@ async def test_a_complete_run_gives_its_recorded_output_and_runs_nothing(
     assert app.world.done == ["a1", "a2", "a3"]
 
 
-async def test_start_refuses_an_id_that_belongs_to_another_input_or_workflow(
+async def test_start_rejects_an_id_that_belongs_to_another_input_or_workflow(
     store: MemoryStore,
 ) -> None:
     app = app_on(store)
@@ -347,7 +347,9 @@ async def test_time_and_chance_between_steps_are_recorded(store: MemoryStore) ->
     assert recorded["uuid"] == {"$uuid": name}
 
 
-async def test_a_completed_step_reached_with_other_arguments_is_refused(store: MemoryStore) -> None:
+async def test_a_completed_step_reached_with_other_arguments_is_rejected(
+    store: MemoryStore,
+) -> None:
     names = iter(["first", "second"])
     fickle = made_of(lambda: in_turn(act(next(names)), act("b")))
     result, app = await in_two_lives(fickle, store, "b")
@@ -380,7 +382,7 @@ async def test_a_step_may_be_a_plain_function_of_the_environment(store: MemorySt
     assert app.world.done == ["cap", "hat", "Broken", "Broken"]
 
 
-async def test_two_items_with_one_key_are_refused(store: MemoryStore) -> None:
+async def test_two_items_with_one_key_are_rejected(store: MemoryStore) -> None:
     twice = made_of(lambda: par_traverse(["a", "a"], act, key=str))
     with pytest.raises(ValueError, match="key"):
         await twice.start(None).run(app_on(store))

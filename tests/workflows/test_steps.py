@@ -1,4 +1,4 @@
-"""What the code of a step knows, what is recorded of its arguments, and which options are refused."""
+"""What the code of a step knows, what is recorded of its arguments, and which options are rejected."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ pytestmark = pytest.mark.anyio
         ({"timeout": float("nan")}, "timeout must be"),
     ],
 )
-def test_options_that_mean_nothing_are_refused(options: dict[str, Any], problem: str) -> None:
+def test_options_that_mean_nothing_are_rejected(options: dict[str, Any], problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         step(**options)(lambda: pure(1))
 

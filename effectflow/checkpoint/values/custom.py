@@ -85,7 +85,7 @@ class ValueOptions:
 
     Attributes:
         codecs: the codecs of the user's own classes.
-        cipher: encrypts secrets; None to refuse them.
+        cipher: encrypts secrets; None to reject them.
     """
 
     codecs: tuple[Codec[Any], ...] = ()
