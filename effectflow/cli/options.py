@@ -1,4 +1,4 @@
-"""The options that several commands share, and how commands end: exit codes and errors."""
+"""The options that commands share, exit codes, and errors."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ ServiceOption = Annotated[
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-# Keys are never arguments, which other users could see.
+# Keys are never arguments, because other users can see those.
 KeyFileOption = Annotated[
     Path | None,
     typer.Option(
@@ -99,11 +99,11 @@ class ExitCode(IntEnum):
 
 
 class BadUse(Exception):
-    """The user gave a command something that it cannot work with. The message says what to do."""
+    """The user called a command in a wrong way. The message says what to do."""
 
 
 class Commands(TyperGroup):
-    """A group of commands. When one raises, it ends with a message and an exit code."""
+    """A group of commands. It turns what a command raises into a message and an exit code."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -132,7 +132,7 @@ def check_choice(**choices: object) -> None:
 
 
 async def chosen_run(store: CheckpointStore, run_id: str | None, *, resumable: bool = False) -> str:
-    """Return this id, or without one the id of the newest run, or of the newest one to resume.
+    """Return the given id. Without one, return that of the newest run, or of the newest one to resume.
 
     Raise BadUse if there is none.
     """
@@ -159,7 +159,7 @@ class Keys:
 
 
 def read_keys(key_file: Path | None, encryption_keys: Path | None) -> Keys:
-    """Return the keys in these files. Raise BadUse for a file that holds none."""
+    """Return the keys in these files. Raise BadUse for a file without one."""
     given = {"--key-file": key_file, "--encryption-keys": encryption_keys}
     options = [word for name, path in given.items() if path for word in (name, str(path))]
     seal = Seal(
@@ -188,7 +188,7 @@ def _read_encryption(path: Path) -> Encryption:
                 keys[name] = bytes.fromhex(digits)
         return Encryption(next(reversed(keys)), keys)
     except (ValueError, StopIteration):
-        # The message must not quote the file, which may hold part of a key.
+        # The message must not quote the file, which may have part of a key.
         raise BadUse(
             f"{path} should have one line `ID HEX` for each key of 16, 24 or 32 bytes"
         ) from None

@@ -52,8 +52,8 @@ class ReentrantStore:
     """Opens at the first entry, closes at the last exit, and can then be opened again.
 
     A task that enters while another one opens or closes the store waits for that. A store belongs to
-    the process and the event loop that opened it; used from any other, it raises StoreUnavailable. Once
-    that loop is closed, the store can be opened again, although it was never left.
+    the process and the event loop that opened it, and raises StoreUnavailable in any other. After that
+    loop was closed, the store can be opened again, even if the loop never left it.
     """
 
     def __init__(self) -> None:
@@ -103,7 +103,7 @@ class ReentrantStore:
                 await self._close()
 
     def _check_open(self, *, in_any_thread: bool = False) -> None:
-        """Raise StoreUnavailable unless the store is open, in this event loop or at least process."""
+        """Raise StoreUnavailable unless the store is open in this event loop, or only in this process."""
         home = self._home
         is_home = (
             home is not None
@@ -119,7 +119,10 @@ class ReentrantStore:
         raise self._is_elsewhere()
 
     def _lock_of_transitions(self) -> anyio.Lock:
-        """Return the lock to open and close under, once this event loop has the store for itself."""
+        """Return the lock under which this event loop opens and closes the store.
+
+        Raise StoreUnavailable if the store is open in another event loop.
+        """
         here = _Home(os.getpid(), running_loop(), call_soon_from_threads())
         if self._transition is None or self._home != here:
             self._leave_closed_loop()
@@ -281,8 +284,8 @@ def page(found: Iterable[RunInfo], query: RunQuery) -> list[RunInfo]:
 def sql_conditions(query: RunQuery, mark: str, run_id: str) -> tuple[str, list[object]]:
     """Return the condition of a query in SQL, with `mark` as placeholder, and its parameters.
 
-    `run_id` is the column of the id, sorted by code points. `newest` is the newest entry of a run.
-    Whether a live owner holds the run is left to `matches`.
+    `run_id` is the column of the id, sorted by code points. `newest` is the newest entry of a run. The
+    condition does not check whether a live owner holds the run: `matches` does.
     """
     conditions, parameters = ["1 = 1"], list[object]()
     if query.prefix:
@@ -306,7 +309,7 @@ def sql_conditions(query: RunQuery, mark: str, run_id: str) -> tuple[str, list[o
 
 
 def _behind(prefix: str) -> str | None:
-    """Return the first text after all that begin with a prefix, or None if there is none."""
+    """Return the smallest text that sorts after all texts with this prefix; None if none does."""
     rest = prefix.rstrip(chr(sys.maxunicode))
     if not rest:
         return None

@@ -17,11 +17,11 @@ Connection: TypeAlias = psycopg.AsyncConnection[Any]
 _CONNECT_SECONDS = 10
 
 ESCAPED_FIELDS = ("workflow", "version", "waits_for", "blocked", "parent")
-"""The fields of a summary that are kept `escaped`."""
+"""The fields of a summary that are stored `escaped`."""
 
 
 def key_of(run_id: str) -> bytes:
-    """Return the key of a run in indexes, whose entries have a limited length."""
+    """Return the key of a run in indexes, where run ids could be too long."""
     return hashlib.sha256(run_id.encode()).digest()
 
 
@@ -31,7 +31,7 @@ def escaped(text: str) -> str:
 
 
 def unescaped(text: str) -> str:
-    """Return the text that was `escaped`."""
+    """Return the original of an `escaped` text."""
     return "\\".join(part.replace("\\0", "\0") for part in text.split("\\\\"))
 
 

@@ -32,7 +32,7 @@ _NO_FENCE = -1
 
 
 class Held(NamedTuple):
-    """The lease of a run and the time, as the answer of a server."""
+    """The lease of a run, and the time, in the answer of a server."""
 
     lease: Lease
     now: float
@@ -41,7 +41,8 @@ class Held(NamedTuple):
 class ServerStore(ReentrantStore, CheckpointStore):
     """A store on a server. Its driver runs in asyncio, and its connections may be lost.
 
-    The driver runs in the caller's event loop or, for a caller on trio, in one in a separate thread.
+    The driver runs in the caller's event loop. For a caller on trio, it runs in an event loop of its
+    own, in a separate thread.
 
     Parameters:
         reconnect_timeout: how many seconds to try to reconnect to a lost server.
@@ -86,7 +87,7 @@ class ServerStore(ReentrantStore, CheckpointStore):
     # Opening and closing.
 
     async def _open(self) -> None:
-        # Connections that a closed event loop has left cannot be closed in another one.
+        # One event loop cannot close the connections that another, closed one has left.
         self._opened = AsyncExitStack()
         if running_backend() != "asyncio":
             self._thread = _AsyncioThread()
@@ -157,7 +158,7 @@ class ServerStore(ReentrantStore, CheckpointStore):
                     reason = f"it cannot be reached: {error}"
                     raise StoreUnavailable(repr(self), reason) from error
             if time.monotonic() > self._warned_at + 1:
-                # Once for all runs that wait for it.
+                # Logged once for all runs that wait for it.
                 self._warned_at = time.monotonic()
                 logger.warning("lost the connection to %r; reconnecting", self)
             await asyncio.sleep(delay)
@@ -180,7 +181,7 @@ class ServerStore(ReentrantStore, CheckpointStore):
     async def _in_background(
         self, f: Callable[[], Coroutine[object, object, None]]
     ) -> AsyncGenerator[None]:
-        """Run `f()` in asyncio while the context is open. Then cancel it, and wait for its end."""
+        """Run `f()` in asyncio while the context is open. Then cancel it, and wait until it has ended."""
 
         async def start() -> asyncio.Task[None]:
             return asyncio.create_task(f())
@@ -199,8 +200,8 @@ class ServerStore(ReentrantStore, CheckpointStore):
 class _AsyncioThread:
     """Runs asyncio in a separate thread, for a caller on trio.
 
-    It is a daemon, and none of anyio's threads: those may all be busy with the steps of runs, and a
-    process whose event loop did not end in order could not exit.
+    It is a daemon thread, and not one of anyio's threads. Those may all be busy with the steps of runs,
+    and a process whose event loop did not end in order could not exit.
     """
 
     def __init__(self) -> None:
@@ -229,7 +230,7 @@ class _AsyncioThread:
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
             runner.run(self._until_ended())
         if self._waiter is not None:
-            # The caller's event loop may have been closed meanwhile.
+            # The caller's event loop may have been closed in the meantime.
             with suppress(RuntimeError):
                 self._waiter.call_soon(self._waiter.wake)
 
@@ -240,7 +241,7 @@ class _AsyncioThread:
 async def take_over(ask: Callable[[int], Awaitable[A | Held]]) -> A:
     """Return the answer to `ask`, and ask again if the lease that prevents it is no longer held.
 
-    A server cannot check whether the process of an owner is alive, and its clock may be set. `ask`
+    A server cannot check whether the process of an owner is alive, and its clock may be changed. `ask`
     receives the fencing token of the lease that the server is to ignore; at first a token that no claim
     has. Raise RunBusy if a live owner holds the run.
     """
