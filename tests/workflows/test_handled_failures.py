@@ -91,7 +91,7 @@ class Holding(Exception):
 
 parse = attempt(lambda _: TypeAdapter(int).validate_python("x"), ValidationError)
 NO_NUMBER = parse.run_sync(None).failure()
-ARGUMENTS = "Its class is known, but an instance cannot be made again of its arguments"
+ARGUMENTS = "Its class is known, but an instance cannot be rebuilt from its arguments"
 
 
 @pytest.mark.parametrize(
