@@ -271,6 +271,6 @@ def test_the_object_that_lacked_an_attribute_is_not_saved() -> None:
     ],
     ids=str,
 )
-def test_from_tree_rejects_attributes_that_no_exception_could_have(tree: Tree) -> None:
+def test_from_tree_rejects_attributes_that_exceptions_cannot_have(tree: Tree) -> None:
     with pytest.raises(MalformedValue):
         from_tree(tree, types=KnownTypes.of())

@@ -123,7 +123,7 @@ def test_an_entry_comes_back_from_either_format(
     "body",
     [b"", b"{", b"[]", b"{}", b'{"entry": "unheard of"}', b'{"entry": "completed"}', b"\xff\x00"],
 )
-def test_what_is_no_entry_is_named(body: bytes) -> None:
+def test_data_that_is_not_an_entry_is_named(body: bytes) -> None:
     with pytest.raises(CorruptCheckpoint) as caught:
         decode_entry(body, "run-1", 7)
 

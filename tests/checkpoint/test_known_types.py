@@ -317,7 +317,7 @@ NOT_OF_THE_TYPE: list[tuple[object, object, str]] = [
 
 
 @pytest.mark.parametrize(("value", "annotation", "path"), NOT_OF_THE_TYPE)
-def test_a_value_of_another_type_is_named_with_its_path(
+def test_a_value_of_a_wrong_type_is_reported_with_its_path(
     value: object, annotation: object, path: str
 ) -> None:
     if value == {1, "a"} and next(iter({1, "a"})) == 1:

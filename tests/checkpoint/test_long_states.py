@@ -120,7 +120,7 @@ values = st.recursive(
 
 
 @given(values=st.lists(values, max_size=6), is_encrypted=st.booleans())
-async def test_what_was_saved_comes_back(values: list[Any], is_encrypted: bool) -> None:
+async def test_saved_values_come_back_unchanged(values: list[Any], is_encrypted: bool) -> None:
     encryption = Encryption("k", {"k": bytes(32)}) if is_encrypted else None
     app = App(Checkpoints(MemoryStore(), encryption=encryption), values)
     await all_values.start(len(values), run_id="r").run(app)

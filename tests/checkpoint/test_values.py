@@ -282,7 +282,7 @@ def test_from_tree_limits_the_number_of_items() -> None:
 
 
 @pytest.mark.usefixtures("few_items")
-def test_an_item_counts_as_often_as_it_is_referenced() -> None:
+def test_a_shared_item_counts_once_for_each_reference() -> None:
     value: Any = 0
     for _ in range(MAX_DEPTH - 1):
         value = [value, value]

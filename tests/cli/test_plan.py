@@ -125,7 +125,7 @@ def test_a_next_step_that_only_the_code_knows_is_named_as_such(
     assert "start: unknown; only the code of buy can tell: try --app mall" in shown
 
 
-def test_a_plan_of_the_code_that_reaches_no_step_says_so(
+def test_a_plan_of_code_that_reaches_no_step_says_so(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     show_plan(Console(), ResumePlan(), "buy", "try --app mall")

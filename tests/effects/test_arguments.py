@@ -113,7 +113,7 @@ def test_async_functions_are_rejected_where_plain_ones_are_expected(
 
 
 @pytest.mark.parametrize("operator", OPERATORS.values(), ids=OPERATORS)
-def test_what_cannot_be_called_is_rejected(operator: Callable[[Any], object]) -> None:
+def test_objects_that_are_not_callable_are_rejected(operator: Callable[[Any], object]) -> None:
     with pytest.raises(TypeError, match="takes"):
         operator(2)
 
@@ -308,6 +308,6 @@ async def test_effect_awaits_every_kind_of_async_function() -> None:
     assert await effect(Loading())(2).run("ab") == Success("abab")
 
 
-def test_race_of_something_else_than_effects_is_rejected() -> None:
+def test_race_rejects_anything_but_effects() -> None:
     with pytest.raises(TypeError, match=r"race: expected an effect and got 1: wrap .* in pure"):
         race(1)  # pyright: ignore[reportArgumentType, reportCallIssue]

@@ -202,7 +202,7 @@ async def test_no_attempt_begins_after_the_total_time() -> None:
 
 
 @anyio_test
-async def test_when_tells_what_is_worth_another_attempt() -> None:
+async def test_when_selects_the_failures_to_retry() -> None:
     policy = RetryPolicy.constant(1.0).with_max_retries(9)
     retried = failing_times(5).retry(policy, when=lambda error: error != "no 3")
 
@@ -301,7 +301,7 @@ async def test_a_timeout_cancels_cleans_up_and_says_how_long() -> None:
 
 
 @anyio_test
-async def test_what_ends_in_time_is_not_timed_out() -> None:
+async def test_an_effect_that_ends_in_time_does_not_time_out() -> None:
     assert await TestClock().run(sleep(4).map(lambda _: "done").timeout(5), None) == Success("done")
     assert await TestClock().run(fail("no").timeout(5), None) == Failure("no")
     assert await pure("at once").timeout(0).run(None) == Success("at once")

@@ -82,7 +82,7 @@ async def until_received(service: Service, run_id: str, number: int) -> None:
 
 
 @EVERY
-async def test_a_service_that_is_killed_while_its_runs_wait_receives_what_comes_meanwhile(
+async def test_a_killed_service_receives_the_messages_that_came_meanwhile(
     every: int,
 ) -> None:
     async def live(service: Service) -> object:

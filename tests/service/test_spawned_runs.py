@@ -239,7 +239,7 @@ async def test_the_run_that_has_the_id_of_a_rejected_one_is_not_cancelled_with_i
         assert await theirs.result(timeout=10) == Success("unharmed")
 
 
-async def test_what_a_run_has_spawned_before_under_the_id_is_cancelled_with_it(
+async def test_a_run_spawned_earlier_under_the_same_id_is_cancelled_with_its_parent(
     service: Service,
 ) -> None:
     @workflow
@@ -271,7 +271,7 @@ async def test_a_killed_service_rejects_a_spawn_once_and_for_all(every: int) -> 
 
 
 @pytest.mark.parametrize("fault", [SaveFails(2, operation="create"), Unavailable("create", 2)])
-async def test_an_outage_during_a_spawn_is_no_failure_that_the_body_sees(
+async def test_the_body_does_not_see_an_outage_during_a_spawn_as_a_failure(
     service: Service, fault: Fault
 ) -> None:
     @workflow
@@ -339,7 +339,7 @@ async def test_what_was_spawned_is_cancelled_with_its_parent_or_left_alone(
 
 @both_stores
 @pytest.mark.parametrize("ends", ["complete", "fail"])
-async def test_what_was_spawned_goes_on_when_its_parent_completes_or_fails(
+async def test_what_was_spawned_continues_when_its_parent_completes_or_fails(
     service: Service, ends: str
 ) -> None:
     service.world.failing.add("fail")

@@ -112,7 +112,7 @@ async def test_an_input_that_is_not_as_declared_is_rejected_and_nothing_is_submi
 
 
 @both_stores
-async def test_one_run_comes_of_many_submissions_at_once(service: Service) -> None:
+async def test_many_concurrent_submissions_create_one_run(service: Service) -> None:
     async with service.worker(act) as worker, anyio.create_task_group() as tasks:
         for _ in range(30):
             tasks.start_soon(lambda: worker.client.submit(act, "once", run_id="r"))

@@ -238,7 +238,7 @@ def two_stores(make_store: MakeStore) -> tuple[CheckpointStore, CheckpointStore]
     return store, store if store.durability == "memory" else make_store()
 
 
-async def test_a_clock_that_is_set_forward_takes_no_run_from_a_live_owner(
+async def test_a_clock_set_forward_does_not_take_runs_from_a_live_owner(
     two_stores: tuple[CheckpointStore, CheckpointStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     holder, other = two_stores

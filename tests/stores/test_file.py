@@ -260,7 +260,7 @@ async def test_a_damaged_file_of_older_entries_is_named(store: FileStore, tmp_pa
     assert len(await store.read("r", after=100)) == 50
 
 
-async def test_a_claim_removes_what_an_interrupted_write_left(
+async def test_a_claim_removes_the_leftovers_of_an_interrupted_write(
     store: FileStore, tmp_path: Path
 ) -> None:
     await written(store, 2)

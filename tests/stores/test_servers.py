@@ -255,7 +255,7 @@ async def test_a_truncation_whose_answer_is_lost_succeeds(proxied: Proxied) -> N
         assert await bodies_of(store) == [b"0", b"1", b"2", b"3"]
 
 
-async def test_a_truncation_leaves_nothing_of_what_it_removed(redis: str, tmp_path: Path) -> None:
+async def test_a_truncation_deletes_the_removed_entries(redis: str, tmp_path: Path) -> None:
     async with RedisStore(redis, prefix=str(tmp_path)) as store:
         lease = await begun(store, [b"secret"] * 1200)
         await store.truncate(lease, after=2, summary=SUMMARY)
@@ -448,7 +448,7 @@ async def test_hosts_whose_clocks_differ_agree_on_the_owner_of_a_run(
 
 
 @pytest.mark.parametrize("kind", ["postgres", "redis"])
-async def test_a_server_whose_clock_is_set_forward_takes_no_run_from_its_own_host(
+async def test_a_server_clock_set_forward_does_not_take_runs_from_a_live_owner(
     request: pytest.FixtureRequest, kind: str
 ) -> None:
     """By the time since the boot of the host, the lease is valid. Other hosts must trust the server."""

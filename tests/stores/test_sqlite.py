@@ -611,7 +611,7 @@ def test_open_store_returns_the_store_of_a_url(tmp_path: Path) -> None:
     "path",
     ["runs.db", "./runs.db", "/var/runs.db", "a b/runs", "./a:b.db", "C:\\runs.db", "c:runs"],
 )
-def test_a_plain_path_is_that_of_a_database(path: str) -> None:
+def test_a_plain_path_means_an_sqlite_database(path: str) -> None:
     store = open_store(path)
     assert isinstance(store, SqliteStore)
     assert store.path == Path(path)

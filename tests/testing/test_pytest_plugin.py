@@ -235,7 +235,7 @@ def test_nothing():
     ran.stdout.fnmatch_lines(["*starts no run with the fixture `checkpoints`*"])
 
 
-def test_other_marks_mean_what_they_always_do(pytester: pytest.Pytester) -> None:
+def test_other_marks_are_not_affected(pytester: pytest.Pytester) -> None:
     ran = run_tests(
         pytester,
         """

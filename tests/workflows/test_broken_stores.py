@@ -115,7 +115,7 @@ class NoDeleting(ForwardingStore):
         raise OSError("the socket is gone")
 
 
-async def test_a_run_that_is_not_cleaned_up_ends_as_it_did(
+async def test_a_failed_deletion_does_not_change_how_the_run_ends(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with NoDeleting(MemoryStore()) as store:

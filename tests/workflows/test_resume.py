@@ -167,7 +167,7 @@ async def test_what_the_function_of_a_step_raises_is_a_defect_of_the_step(
     assert await prepared.resume("r").run(app) == Success("a token")
 
 
-async def test_a_complete_run_gives_its_recorded_output_and_runs_nothing(
+async def test_a_complete_run_returns_its_recorded_output_and_executes_nothing(
     store: MemoryStore,
 ) -> None:
     app = app_on(store)
@@ -227,7 +227,7 @@ async def test_inputs_that_are_equal_and_not_the_same_are_told_apart(
     ],
 )
 @pytest.mark.parametrize("format", ["json", "cbor"])
-async def test_the_same_input_goes_on_with_the_run(
+async def test_the_same_input_continues_with_the_run(
     store: MemoryStore, first: object, second: object, format: Literal["json", "cbor"]
 ) -> None:
     app = App(Checkpoints(store, format=format))
@@ -506,7 +506,7 @@ async def test_the_end_of_a_run_is_tried_again_with_on_save_error_warn(store: Me
 @pytest.mark.parametrize(
     "fault", [SaveFails, partial(SaveFails, is_durable=True), partial(Unavailable, "append")]
 )
-async def test_a_failed_save_leaves_no_gap_in_the_journal_of_a_run_that_goes_on(
+async def test_a_failed_save_leaves_no_gap_in_the_journal_of_a_run_that_continues(
     store: MemoryStore, fault: Callable[[int], Fault], append: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Whether the entries became durable all the same is found out before the next ones."""

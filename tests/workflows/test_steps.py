@@ -93,7 +93,7 @@ async def test_current_step_is_known_anywhere_in_the_code_of_a_step(store: Memor
         current_step()
 
 
-async def test_between_steps_no_step_is_current(store: MemoryStore) -> None:
+async def test_there_is_no_current_step_between_steps(store: MemoryStore) -> None:
     made = made_of(
         lambda: in_turn(
             note("charge").checkpointed("charge"), from_fn(lambda _: current_step().step)
