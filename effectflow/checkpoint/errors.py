@@ -274,7 +274,7 @@ class OutcomeUnknown(CheckpointError):
 
 
 class CorruptCheckpoint(CheckpointError):
-    """The stored data of a run cannot be read. Nothing of it was used.
+    """The stored data of a run cannot be read. None of it was used.
 
     `sequence` is the number of the entry that cannot be read, and `intact` the number of entries before
     the damage, if they are known. `what` names saved data that does not belong to a run in a store.
@@ -305,7 +305,7 @@ class CorruptCheckpoint(CheckpointError):
 
 def _what_is_kept(run_id: str, intact: int) -> str:
     """Return what is left of a damaged run, and what to do."""
-    kept, repair = "No entry of it is intact, and nothing was changed.", ""
+    kept, repair = "None of its entries are intact, and nothing was changed.", ""
     if intact:
         entries = "1 entry before that is" if intact == 1 else f"{intact} entries before that are"
         kept = (

@@ -83,7 +83,7 @@ def explained(error: Exception) -> str:
     if isinstance(error, gone | psycopg.errors.InvalidSchemaName):
         return (
             f"{error}. Its tables are gone, with all runs. Restore the database from a backup, or open "
-            "the store again, which creates them anew"
+            "the store again, which creates them again"
         )
     return str(error)
 

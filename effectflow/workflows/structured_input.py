@@ -323,7 +323,7 @@ def _other_hook(kind: Any) -> _Hook:
     def hook(data: Any, _: Any) -> Any:
         if isinstance(kind, type) and not is_open:
             raise ValueError(
-                f"a {kind.__name__} cannot be made from JSON: give Checkpoints(codecs=...) a Codec for "
+                f"a {kind.__name__} cannot be made from JSON: pass Checkpoints(codecs=...) a Codec for "
                 "it, or take plain data as the input, and make it in the workflow"
             )
         return data

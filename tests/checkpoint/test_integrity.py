@@ -303,7 +303,7 @@ def test_the_error_says_if_no_entry_of_a_run_is_intact() -> None:
     [first, *others] = WRITTEN["json"]
     problem = verified([changed(first, b"x"), *others], SEALS["json"]).problem
     assert problem.intact == 0
-    assert "No entry of it is intact, and nothing was changed" in str(problem)
+    assert "None of its entries are intact, and nothing was changed" in str(problem)
     assert "every step is executed again" in str(problem)
 
 

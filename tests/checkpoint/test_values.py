@@ -277,7 +277,7 @@ def test_from_tree_limits_the_number_of_items() -> None:
         [many[: LIMIT // 2], [many[: LIMIT // 2]]],
     ]
     for tree in trees:
-        with pytest.raises(MalformedValue, match="more than 1,000 in all"):
+        with pytest.raises(MalformedValue, match="more than 1,000 in total"):
             from_tree(tree, types=NO_TYPES)
 
 
@@ -288,7 +288,7 @@ def test_a_shared_item_counts_once_for_each_reference() -> None:
         value = [value, value]
 
     for convert, error in ((to_tree, NotSerializable), (from_tree, MalformedValue)):
-        with pytest.raises(error, match="more than 1,000 in all"):
+        with pytest.raises(error, match="more than 1,000 in total"):
             convert(value, types=TYPES)
 
 
@@ -659,7 +659,7 @@ class Picky(Exception):
     ("error", "reason"),
     [
         (NotFound("cap", place=Path()), "NotFound is not declared"),
-        (Picky(), "made again of its args would be"),
+        (Picky(), "rebuilt from its args would be"),
         (KeyError(object()), r"\.args\[0\]: a object cannot be saved"),
     ],
 )

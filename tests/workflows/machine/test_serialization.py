@@ -214,7 +214,7 @@ def test_a_history_is_saved_up_to_a_million_items() -> None:
         return replace(begun, history=History([entry] * count)).to_binary()
 
     assert saved(142_800)
-    with pytest.raises(NotSerializable, match="more than 1,000,000 in all"):
+    with pytest.raises(NotSerializable, match="more than 1,000,000 in total"):
         saved(142_900)
 
 
