@@ -582,7 +582,7 @@ class Circle:
         (_later((True,)), r"makes all=\(1.0,\)"),
         (_later({1}), r"makes all=\{1.0\}"),
         (Labelled("a"), "built-in value besides its fields"),
-        (Seeded(7), "cannot be made again"),
+        (Seeded(7), "cannot be rebuilt from its fields"),
         (_with_more(), "colour"),
     ],
     ids=lambda value: type(value).__name__,

@@ -352,7 +352,7 @@ def test_a_part_that_a_codec_rejects_is_named_by_its_path(data: object, problem:
 
 def test_a_class_without_a_codec_is_rejected_with_the_way_out() -> None:
     with pytest.raises(
-        ValueError, match=r"a Money cannot be made from JSON: give Checkpoints\(codecs"
+        ValueError, match=r"a Money cannot be made from JSON: pass Checkpoints\(codecs"
     ):
         taking(Parcel).structure_input({"price": 1, "weights": []})
 
