@@ -124,9 +124,7 @@ class DurableBranches:
 
     def _record_failed_decision(self, tree: Tree) -> None:
         run = self.outer.run
-        because = run.failures.as_ranges(self._unsettled)
-        self.sequence = run.writer.add(Decided(self.path, tree, run.now(), True, because))
-        run.failures.add(self.sequence)
+        self.sequence = run.failures.decide(self.path, tree, run.now(), self._unsettled)
         self._failed = [self.sequence, *self._unsettled]
 
     def decide(self, value: object, *, failed: bool) -> None:

@@ -180,9 +180,7 @@ class DurableFlow:
         run = self.run
         tree = to_tree(value, path=path, types=NO_TYPES)
         if failed:
-            because = run.failures.as_ranges(self.unsettled)
-            sequence = run.writer.add(Decided(path, tree, run.now(), True, because))
-            run.failures.add(sequence)
+            sequence = run.failures.decide(path, tree, run.now(), self.unsettled)
             self.unsettled.append(sequence)
             return sequence
         settles = () if scope.is_observing else run.failures.settle(self)
