@@ -260,10 +260,7 @@ class RunFolder:
     # The mailbox.
 
     def mailbox(self, state: RunState) -> Mailbox:
-        """Return the mailbox, given an earlier state of the run. Some of its messages may be taken.
-
-        Raise CorruptCheckpoint if the file is damaged.
-        """
+        """Return the mailbox, given the state of the run. Raise CorruptCheckpoint if it is damaged."""
         try:
             stored = decode_mailbox(self._mailbox.read_bytes(), self.run_id)
         except FileNotFoundError:
@@ -274,7 +271,7 @@ class RunFolder:
                 "messages"
             )
             raise CorruptCheckpoint(self.run_id, reason) from damage
-        return replace(stored, newest=max(stored.newest, state.heard))
+        return replace(stored.without(state.taken), newest=max(stored.newest, state.heard))
 
     def summary(self, state: RunState) -> RunSummary:
         """Return the summary of the run, woken by the messages that came after it."""
