@@ -14,13 +14,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 
+from effectflow.checkpoint import waits
 from effectflow.checkpoint.branches import DurableBranches
-from effectflow.checkpoint.entries import (
-    Decided,
-    Published,
-    SourceEnd,
-    Waiting,
-)
+from effectflow.checkpoint.entries import Decided, Published, SourceEnd
 from effectflow.checkpoint.errors import (
     CompensationFailed,
     DefinitionChanged,
@@ -28,24 +24,11 @@ from effectflow.checkpoint.errors import (
     StepInputChanged,
 )
 from effectflow.checkpoint.finalization import DurableFinalization
-from effectflow.checkpoint.replay import (
-    DEAD_LETTER,
-    RecordedDeadLetter,
-    RecordedFlow,
-    RecordedWait,
-)
-from effectflow.checkpoint.schema import LATEST
-from effectflow.checkpoint.values import (
-    NO_TYPES,
-    KnownTypes,
-    Tree,
-    from_tree,
-    safe_repr,
-    to_tree,
-)
+from effectflow.checkpoint.replay import DEAD_LETTER, RecordedDeadLetter, RecordedFlow
+from effectflow.checkpoint.values import NO_TYPES, KnownTypes, from_tree, safe_repr, to_tree
 from effectflow.effects.errors import LeftToResume, NotAcquired, Parked
 from effectflow.effects.nodes import Step
-from effectflow.effects.paths import StepPath, as_name, step_path
+from effectflow.effects.paths import StepPath, step_path
 from effectflow.effects.scope import Branches, Finalization, Scope
 
 if TYPE_CHECKING:
@@ -210,144 +193,13 @@ class DurableFlow:
         return letter
 
     async def wait(self, scope: Scope, seconds: float) -> None:
-        run = self.run
-        path = self.next_path("sleep")
-        if not self.is_durable(scope) or not seconds > 0:
-            await run.sleep(path, seconds, scope)
-            return
-        until = await self._recorded_time(scope, path, lambda: run.time_after(seconds))
-        await self.sleep_until(path, until, seconds, scope)
+        await waits.wait_for(self, scope, seconds)
 
     async def wait_until(self, scope: Scope, until: float) -> None:
-        path = self.next_path("sleep")
-        if self.is_durable(scope):
-            until = await self._recorded_time(scope, path, lambda: min(until, LATEST))
-        await self.sleep_until(path, until, math.inf, scope)
-
-    async def _recorded_time(self, scope: Scope, path: str, choose: Callable[[], float]) -> float:
-        """Return the recorded time of a wait. If there is none yet, record the given one."""
-        run = self.run
-        run.writer.check()
-        if self.reach(path, scope):
-            recorded = run.recording.waits[path].until
-            assert recorded is not None
-            return recorded
-        await self.check(scope, path)
-        until = choose()
-        self.begin_wait(scope, path, until=until)
-        return until
+        await waits.wait_until(self, scope, until)
 
     async def wait_for_retry(self, scope: Scope, until: float, longest: float) -> None:
-        if self.is_durable(scope):
-            path = step_path(self.path, "retry", self._occurrences["retry"])
-            await self.sleep_until(path, until, longest, scope)
-        else:
-            await scope.clock.sleep(min(max(0.0, until - self.run.now()), longest))
-
-    async def sleep_until(
-        self, path: str, until: float, longest: float, scope: Scope, *, what: str = "a time"
-    ) -> None:
-        """Wait until a recorded time. The flow rests meanwhile, unless a step around it is in progress.
-
-        Parameters:
-            until: the time, in seconds since the epoch.
-            longest: the seconds to wait at most.
-            what: what it waits for, for people.
-        """
-        run = self.run
-        # The clock of another machine may be ahead. Never wait longer because of that.
-        left = min(max(0.0, until - run.now()), longest)
-        if left > 0 and self._can_rest():
-            with run.activity.rest(what, run.now() + left):
-                await run.sleep(path, left, scope)
-        else:
-            await run.sleep(path, left, scope)
-
-    def is_durable(self, scope: Scope) -> bool:
-        """Return whether a wait here is recorded, so that the run can be suspended meanwhile."""
-        return not scope.is_shielded and self._can_rest()
-
-    def _can_rest(self) -> bool:
-        """Return whether the run can be suspended here: this flow records decisions, or once it waits."""
-        flow = self
-        while not flow.is_recording:
-            if flow.branches_around is None:
-                return flow.may_wait
-            assert flow.around is not None
-            flow = flow.around
-        return True
-
-    def _record_from_here(self) -> None:
-        """Record decisions from now on, here and in the flows around, up to the step that waits."""
-        flows: list[DurableFlow] = []
-        flow: DurableFlow | None = self
-        while flow is not None and not flow.is_recording:
-            flows.append(flow)
-            flow = None if flow.branches_around is None else flow.around
-        for flow in reversed(flows):
-            flow.is_recording = True
-            if flow.branches_around is not None:
-                flow.branches_around.keep_deadline()
-
-    def begin_wait(
-        self,
-        scope: Scope,
-        path: str,
-        *,
-        until: float | None = None,
-        topic: str = "",
-        child: str = "",
-    ) -> None:
-        """Record a wait; the parameters are as in `Waiting`."""
-        run = self.run
-        if run.may_record:
-            self._record_from_here()
-            settles = () if scope.is_observing else run.failures.settle(self)
-            item = self.take_item()
-            run.writer.add(Waiting(path, until, run.now(), item, settles, topic, child))
-
-    async def receive(self, scope: Scope, topic: str, decode: Callable[[Tree], A]) -> A:
-        """Wait for the next message about a topic. A resume yields the recorded one.
-
-        Parameters:
-            topic: the topic.
-            decode: returns the value in the message, or raises MalformedValue.
-        """
-        run = self.run
-        self.check_can_wait(scope, topic)
-        path = self.next_path(as_name(topic))
-        run.writer.check()
-        if self.reach(path, scope):
-            wait = run.recording.waits[path]
-            if wait.received is not None and wait.received < scope.limit:
-                return run.decode_message(wait.value, path, decode)
-            await self.check(scope, path)
-        else:
-            await self.check(scope, path)
-            self.begin_wait(scope, path, topic=topic)
-        while True:
-            message = await run.next_message(path, topic)
-            # An operator may have decided at the same time. Then the message stays in the mailbox.
-            await self.check(scope, path)
-            if run.mailbox.first(topic) is message:
-                break
-        tree = run.mailbox.open(message)
-        value = run.decode_message(tree, path, decode)
-        sequence = run.take_message(path, message, tree)
-        if not self.is_ordered:
-            # The next attempt of the step receives the message, too.
-            run.recording.waits[path] = RecordedWait(sequence, None, topic, sequence, tree)
-            run.recording.places.add(path)
-        return value
-
-    def check_can_wait(self, scope: Scope, name: str) -> None:
-        """Raise TypeError inside a step, an acquisition or a finalizer, which are not suspended."""
-        if not self.is_durable(scope):
-            where = "an acquisition or finalizer" if scope.is_shielded else f"step {self.path!r}"
-            raise TypeError(
-                f"{name!r} is awaited inside {where} of run {self.run.run_id!r}, which cannot be "
-                "suspended: wait between steps"
-            )
+        await waits.wait_for_retry(self, scope, until, longest)
 
     async def publish(self, scope: Scope, key: str, value: object, types: KnownTypes) -> None:
         """Record a value for others to read, once. Within a step, each attempt records it again."""
@@ -404,6 +256,10 @@ class DurableFlow:
     def path_to_come(self, name: str) -> str:
         """Return the path that the next occurrence of a name will have."""
         return step_path(self.path, name, self._occurrences.get(name, 0) + 1)
+
+    def last_path(self, name: str) -> str:
+        """Return the path of the last occurrence of a name."""
+        return step_path(self.path, name, self._occurrences[name])
 
     def reach(self, path: str, scope: Scope) -> bool:
         """Reach an operation. Return whether it is recorded.

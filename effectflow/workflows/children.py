@@ -23,6 +23,7 @@ from effectflow.checkpoint.replay import RecordedChild
 from effectflow.checkpoint.run import Run
 from effectflow.checkpoint.store import CANCEL, RunStatus, has_result
 from effectflow.checkpoint.values import KnownTypes, digest_of
+from effectflow.checkpoint.waits import begin_wait, check_can_wait
 from effectflow.effects import Effect
 from effectflow.effects.arguments import check_type
 from effectflow.effects.nodes import Failed, Options, Perform, Written
@@ -187,7 +188,7 @@ def _durable_flow(scope: Scope, what: str) -> DurableFlow:
     flow = scope.flow
     if not isinstance(flow, DurableFlow):
         raise TypeError(f"{what} needs a durable run around it: use it in the body of a workflow")
-    flow.check_can_wait(scope, what)
+    check_can_wait(flow, scope, what)
     return flow
 
 
@@ -240,7 +241,7 @@ async def _result(flow: DurableFlow, scope: Scope, child: Child[Any, Any]) -> An
         await flow.check(scope, path)
     else:
         await flow.check(scope, path)
-        flow.begin_wait(scope, path, child=child.run_id)
+        begin_wait(flow, scope, path, child=child.run_id)
     if isinstance(run, PlannedRun):
         found = await find(place, child.run_id)
         finished = None if found is None else found.checkpoint.finished

@@ -25,6 +25,7 @@ from effectflow.checkpoint.flow import DurableFlow
 from effectflow.checkpoint.observers import TransitionEnded, TransitionStarted
 from effectflow.checkpoint.step import StepDefinition, StepInfo, durable, info_of
 from effectflow.checkpoint.values import ValueOptions, dict_type, digest_of, union_of
+from effectflow.checkpoint.waits import rest_until
 from effectflow.effects import Effect, Exit, Interruption, RetryPolicy
 from effectflow.effects.nodes import (
     AndThen,
@@ -204,7 +205,7 @@ class Attempt:
             flow = scope.flow
             if isinstance(flow, DurableFlow):
                 path, until = flow.path_to_come(self.bound.name), pending.retry_at.timestamp()
-                await flow.sleep_until(path, until, delay, scope, what="a retry")
+                await rest_until(flow, path, until, delay, scope, what="a retry")
             else:
                 await scope.clock.sleep(min(left, delay))
 
