@@ -89,7 +89,8 @@ class DurableFinalization:
         else:
             if self.outer.replays_only is not None:
                 self._check_same_end(recorded, ended)
-            self.outer.come_to_finalizer(self.path)
+            if self.outer.cursor is not None:
+                self.outer.cursor.pass_finalizer(self.path)
         scope = outer.shielded()
         scope.flow = flow
         scope.is_observing = True

@@ -16,15 +16,15 @@ import anyio
 
 from effectflow.checkpoint import waits
 from effectflow.checkpoint.branches import DurableBranches
+from effectflow.checkpoint.cursor import Cursor
 from effectflow.checkpoint.entries import Decided, Published, SourceEnd
 from effectflow.checkpoint.errors import (
     CompensationFailed,
-    DefinitionChanged,
     NotSerializable,
     StepInputChanged,
 )
 from effectflow.checkpoint.finalization import DurableFinalization
-from effectflow.checkpoint.replay import DEAD_LETTER, RecordedDeadLetter, RecordedFlow
+from effectflow.checkpoint.replay import DEAD_LETTER, RecordedDeadLetter
 from effectflow.checkpoint.values import NO_TYPES, KnownTypes, from_tree, safe_repr, to_tree
 from effectflow.effects.errors import LeftToResume, NotAcquired, Parked
 from effectflow.effects.nodes import Step
@@ -55,19 +55,17 @@ class DurableFlow:
         last_failure: the error of the last failure with an entry, and its sequence number.
         source_end: for a finalizer, returns how its source has ended, until its first step records that.
         ended_at: the sequence number of the end of the last step or nested run that succeeded in it.
+        cursor: its place in what earlier lives recorded of it; None if they recorded nothing.
     """
 
     __slots__ = (
         "_branches",
         "_codes",
-        "_cursor",
-        "_gate",
-        "_gate_limit",
         "_item",
         "_occurrences",
-        "_recorded",
         "around",
         "branches_around",
+        "cursor",
         "ended_at",
         "is_ordered",
         "is_recording",
@@ -103,11 +101,11 @@ class DurableFlow:
         self.ended_at: int = 0 if around is None else around.ended_at
         self.source_end: Callable[[], SourceEnd] | None = None
         self.replays_only: NotSerializable | None = None
+        recorded = run.recording.flows.get(path)
+        self.cursor: Cursor | None = None
+        if recorded is not None:
+            self.cursor = Cursor(run, path, recorded.items, is_ordered=is_ordered)
         self._item: str | None = None
-        self._recorded: RecordedFlow | None = run.recording.flows.get(path)
-        self._cursor = 0
-        self._gate: anyio.CancelScope | None = None
-        self._gate_limit = math.inf
         self._branches = 0
         self._occurrences: dict[str, int] = {}
         self._codes: dict[str, Any] = {}
@@ -247,11 +245,14 @@ class DurableFlow:
     @contextmanager
     def kept_place(self) -> Generator[None]:
         """Return to the current place among the recorded operations when the block ends."""
-        cursor, occurrences = self._cursor, dict(self._occurrences)
+        cursor, occurrences = self.cursor, dict(self._occurrences)
+        position = 0 if cursor is None else cursor.position
         try:
             yield
         finally:
-            self._cursor, self._occurrences = cursor, occurrences
+            self._occurrences = occurrences
+            if cursor is not None:
+                cursor.position = position
 
     def path_to_come(self, name: str) -> str:
         """Return the path that the next occurrence of a name will have."""
@@ -266,112 +267,20 @@ class DurableFlow:
 
         Halts the run with DefinitionChanged if something else is recorded here.
         """
-        recorded = self._recorded
-        if recorded is None:
-            return False
-        if not self.is_ordered:
-            return path in self.run.recording.places
-        items = recorded.items
-        if path in self.run.recording.left_behind:
-            # It may be reached again, in any order.
-            if not self.has_ahead(scope.limit):
-                self.open_gate()
-            return True
-        while self.has_ahead(scope.limit):
-            item = items[self._cursor]
-            if item.path == path:
-                self._cursor += 1
-                self._open_gate_at_frontier()
-                return True
-            if item.kind == "finalizer":
-                # This life reaches the finalizer in another way, or not at all.
-                self._cursor += 1
-            elif scope.limit < math.inf:
-                # The flow was cancelled then, and is cancelled here.
-                self._cursor = len(items)
-            elif self.run.force:
-                self._leave_behind(path)
-            else:
-                raise self.run.writer.halt(self._diverged(item.path, path))
-        self.open_gate()
-        return False
-
-    def _pass_operator(self, path: str, scope: Scope) -> None:
-        """Pass a recorded operator. Steps of the flow may have been recorded before its first branch."""
-        recorded = self._recorded
-        if recorded is None or not self.is_ordered:
-            return
-        items = recorded.items
-        for number in range(self._cursor, len(items)):
-            if items[number].path == path:
-                if number == self._cursor:
-                    self._cursor += 1
-                else:
-                    rest = [*items[:number], *items[number + 1 :]]
-                    self._recorded = RecordedFlow(rest, recorded.item)
-                break
-        if not self.has_ahead(scope.limit):
-            self.open_gate()
-
-    def paths_ahead(self) -> list[str]:
-        """Return the recorded steps that the flow has not reached."""
-        items = self._recorded.items if self._recorded else []
-        return [item.path for item in items[self._cursor :] if item.kind == "step"]
-
-    def end(self) -> None:
-        """Halt the run if the flow ended before it reached all of its recorded operations."""
-        if self._recorded is None or not self.is_ordered:
-            return
-        left = [item for item in self._recorded.items[self._cursor :] if item.kind != "finalizer"]
-        if left and self.run.force:
-            self._cursor = len(self._recorded.items)
-            self.run.leave_behind([item.sequence for item in left])
-        elif left:
-            raise self.run.writer.halt(self._diverged(left[0].path, None))
+        return self.cursor is not None and self.cursor.reach(path, scope.limit)
 
     def has_ahead(self, limit: float) -> bool:
-        """Return whether the flow has recorded operations ahead that count here."""
-        recorded = self._recorded
-        return (
-            recorded is not None
-            and self._cursor < len(recorded.items)
-            and recorded.items[self._cursor].sequence < limit
-        )
+        return self.cursor is not None and self.cursor.has_ahead(limit)
 
-    def _must_pass(self, limit: float) -> bool:
-        """Return whether the flow must reach recorded operations before it may be cancelled.
+    def has_gone_on(self, scope: Scope, path: str, sequence: int) -> bool:
+        """Return whether an earlier life continued after an operation or operator of this flow.
 
-        Finalizers that a cancellation caused do not count.
+        Parameters:
+            path: its path.
+            sequence: its entry.
         """
-        recorded = self._recorded
-        if recorded is None or not self.is_ordered:
-            return False
-        ends = self.run.recording.source_ends
-        return any(
-            item.sequence < limit
-            and not (item.kind == "finalizer" and ends[item.path].kind == "cancelled")
-            for item in recorded.items[self._cursor :]
-        )
-
-    def _leave_behind(self, path: str) -> None:
-        """Skip the recorded operations before this one, or all of them if this one is not recorded."""
-        assert self._recorded is not None
-        items = self._recorded.items
-        paths = [item.path for item in items[self._cursor :]]
-        end = self._cursor + paths.index(path) if path in paths else len(items)
-        self.run.leave_behind([item.sequence for item in items[self._cursor : end]])
-        self._cursor = end
-
-    def _diverged(self, recorded: str, found: str | None) -> DefinitionChanged:
-        run = self.run
-        where = f"at operation {self._cursor + 1} of " + (
-            f"branch {self.path!r}" if self.path else "the body"
-        )
-        if found is None:
-            detail = f"{where} the run reached {recorded!r}, and now it ends before that"
-        else:
-            detail = f"{where} the run reached {recorded!r}, and now it reaches {found!r}"
-        return DefinitionChanged(run.run_id, run.workflow, detail=detail)
+        cursor = self.cursor
+        return cursor is not None and cursor.has_gone_on(path, sequence, scope.limit)
 
     # Cancellation and replay.
 
@@ -400,14 +309,13 @@ class DurableFlow:
         if around is not None:
             around.begin_branch()
         try:
-            if self._must_pass(scope.limit):
-                self._gate_limit = scope.limit
-                with self.run.stopping.gated() as self._gate:
-                    outcome = await work()
-            else:
+            cursor = self.cursor
+            if cursor is None:
+                return await work()
+            with cursor.gated(scope.limit):
                 outcome = await work()
             if scope.limit == math.inf:
-                self.end()
+                cursor.end()
             return outcome
         except Parked as parked:
             self.run.park(self, parked)
@@ -431,23 +339,12 @@ class DurableFlow:
         if self._branches:
             self.run.activity.end_branch()
 
-    def _open_gate_at_frontier(self) -> None:
-        # The limit of the branch: an acquisition within it has none, as it is shielded.
-        if self._gate is not None and not self.has_ahead(self._gate_limit):
-            self.open_gate()
-
-    def open_gate(self) -> None:
-        """Let cancellations through, because all recorded operations were reached."""
-        if self._gate is not None:
-            self._gate.shield = False
-            self._gate = None
-
     # Parts of the flow.
 
     def branches(self, scope: Scope, name: str) -> Branches:
         path = self.next_path(name)
-        if path in self.run.recording.places:
-            self._pass_operator(path, scope)
+        if self.cursor is not None and path in self.run.recording.places:
+            self.cursor.pass_operator(path, scope.limit)
         return DurableBranches(self, path, scope)
 
     async def finalize(self, work: Coroutine[Any, Any, A]) -> tuple[A | None, BaseException | None]:
@@ -490,33 +387,9 @@ class DurableFlow:
             may_wait=may_wait,
         )
 
-    def come_to_finalizer(self, path: str) -> None:
-        """Skip a recorded finalizer and the recorded operations before it."""
-        recorded = self._recorded
-        if recorded is None or not self.is_ordered:
-            return
-        paths = [item.path for item in recorded.items[self._cursor :]]
-        if path in paths:
-            self._cursor += paths.index(path) + 1
-            self._open_gate_at_frontier()
-
-    def has_gone_on(self, scope: Scope, path: str, sequence: int) -> bool:
-        """Return whether an earlier life continued after an operation or operator of this flow.
-
-        Parameters:
-            path: its path.
-            sequence: its entry.
-        """
-        if self.is_ordered or self._recorded is None:
-            return self.has_ahead(scope.limit)
-        return any(
-            sequence < item.sequence < scope.limit and item.path != path
-            for item in self._recorded.items
-        )
-
     def set_item(self, digest: str) -> None:
         """Set the digest of the flow's item, which its first entry records and a resume compares."""
-        recorded = self._recorded
+        recorded = self.run.recording.flows.get(self.path)
         if recorded is None or recorded.item is None:
             self._item = digest
         elif recorded.item != digest:

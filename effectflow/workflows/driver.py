@@ -446,9 +446,7 @@ async def _interpret(place: Place, run: Run, body: AnyEffect, *, is_new: bool) -
     if run.around is not None:
         return await _interpret_nested(place, run, body, flow, scope)
     if is_new:
-        outcome = await interpret(body, place.env, scope)
-        flow.end()
-        return outcome
+        return await interpret(body, place.env, scope)
     operator = run.cancellation = around_body(flow, scope)
     limit, inside = operator.limit, operator.inside
     assert limit is not None
