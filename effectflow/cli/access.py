@@ -53,7 +53,7 @@ class Access:
         Raise BadUse if the store does not exist and `must_exist` is true.
         """
         if must_exist:
-            self.check_store()
+            self._check_store()
 
         async def main() -> A:
             async with self.checkpoints.store as opened:
@@ -61,7 +61,7 @@ class Access:
 
         return anyio.run(main)
 
-    def check_store(self) -> None:
+    def _check_store(self) -> None:
         """Raise BadUse if the store is a file or folder that does not exist."""
         store = self.checkpoints.store
         path = getattr(store, "path", None) or getattr(store, "directory", None)
