@@ -337,7 +337,7 @@ async def send_value(
     signal: Signal[T],
     value: T,
     *,
-    idempotency_key: str | None = None,
+    idempotency_key: str | None,
 ) -> None:
     """Send a value to a run. The parameters and errors are those of `Handle.send`."""
     check_type(signal, Signal, "send takes the Signal that the workflow waits for")

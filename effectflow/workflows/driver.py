@@ -121,8 +121,8 @@ class Service:
     """
 
     drain: Drain
-    suspend_after: float = 5.0
-    max_crashes: int = 5
+    suspend_after: float
+    max_crashes: int
 
 
 def new_run_id(workflow: str) -> str:
