@@ -6,31 +6,17 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, cast
 
-from effectflow.checkpoint.entries import (
-    BranchesEnded,
-    Decided,
-    ErrorRecord,
-)
-from effectflow.checkpoint.errors import (
-    DefinitionChanged,
-    NotSerializable,
-)
+from effectflow.checkpoint.entries import BranchesEnded, Decided, ErrorRecord
+from effectflow.checkpoint.errors import DefinitionChanged, NotSerializable
 from effectflow.checkpoint.failures import (
     read_failure,
     read_suppressed,
     write_end,
     write_suppressed,
 )
-from effectflow.checkpoint.replay import (
-    RecordedDecision,
-)
+from effectflow.checkpoint.replay import RecordedDecision
 from effectflow.checkpoint.schema import schema_of
-from effectflow.checkpoint.values import (
-    NO_TYPES,
-    Tree,
-    digest_of,
-    to_tree,
-)
+from effectflow.checkpoint.values import NO_TYPES, Tree, digest_of, to_tree
 from effectflow.effects.errors import Suppressed
 from effectflow.effects.nodes import Failed
 from effectflow.effects.paths import child_path

@@ -18,11 +18,7 @@ from effectflow.checkpoint import waits
 from effectflow.checkpoint.branches import DurableBranches
 from effectflow.checkpoint.cursor import Cursor
 from effectflow.checkpoint.entries import Decided, Published, SourceEnd
-from effectflow.checkpoint.errors import (
-    CompensationFailed,
-    NotSerializable,
-    StepInputChanged,
-)
+from effectflow.checkpoint.errors import CompensationFailed, NotSerializable, StepInputChanged
 from effectflow.checkpoint.finalization import DurableFinalization
 from effectflow.checkpoint.replay import DEAD_LETTER, RecordedDeadLetter
 from effectflow.checkpoint.values import NO_TYPES, KnownTypes, from_tree, safe_repr, to_tree

@@ -59,13 +59,7 @@ from effectflow.cli.options import (
     chosen_run,
     read_json,
 )
-from effectflow.cli.render import (
-    counted,
-    dead_letter_tree,
-    print_json,
-    say,
-    show_dead_letters,
-)
+from effectflow.cli.render import counted, dead_letter_tree, print_json, say, show_dead_letters
 from effectflow.cli.run_progress import RunProgress
 from effectflow.effects.nodes import AnyEffect
 from effectflow.service import StoppedBySignal, run_until_signal

@@ -11,13 +11,7 @@ import typer
 from rich.console import Console
 from typer.core import TyperGroup
 
-from effectflow.checkpoint import (
-    CheckpointError,
-    CheckpointStore,
-    RunEnded,
-    RunNotFound,
-    RunQuery,
-)
+from effectflow.checkpoint import CheckpointError, CheckpointStore, RunEnded, RunNotFound, RunQuery
 from effectflow.cli.render import say
 from effectflow.service.environment import BadEnvironment
 

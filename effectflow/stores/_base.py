@@ -21,12 +21,7 @@ from effectflow.checkpoint.errors import (
     StoreUnavailable,
 )
 from effectflow.checkpoint.lease import Lease
-from effectflow.checkpoint.store import (
-    RunInfo,
-    RunQuery,
-    RunStatus,
-    RunSummary,
-)
+from effectflow.checkpoint.store import RunInfo, RunQuery, RunStatus, RunSummary
 from effectflow.effects.event_loop import (
     CallSoon,
     call_soon_from_threads,

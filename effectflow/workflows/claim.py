@@ -13,14 +13,8 @@ import anyio
 
 from effectflow.checkpoint.checkpoint import Checkpoint
 from effectflow.checkpoint.entries import Finished, Resumed, Started
-from effectflow.checkpoint.errors import (
-    CheckpointError,
-    RunConflict,
-)
-from effectflow.checkpoint.journal_reader import (
-    Journal,
-    check_against,
-)
+from effectflow.checkpoint.errors import CheckpointError, RunConflict
+from effectflow.checkpoint.journal_reader import Journal, check_against
 from effectflow.checkpoint.journal_writer import JournalWriter
 from effectflow.checkpoint.lease import Lease, Owner, claim_or_release, end_claim
 from effectflow.checkpoint.replay import Recording
@@ -35,14 +29,7 @@ from effectflow.checkpoint.store import (
     store_errors,
 )
 from effectflow.effects.clock import in_seconds
-from effectflow.workflows.lookup import (
-    Found,
-    GivenInput,
-    Place,
-    context_of,
-    look,
-    output_of,
-)
+from effectflow.workflows.lookup import Found, GivenInput, Place, context_of, look, output_of
 
 logger = logging.getLogger(__name__)
 

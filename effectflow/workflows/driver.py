@@ -27,9 +27,7 @@ from effectflow.checkpoint.errors import (
 )
 from effectflow.checkpoint.failures import write_end, write_error
 from effectflow.checkpoint.flow import DurableFlow
-from effectflow.checkpoint.journal_reader import (
-    run_not_found,
-)
+from effectflow.checkpoint.journal_reader import run_not_found
 from effectflow.checkpoint.lease_keeper import keep_lease
 from effectflow.checkpoint.observers import RunResumed
 from effectflow.checkpoint.plan import ResumePlan, plan_resume

@@ -18,11 +18,7 @@ from effectflow.checkpoint.errors import (
 )
 from effectflow.checkpoint.failures import read_failure
 from effectflow.checkpoint.flow import DurableFlow
-from effectflow.checkpoint.journal_reader import (
-    Journal,
-    read_end,
-    read_journal,
-)
+from effectflow.checkpoint.journal_reader import Journal, read_end, read_journal
 from effectflow.checkpoint.observers import CheckpointLoaded, tell
 from effectflow.checkpoint.replay import Recording, read_recording
 from effectflow.checkpoint.run import Around

@@ -27,15 +27,7 @@ from effectflow.checkpoint.step import StepDefinition, StepInfo, durable, info_o
 from effectflow.checkpoint.values import ValueOptions, dict_type, digest_of, union_of
 from effectflow.checkpoint.waits import rest_until
 from effectflow.effects import Effect, Exit, Interruption, RetryPolicy
-from effectflow.effects.nodes import (
-    AndThen,
-    AnyEffect,
-    Die,
-    Fail,
-    Perform,
-    Pure,
-    Suspend,
-)
+from effectflow.effects.nodes import AndThen, AnyEffect, Die, Fail, Perform, Pure, Suspend
 from effectflow.effects.scope import Scope
 from effectflow.workflows.audience import Audience, path_of, with_audience
 from effectflow.workflows.machine._chart import Chart
