@@ -23,7 +23,6 @@ from effectflow.checkpoint import (
     RunStatus,
 )
 from effectflow.checkpoint.checkpoint import fold, iso_time
-from effectflow.checkpoint.errors import printable
 from effectflow.checkpoint.journal_reader import read_existing
 from effectflow.checkpoint.mailbox import open_message
 from effectflow.checkpoint.replay import read_recording
@@ -36,6 +35,7 @@ from effectflow.cli.render import (
     counted,
     run_tree,
     say,
+    say_line,
     say_table,
     shown_status,
     topic_text,
@@ -169,7 +169,7 @@ def show_run(console: Console, view: RunView, access: Access) -> None:
     }
     say_table(list(rows.items()), console)
     for line in _lines_around(view, access):
-        say(printable(line), console)
+        say_line(line, console)
     finished = checkpoint.finished
     if finished is None:
         return
@@ -179,7 +179,7 @@ def show_run(console: Console, view: RunView, access: Access) -> None:
         error = finished.error
         say(f"\n{(error.traceback or f'{error.type}: {error.message}').rstrip()}", console)
         for line in error.trail:
-            say(printable(f"  {line}"), console)
+            say_line(f"  {line}", console)
 
 
 def _state_row(checkpoint: Checkpoint) -> dict[str, str]:
