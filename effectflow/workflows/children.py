@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from effectflow.checkpoint.attendant import Wakeup
-from effectflow.checkpoint.changes import watching
+from effectflow.checkpoint.changes import woken_by
 from effectflow.checkpoint.entries import ChildEnded, Finished
 from effectflow.checkpoint.errors import (
     CheckpointError,
@@ -256,8 +255,7 @@ async def _result(flow: DurableFlow, scope: Scope, child: Child[Any, Any]) -> An
 
 async def _end_of(run: Run, place: Place, run_id: str) -> Finished:
     """Wait until a run has ended. Return its last entry."""
-    woken = Wakeup()
-    async with watching(run.checkpoints.store, run_id, woken.set):
+    async with woken_by(run.checkpoints.store, run_id) as woken:
         while True:
             try:
                 finished = await _last_entry_of(place, run_id)
