@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from effectflow.checkpoint.changes import watching
+from effectflow.checkpoint.changes import Wakeup, watching
 from effectflow.checkpoint.stopping import Suspension
 from effectflow.effects.errors import Halt
 
@@ -18,22 +18,6 @@ if TYPE_CHECKING:
 _GRACE = 0.02
 """The seconds for which all flows must rest before a run is suspended, because a branch may be about to
 begin. A run whose flows are busy also waits this long before it looks for messages."""
-
-
-class Wakeup:
-    """An event that can be awaited repeatedly."""
-
-    def __init__(self) -> None:
-        self._event = anyio.Event()
-
-    def set(self) -> None:
-        """End the wait, or the next one."""
-        self._event.set()
-
-    async def wait(self) -> None:
-        """Wait until `set` was called since the last wait."""
-        await self._event.wait()
-        self._event = anyio.Event()
 
 
 class Drain:

@@ -6,31 +6,17 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, cast
 
-from effectflow.checkpoint.entries import (
-    BranchesEnded,
-    Decided,
-    ErrorRecord,
-)
-from effectflow.checkpoint.errors import (
-    DefinitionChanged,
-    NotSerializable,
-)
+from effectflow.checkpoint.entries import BranchesEnded, Decided, ErrorRecord
+from effectflow.checkpoint.errors import DefinitionChanged, NotSerializable
 from effectflow.checkpoint.failures import (
     read_failure,
     read_suppressed,
     write_end,
     write_suppressed,
 )
-from effectflow.checkpoint.replay import (
-    RecordedDecision,
-)
+from effectflow.checkpoint.replay import RecordedDecision
 from effectflow.checkpoint.schema import schema_of
-from effectflow.checkpoint.values import (
-    NO_TYPES,
-    Tree,
-    digest_of,
-    to_tree,
-)
+from effectflow.checkpoint.values import NO_TYPES, Tree, digest_of, to_tree
 from effectflow.effects.errors import Suppressed
 from effectflow.effects.nodes import Failed
 from effectflow.effects.paths import child_path
@@ -124,9 +110,7 @@ class DurableBranches:
 
     def _record_failed_decision(self, tree: Tree) -> None:
         run = self.outer.run
-        because = run.failures.as_ranges(self._unsettled)
-        self.sequence = run.writer.add(Decided(self.path, tree, run.now(), True, because))
-        run.failures.add(self.sequence)
+        self.sequence = run.failures.decide(self.path, tree, run.now(), self._unsettled)
         self._failed = [self.sequence, *self._unsettled]
 
     def decide(self, value: object, *, failed: bool) -> None:

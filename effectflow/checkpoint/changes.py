@@ -23,6 +23,30 @@ _SECONDS_AFTER_ERROR = 1.0
 _Notify: TypeAlias = Callable[[], object]
 
 
+class Wakeup:
+    """An event that can be awaited repeatedly."""
+
+    def __init__(self) -> None:
+        self._event = anyio.Event()
+
+    def set(self) -> None:
+        """End the wait, or the next one."""
+        self._event.set()
+
+    async def wait(self) -> None:
+        """Wait until `set` was called since the last wait."""
+        await self._event.wait()
+        self._event = anyio.Event()
+
+
+@asynccontextmanager
+async def woken_by(store: CheckpointStore, run_id: str) -> AsyncGenerator[Wakeup]:
+    """Yield a Wakeup that every change of a run sets."""
+    woken = Wakeup()
+    async with watching(store, run_id, woken.set):
+        yield woken
+
+
 @asynccontextmanager
 async def watching(
     store: CheckpointStore, run_id: str | None, notify: Callable[[], object]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -34,7 +33,7 @@ from effectflow.checkpoint.values import (
     decode_compact,
     decode_json,
     encode_compact,
-    encode_json,
+    tree_digest,
 )
 from effectflow.effects.paths import flow_of
 
@@ -123,12 +122,12 @@ class Checkpoint:
     @property
     def digest(self) -> str:
         """The SHA-256 of the checkpoint, in hex."""
-        return _digest(_write(self))
+        return tree_digest(_write(self))
 
     def to_tree(self) -> dict[str, Tree]:
         """Return the checkpoint as plain data, with its digest."""
         tree = _write(self)
-        return {**tree, "digest": _digest(tree)}
+        return {**tree, "digest": tree_digest(tree)}
 
     def to_json(self) -> str:
         """Return the checkpoint as readable JSON, with times in ISO 8601; `from_json` reads it back."""
@@ -214,16 +213,12 @@ def _seconds(text: Any) -> Any:
     return float(f"{seconds}.{fraction}") if point else seconds
 
 
-def _digest(tree: dict[str, Tree]) -> str:
-    return hashlib.sha256(encode_json(tree)).hexdigest()
-
-
 def _read_with(decode: Callable[[bytes], Tree], data: bytes) -> Checkpoint:
     try:
         tree: Any = decode(data)
         if tree["version"] > FORMAT:
             raise UnsupportedVersion("the checkpoint", tree["version"], FORMAT)
-        if tree.pop("digest") != _digest(tree):
+        if tree.pop("digest") != tree_digest(tree):
             raise ValueError("its digest is wrong")
         return schema_of(Checkpoint).read(tree)
     except (MalformedValue, KeyError, TypeError, ValueError, AttributeError) as error:

@@ -6,17 +6,9 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from effectflow.checkpoint.entries import (
-    SourceEnd,
-)
-from effectflow.checkpoint.errors import (
-    NotSerializable,
-)
-from effectflow.checkpoint.failures import (
-    read_failure,
-    write_end,
-    write_error,
-)
+from effectflow.checkpoint.entries import SourceEnd
+from effectflow.checkpoint.errors import NotSerializable
+from effectflow.checkpoint.failures import read_failure, write_end, write_error
 from effectflow.effects.nodes import Failed
 from effectflow.effects.operators import Operator, Replayed
 from effectflow.effects.scope import PLAIN_BRANCHES, Scope
@@ -89,7 +81,8 @@ class DurableFinalization:
         else:
             if self.outer.replays_only is not None:
                 self._check_same_end(recorded, ended)
-            self.outer.come_to_finalizer(self.path)
+            if self.outer.cursor is not None:
+                self.outer.cursor.pass_finalizer(self.path)
         scope = outer.shielded()
         scope.flow = flow
         scope.is_observing = True

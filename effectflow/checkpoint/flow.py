@@ -14,38 +14,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 
+from effectflow.checkpoint import waits
 from effectflow.checkpoint.branches import DurableBranches
-from effectflow.checkpoint.entries import (
-    Decided,
-    Published,
-    SourceEnd,
-    Waiting,
-)
-from effectflow.checkpoint.errors import (
-    CompensationFailed,
-    DefinitionChanged,
-    NotSerializable,
-    StepInputChanged,
-)
+from effectflow.checkpoint.cursor import Cursor
+from effectflow.checkpoint.entries import Decided, Published, SourceEnd
+from effectflow.checkpoint.errors import CompensationFailed, NotSerializable, StepInputChanged
 from effectflow.checkpoint.finalization import DurableFinalization
-from effectflow.checkpoint.replay import (
-    DEAD_LETTER,
-    RecordedDeadLetter,
-    RecordedFlow,
-    RecordedWait,
-)
-from effectflow.checkpoint.schema import LATEST
-from effectflow.checkpoint.values import (
-    NO_TYPES,
-    KnownTypes,
-    Tree,
-    from_tree,
-    safe_repr,
-    to_tree,
-)
+from effectflow.checkpoint.replay import DEAD_LETTER, RecordedDeadLetter
+from effectflow.checkpoint.values import NO_TYPES, KnownTypes, from_tree, safe_repr, to_tree
 from effectflow.effects.errors import LeftToResume, NotAcquired, Parked
 from effectflow.effects.nodes import Step
-from effectflow.effects.paths import StepPath, as_name, step_path
+from effectflow.effects.paths import StepPath, step_path
 from effectflow.effects.scope import Branches, Finalization, Scope
 
 if TYPE_CHECKING:
@@ -72,19 +51,17 @@ class DurableFlow:
         last_failure: the error of the last failure with an entry, and its sequence number.
         source_end: for a finalizer, returns how its source has ended, until its first step records that.
         ended_at: the sequence number of the end of the last step or nested run that succeeded in it.
+        cursor: its place in what earlier lives recorded of it; None if they recorded nothing.
     """
 
     __slots__ = (
         "_branches",
         "_codes",
-        "_cursor",
-        "_gate",
-        "_gate_limit",
         "_item",
         "_occurrences",
-        "_recorded",
         "around",
         "branches_around",
+        "cursor",
         "ended_at",
         "is_ordered",
         "is_recording",
@@ -120,11 +97,11 @@ class DurableFlow:
         self.ended_at: int = 0 if around is None else around.ended_at
         self.source_end: Callable[[], SourceEnd] | None = None
         self.replays_only: NotSerializable | None = None
+        recorded = run.recording.flows.get(path)
+        self.cursor: Cursor | None = None
+        if recorded is not None:
+            self.cursor = Cursor(run, path, recorded.items, is_ordered=is_ordered)
         self._item: str | None = None
-        self._recorded: RecordedFlow | None = run.recording.flows.get(path)
-        self._cursor = 0
-        self._gate: anyio.CancelScope | None = None
-        self._gate_limit = math.inf
         self._branches = 0
         self._occurrences: dict[str, int] = {}
         self._codes: dict[str, Any] = {}
@@ -180,9 +157,7 @@ class DurableFlow:
         run = self.run
         tree = to_tree(value, path=path, types=NO_TYPES)
         if failed:
-            because = run.failures.as_ranges(self.unsettled)
-            sequence = run.writer.add(Decided(path, tree, run.now(), True, because))
-            run.failures.add(sequence)
+            sequence = run.failures.decide(path, tree, run.now(), self.unsettled)
             self.unsettled.append(sequence)
             return sequence
         settles = () if scope.is_observing else run.failures.settle(self)
@@ -212,144 +187,13 @@ class DurableFlow:
         return letter
 
     async def wait(self, scope: Scope, seconds: float) -> None:
-        run = self.run
-        path = self.next_path("sleep")
-        if not self.is_durable(scope) or not seconds > 0:
-            await run.sleep(path, seconds, scope)
-            return
-        until = await self._recorded_time(scope, path, lambda: run.time_after(seconds))
-        await self.sleep_until(path, until, seconds, scope)
+        await waits.wait_for(self, scope, seconds)
 
     async def wait_until(self, scope: Scope, until: float) -> None:
-        path = self.next_path("sleep")
-        if self.is_durable(scope):
-            until = await self._recorded_time(scope, path, lambda: min(until, LATEST))
-        await self.sleep_until(path, until, math.inf, scope)
-
-    async def _recorded_time(self, scope: Scope, path: str, choose: Callable[[], float]) -> float:
-        """Return the recorded time of a wait. If there is none yet, record the given one."""
-        run = self.run
-        run.writer.check()
-        if self.reach(path, scope):
-            recorded = run.recording.waits[path].until
-            assert recorded is not None
-            return recorded
-        await self.check(scope, path)
-        until = choose()
-        self.begin_wait(scope, path, until=until)
-        return until
+        await waits.wait_until(self, scope, until)
 
     async def wait_for_retry(self, scope: Scope, until: float, longest: float) -> None:
-        if self.is_durable(scope):
-            path = step_path(self.path, "retry", self._occurrences["retry"])
-            await self.sleep_until(path, until, longest, scope)
-        else:
-            await scope.clock.sleep(min(max(0.0, until - self.run.now()), longest))
-
-    async def sleep_until(
-        self, path: str, until: float, longest: float, scope: Scope, *, what: str = "a time"
-    ) -> None:
-        """Wait until a recorded time. The flow rests meanwhile, unless a step around it is in progress.
-
-        Parameters:
-            until: the time, in seconds since the epoch.
-            longest: the seconds to wait at most.
-            what: what it waits for, for people.
-        """
-        run = self.run
-        # The clock of another machine may be ahead. Never wait longer because of that.
-        left = min(max(0.0, until - run.now()), longest)
-        if left > 0 and self._can_rest():
-            with run.activity.rest(what, run.now() + left):
-                await run.sleep(path, left, scope)
-        else:
-            await run.sleep(path, left, scope)
-
-    def is_durable(self, scope: Scope) -> bool:
-        """Return whether a wait here is recorded, so that the run can be suspended meanwhile."""
-        return not scope.is_shielded and self._can_rest()
-
-    def _can_rest(self) -> bool:
-        """Return whether the run can be suspended here: this flow records decisions, or once it waits."""
-        flow = self
-        while not flow.is_recording:
-            if flow.branches_around is None:
-                return flow.may_wait
-            assert flow.around is not None
-            flow = flow.around
-        return True
-
-    def _record_from_here(self) -> None:
-        """Record decisions from now on, here and in the flows around, up to the step that waits."""
-        flows: list[DurableFlow] = []
-        flow: DurableFlow | None = self
-        while flow is not None and not flow.is_recording:
-            flows.append(flow)
-            flow = None if flow.branches_around is None else flow.around
-        for flow in reversed(flows):
-            flow.is_recording = True
-            if flow.branches_around is not None:
-                flow.branches_around.keep_deadline()
-
-    def begin_wait(
-        self,
-        scope: Scope,
-        path: str,
-        *,
-        until: float | None = None,
-        topic: str = "",
-        child: str = "",
-    ) -> None:
-        """Record a wait; the parameters are as in `Waiting`."""
-        run = self.run
-        if run.may_record:
-            self._record_from_here()
-            settles = () if scope.is_observing else run.failures.settle(self)
-            item = self.take_item()
-            run.writer.add(Waiting(path, until, run.now(), item, settles, topic, child))
-
-    async def receive(self, scope: Scope, topic: str, decode: Callable[[Tree], A]) -> A:
-        """Wait for the next message about a topic. A resume yields the recorded one.
-
-        Parameters:
-            topic: the topic.
-            decode: returns the value in the message, or raises MalformedValue.
-        """
-        run = self.run
-        self.check_can_wait(scope, topic)
-        path = self.next_path(as_name(topic))
-        run.writer.check()
-        if self.reach(path, scope):
-            wait = run.recording.waits[path]
-            if wait.received is not None and wait.received < scope.limit:
-                return run.decode_message(wait.value, path, decode)
-            await self.check(scope, path)
-        else:
-            await self.check(scope, path)
-            self.begin_wait(scope, path, topic=topic)
-        while True:
-            message = await run.next_message(path, topic)
-            # An operator may have decided at the same time. Then the message stays in the mailbox.
-            await self.check(scope, path)
-            if run.mailbox.first(topic) is message:
-                break
-        tree = run.mailbox.open(message)
-        value = run.decode_message(tree, path, decode)
-        sequence = run.take_message(path, message, tree)
-        if not self.is_ordered:
-            # The next attempt of the step receives the message, too.
-            run.recording.waits[path] = RecordedWait(sequence, None, topic, sequence, tree)
-            run.recording.places.add(path)
-        return value
-
-    def check_can_wait(self, scope: Scope, name: str) -> None:
-        """Raise TypeError inside a step, an acquisition or a finalizer, which are not suspended."""
-        if not self.is_durable(scope):
-            where = "an acquisition or finalizer" if scope.is_shielded else f"step {self.path!r}"
-            raise TypeError(
-                f"{name!r} is awaited inside {where} of run {self.run.run_id!r}, which cannot be "
-                "suspended: wait between steps"
-            )
+        await waits.wait_for_retry(self, scope, until, longest)
 
     async def publish(self, scope: Scope, key: str, value: object, types: KnownTypes) -> None:
         """Record a value for others to read, once. Within a step, each attempt records it again."""
@@ -397,127 +241,42 @@ class DurableFlow:
     @contextmanager
     def kept_place(self) -> Generator[None]:
         """Return to the current place among the recorded operations when the block ends."""
-        cursor, occurrences = self._cursor, dict(self._occurrences)
+        cursor, occurrences = self.cursor, dict(self._occurrences)
+        position = 0 if cursor is None else cursor.position
         try:
             yield
         finally:
-            self._cursor, self._occurrences = cursor, occurrences
+            self._occurrences = occurrences
+            if cursor is not None:
+                cursor.position = position
 
     def path_to_come(self, name: str) -> str:
         """Return the path that the next occurrence of a name will have."""
         return step_path(self.path, name, self._occurrences.get(name, 0) + 1)
+
+    def last_path(self, name: str) -> str:
+        """Return the path of the last occurrence of a name."""
+        return step_path(self.path, name, self._occurrences[name])
 
     def reach(self, path: str, scope: Scope) -> bool:
         """Reach an operation. Return whether it is recorded.
 
         Halts the run with DefinitionChanged if something else is recorded here.
         """
-        recorded = self._recorded
-        if recorded is None:
-            return False
-        if not self.is_ordered:
-            return path in self.run.recording.places
-        items = recorded.items
-        if path in self.run.recording.left_behind:
-            # It may be reached again, in any order.
-            if not self.has_ahead(scope.limit):
-                self.open_gate()
-            return True
-        while self.has_ahead(scope.limit):
-            item = items[self._cursor]
-            if item.path == path:
-                self._cursor += 1
-                self._open_gate_at_frontier()
-                return True
-            if item.kind == "finalizer":
-                # This life reaches the finalizer in another way, or not at all.
-                self._cursor += 1
-            elif scope.limit < math.inf:
-                # The flow was cancelled then, and is cancelled here.
-                self._cursor = len(items)
-            elif self.run.force:
-                self._leave_behind(path)
-            else:
-                raise self.run.writer.halt(self._diverged(item.path, path))
-        self.open_gate()
-        return False
-
-    def _pass_operator(self, path: str, scope: Scope) -> None:
-        """Pass a recorded operator. Steps of the flow may have been recorded before its first branch."""
-        recorded = self._recorded
-        if recorded is None or not self.is_ordered:
-            return
-        items = recorded.items
-        for number in range(self._cursor, len(items)):
-            if items[number].path == path:
-                if number == self._cursor:
-                    self._cursor += 1
-                else:
-                    rest = [*items[:number], *items[number + 1 :]]
-                    self._recorded = RecordedFlow(rest, recorded.item)
-                break
-        if not self.has_ahead(scope.limit):
-            self.open_gate()
-
-    def paths_ahead(self) -> list[str]:
-        """Return the recorded steps that the flow has not reached."""
-        items = self._recorded.items if self._recorded else []
-        return [item.path for item in items[self._cursor :] if item.kind == "step"]
-
-    def end(self) -> None:
-        """Halt the run if the flow ended before it reached all of its recorded operations."""
-        if self._recorded is None or not self.is_ordered:
-            return
-        left = [item for item in self._recorded.items[self._cursor :] if item.kind != "finalizer"]
-        if left and self.run.force:
-            self._cursor = len(self._recorded.items)
-            self.run.leave_behind([item.sequence for item in left])
-        elif left:
-            raise self.run.writer.halt(self._diverged(left[0].path, None))
+        return self.cursor is not None and self.cursor.reach(path, scope.limit)
 
     def has_ahead(self, limit: float) -> bool:
-        """Return whether the flow has recorded operations ahead that count here."""
-        recorded = self._recorded
-        return (
-            recorded is not None
-            and self._cursor < len(recorded.items)
-            and recorded.items[self._cursor].sequence < limit
-        )
+        return self.cursor is not None and self.cursor.has_ahead(limit)
 
-    def _must_pass(self, limit: float) -> bool:
-        """Return whether the flow must reach recorded operations before it may be cancelled.
+    def has_gone_on(self, scope: Scope, path: str, sequence: int) -> bool:
+        """Return whether an earlier life continued after an operation or operator of this flow.
 
-        Finalizers that a cancellation caused do not count.
+        Parameters:
+            path: its path.
+            sequence: its entry.
         """
-        recorded = self._recorded
-        if recorded is None or not self.is_ordered:
-            return False
-        ends = self.run.recording.source_ends
-        return any(
-            item.sequence < limit
-            and not (item.kind == "finalizer" and ends[item.path].kind == "cancelled")
-            for item in recorded.items[self._cursor :]
-        )
-
-    def _leave_behind(self, path: str) -> None:
-        """Skip the recorded operations before this one, or all of them if this one is not recorded."""
-        assert self._recorded is not None
-        items = self._recorded.items
-        paths = [item.path for item in items[self._cursor :]]
-        end = self._cursor + paths.index(path) if path in paths else len(items)
-        self.run.leave_behind([item.sequence for item in items[self._cursor : end]])
-        self._cursor = end
-
-    def _diverged(self, recorded: str, found: str | None) -> DefinitionChanged:
-        run = self.run
-        where = f"at operation {self._cursor + 1} of " + (
-            f"branch {self.path!r}" if self.path else "the body"
-        )
-        if found is None:
-            detail = f"{where} the run reached {recorded!r}, and now it ends before that"
-        else:
-            detail = f"{where} the run reached {recorded!r}, and now it reaches {found!r}"
-        return DefinitionChanged(run.run_id, run.workflow, detail=detail)
+        cursor = self.cursor
+        return cursor is not None and cursor.has_gone_on(path, sequence, scope.limit)
 
     # Cancellation and replay.
 
@@ -546,14 +305,13 @@ class DurableFlow:
         if around is not None:
             around.begin_branch()
         try:
-            if self._must_pass(scope.limit):
-                self._gate_limit = scope.limit
-                with self.run.stopping.gated() as self._gate:
-                    outcome = await work()
-            else:
+            cursor = self.cursor
+            if cursor is None:
+                return await work()
+            with cursor.gated(scope.limit):
                 outcome = await work()
             if scope.limit == math.inf:
-                self.end()
+                cursor.end()
             return outcome
         except Parked as parked:
             self.run.park(self, parked)
@@ -577,23 +335,12 @@ class DurableFlow:
         if self._branches:
             self.run.activity.end_branch()
 
-    def _open_gate_at_frontier(self) -> None:
-        # The limit of the branch: an acquisition within it has none, as it is shielded.
-        if self._gate is not None and not self.has_ahead(self._gate_limit):
-            self.open_gate()
-
-    def open_gate(self) -> None:
-        """Let cancellations through, because all recorded operations were reached."""
-        if self._gate is not None:
-            self._gate.shield = False
-            self._gate = None
-
     # Parts of the flow.
 
     def branches(self, scope: Scope, name: str) -> Branches:
         path = self.next_path(name)
-        if path in self.run.recording.places:
-            self._pass_operator(path, scope)
+        if self.cursor is not None and path in self.run.recording.places:
+            self.cursor.pass_operator(path, scope.limit)
         return DurableBranches(self, path, scope)
 
     async def finalize(self, work: Coroutine[Any, Any, A]) -> tuple[A | None, BaseException | None]:
@@ -636,33 +383,9 @@ class DurableFlow:
             may_wait=may_wait,
         )
 
-    def come_to_finalizer(self, path: str) -> None:
-        """Skip a recorded finalizer and the recorded operations before it."""
-        recorded = self._recorded
-        if recorded is None or not self.is_ordered:
-            return
-        paths = [item.path for item in recorded.items[self._cursor :]]
-        if path in paths:
-            self._cursor += paths.index(path) + 1
-            self._open_gate_at_frontier()
-
-    def has_gone_on(self, scope: Scope, path: str, sequence: int) -> bool:
-        """Return whether an earlier life continued after an operation or operator of this flow.
-
-        Parameters:
-            path: its path.
-            sequence: its entry.
-        """
-        if self.is_ordered or self._recorded is None:
-            return self.has_ahead(scope.limit)
-        return any(
-            sequence < item.sequence < scope.limit and item.path != path
-            for item in self._recorded.items
-        )
-
     def set_item(self, digest: str) -> None:
         """Set the digest of the flow's item, which its first entry records and a resume compares."""
-        recorded = self._recorded
+        recorded = self.run.recording.flows.get(self.path)
         if recorded is None or recorded.item is None:
             self._item = digest
         elif recorded.item != digest:

@@ -146,15 +146,24 @@ async def read_checkpoint(
     Raises RunNotFound, CorruptCheckpoint if these entries cannot be read, or ValueError if the run has
     fewer entries than `at`.
     """
+    return fold(await read_existing(store, run_id, seal, at=at), run_id)
+
+
+async def read_existing(
+    store: CheckpointStore, run_id: str, seal: Seal, *, at: int | None = None
+) -> tuple[Entry, ...]:
+    """Return the entries of a run that exists, or its first `at`. Raises as `read_checkpoint` does."""
     records = await store.read(run_id)
     if not records:
         raise await run_not_found(store, run_id)
-    if at is not None and not 1 <= at <= len(records):
-        raise ValueError(f"run {run_id!r} has the entries 1 to {len(records)}, and no {at}")
-    journal, problem = open_records(records[:at], run_id, seal)
+    if at is not None:
+        if not 1 <= at <= len(records):
+            raise ValueError(f"run {run_id!r} has the entries 1 to {len(records)}, and no {at}")
+        del records[at:]
+    journal, problem = open_records(records, run_id, seal)
     if problem is not None:
         raise problem
-    return fold(journal.entries, run_id)
+    return journal.entries
 
 
 async def read_consistently(store: CheckpointStore, run_id: str) -> tuple[RunInfo, list[Record]]:

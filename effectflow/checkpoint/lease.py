@@ -24,7 +24,7 @@ from pathlib import Path
 import anyio
 
 from effectflow.checkpoint.errors import RunBusy
-from effectflow.effects.event_loop import CallSoon, call_soon_from_threads
+from effectflow.effects.event_loop import CallSoon, call_soon_from_threads, is_closed
 
 _SECONDS_UNTIL_ABANDONED = 3600.0
 
@@ -130,7 +130,7 @@ class Owner:
             return False
         if self.claim in _claims and self.pid == os.getpid():
             call_soon = _claims[self.claim]
-            return call_soon is None or _is_closed(call_soon)
+            return call_soon is None or is_closed(call_soon)
         born = _born(self.pid)
         if born is not None:
             return born != self.born
@@ -203,14 +203,6 @@ def end_claim(owner: Owner, *, is_released: bool) -> None:
         _claims.pop(owner.claim, None)
     else:
         _claims[owner.claim] = None
-
-
-def _is_closed(call_soon: CallSoon) -> bool:
-    try:
-        call_soon(bool)
-    except RuntimeError:
-        return True
-    return False
 
 
 def uptime() -> float | None:

@@ -144,9 +144,9 @@ class PlannedRun(Run):
         )
 
     def park(self, flow: DurableFlow, parked: Parked) -> None:
-        if parked.reason is not None:
+        if parked.reason is not None and flow.cursor is not None:
             reason = parked.reason
-            self._unverified += [Unverified(path, reason) for path in flow.paths_ahead()]
+            self._unverified += [Unverified(path, reason) for path in flow.cursor.steps_ahead()]
 
     def _replayed(self, definition: Any, path: str, recorded: RecordedStep, scope: Scope) -> Any:
         if recorded.is_completed:

@@ -14,9 +14,9 @@ import anyio
 import anyio.lowlevel
 
 from effectflow.checkpoint.activity import Activity
-from effectflow.checkpoint.attendant import Drain, Wakeup
+from effectflow.checkpoint.attendant import Drain
 from effectflow.checkpoint.branches import DurableBranches
-from effectflow.checkpoint.changes import watching
+from effectflow.checkpoint.changes import woken_by
 from effectflow.checkpoint.checkpoints import Checkpoints
 from effectflow.checkpoint.entries import (
     Arguments,
@@ -550,8 +550,7 @@ class Run:
         """
         if (message := self.mailbox.first(topic)) is not None:
             return message
-        woken = Wakeup()
-        async with watching(self.checkpoints.store, self.run_id, woken.set):
+        async with woken_by(self.checkpoints.store, self.run_id) as woken:
             while True:
                 await self.look_for_messages()
                 message = self.mailbox.first(topic)

@@ -9,12 +9,12 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from effectflow.checkpoint.entries import ErrorRecord, Ranges
+from effectflow.checkpoint.entries import Decided, ErrorRecord, Ranges
 from effectflow.checkpoint.errors import NotSerializable
 from effectflow.checkpoint.failures import is_exact, read_error
 from effectflow.checkpoint.journal_writer import JournalWriter
 from effectflow.checkpoint.replay import compressed
-from effectflow.checkpoint.values import KnownTypes, safe_repr
+from effectflow.checkpoint.values import KnownTypes, Tree, safe_repr
 
 if TYPE_CHECKING:
     from effectflow.checkpoint.flow import DurableFlow
@@ -47,9 +47,15 @@ class UnsettledFailures:
             reason = f"its failure {safe_repr(error)} would come back as {safe_repr(again)}"
             self._unreadable[sequence] = NotSerializable(path, reason)
 
-    def as_ranges(self, sequences: Iterable[int]) -> Ranges:
-        """Return sequence numbers of unsettled failures as ranges."""
-        return compressed(set(sequences), self._sequences)
+    def decide(self, path: str, value: Tree, at: float, causes: Iterable[int]) -> int:
+        """Record a decision that is a failure, which unsettled failures have caused.
+
+        Return the sequence number of its entry.
+        """
+        because = compressed(set(causes), self._sequences)
+        sequence = self._writer.add(Decided(path, value, at, True, because))
+        self.add(sequence)
+        return sequence
 
     def settle(self, flow: DurableFlow, more: Iterable[int] = ()) -> Ranges:
         """Return the failures that a flow settles by continuing: its own and those of outer flows.

@@ -11,9 +11,10 @@ from typing import TypeVar
 
 import anyio
 
-from effectflow.checkpoint import Checkpoints, CheckpointStore, Seal
+from effectflow.checkpoint import Checkpoints, CheckpointStore, Encryption, Seal
 from effectflow.cli.app_loader import find_app, load_app
-from effectflow.cli.options import STORE, BadUse, read_keys, store_at
+from effectflow.cli.options import STORE, BadUse, read_file
+from effectflow.stores import open_store
 
 A = TypeVar("A")
 
@@ -52,7 +53,7 @@ class Access:
         Raise BadUse if the store does not exist and `must_exist` is true.
         """
         if must_exist:
-            self.check_store()
+            self._check_store()
 
         async def main() -> A:
             async with self.checkpoints.store as opened:
@@ -60,7 +61,7 @@ class Access:
 
         return anyio.run(main)
 
-    def check_store(self) -> None:
+    def _check_store(self) -> None:
         """Raise BadUse if the store is a file or folder that does not exist."""
         store = self.checkpoints.store
         path = getattr(store, "path", None) or getattr(store, "directory", None)
@@ -103,12 +104,55 @@ def access_to(
                     f"the App {service or app!r} says where its runs are kept: leave out {option}"
                 )
         return Access(found.checkpoints, app=service or app)
-    keys = read_keys(key_file, encryption_keys)
-    checkpoints = Checkpoints(store_at(store), key=keys.seal.key, encryption=keys.seal.encryption)
-    words = () if store == STORE else ("--store", store)
-    return Access(checkpoints, (*words, *keys.options))
+    checkpoints = Checkpoints(
+        _store_at(store),
+        key=None if key_file is None else _read_signing_key(key_file),
+        encryption=None if encryption_keys is None else _read_encryption(encryption_keys),
+    )
+    given = {
+        "--store": None if store == STORE else store,
+        "--key-file": key_file,
+        "--encryption-keys": encryption_keys,
+    }
+    words = [word for option, value in given.items() if value for word in (option, str(value))]
+    return Access(checkpoints, tuple(words))
 
 
 def _path_in(variable: str) -> Path | None:
     text = os.environ.get(variable)
     return None if text is None else Path(text)
+
+
+def _store_at(url: str) -> CheckpointStore:
+    """Return the store at a URL, not yet opened. Raise BadUse if the URL names no store."""
+    try:
+        return open_store(url)
+    except (ValueError, ModuleNotFoundError) as error:
+        raise BadUse(str(error)) from error
+
+
+def _read_signing_key(path: Path) -> bytes:
+    """Return all bytes of a file, without the newline that ends a text file."""
+    key = read_file(path, f"the key file {path}")
+    if key.isascii():
+        key = key.rstrip(b"\r\n")
+    if len(key) < 16:
+        raise BadUse(f"the key in {path} has {len(key)} bytes; it needs at least 16")
+    return key
+
+
+def _read_encryption(path: Path) -> Encryption:
+    keys: dict[str, bytes] = {}
+    try:
+        for line in read_file(path, f"the key file {path}").decode().splitlines():
+            if line.strip():
+                name, digits = line.split()
+                keys[name] = bytes.fromhex(digits)
+        return Encryption(next(reversed(keys)), keys)
+    except (ValueError, StopIteration):
+        # The message must not quote the file, which may hold part of a key.
+        raise BadUse(
+            f"{path} should have one line `ID HEX` for each key of 16, 24 or 32 bytes"
+        ) from None
+    except ModuleNotFoundError as error:
+        raise BadUse(str(error)) from error

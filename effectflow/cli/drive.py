@@ -28,9 +28,9 @@ from effectflow.checkpoint import (
     RunQuery,
     RunStatus,
     read_checkpoint,
-    read_entries,
 )
-from effectflow.checkpoint.journal_reader import run_not_found
+from effectflow.checkpoint.checkpoint import fold
+from effectflow.checkpoint.journal_reader import read_existing, run_not_found
 from effectflow.checkpoint.replay import Recording, read_recording
 from effectflow.checkpoint.values import plain_tree, to_tree
 from effectflow.cli.access import Access, access_to
@@ -59,13 +59,7 @@ from effectflow.cli.options import (
     chosen_run,
     read_json,
 )
-from effectflow.cli.render import (
-    counted,
-    dead_letter_tree,
-    print_json,
-    say,
-    show_dead_letters,
-)
+from effectflow.cli.render import counted, dead_letter_tree, print_json, say, show_dead_letters
 from effectflow.cli.run_progress import RunProgress
 from effectflow.effects.nodes import AnyEffect
 from effectflow.service import StoppedBySignal, run_until_signal
@@ -240,8 +234,8 @@ def dead_letters(
 
     async def read(opened: CheckpointStore) -> tuple[Checkpoint, Recording]:
         chosen = await chosen_run(opened, None if latest else given[0])
-        checkpoint = await read_checkpoint(opened, chosen, access.seal)
-        return checkpoint, read_recording(await read_entries(opened, chosen, access.seal))
+        entries = await read_existing(opened, chosen, access.seal)
+        return fold(entries, chosen), read_recording(entries)
 
     checkpoint, recording = access.use(read)
     unknown = chosen_keys - {letter.key for letter in recording.dead_letters.values()}

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import anyio
 import typer
 
-from effectflow.checkpoint import NotSerializable, RunInfo
+from effectflow.checkpoint import CheckpointStore, NotSerializable, RunInfo
 from effectflow.cli.access import access_to
 from effectflow.cli.app_loader import load_signal
 from effectflow.cli.options import (
@@ -42,9 +41,13 @@ def cancel(
     """
     check_choice(run_id=run_id, latest=latest)
     access = access_to(store, service=app)
-    chosen = access.use(lambda opened: chosen_run(opened, run_id))
-    anyio.run(request_cancel, access.checkpoints, chosen)
-    info = access.use(lambda opened: opened.info(chosen))
+
+    async def ask(opened: CheckpointStore) -> tuple[str, RunInfo | None]:
+        chosen = await chosen_run(opened, run_id)
+        await request_cancel(access.checkpoints, chosen)
+        return chosen, await opened.info(chosen)
+
+    chosen, info = access.use(ask)
     _report(chosen, info, "was asked to cancel itself", as_json=as_json)
 
 
@@ -70,7 +73,6 @@ def send(
     """Send the value of a signal to a run, which receives it where it waits for the signal."""
     access = access_to(store, key_file, encryption_keys, service=app)
     loaded = load_signal(signal)
-    access.check_store()
     checkpoints = access.checkpoints
     try:
         made = structure_as(
@@ -79,14 +81,14 @@ def send(
     except ValueError as error:
         raise BadUse(f"signal {loaded.name!r}: {error}") from error
 
-    async def deliver() -> None:
+    async def deliver(opened: CheckpointStore) -> RunInfo | None:
         await send_value(checkpoints, run_id, loaded, made, idempotency_key=idempotency_key)
+        return await opened.info(run_id)
 
     try:
-        anyio.run(deliver)
+        info = access.use(deliver)
     except NotSerializable as error:
         raise BadUse(str(error)) from error
-    info = access.use(lambda opened: opened.info(run_id))
     _report(run_id, info, f"was sent signal {loaded.name!r}", as_json=as_json)
 
 

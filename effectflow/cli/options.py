@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,18 +11,9 @@ import typer
 from rich.console import Console
 from typer.core import TyperGroup
 
-from effectflow.checkpoint import (
-    CheckpointError,
-    CheckpointStore,
-    Encryption,
-    RunEnded,
-    RunNotFound,
-    RunQuery,
-    Seal,
-)
+from effectflow.checkpoint import CheckpointError, CheckpointStore, RunEnded, RunNotFound, RunQuery
 from effectflow.cli.render import say
 from effectflow.service.environment import BadEnvironment
-from effectflow.stores import open_store
 
 STORE = "sqlite:///effectflow.db"
 """The default of `StoreOption`."""
@@ -116,14 +106,6 @@ class Commands(TyperGroup):
         raise typer.Exit(code)
 
 
-def store_at(url: str) -> CheckpointStore:
-    """Return the store at a URL, not yet opened. Raise BadUse if the URL names no store."""
-    try:
-        return open_store(url)
-    except (ValueError, ModuleNotFoundError) as error:
-        raise BadUse(str(error)) from error
-
-
 def check_choice(**choices: object) -> None:
     """Raise BadUse unless exactly one of these ways to choose runs is used."""
     if sum(given not in (None, False) for given in choices.values()) != 1:
@@ -143,57 +125,6 @@ async def chosen_run(store: CheckpointStore, run_id: str | None, *, resumable: b
     if resumable:
         raise BadUse("no run in this store can be resumed; `effectflow list` shows all runs")
     raise BadUse("this store has no runs")
-
-
-@dataclass(frozen=True, slots=True)
-class Keys:
-    """The keys of a command.
-
-    Attributes:
-        seal: signs, encrypts and checks entries with these keys.
-        options: the words that give another command the same keys.
-    """
-
-    seal: Seal
-    options: tuple[str, ...]
-
-
-def read_keys(key_file: Path | None, encryption_keys: Path | None) -> Keys:
-    """Return the keys in these files. Raise BadUse for a file without one."""
-    given = {"--key-file": key_file, "--encryption-keys": encryption_keys}
-    options = [word for name, path in given.items() if path for word in (name, str(path))]
-    seal = Seal(
-        key=None if key_file is None else _read_signing_key(key_file),
-        encryption=None if encryption_keys is None else _read_encryption(encryption_keys),
-    )
-    return Keys(seal, tuple(options))
-
-
-def _read_signing_key(path: Path) -> bytes:
-    """Return all bytes of a file, without the newline that ends a text file."""
-    key = read_file(path, f"the key file {path}")
-    if key.isascii():
-        key = key.rstrip(b"\r\n")
-    if len(key) < 16:
-        raise BadUse(f"the key in {path} has {len(key)} bytes; it needs at least 16")
-    return key
-
-
-def _read_encryption(path: Path) -> Encryption:
-    keys: dict[str, bytes] = {}
-    try:
-        for line in read_file(path, f"the key file {path}").decode().splitlines():
-            if line.strip():
-                name, digits = line.split()
-                keys[name] = bytes.fromhex(digits)
-        return Encryption(next(reversed(keys)), keys)
-    except (ValueError, StopIteration):
-        # The message must not quote the file, which may have part of a key.
-        raise BadUse(
-            f"{path} should have one line `ID HEX` for each key of 16, 24 or 32 bytes"
-        ) from None
-    except ModuleNotFoundError as error:
-        raise BadUse(str(error)) from error
 
 
 def read_file(path: Path, what: str) -> bytes:

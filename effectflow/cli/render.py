@@ -51,6 +51,11 @@ def say(text: str, console: Console | None = None) -> None:
     (console or Console()).print(shown, soft_wrap=True)
 
 
+def say_line(text: str, console: Console) -> None:
+    """Print text on one line: line breaks are escaped, too."""
+    say(printable(text), console)
+
+
 def print_json(tree: object, *, on_one_line: bool = False) -> None:
     """Print one JSON document on standard output."""
     try:
@@ -134,7 +139,7 @@ def show_history(console: Console, entries: Sequence[Entry]) -> None:
     """Print a journal, one entry per line, oldest first."""
     for number, entry in enumerate(entries, start=1):
         # Escaped as one line: a line break in an error message must not look like another entry.
-        say(printable(f"{number:>6}  {when(entry.at)}  {_entry_text(entry)}"), console)
+        say_line(f"{number:>6}  {when(entry.at)}  {_entry_text(entry)}", console)
 
 
 def _entry_text(entry: Entry) -> str:
@@ -202,11 +207,11 @@ def show_dead_letters(
 ) -> None:
     """Print the dead letters of a run: the item, and when and how each attempt failed."""
     for letter in letters:
-        say(printable(f"{letter.flow}  {bounded(letter.item)}"), console)
+        say_line(f"{letter.flow}  {bounded(letter.item)}", console)
         for failure in recording.failures_of(letter):
             ended, error = when(failure.ended), failure.error
             took = f"after {failure.ended - failure.began:.3f} s"
-            say(printable(f"    {ended}  {took}  {error.type}: {error.message}"), console)
+            say_line(f"    {ended}  {took}  {error.type}: {error.message}", console)
     say(counted(len(letters), "dead letter"), console)
 
 
@@ -260,7 +265,7 @@ def repair_tree(repair: Repair) -> dict[str, Tree]:
 def show_repair(console: Console, repair: Repair) -> None:
     """Print what a repair keeps and removes, and what runs again."""
     for line in _repair_lines(repair):
-        say(printable(line), console)
+        say_line(line, console)
 
 
 def _repair_lines(repair: Repair) -> Iterable[str]:
@@ -315,7 +320,7 @@ def plan_tree(plan: ResumePlan) -> dict[str, Tree]:
 def show_plan(console: Console, plan: ResumePlan, workflow_name: str, app_hint: str) -> None:
     """Print what a resume would do."""
     for line in _plan_lines(plan, workflow_name, app_hint):
-        say(printable(line), console)
+        say_line(line, console)
 
 
 def _plan_lines(plan: ResumePlan, workflow_name: str, app_hint: str) -> Iterable[str]:

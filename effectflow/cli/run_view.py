@@ -21,11 +21,9 @@ from effectflow.checkpoint import (
     Published,
     RunInfo,
     RunStatus,
-    read_checkpoint,
 )
-from effectflow.checkpoint.checkpoint import iso_time
-from effectflow.checkpoint.errors import printable
-from effectflow.checkpoint.journal_reader import open_records
+from effectflow.checkpoint.checkpoint import fold, iso_time
+from effectflow.checkpoint.journal_reader import read_existing
 from effectflow.checkpoint.mailbox import open_message
 from effectflow.checkpoint.replay import read_recording
 from effectflow.checkpoint.store import CANCEL, NOTICE
@@ -37,6 +35,7 @@ from effectflow.cli.render import (
     counted,
     run_tree,
     say,
+    say_line,
     say_table,
     shown_status,
     topic_text,
@@ -95,10 +94,9 @@ async def view_run(
 
     Raise ValueError if it has fewer entries.
     """
-    checkpoint = await read_checkpoint(store, run_id, checkpoints.seal, at=at)
-    journal, _ = open_records((await store.read(run_id))[:at], run_id, checkpoints.seal)
-    recording = read_recording([*journal.entries])
-    published, dead_letters = _published(journal.entries), len(recording.open_dead_letters)
+    entries = await read_existing(store, run_id, checkpoints.seal, at=at)
+    checkpoint = fold(entries, run_id)
+    published, dead_letters = _published(entries), len(read_recording(entries).open_dead_letters)
     now = time.time()
     if at is not None:
         return RunView(checkpoint, published, dead_letters, store.durability, now)
@@ -112,7 +110,7 @@ async def view_run(
         await store.info(run_id),
         [
             ChildView(child, workflow, await store.info(child))
-            for child, workflow in _children(journal.entries).items()
+            for child, workflow in _children(entries).items()
         ],
         [_opened(checkpoints, run_id, message) for message in messages],
     )
@@ -171,7 +169,7 @@ def show_run(console: Console, view: RunView, access: Access) -> None:
     }
     say_table(list(rows.items()), console)
     for line in _lines_around(view, access):
-        say(printable(line), console)
+        say_line(line, console)
     finished = checkpoint.finished
     if finished is None:
         return
@@ -181,7 +179,7 @@ def show_run(console: Console, view: RunView, access: Access) -> None:
         error = finished.error
         say(f"\n{(error.traceback or f'{error.type}: {error.message}').rstrip()}", console)
         for line in error.trail:
-            say(printable(f"  {line}"), console)
+            say_line(f"  {line}", console)
 
 
 def _state_row(checkpoint: Checkpoint) -> dict[str, str]:

@@ -29,14 +29,13 @@ from effectflow.checkpoint import (
     import_run,
     plan_resume,
     read_checkpoint,
-    read_entries,
     read_exported,
     repair_run,
     verify_run,
     write_exported,
     write_removed,
 )
-from effectflow.checkpoint.journal_reader import all_run_ids, run_not_found
+from effectflow.checkpoint.journal_reader import all_run_ids, read_existing
 from effectflow.cli.access import access_to
 from effectflow.cli.app_loader import app_hint, is_demo, workflow_of_run
 from effectflow.cli.options import (
@@ -213,12 +212,8 @@ def history(
     access = access_to(store, key_file, encryption_keys, service=app)
     seal = access.seal
 
-    async def read(opened: CheckpointStore) -> list[Entry]:
-        chosen = await chosen_run(opened, run_id)
-        entries = await read_entries(opened, chosen, seal)
-        if not entries:
-            raise await run_not_found(opened, chosen)
-        return entries
+    async def read(opened: CheckpointStore) -> tuple[Entry, ...]:
+        return await read_existing(opened, await chosen_run(opened, run_id), seal)
 
     entries = access.use(read)
     if as_json:

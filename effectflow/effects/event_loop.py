@@ -55,6 +55,15 @@ def call_soon_from_threads() -> CallSoon:
     return cast(CallSoon, token.run_sync_soon)
 
 
+def is_closed(call_soon: CallSoon) -> bool:
+    """Return whether the event loop that this calls into was closed."""
+    try:
+        call_soon(bool)
+    except RuntimeError:
+        return True
+    return False
+
+
 def running_backend() -> Literal["asyncio", "trio"]:
     """Return the running event loop."""
     return "trio" if _asyncio_loop() is None else "asyncio"

@@ -42,11 +42,7 @@ from effectflow.effects.errors import (
     renew,
     show_trail,
 )
-from effectflow.effects.event_loop import (
-    is_cancellation,
-    run_to_the_end,
-    stray_cancellation,
-)
+from effectflow.effects.event_loop import is_cancellation, run_to_the_end, stray_cancellation
 from effectflow.effects.nodes import (
     AndThen,
     AnyEffect,

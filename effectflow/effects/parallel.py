@@ -27,12 +27,7 @@ from effectflow.effects import nodes
 from effectflow.effects.arguments import check_count, check_effects, check_function, check_items
 from effectflow.effects.effect import Effect
 from effectflow.effects.errors import Halt
-from effectflow.effects.event_loop import (
-    in_context,
-    is_cancellation,
-    shielded,
-    stray_cancellation,
-)
+from effectflow.effects.event_loop import in_context, is_cancellation, shielded, stray_cancellation
 from effectflow.effects.interpreter import interpret
 from effectflow.effects.operators import Children, ImmediateChildren, Operator
 from effectflow.effects.paths import escaped

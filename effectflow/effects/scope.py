@@ -20,11 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 from effectflow.effects.clock import Clock, Duration, SystemClock, in_seconds
 from effectflow.effects.errors import Exit, Suppressed
-from effectflow.effects.event_loop import (
-    is_cancelled_by_scope,
-    raise_again_later,
-    run_to_the_end,
-)
+from effectflow.effects.event_loop import is_cancelled_by_scope, raise_again_later, run_to_the_end
 
 if TYPE_CHECKING:
     from effectflow.effects.nodes import Failed, Step

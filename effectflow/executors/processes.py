@@ -25,12 +25,7 @@ from anyio.abc import ByteReceiveStream, Process
 from effectflow.effects import Effect, ExecutorError, ExecutorLost, WorkerLost
 from effectflow.effects.arguments import check_count
 from effectflow.effects.clock import Duration, waiting_time
-from effectflow.effects.event_loop import (
-    is_cancellation,
-    run_to_the_end,
-    running_backend,
-    shielded,
-)
+from effectflow.effects.event_loop import is_cancellation, run_to_the_end, running_backend, shielded
 from effectflow.effects.nodes import Failed, Perform
 from effectflow.effects.scope import Scope
 from effectflow.executors.pickling import dumps

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Generic, Self, TypeVar
 from uuid import uuid4
@@ -21,8 +20,7 @@ from effectflow.checkpoint import (
     RunQuery,
     RunStatus,
 )
-from effectflow.checkpoint.attendant import Wakeup
-from effectflow.checkpoint.changes import watching
+from effectflow.checkpoint.changes import woken_by
 from effectflow.checkpoint.entries import Entry, Published, Signalled
 from effectflow.checkpoint.journal_reader import run_not_found
 from effectflow.checkpoint.mailbox import seal_message
@@ -208,7 +206,8 @@ class Handle(Generic[E_co, Out_co]):
 
         Raises TimeoutError when the time is over. The run continues.
         """
-        async with self._checkpoints.store, self._changes() as change:
+        store = self._checkpoints.store
+        async with store, woken_by(store, self.run_id) as change:
             seconds = None if timeout is None else in_seconds(timeout)
             result = await self._ended()
             with anyio.move_on_after(seconds):
@@ -279,7 +278,8 @@ class Handle(Generic[E_co, Out_co]):
         A status that lasts only for a moment may be skipped. To stop early, close the iterator
         (`contextlib.aclosing`).
         """
-        async with self._checkpoints.store, self._changes() as change:
+        store = self._checkpoints.store
+        async with store, woken_by(store, self.run_id) as change:
             tail = JournalTail(self._checkpoints, self.run_id)
             known: RunStatus | None = None
             while True:
@@ -320,13 +320,6 @@ class Handle(Generic[E_co, Out_co]):
         types = self._place.blueprint.output_types
         return decode_as(published.value, types, self.run_id, what)
 
-    @asynccontextmanager
-    async def _changes(self) -> AsyncGenerator[Wakeup]:
-        """Yield a Wakeup that every change of the run sets."""
-        woken = Wakeup()
-        async with watching(self._checkpoints.store, self.run_id, woken.set):
-            yield woken
-
     def __repr__(self) -> str:
         return f"<Handle of run {self.run_id!r} of {self._workflow.name!r}>"
 
@@ -337,7 +330,7 @@ async def send_value(
     signal: Signal[T],
     value: T,
     *,
-    idempotency_key: str | None = None,
+    idempotency_key: str | None,
 ) -> None:
     """Send a value to a run. The parameters and errors are those of `Handle.send`."""
     check_type(signal, Signal, "send takes the Signal that the workflow waits for")

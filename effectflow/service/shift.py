@@ -10,8 +10,8 @@ from typing import Any
 import anyio
 from anyio.abc import TaskGroup
 
-from effectflow.checkpoint.attendant import Drain, Wakeup
-from effectflow.checkpoint.changes import watching
+from effectflow.checkpoint.attendant import Drain
+from effectflow.checkpoint.changes import Wakeup, watching
 from effectflow.checkpoint.lease import Owner, begin_claim, end_claim
 from effectflow.checkpoint.stopping import StopRequest, stop_request
 from effectflow.checkpoint.store import Claimed, DueRuns, Limit, Taken

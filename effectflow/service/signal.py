@@ -16,6 +16,7 @@ from effectflow.checkpoint.values import (
     of_type,
     to_tree,
 )
+from effectflow.checkpoint.waits import receive
 from effectflow.effects import Effect
 from effectflow.effects.arguments import check_text
 from effectflow.effects.nodes import Perform, show_arguments
@@ -93,7 +94,7 @@ class Signal(Generic[T]):
         Outside a durable run, this raises TypeError.
         """
 
-        async def receive(_: object, scope: Scope) -> T:
+        async def perform(_: object, scope: Scope) -> T:
             flow = scope.flow
             if not isinstance(flow, DurableFlow):
                 raise TypeError(
@@ -101,9 +102,9 @@ class Signal(Generic[T]):
                     "send to: start or submit a workflow"
                 )
             known = self._known(flow.run.checkpoints)
-            return await flow.receive(scope, self.topic, lambda tree: self._decode(tree, known))
+            return await receive(flow, scope, self.topic, lambda tree: self._decode(tree, known))
 
-        return Perform(receive, (".wait", self))
+        return Perform(perform, (".wait", self))
 
     def encode(self, value: T, checkpoints: Checkpoints) -> Tree:
         """Return a value in its saved form. Raises NotSerializable, with the path, if it is not valid."""

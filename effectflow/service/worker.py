@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from types import TracebackType
-from typing import Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 import anyio
 
@@ -122,15 +121,10 @@ class Worker(Generic[Env]):
             raise
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *raised: Any) -> None:
         assert self._serving is not None
         serving, self._serving = self._serving, None
-        await serving.__aexit__(exc_type, exc, traceback)
+        await serving.__aexit__(*raised)
 
     def hurry(self) -> None:
         """Interrupt steps in progress at once when the context ends, instead of after `grace`.

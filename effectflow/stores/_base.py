@@ -21,15 +21,11 @@ from effectflow.checkpoint.errors import (
     StoreUnavailable,
 )
 from effectflow.checkpoint.lease import Lease
-from effectflow.checkpoint.store import (
-    RunInfo,
-    RunQuery,
-    RunStatus,
-    RunSummary,
-)
+from effectflow.checkpoint.store import RunInfo, RunQuery, RunStatus, RunSummary
 from effectflow.effects.event_loop import (
     CallSoon,
     call_soon_from_threads,
+    is_closed,
     running_loop,
     shielded,
 )
@@ -134,7 +130,7 @@ class ReentrantStore:
     def _leave_closed_loop(self) -> None:
         """Treat the store as closed if the event loop that opened it was closed without leaving it."""
         home = self._home
-        if home is not None and home.process == os.getpid() and _is_closed(home.call_soon):
+        if home is not None and home.process == os.getpid() and is_closed(home.call_soon):
             self._users, self._home, self._transition = 0, None, None
 
     def _is_elsewhere(self) -> StoreUnavailable:
@@ -150,19 +146,6 @@ class ReentrantStore:
                 "one there first"
             )
         return StoreUnavailable(repr(self), reason)
-
-
-def _is_closed(call_soon: CallSoon) -> bool:
-    """Return whether the event loop that this calls into was closed."""
-    try:
-        call_soon(_do_nothing)
-    except RuntimeError:
-        return True
-    return False
-
-
-def _do_nothing() -> None:
-    pass
 
 
 def check_free(held: Lease | None, *, now: float, claimant: str = "") -> None:

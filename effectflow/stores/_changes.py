@@ -27,14 +27,15 @@ class Announcements:
         """Whether there are watchers."""
         return bool(self._watchers)
 
-    def announce(self, run_id: str | None) -> None:
-        """Tell all watchers that this run changed, or with None that any run may have changed."""
+    def announce(self, *run_ids: str | None) -> None:
+        """Tell all watchers that these runs changed; None means that any run may have changed."""
         if not self._watchers:
             return
         with self._changing:
             watchers = list(self._watchers)
         for watcher in watchers:
-            watcher.notice(run_id)
+            for run_id in run_ids:
+                watcher.notice(run_id)
 
     @asynccontextmanager
     async def watch(self) -> AsyncGenerator[Changes]:

@@ -214,13 +214,10 @@ class FileStore(ReentrantStore, CheckpointStore):
             if state is None:
                 state = folder.create(first_summary(summary))
             mailbox = folder.mailbox(state)
-            left = mailbox.without(state.taken)
-            check_messages(lease, takes, [message.number for message in left.messages])
-            left = left.without(takes)
             saved = summary or mailbox.wake(state.summary, heard=state.heard)
-            if saved.status.has_ended:
-                left = left.emptied()
-            newest = max((message.number for message in left.messages), default=0)
+            check_messages(lease, takes, mailbox.numbers)
+            mailbox = mailbox.without(mailbox.numbers if saved.status.has_ended else takes)
+            newest = max(mailbox.numbers, default=0)
             if summary is not None and seen is not None and newest > seen:
                 saved = due_by(time.time(), saved)
             owed = None
@@ -232,7 +229,7 @@ class FileStore(ReentrantStore, CheckpointStore):
                 saved,
                 fence=lease.fence,
                 release=release,
-                taken=mailbox.numbers - left.numbers,
+                taken=mailbox.taken,
                 heard=mailbox.newest,
             )
             if saved.status.has_ended:
@@ -285,7 +282,6 @@ class FileStore(ReentrantStore, CheckpointStore):
             mailbox = folder.mailbox(state)
             if mailbox.has_received(topic, key):
                 return False
-            mailbox = mailbox.without(state.taken)
             folder.write_mailbox(mailbox.with_message(topic, key, bytes(body), now=time.time()))
             return True
 
@@ -310,8 +306,8 @@ class FileStore(ReentrantStore, CheckpointStore):
             state = folder.state()
             if state is None or state.summary.status.has_ended:
                 return []
-            left = folder.mailbox(state).without(state.taken)
-            return [message for message in left.messages if message.number > after]
+            messages = folder.mailbox(state).messages
+            return [message for message in messages if message.number > after]
 
         return await self._read(read)
 
@@ -356,8 +352,7 @@ class FileStore(ReentrantStore, CheckpointStore):
             if state is None:
                 return []
             info = folder.info(state)
-            due_at = info.summary.due_at
-            if due_at is None or due_at > due.now or info.is_held(now):
+            if not is_due(info.summary, due) or info.is_held(now):
                 return []
             return [Taken(self._claim(folder, state, owner, due.seconds, now), info)]
 
@@ -408,7 +403,7 @@ class FileStore(ReentrantStore, CheckpointStore):
             def put(folder: RunFolder, key: str = key) -> None:
                 state = folder.state()
                 if state is not None and not state.summary.status.has_ended:
-                    mailbox = folder.mailbox(state).without(state.taken)
+                    mailbox = folder.mailbox(state)
                     folder.write_mailbox(mailbox.with_message(NOTICE, key, b"", now=time.time()))
 
             self._locked(receiver, put, timeout=self._lock_timeout)

@@ -27,41 +27,40 @@ from effectflow.stores._file_format import VERSION, Damaged, check_run_id, conte
 
 @dataclass(frozen=True, slots=True)
 class Mailbox:
-    """The content of `mailbox.json`.
+    """The messages to a run.
 
     Attributes:
         newest: the number of the newest message, which may be gone.
-        messages: those that were not taken when the last message was sent.
+        messages: those that were not taken.
         received: the topics and keys of all messages except notices.
+        taken: the numbers of those that were taken and are still in `mailbox.json`.
     """
 
     newest: int = 0
     messages: tuple[Message, ...] = ()
     received: frozenset[tuple[str, str]] = frozenset()
+    taken: frozenset[int] = frozenset()
 
     def has_received(self, topic: str, key: str) -> bool:
         """Return whether a message with this topic and key is rejected."""
         return topic != NOTICE and (topic, key) in self.received
 
     def with_message(self, topic: str, key: str, body: bytes, *, now: float) -> Mailbox:
-        """Return the mailbox with one more message."""
+        """Return the mailbox to write with one more message, and without those that were taken."""
         message = Message(self.newest + 1, topic, key, now, body)
         received = self.received if topic == NOTICE else self.received | {(topic, key)}
         return Mailbox(message.number, (*self.messages, message), received)
 
     def without(self, taken: Container[int]) -> Mailbox:
-        """Return the mailbox without the messages that were taken."""
+        """Return the mailbox after these messages were taken."""
         left = tuple(message for message in self.messages if message.number not in taken)
-        return replace(self, messages=left)
-
-    def emptied(self) -> Mailbox:
-        """Return the mailbox without any message."""
-        return replace(self, messages=())
+        gone = {message.number for message in self.messages if message.number in taken}
+        return replace(self, messages=left, taken=self.taken | gone)
 
     @property
-    def numbers(self) -> frozenset[int]:
-        """The numbers of its messages."""
-        return frozenset(message.number for message in self.messages)
+    def numbers(self) -> list[int]:
+        """The numbers of its messages, oldest first."""
+        return [message.number for message in self.messages]
 
     def wake(self, summary: RunSummary, *, heard: int) -> RunSummary:
         """Return a summary that includes the effect of the messages after number `heard`."""
@@ -95,7 +94,10 @@ def encode_mailbox(mailbox: Mailbox, run_id: str) -> bytes:
 
 
 def decode_mailbox(data: bytes, run_id: str) -> Mailbox:
-    """Return a mailbox. Raise Damaged, UnsupportedVersion or RunConflict as for other files of a run."""
+    """Return all messages in the bytes of `mailbox.json`, even those that were taken.
+
+    Raise Damaged, UnsupportedVersion or RunConflict as for other files of a run.
+    """
     try:
         content = content_of(data, run_id)
         if content.pop("sha256") != digest_of(content):

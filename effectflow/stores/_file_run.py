@@ -24,7 +24,6 @@ import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -39,7 +38,6 @@ from effectflow.stores._atomic_files import (
     TEMPORARY,
     Unsynced,
     folder_name,
-    keep_copy,
     make_folder,
     remove_link,
     replace_link,
@@ -60,6 +58,7 @@ from effectflow.stores._file_format import (
     readable_records,
     row_of,
 )
+from effectflow.stores._file_history import History
 from effectflow.stores._file_mailbox import Mailbox, decode_mailbox, encode_mailbox
 
 logger = logging.getLogger(__name__)
@@ -74,8 +73,6 @@ _ENTRIES_PER_FILE = 100
 _BYTES_PER_FILE = 1024 * 1024
 
 _OLDER = re.compile(r"\d{9,18}\.json")
-_COPY = re.compile(r"checkpoint-\d{8}T\d{6}\.\d{6}Z\.json")
-_STAMP = "%Y%m%dT%H%M%S.%fZ"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +101,7 @@ def run_id_of(path: Path) -> str | None:
 def _files_with_run_id(path: Path) -> Iterator[Path]:
     yield path / "lease.json"
     yield path / "checkpoint.json"
-    yield from _copies_of(path)
+    yield from History(path).copies()
 
 
 class RunFolder:
@@ -119,10 +116,10 @@ class RunFolder:
         name = folder_name(run_id)
         self.path = directory / "sessions" / name
         self.run_id = run_id
-        self.history = history
         self._lock = directory / "locks" / f"{zlib.crc32(name.encode()) % _LOCKS:03x}"
         self._checkpoint = self.path / "checkpoint.json"
         self._mailbox = self.path / "mailbox.json"
+        self._history = History(self.path, history)
         self._last: _Saved | None = None
 
     @cached_property
@@ -216,7 +213,7 @@ class RunFolder:
         try:
             return decode_state(self._checkpoint.read_bytes(), self.run_id)
         except FileNotFoundError:
-            return self._restored("it is missing") if _copies_of(self.path) else None
+            return self._restored("it is missing") if self._history.copies() else None
         except Damaged as damage:
             return self._restored(str(damage))
 
@@ -261,10 +258,7 @@ class RunFolder:
     # The mailbox.
 
     def mailbox(self, state: RunState) -> Mailbox:
-        """Return the mailbox, given an earlier state of the run. Some of its messages may be taken.
-
-        Raise CorruptCheckpoint if the file is damaged.
-        """
+        """Return the mailbox, given the state of the run. Raise CorruptCheckpoint if it is damaged."""
         try:
             stored = decode_mailbox(self._mailbox.read_bytes(), self.run_id)
         except FileNotFoundError:
@@ -275,7 +269,7 @@ class RunFolder:
                 "messages"
             )
             raise CorruptCheckpoint(self.run_id, reason) from damage
-        return replace(stored, newest=max(stored.newest, state.heard))
+        return replace(stored.without(state.taken), newest=max(stored.newest, state.heard))
 
     def summary(self, state: RunState) -> RunSummary:
         """Return the summary of the run, woken by the messages that came after it."""
@@ -348,7 +342,7 @@ class RunFolder:
 
     def _restored(self, problem: str) -> RunState:
         """Return the newest intact copy, continued by the records in `entries` that follow it."""
-        for path in _copies_of(self.path):
+        for path in self._history.copies():
             try:
                 copy = decode_state(path.read_bytes(), self.run_id)
             except (OSError, Damaged):
@@ -397,7 +391,7 @@ class RunFolder:
 
     def _make_folders(self) -> None:
         self.path.mkdir(exist_ok=True)
-        (self.path / "history").mkdir(exist_ok=True)
+        self._history.make()
         (self.path / "entries").mkdir(exist_ok=True)
 
     def save(
@@ -443,11 +437,11 @@ class RunFolder:
                 self.path / "entries" / f"{saved.first:09}.json", encode_records(saved.records)
             )
             saved, rows = saved.without_records(), list[Row]()
-        self._keep_replaced(is_damaged=bool(state.damage))
+        self._history.keep(self._checkpoint, is_damaged=bool(state.damage))
         write_whole(self._checkpoint, encode_state(saved, rows))
         # The save is done: a problem from here on must not be reported as a failed save.
         with suppress(OSError):
-            self._remove_old_copies()
+            self._history.remove_old(self.run_id)
             mark = self.mark()
             if mark is not None:
                 self._last = _Saved(mark, saved, rows)
@@ -465,7 +459,7 @@ class RunFolder:
             saved = replace(saved, taken=state.taken, heard=self.mailbox(state).newest)
         self._last = None
         self._make_folders()
-        self._keep_replaced(is_damaged=True)
+        self._history.keep(self._checkpoint, is_damaged=True)
         write_whole(self._checkpoint, encode_state(saved, [*map(row_of, newest)]))
         # If this is interrupted, the next claim completes it.
         self.tidy(saved)
@@ -488,38 +482,14 @@ class RunFolder:
         places = {str(self._checkpoint), str(self._mailbox)}
         return isinstance(error, Unsynced) and error.filename in places
 
-    def _keep_replaced(self, *, is_damaged: bool) -> None:
-        """Keep a copy of the checkpoint that is about to be replaced."""
-        copies = _copies_of(self.path)
-        if not self._checkpoint.exists() or not (self.history or is_damaged):
-            return
-        # The last save may have failed after it had made the copy.
-        if is_damaged or not copies or not copies[0].samefile(self._checkpoint):
-            kind = "damaged" if is_damaged else "checkpoint"
-            keep_copy(self._checkpoint, self.path / "history" / f"{kind}-{_new_stamp(copies)}.json")
-
-    def _remove_old_copies(self) -> None:
-        for path in _copies_of(self.path)[self.history :]:
-            try:
-                path.unlink(missing_ok=True)
-            except OSError as error:
-                logger.warning(
-                    "cannot remove %s of run %r, which is no longer needed (%s); "
-                    "the next save tries again",
-                    path.name,
-                    self.run_id,
-                    error,
-                )
-
     def remove(self, state: RunState | None) -> None:
         """Remove the run durably, except its fencing token. An interruption leaves all of it or none."""
         fence = self.lease(state).fence
         if fence > self.deleted_fence():
             make_folder(self._lock.parent)
             write_whole(self._lock.with_suffix(".fence"), b"%d" % fence)
-        # The copies first, because without a checkpoint the run would be read from them.
-        for path in (self.path / "history").glob("*"):
-            path.unlink()
+        # The copies first: a missing checkpoint would be read from them.
+        self._history.empty()
         self._checkpoint.unlink(missing_ok=True)
         if self.path.is_dir():
             sync_folder(self.path)
@@ -560,23 +530,3 @@ def _is_long(records: Sequence[Record]) -> bool:
         len(records) >= _ENTRIES_PER_FILE
         or sum(len(record.body) for record in records) >= _BYTES_PER_FILE
     )
-
-
-def _copies_of(folder: Path) -> list[Path]:
-    """Return the copies of earlier checkpoints in the folder of a run, newest first."""
-    history = folder / "history"
-    try:
-        names = [name for name in os.listdir(history) if _COPY.fullmatch(name)]
-    except FileNotFoundError:
-        return []
-    return [history / name for name in sorted(names, reverse=True)]
-
-
-def _new_stamp(copies: list[Path]) -> str:
-    """Return the time, or a time just after the newest copy if the clock was set back."""
-    now = datetime.now(UTC)
-    # The name may look like a time that `datetime` does not have.
-    with suppress(IndexError, ValueError):
-        newest = datetime.strptime(copies[0].name, f"checkpoint-{_STAMP}.json").replace(tzinfo=UTC)
-        now = max(now, newest + timedelta(microseconds=1))
-    return now.strftime(_STAMP)

@@ -42,6 +42,7 @@ from effectflow.stores._base import (
 from effectflow.stores._changes import Announcements
 from effectflow.stores._postgres_changes import Listener, Notifier, channel_of
 from effectflow.stores._postgres_connection import (
+    CLOSING_SECONDS,
     Connection,
     Queries,
     escaped,
@@ -62,9 +63,6 @@ from effectflow.stores._servers import Held, ServerStore, take_over
 A = TypeVar("A")
 
 _ROWS_PER_READ = 200
-
-_CLOSING_SECONDS = 1.0
-"""How long closing the store waits for answers that no caller waits for any more."""
 
 _LOCK_SECONDS = 0.1
 """How long a request that waits for a lock keeps a connection from the others."""
@@ -155,7 +153,7 @@ class PostgresStore(ServerStore):
             open=False,
             timeout=self._reconnect_timeout,
         )
-        self._opened.push_async_callback(self._pool.close, _CLOSING_SECONDS)
+        self._opened.push_async_callback(self._pool.close, CLOSING_SECONDS)
         self._opened.push_async_callback(self._end_requests)
         await self._pool.open()
 
@@ -288,9 +286,8 @@ class PostgresStore(ServerStore):
                 await shielded(self._in_asyncio(listener.end))
 
     def _announce(self, run_ids: Sequence[str]) -> None:
-        """Announce these runs to other processes, in asyncio."""
-        for run_id in run_ids:
-            self._announcements.announce(run_id)
+        """Announce these runs to this and other processes, in asyncio."""
+        self._announcements.announce(*run_ids)
         if run_ids:
             self._notifier.tell(run_ids)
 
@@ -452,7 +449,7 @@ class PostgresStore(ServerStore):
     async def _end_requests(self) -> None:
         """Wait for the requests whose callers were cancelled, unless the server does not answer."""
         if self._requests:
-            _, late = await asyncio.wait(self._requests, timeout=_CLOSING_SECONDS)
+            _, late = await asyncio.wait(self._requests, timeout=CLOSING_SECONDS)
             for request in late:
                 request.cancel()
 

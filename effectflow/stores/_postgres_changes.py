@@ -17,9 +17,9 @@ from typing import cast
 import psycopg
 from psycopg import sql
 
-from effectflow.effects import RetryPolicy
 from effectflow.stores._changes import Announcements
-from effectflow.stores._postgres_connection import Connection
+from effectflow.stores._postgres_connection import CLOSING_SECONDS, Connection
+from effectflow.stores._servers import RECONNECT_DELAYS
 
 _ANY = "*"
 """The payload that says that any run may have changed."""
@@ -30,11 +30,8 @@ _LONGEST_PAYLOAD = 7999
 _PAUSE_SECONDS = 0.02
 """How long to gather changes after an announcement."""
 
-_CLOSING_SECONDS = 1.0
 _SECONDS_BETWEEN_TESTS = 30.0
 _TEST_SECONDS = 10.0
-
-_DELAYS = RetryPolicy.exponential(0.05).with_max_delay(1).with_full_jitter()
 
 
 def channel_of(schema: str) -> str:
@@ -71,13 +68,13 @@ class Notifier:
             self._task.cancel()
             await asyncio.wait([self._task])
             with suppress(psycopg.Error, OSError, TimeoutError):
-                async with asyncio.timeout(_CLOSING_SECONDS):
+                async with asyncio.timeout(CLOSING_SECONDS):
                     await self._send()
         if self._connection is not None:
             await self._connection.close()
 
     async def _work(self) -> None:
-        delays = _DELAYS.delays()
+        delays = RECONNECT_DELAYS.delays()
         while True:
             await self._has_changed.wait()
             try:
@@ -85,7 +82,7 @@ class Notifier:
             except (psycopg.Error, OSError):
                 await asyncio.sleep(next(delays))
             else:
-                delays = _DELAYS.delays()
+                delays = RECONNECT_DELAYS.delays()
                 await asyncio.sleep(_PAUSE_SECONDS)
 
     async def _send(self) -> None:
@@ -156,7 +153,7 @@ class Listener:
             await asyncio.wait([task])
 
     async def _work(self) -> None:
-        delays = _DELAYS.delays()
+        delays = RECONNECT_DELAYS.delays()
         while True:
             try:
                 connection = await self._connect()
@@ -168,7 +165,7 @@ class Listener:
                         # Notifications in between are lost.
                         self._announcements.announce(None)
                     self._has_tried.set()
-                    delays = _DELAYS.delays()
+                    delays = RECONNECT_DELAYS.delays()
                     await self._hear(connection)
                 finally:
                     await connection.close()
@@ -195,5 +192,4 @@ class Listener:
         except ValueError:
             # Another program sent this notice.
             return
-        for run_id in run_ids:
-            self._announcements.announce(run_id)
+        self._announcements.announce(*run_ids)

@@ -17,6 +17,7 @@ from effectflow.checkpoint.store import RunSummary, notifies_parent
 from effectflow.effects import RetryPolicy
 from effectflow.stores._base import check_messages
 from effectflow.stores._postgres_connection import (
+    CLOSING_SECONDS,
     Connection,
     Queries,
     explained,
@@ -30,9 +31,6 @@ _APPENDS_PER_BATCH = 500
 _BYTES_PER_BATCH = 16 * 1024 * 1024
 """The limit for a batch of several appends. The server rejects a statement of a gibibyte, and closes
 the connection."""
-
-_CLOSING_SECONDS = 1.0
-"""How long closing waits for answers of the server that no caller waits for."""
 
 LOCK_DELAYS = RetryPolicy.exponential(0.01).with_max_delay(0.25).with_full_jitter()
 """The seconds after which to check again whether another program has unlocked a run."""
@@ -161,7 +159,7 @@ class Writer:
         self._is_closing = True
         self._has_waiting.set()
         while not self._task.done():
-            await asyncio.wait([self._task], timeout=_CLOSING_SECONDS)
+            await asyncio.wait([self._task], timeout=CLOSING_SECONDS)
             pending = (*self._sending, *self._waiting, *self._locked)
             if all(append.answer.done() for append in pending):
                 self._task.cancel()

@@ -25,7 +25,8 @@ logger = logging.getLogger(__name__)
 
 A = TypeVar("A")
 
-_DELAYS = RetryPolicy.exponential(0.05).with_max_delay(1).with_full_jitter()
+RECONNECT_DELAYS = RetryPolicy.exponential(0.05).with_max_delay(1).with_full_jitter()
+"""The seconds after which to try again to reach a lost server."""
 
 _NO_FENCE = -1
 """A fencing token that no claim has."""
@@ -151,7 +152,7 @@ class ServerStore(ReentrantStore, CheckpointStore):
                 if not self._is_lost(error):
                     raise
                 if delays is None:
-                    delays = _DELAYS.delays()
+                    delays = RECONNECT_DELAYS.delays()
                     deadline = time.monotonic() + self._reconnect_timeout
                 delay = next(delays)
                 if time.monotonic() + delay > deadline:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import ExitStack, asynccontextmanager, closing, suppress
 from functools import partial
 from os import PathLike
@@ -201,7 +201,7 @@ class SqliteStore(ReentrantStore, CheckpointStore):
         seen: int | None = None,
     ) -> None:
         perform = partial(_append, lease, bodies, after, summary, release, takes, seen)
-        self._announce(await self._submit(lease.run_id, perform))
+        self._announcements.announce(*await self._submit(lease.run_id, perform))
 
     async def create(self, run_id: str, bodies: Sequence[bytes], *, summary: RunSummary) -> bool:
         def create(database: sqlite3.Connection) -> bool:
@@ -215,7 +215,7 @@ class SqliteStore(ReentrantStore, CheckpointStore):
 
         is_new = await self._submit(run_id, create)
         if is_new:
-            self._announce([run_id])
+            self._announcements.announce(run_id)
         return is_new
 
     async def send(self, run_id: str, topic: str, *, key: str, body: bytes = b"") -> bool:
@@ -234,7 +234,7 @@ class SqliteStore(ReentrantStore, CheckpointStore):
             return is_new, told
 
         is_new, told = await self._submit(run_id, send)
-        self._announce(told)
+        self._announcements.announce(*told)
         return is_new
 
     async def mailbox(self, run_id: str, *, after: int = 0) -> list[Message]:
@@ -275,10 +275,6 @@ class SqliteStore(ReentrantStore, CheckpointStore):
         async with self._announcements.watch() as changes:
             await self._writer.watch()
             yield changes
-
-    def _announce(self, run_ids: Iterable[str]) -> None:
-        for run_id in run_ids:
-            self._announcements.announce(run_id)
 
     async def read(self, run_id: str, *, after: int = 0) -> list[Record]:
         def read(database: sqlite3.Connection) -> list[Record]:
@@ -343,7 +339,7 @@ class SqliteStore(ReentrantStore, CheckpointStore):
             database.execute("DELETE FROM leases WHERE run_id = ?", (run_id,))
 
         await self._submit(run_id, delete)
-        self._announce([run_id])
+        self._announcements.announce(run_id)
 
     async def truncate(self, lease: Lease, *, after: int, summary: RunSummary) -> None:
         def truncate(database: sqlite3.Connection) -> None:

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from effectflow.checkpoint.attendant import Wakeup
-from effectflow.checkpoint.changes import watching
+from effectflow.checkpoint.changes import woken_by
 from effectflow.checkpoint.entries import ChildEnded, Finished
 from effectflow.checkpoint.errors import (
     CheckpointError,
@@ -23,6 +22,7 @@ from effectflow.checkpoint.replay import RecordedChild
 from effectflow.checkpoint.run import Run
 from effectflow.checkpoint.store import CANCEL, RunStatus, has_result
 from effectflow.checkpoint.values import KnownTypes, digest_of
+from effectflow.checkpoint.waits import begin_wait, check_can_wait
 from effectflow.effects import Effect
 from effectflow.effects.arguments import check_type
 from effectflow.effects.nodes import Failed, Options, Perform, Written
@@ -187,7 +187,7 @@ def _durable_flow(scope: Scope, what: str) -> DurableFlow:
     flow = scope.flow
     if not isinstance(flow, DurableFlow):
         raise TypeError(f"{what} needs a durable run around it: use it in the body of a workflow")
-    flow.check_can_wait(scope, what)
+    check_can_wait(flow, scope, what)
     return flow
 
 
@@ -240,7 +240,7 @@ async def _result(flow: DurableFlow, scope: Scope, child: Child[Any, Any]) -> An
         await flow.check(scope, path)
     else:
         await flow.check(scope, path)
-        flow.begin_wait(scope, path, child=child.run_id)
+        begin_wait(flow, scope, path, child=child.run_id)
     if isinstance(run, PlannedRun):
         found = await find(place, child.run_id)
         finished = None if found is None else found.checkpoint.finished
@@ -255,8 +255,7 @@ async def _result(flow: DurableFlow, scope: Scope, child: Child[Any, Any]) -> An
 
 async def _end_of(run: Run, place: Place, run_id: str) -> Finished:
     """Wait until a run has ended. Return its last entry."""
-    woken = Wakeup()
-    async with watching(run.checkpoints.store, run_id, woken.set):
+    async with woken_by(run.checkpoints.store, run_id) as woken:
         while True:
             try:
                 finished = await _last_entry_of(place, run_id)

@@ -13,14 +13,8 @@ import anyio
 
 from effectflow.checkpoint.checkpoint import Checkpoint
 from effectflow.checkpoint.entries import Finished, Resumed, Started
-from effectflow.checkpoint.errors import (
-    CheckpointError,
-    RunConflict,
-)
-from effectflow.checkpoint.journal_reader import (
-    Journal,
-    check_against,
-)
+from effectflow.checkpoint.errors import CheckpointError, RunConflict
+from effectflow.checkpoint.journal_reader import Journal, check_against
 from effectflow.checkpoint.journal_writer import JournalWriter
 from effectflow.checkpoint.lease import Lease, Owner, claim_or_release, end_claim
 from effectflow.checkpoint.replay import Recording
@@ -35,14 +29,7 @@ from effectflow.checkpoint.store import (
     store_errors,
 )
 from effectflow.effects.clock import in_seconds
-from effectflow.workflows.lookup import (
-    Found,
-    GivenInput,
-    Place,
-    context_of,
-    look,
-    output_of,
-)
+from effectflow.workflows.lookup import Found, GivenInput, Place, context_of, look, output_of
 
 logger = logging.getLogger(__name__)
 
@@ -72,6 +59,7 @@ class Claim:
     can claim the run in between.
 
     Attributes:
+        run_id: the id of the run.
         finished: the last entry of the run once it is complete.
         input: the input of the run.
     """
@@ -81,7 +69,7 @@ class Claim:
         self.finished: Finished | None = None
         self.input: GivenInput | None = None
         self._checkpoints = place.checkpoints
-        self._run_id = run_id
+        self.run_id = run_id
         self._key = (id(place.checkpoints.store), run_id)
         self._overlap = _overlaps.setdefault(self._key, _Overlap())
         self._owner: Owner | None = None
@@ -101,11 +89,6 @@ class Claim:
         claim = Claim(place, taken.lease.run_id)
         claim._owner, claim._lease, claim._info = owner, taken.lease, taken.info
         return claim
-
-    @property
-    def run_id(self) -> str:
-        """The id of the run."""
-        return self._run_id
 
     @property
     def is_preserved(self) -> bool:
@@ -151,9 +134,9 @@ class Claim:
 
     async def _claim(self, owner: Owner) -> Lease:
         seconds = in_seconds(self._checkpoints.lease_seconds)
-        with store_errors(self._checkpoints.store, self._run_id):
+        with store_errors(self._checkpoints.store, self.run_id):
             return await self._checkpoints.store.claim(
-                self._run_id, owner=str(owner), seconds=seconds
+                self.run_id, owner=str(owner), seconds=seconds
             )
 
     async def __aenter__(self) -> Self:
@@ -186,7 +169,7 @@ class Claim:
         try:
             with anyio.move_on_after(30, shield=True), self._only_logged("deleted"):
                 await self._checkpoints.store.delete(
-                    self._run_id, lease=self.lease if writer is None else writer.lease
+                    self.run_id, lease=self.lease if writer is None else writer.lease
                 )
                 is_deleted = True
         finally:
@@ -199,7 +182,7 @@ class Claim:
 
     async def deliver(self, completion: Finished, *, force: bool = False) -> Any:
         """Return the output of a complete run, and delete the run if it is not to be preserved."""
-        output = output_of(completion, self.place.blueprint, self._run_id, force=force)
+        output = output_of(completion, self.place.blueprint, self.run_id, force=force)
         if not self.place.is_preserved:
             try:
                 await self.begin()
@@ -207,7 +190,7 @@ class Claim:
                 # Its holder deletes it, or the next start or resume does.
                 return output
             async with self:
-                info = await look(self.place, self._run_id)
+                info = await look(self.place, self.run_id)
                 summary = None if info is None else info.summary
                 if summary and summary.status is RunStatus.COMPLETED and not summary.parent:
                     self.finished = completion
@@ -222,9 +205,9 @@ class Claim:
             return None
         workflow, finished = self._overlap.completed
         if workflow != self.place.blueprint.definition.name:
-            raise RunConflict(self._run_id, f"it was a run of workflow {workflow!r}")
+            raise RunConflict(self.run_id, f"it was a run of workflow {workflow!r}")
         if given is not None and finished.input != given.digest:
-            raise RunConflict(self._run_id, "it was started with another input")
+            raise RunConflict(self.run_id, "it was started with another input")
         return finished
 
     @contextmanager
@@ -233,14 +216,14 @@ class Claim:
         try:
             yield
         except Exception as error:
-            logger.warning("run %r was not %s: %r", self._run_id, what, error)
+            logger.warning("run %r was not %s: %r", self.run_id, what, error)
 
     async def check_is_whole(self, known: Checkpoint) -> None:
         """Raise CorruptCheckpoint if entries are missing at the end of the journal."""
         info = self._info
         if info is None:
-            with store_errors(self._checkpoints.store, self._run_id):
-                info = await self._checkpoints.store.info(self._run_id)
+            with store_errors(self._checkpoints.store, self.run_id):
+                info = await self._checkpoints.store.info(self.run_id)
         if info is not None:
             check_against(info, known)
 
@@ -262,7 +245,7 @@ class Claim:
         newest = None
         if found is None:
             assert isinstance(opening, Started)
-            started, journal = opening, Journal.empty(self._run_id)
+            started, journal = opening, Journal.empty(self.run_id)
             version = started_version = started.version
         else:
             started, journal = found.started, found.journal
@@ -272,9 +255,9 @@ class Claim:
         self.input = GivenInput(started.input)
         # A check of the attribute, because a check of the protocol takes longer than the rest.
         if hasattr(checkpoints.store, "keep_history"):
-            cast("KeepsHistory", checkpoints.store).keep_history(self._run_id, checkpoints.history)
+            cast("KeepsHistory", checkpoints.store).keep_history(self.run_id, checkpoints.history)
         writer = JournalWriter(
-            self._run_id,
+            self.run_id,
             checkpoints,
             lease=self.lease,
             length=len(journal.entries),
@@ -284,7 +267,7 @@ class Claim:
             newest_step=None if newest is None else newest.step,
         )
         self._run = Run(
-            self._run_id,
+            self.run_id,
             started.workflow,
             checkpoints,
             writer=writer,

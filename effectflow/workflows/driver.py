@@ -27,9 +27,7 @@ from effectflow.checkpoint.errors import (
 )
 from effectflow.checkpoint.failures import write_end, write_error
 from effectflow.checkpoint.flow import DurableFlow
-from effectflow.checkpoint.journal_reader import (
-    run_not_found,
-)
+from effectflow.checkpoint.journal_reader import run_not_found
 from effectflow.checkpoint.lease_keeper import keep_lease
 from effectflow.checkpoint.observers import RunResumed
 from effectflow.checkpoint.plan import ResumePlan, plan_resume
@@ -121,8 +119,8 @@ class Service:
     """
 
     drain: Drain
-    suspend_after: float = 5.0
-    max_crashes: int = 5
+    suspend_after: float
+    max_crashes: int
 
 
 def new_run_id(workflow: str) -> str:
@@ -446,9 +444,7 @@ async def _interpret(place: Place, run: Run, body: AnyEffect, *, is_new: bool) -
     if run.around is not None:
         return await _interpret_nested(place, run, body, flow, scope)
     if is_new:
-        outcome = await interpret(body, place.env, scope)
-        flow.end()
-        return outcome
+        return await interpret(body, place.env, scope)
     operator = run.cancellation = around_body(flow, scope)
     limit, inside = operator.limit, operator.inside
     assert limit is not None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -19,11 +18,7 @@ from effectflow.checkpoint.errors import (
 )
 from effectflow.checkpoint.failures import read_failure
 from effectflow.checkpoint.flow import DurableFlow
-from effectflow.checkpoint.journal_reader import (
-    Journal,
-    read_end,
-    read_journal,
-)
+from effectflow.checkpoint.journal_reader import Journal, read_end, read_journal
 from effectflow.checkpoint.observers import CheckpointLoaded, tell
 from effectflow.checkpoint.replay import Recording, read_recording
 from effectflow.checkpoint.run import Around
@@ -34,10 +29,10 @@ from effectflow.checkpoint.values import (
     MalformedValue,
     Tree,
     are_same,
-    encode_json,
     from_tree,
     of_type,
     to_tree,
+    tree_digest,
 )
 from effectflow.effects import Halt
 from effectflow.effects.arguments import check_type
@@ -109,7 +104,7 @@ class GivenInput:
 
     @property
     def digest(self) -> str:
-        return hashlib.sha256(encode_json(self.tree)).hexdigest()[:32]
+        return tree_digest(self.tree)[:32]
 
 
 @dataclass(frozen=True)

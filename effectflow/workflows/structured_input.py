@@ -27,7 +27,6 @@ from cattrs.gen.typeddicts import make_dict_structure_fn  # pyright: ignore[repo
 from cattrs.v import format_exception
 
 from effectflow.checkpoint.values import (
-    NO_OPTIONS,
     Codec,
     KnownTypes,
     MalformedValue,
@@ -59,7 +58,7 @@ _ATOMS: Final[Mapping[Any, tuple[_Hook, str]]] = {
 
 
 def structure_as(
-    annotation: object, data: object, options: ValueOptions = NO_OPTIONS, *, what: str = "the input"
+    annotation: object, data: object, options: ValueOptions, *, what: str = "the input"
 ) -> Any:
     """Return `data` as the annotated type, or unchanged without an annotation.
 

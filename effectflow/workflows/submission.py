@@ -53,8 +53,8 @@ def new_started(
     given: GivenInput,
     context: Tree,
     *,
+    parent: str,
     priority: int = 0,
-    parent: str = "",
     is_nested: bool = False,
 ) -> Started:
     """Return the first entry of a new run. The parameters are as in `Started`."""
@@ -84,9 +84,9 @@ async def submit_run(
     input: object,
     *,
     run_id: str,
-    context: Mapping[str, object] | None = None,
+    context: Mapping[str, object] | None,
+    priority: int,
     delay: float = 0.0,
-    priority: int = 0,
     parent: str = "",
 ) -> bool:
     """Make a run of this input durable, for a worker to drive. Return whether it is new.
@@ -95,8 +95,8 @@ async def submit_run(
 
     Parameters:
         context: plain data to keep with the run.
-        delay: the seconds until a worker may take it.
         priority: workers take runs with a higher one first.
+        delay: the seconds until a worker may take it.
         parent: the run that spawned it.
 
     Raise NotSerializable for an input that is not as declared, RunConflict if the id belongs to another

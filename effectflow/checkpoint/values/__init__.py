@@ -26,6 +26,7 @@ from effectflow.checkpoint.values.encodings import (
     encode_cbor as encode_cbor,
     encode_compact as encode_compact,
     encode_json as encode_json,
+    tree_digest as tree_digest,
 )
 from effectflow.checkpoint.values.exceptions import safe_repr as safe_repr
 from effectflow.checkpoint.values.plain import (

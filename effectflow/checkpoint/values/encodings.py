@@ -44,6 +44,11 @@ def encode_json(tree: Tree) -> bytes:
     return data if len(data) <= MAX_PARTS else _checked(data, _parts_of_json)
 
 
+def tree_digest(tree: Tree) -> str:
+    """Return the SHA-256 of saved data, in hex."""
+    return hashlib.sha256(encode_json(tree)).hexdigest()
+
+
 def decode_json(data: bytes) -> Tree:
     """Return the tree in JSON. Raises MalformedValue for anything else."""
     _check_parts(data, _parts_of_json)

@@ -25,16 +25,9 @@ from effectflow.checkpoint.flow import DurableFlow
 from effectflow.checkpoint.observers import TransitionEnded, TransitionStarted
 from effectflow.checkpoint.step import StepDefinition, StepInfo, durable, info_of
 from effectflow.checkpoint.values import ValueOptions, dict_type, digest_of, union_of
+from effectflow.checkpoint.waits import rest_until
 from effectflow.effects import Effect, Exit, Interruption, RetryPolicy
-from effectflow.effects.nodes import (
-    AndThen,
-    AnyEffect,
-    Die,
-    Fail,
-    Perform,
-    Pure,
-    Suspend,
-)
+from effectflow.effects.nodes import AndThen, AnyEffect, Die, Fail, Perform, Pure, Suspend
 from effectflow.effects.scope import Scope
 from effectflow.workflows.audience import Audience, path_of, with_audience
 from effectflow.workflows.machine._chart import Chart
@@ -204,7 +197,7 @@ class Attempt:
             flow = scope.flow
             if isinstance(flow, DurableFlow):
                 path, until = flow.path_to_come(self.bound.name), pending.retry_at.timestamp()
-                await flow.sleep_until(path, until, delay, scope, what="a retry")
+                await rest_until(flow, path, until, delay, scope, what="a retry")
             else:
                 await scope.clock.sleep(min(left, delay))
 

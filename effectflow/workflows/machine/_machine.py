@@ -4,7 +4,6 @@ the forms in which it is saved.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -20,10 +19,10 @@ from effectflow.checkpoint.values import (
     Tree,
     dict_type,
     encode_compact,
-    encode_json,
     from_tree,
     of_type,
     to_tree,
+    tree_digest,
 )
 from effectflow.workflows.machine._states import StateSet, name_of
 from effectflow.workflows.migrations import StateMigration, migrated
@@ -279,7 +278,7 @@ class SavedForm:
     def sealed(self, machine: Machine[Any]) -> dict[str, Tree]:
         """Return a machine in its saved form, with a digest."""
         tree = cast("dict[str, Tree]", to_tree(self.write(machine), types=self.types))
-        return {**tree, "digest": _digest(tree)}
+        return {**tree, "digest": tree_digest(tree)}
 
     def opened(self, decode: Callable[[bytes], Tree], data: bytes, *, force: bool) -> Machine[Any]:
         """Return the machine that `sealed` and an encoding wrote; see `StateMachine.from_json`."""
@@ -317,7 +316,7 @@ def _unsealed(tree: Tree, name: str) -> Data:
     if version > MACHINE_FORMAT:
         raise UnsupportedVersion("the saved machine", version, MACHINE_FORMAT)
     content: Data = {**tree}
-    if content.pop("digest", None) != _digest(content):
+    if content.pop("digest", None) != tree_digest(content):
         raise ValueError("its digest does not match its content")
     _read(_id_of(content)[1], _MACHINE)
     if content["workflow"] != name:
@@ -327,10 +326,6 @@ def _unsealed(tree: Tree, name: str) -> Data:
 
 def _corrupt(error: Exception) -> CorruptCheckpoint:
     return CorruptCheckpoint("", str(error), what="the saved machine")
-
-
-def _digest(tree: dict[str, Tree]) -> str:
-    return hashlib.sha256(encode_json(tree)).hexdigest()
 
 
 _Fields: TypeAlias = Mapping[str, tuple[type[Any], ...]]

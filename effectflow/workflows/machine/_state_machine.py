@@ -30,12 +30,7 @@ from effectflow.workflows.machine._attempt import (
     machine_after,
     pending_of,
 )
-from effectflow.workflows.machine._chart import (
-    InvalidMachine,
-    chart_of,
-    diagram_of,
-    problems_of,
-)
+from effectflow.workflows.machine._chart import InvalidMachine, chart_of, diagram_of, problems_of
 from effectflow.workflows.machine._machine import (
     DICTIONARY,
     History,
@@ -46,11 +41,7 @@ from effectflow.workflows.machine._machine import (
     over_states,
 )
 from effectflow.workflows.machine._states import State
-from effectflow.workflows.machine._transition import (
-    NoTransition,
-    Transition,
-    TransitionExhausted,
-)
+from effectflow.workflows.machine._transition import NoTransition, Transition, TransitionExhausted
 from effectflow.workflows.migrations import StateMigration, check_migrations, is_of_outermost_flow
 from effectflow.workflows.workflow import Blueprint, Workflow
 

@@ -24,14 +24,7 @@ from effectflow.checkpoint.checkpoints import HasCheckpoints
 from effectflow.checkpoint.definition import Definition
 from effectflow.checkpoint.step import Step, StepDefinition
 from effectflow.checkpoint.values import KnownTypes
-from effectflow.effects import (
-    Effect,
-    Executor,
-    RetryExhausted,
-    RetryPolicy,
-    TimedOut,
-    WorkerLost,
-)
+from effectflow.effects import Effect, Executor, RetryExhausted, RetryPolicy, TimedOut, WorkerLost
 from effectflow.effects.arguments import is_async
 from effectflow.effects.clock import Duration, in_seconds
 from effectflow.effects.nodes import AnyEffect

@@ -1,0 +1,181 @@
+"""The place of a flow among the operations that earlier lives recorded of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import anyio
+
+from effectflow.checkpoint.errors import DefinitionChanged
+from effectflow.checkpoint.replay import Item
+
+if TYPE_CHECKING:
+    from effectflow.checkpoint.run import Run
+
+
+class Cursor:
+    """Moves through the recorded operations of a flow, up to its frontier.
+
+    Attributes:
+        position: how many of the operations the flow has passed.
+    """
+
+    __slots__ = ("_gate", "_gate_limit", "_is_ordered", "_items", "_path", "_run", "position")
+
+    def __init__(self, run: Run, path: str, items: Sequence[Item], *, is_ordered: bool) -> None:
+        """Begin before the first of the operations. `path` and `is_ordered` are those of the flow."""
+        self.position = 0
+        self._run = run
+        self._path = path
+        self._items = items
+        self._is_ordered = is_ordered
+        self._gate: anyio.CancelScope | None = None
+        self._gate_limit = math.inf
+
+    def reach(self, path: str, limit: float) -> bool:
+        """Reach an operation. Return whether it is recorded.
+
+        Halts the run with DefinitionChanged if something else is recorded here.
+        """
+        run = self._run
+        if not self._is_ordered:
+            return path in run.recording.places
+        if path in run.recording.left_behind:
+            # It may be reached again, in any order.
+            if not self.has_ahead(limit):
+                self._open_gate()
+            return True
+        while self.has_ahead(limit):
+            item = self._items[self.position]
+            if item.path == path:
+                self.position += 1
+                self._open_gate_at_frontier()
+                return True
+            if item.kind == "finalizer":
+                # This life reaches the finalizer in another way, or not at all.
+                self.position += 1
+            elif limit < math.inf:
+                # The flow was cancelled then, and is cancelled here.
+                self.position = len(self._items)
+            elif run.force:
+                self._leave_behind(path)
+            else:
+                raise run.writer.halt(self._diverged(item.path, path))
+        self._open_gate()
+        return False
+
+    def pass_operator(self, path: str, limit: float) -> None:
+        """Pass a recorded operator. Steps of the flow may have been recorded before its first branch."""
+        if not self._is_ordered:
+            return
+        items = self._items
+        for number in range(self.position, len(items)):
+            if items[number].path == path:
+                if number == self.position:
+                    self.position += 1
+                else:
+                    self._items = [*items[:number], *items[number + 1 :]]
+                break
+        if not self.has_ahead(limit):
+            self._open_gate()
+
+    def pass_finalizer(self, path: str) -> None:
+        """Pass a recorded finalizer and the recorded operations before it."""
+        if not self._is_ordered:
+            return
+        paths = [item.path for item in self._items[self.position :]]
+        if path in paths:
+            self.position += paths.index(path) + 1
+            self._open_gate_at_frontier()
+
+    def steps_ahead(self) -> list[str]:
+        """Return the paths of the recorded steps that the flow has not reached."""
+        return [item.path for item in self._items[self.position :] if item.kind == "step"]
+
+    def end(self) -> None:
+        """Halt the run if the flow ended before it reached all of its recorded operations."""
+        run = self._run
+        if not self._is_ordered:
+            return
+        left = [item for item in self._items[self.position :] if item.kind != "finalizer"]
+        if left and run.force:
+            self.position = len(self._items)
+            run.leave_behind([item.sequence for item in left])
+        elif left:
+            raise run.writer.halt(self._diverged(left[0].path, None))
+
+    def has_ahead(self, limit: float) -> bool:
+        """Return whether there are recorded operations ahead that count here."""
+        items, position = self._items, self.position
+        return position < len(items) and items[position].sequence < limit
+
+    def has_gone_on(self, path: str, sequence: int, limit: float) -> bool:
+        """Return whether an earlier life continued after an operation or operator.
+
+        Parameters:
+            path: its path.
+            sequence: its entry.
+            limit: as in `Scope`.
+        """
+        if self._is_ordered:
+            return self.has_ahead(limit)
+        return any(sequence < item.sequence < limit and item.path != path for item in self._items)
+
+    def _leave_behind(self, path: str) -> None:
+        """Skip the recorded operations before this one, or all of them if this one is not recorded."""
+        items = self._items
+        paths = [item.path for item in items[self.position :]]
+        end = self.position + paths.index(path) if path in paths else len(items)
+        self._run.leave_behind([item.sequence for item in items[self.position : end]])
+        self.position = end
+
+    def _diverged(self, recorded: str, found: str | None) -> DefinitionChanged:
+        run, path = self._run, self._path
+        where = f"at operation {self.position + 1} of " + (
+            f"branch {path!r}" if path else "the body"
+        )
+        if found is None:
+            detail = f"{where} the run reached {recorded!r}, and now it ends before that"
+        else:
+            detail = f"{where} the run reached {recorded!r}, and now it reaches {found!r}"
+        return DefinitionChanged(run.run_id, run.workflow, detail=detail)
+
+    # While the flow must reach more, it cannot be cancelled.
+
+    @contextmanager
+    def gated(self, limit: float) -> Generator[None]:
+        """Let no cancellation into the block before the flow has reached what is recorded."""
+        if not self._must_pass(limit):
+            yield
+            return
+        self._gate_limit = limit
+        with self._run.stopping.gated() as self._gate:
+            yield
+
+    def _must_pass(self, limit: float) -> bool:
+        """Return whether the flow must reach recorded operations before it may be cancelled.
+
+        Finalizers that a cancellation caused do not count.
+        """
+        if not self._is_ordered:
+            return False
+        ends = self._run.recording.source_ends
+        return any(
+            item.sequence < limit
+            and not (item.kind == "finalizer" and ends[item.path].kind == "cancelled")
+            for item in self._items[self.position :]
+        )
+
+    def _open_gate_at_frontier(self) -> None:
+        # The limit of the branch: an acquisition within it has none, as it is shielded.
+        if self._gate is not None and not self.has_ahead(self._gate_limit):
+            self._open_gate()
+
+    def _open_gate(self) -> None:
+        """Let cancellations through, because all recorded operations were reached."""
+        if self._gate is not None:
+            self._gate.shield = False
+            self._gate = None
