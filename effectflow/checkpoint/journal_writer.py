@@ -148,12 +148,14 @@ class JournalWriter:
     async def save(self, *, required: bool = False, reason: str | None = None) -> None:
         """Wait until all added entries are durable. Raise `Halt` if that is impossible.
 
+        Once the run is ending, `finish` alone saves.
+
         Parameters:
             required: whether the run must not continue without them, even with `on_save_error="warn"`.
             reason: why the save was requested, for observers; None for a save by the policy.
         """
         target = self.length
-        while self.durable_length < target:
+        while self.durable_length < target and not self.is_ending:
             self.check()
             if self._is_saving:
                 await self._next_save()
@@ -248,6 +250,8 @@ class JournalWriter:
         """Save the entries of a halted run, unless the store caused the halt."""
         if self._buffer and not isinstance(self.halted, LeaseLost | SaveFailed | StoreUnavailable):
             with self.last_saves(), suppress(Exception, Halt):
+                while self._is_saving:
+                    await self._next_save()
                 await self._save_batch(required=True)
 
     async def release(self) -> bool:

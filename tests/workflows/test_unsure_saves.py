@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import anyio
@@ -15,6 +15,7 @@ from effectflow.checkpoint import (
     Completed,
     Lease,
     LeaseLost,
+    RunInfo,
     RunStatus,
     StoreUnavailable,
     read_entries,
@@ -121,9 +122,22 @@ class Mute(ForwardingStore):
             await anyio.sleep_forever()
 
 
-async def test_a_run_whose_end_was_written_is_not_claimed_again_to_find_that_out() -> None:
+class MuteAndSlow(Mute):
+    """Also takes its time to tell how a run is."""
+
+    async def info(self, run_id: str) -> RunInfo | None:
+        info = await super().info(run_id)
+        # A delayed save would begin meanwhile.
+        await anyio.sleep(0.2)
+        return info
+
+
+@pytest.mark.parametrize("make", [Mute, MuteAndSlow])
+async def test_a_run_whose_end_was_written_is_not_claimed_again_to_find_that_out(
+    make: Callable[[], Mute],
+) -> None:
     """A process that died with the new lease would leave it behind forever."""
-    store = Mute()
+    store = make()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(counting.start(1, run_id="r").run, App(Checkpoints(store)))
         await store.has_ended.wait()
