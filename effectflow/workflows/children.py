@@ -20,7 +20,7 @@ from effectflow.checkpoint.flow import DurableFlow
 from effectflow.checkpoint.planned_run import PlannedRun
 from effectflow.checkpoint.replay import RecordedChild
 from effectflow.checkpoint.run import Run
-from effectflow.checkpoint.store import CANCEL, RunStatus, has_result
+from effectflow.checkpoint.store import CANCEL, RunStatus, has_result, store_errors
 from effectflow.checkpoint.values import KnownTypes, digest_of
 from effectflow.checkpoint.waits import begin_wait, check_can_wait
 from effectflow.effects import Effect
@@ -174,9 +174,11 @@ class Child(Generic[E, Out]):
 
 async def cancel_spawned(run: Run) -> None:
     """Request the cancellation of all runs that a cancelled run has spawned."""
+    store = run.checkpoints.store
     for child in dict.fromkeys(run.spawned.values()):
         try:
-            await run.checkpoints.store.send(child, CANCEL, key=CANCEL)
+            with store_errors(store, child):
+                await store.send(child, CANCEL, key=CANCEL)
         except (RunNotFound, RunEnded):
             continue
         except CheckpointError as error:

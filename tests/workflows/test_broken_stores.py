@@ -9,10 +9,23 @@ import anyio
 import pytest
 from returns.result import Failure, Success
 
-from effectflow import Checkpoints, Do, Effect, fail, from_async, pure, step, workflow
+from effectflow import (
+    Checkpoints,
+    Do,
+    Effect,
+    fail,
+    from_async,
+    pure,
+    sleep,
+    spawn,
+    step,
+    workflow,
+)
 from effectflow.checkpoint import (
     DefinitionChanged,
     Lease,
+    RunCancelled,
+    RunConflict,
     RunQuery,
     RunStatus,
     SaveFailed,
@@ -147,6 +160,45 @@ class NoFinding(ForwardingStore):
 
     async def find(self, query: RunQuery = RunQuery()) -> Never:
         raise OSError("the socket is gone")
+
+
+class NoSending(ForwardingStore):
+    """It delivers no messages to spawned runs."""
+
+    async def send(self, run_id: str, topic: str, *, key: str, body: bytes = b"") -> bool:
+        if "/" in run_id:
+            raise OSError("the socket is gone")
+        return await super().send(run_id, topic, key=key, body=body)
+
+
+async def test_a_run_is_not_cancelled_before_its_spawned_runs_are_asked() -> None:
+    @workflow
+    def spawned(_: None) -> Do[App, Never, None]:
+        yield from sleep(60)
+
+    @workflow
+    def spawning(_: None) -> Do[App, RunConflict, None]:
+        child = yield from spawn(spawned, None)
+        yield from child.result()
+
+    async with MemoryStore() as store:
+        app, broken = App(Checkpoints(store)), App(Checkpoints(NoSending(store)))
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(spawning.start(None, run_id="r").run, app)
+            while await store.info("r/spawned") is None:
+                await anyio.sleep(0.001)
+            tasks.cancel_scope.cancel()
+        await Client(app.checkpoints).handle(spawning, "r").cancel()
+
+        ended = await spawning.resume("r").run(broken)
+
+        error = ended.failure()
+        assert isinstance(error, StoreUnavailable)
+        assert "OSError('the socket is gone') for run 'r/spawned'" in str(error)
+        assert isinstance((await spawning.resume("r").run(app)).failure(), RunCancelled)
+        info = await store.info("r")
+        assert info is not None
+        assert info.summary.status is RunStatus.CANCELLED
 
 
 async def test_an_error_of_a_search_names_the_store_and_no_run() -> None:
