@@ -22,10 +22,10 @@ from effectflow import (
     workflow,
 )
 from effectflow.checkpoint import (
+    CheckpointError,
     DefinitionChanged,
     Lease,
     RunCancelled,
-    RunConflict,
     RunQuery,
     RunStatus,
     SaveFailed,
@@ -177,7 +177,7 @@ async def test_a_run_is_not_cancelled_before_its_spawned_runs_are_asked() -> Non
         yield from sleep(60)
 
     @workflow
-    def spawning(_: None) -> Do[App, RunConflict, None]:
+    def spawning(_: None) -> Do[App, CheckpointError, None]:
         child = yield from spawn(spawned, None)
         yield from child.result()
 
