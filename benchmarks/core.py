@@ -25,7 +25,7 @@ import floor
 from effectflow import Checkpoints, Do, effect, step, workflow
 from effectflow.stores import MemoryStore, SqliteStore
 
-ROUNDS = 7
+ROUNDS = 21
 DEPENDENCIES = "import anyio, returns.result, returns.maybe, orjson"
 IMPORTS = {
     "import effectflow": "import effectflow",
@@ -174,7 +174,7 @@ def import_time(statement: str) -> float:
         subprocess.run(
             [sys.executable, "-c", code], capture_output=True, check=True, env=environment
         )
-        for _ in range(2 * ROUNDS)
+        for _ in range(ROUNDS)
     ]
     return min(float(run.stdout) for run in runs) * 1e3
 

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 
 import pytest
 from hypothesis import is_hypothesis_test, settings
 
 # Tests start hundreds of processes. Each would compile the package again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+# A shell that runs the tests in the background ignores Ctrl-C, and every process that they start would.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(params=["asyncio", pytest.param("trio", marks=pytest.mark.exhaustive)])

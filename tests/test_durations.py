@@ -1,4 +1,4 @@
-"""Every public duration is a number of seconds or a `timedelta`; anything else is refused at once."""
+"""Every public duration is a number of seconds or a `timedelta`; anything else is rejected at once."""
 
 from __future__ import annotations
 
@@ -133,6 +133,6 @@ COUNTS: dict[str, Callable[[Any], object]] = {
 
 @pytest.mark.parametrize("take", COUNTS.values(), ids=COUNTS)
 @pytest.mark.parametrize("count", [2.5, True, "2", -1])
-def test_wrong_counts_are_refused(take: Callable[[Any], object], count: Any) -> None:
+def test_wrong_counts_are_rejected(take: Callable[[Any], object], count: Any) -> None:
     with pytest.raises(ValueError, match="must be an int >= "):
         take(count)

@@ -136,7 +136,7 @@ def test_dir_of_a_package_has_every_public_name_before_it_is_used(package: str) 
     "package",
     ["effectflow", "effectflow.checkpoint", "effectflow.effects", "effectflow.workflows"],
 )
-def test_a_public_name_is_never_the_module_of_that_name(package: str) -> None:
+def test_a_public_name_is_never_shadowed_by_a_module(package: str) -> None:
     kinds = in_new_process(
         f"from {package} import *; import {package} as package\n"
         "print(*(type(getattr(package, name)).__name__ for name in package.__all__))"
@@ -156,7 +156,7 @@ def test_an_effect_can_be_made_a_step_by_a_program_that_imports_only_effects() -
 @pytest.mark.parametrize(
     "package", [effectflow, effectflow.checkpoint, effectflow.effects, effectflow.workflows]
 )
-def test_every_public_name_is_there_when_it_is_asked_for(package: ModuleType) -> None:
+def test_every_public_name_can_be_imported_lazily(package: ModuleType) -> None:
     assert all(hasattr(package, name) for name in package.__all__)
     with pytest.raises(AttributeError, match="no attribute 'StateGrahp'"):
         package.StateGrahp  # noqa: B018

@@ -1,6 +1,6 @@
 """pyright and mypy accept the code of README.md and docs/, the examples, and tests/typing.
 
-The files of tests/typing mark every line that must be refused with the rule that refuses it. Both
+The files of tests/typing mark every line that must be rejected with the rule that rejects it. Both
 checkers report a mark that nothing needed, so a line that is wrongly accepted fails here too.
 """
 

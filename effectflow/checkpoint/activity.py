@@ -1,8 +1,8 @@
-"""Whether the flows of a run have work to do, or only wait.
+"""Count the flows of a run that have work to do. The others only wait.
 
-A run can be suspended once each of its flows rests: it waits for a time, a message or another run, and
-the journal says for what. A flow with branches does not count itself, only its branches count. So the
-number of busy flows is 1 at first. A nested run shares the count of its outer run.
+A run can be suspended once all of its flows rest. A flow rests while it waits for a time, a message or
+another run, and the journal records for what. A flow with branches does not count; only its branches do.
+So the number of busy flows is 1 at first. A nested run shares the count of its outer run.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 @dataclass(eq=False, slots=True)
 class _Rest:
-    """What one flow waits for. `until` is in seconds since the epoch; `look` ends the rest."""
+    """What one flow waits for. `until` is in seconds since the epoch. `look` ends the rest."""
 
     until: float
     what: str
@@ -63,7 +63,7 @@ class Activity:
             del self._rests[rest]
 
     def end_branch(self) -> None:
-        """Count one busy flow fewer."""
+        """Decrement the number of busy flows."""
         self.busy -= 1
         if self.busy == 0 and self.on_rest is not None:
             self.on_rest()

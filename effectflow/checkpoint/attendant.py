@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from effectflow.checkpoint.run import Run
 
 _GRACE = 0.02
-"""The seconds that all flows must rest before a run is suspended: a branch may be about to begin. Also
-those after which a run whose flows are busy looks for messages."""
+"""The seconds for which all flows must rest before a run is suspended, because a branch may be about to
+begin. A run whose flows are busy also waits this long before it looks for messages."""
 
 
 class Drain:
-    """Asks the runs of a worker to begin nothing more. Each stops once its running steps have ended."""
+    """Asks the runs of a worker to begin nothing more. Each ends after its steps in progress."""
 
     def __init__(self) -> None:
         self.has_begun = False
@@ -46,7 +46,7 @@ class Drain:
 async def attended(run: Run, suspend_after: float) -> AsyncGenerator[None]:
     """Suspend a run once all its flows wait for more than this many seconds, or its worker drains.
 
-    Until then, read the messages that arrive for it. The block reads earlier messages and runs the body.
+    Until then, read messages as they arrive. The block reads earlier messages and runs the body.
     """
     assert run.drain is not None
     attendant = _Attendant(run, run.drain, suspend_after)
@@ -103,23 +103,23 @@ class _Attendant:
                     elif activity.busy > 0 or not self._has_changed:
                         await self.woken.wait()
         except Halt:
-            # The store cannot be read. The flows of the run end, and so does the run.
+            # The store cannot be read, so the run ends with all its flows.
             run.tasks.cancel_scope.cancel()
 
     async def _pass_on_messages(self) -> bool:
-        """Let the flows look at new messages, even if one has read them. Return whether there are any."""
+        """Let all flows look at new messages, even if one has read them. Return whether there are any."""
         await self._run.look_for_messages()
         newest = self._run.mailbox.seen
         if newest == self._passed_on:
             return False
         self._passed_on = newest
         self._run.activity.look_again()
-        # If no flow waits for any of these, nothing else would start another check for a suspension.
+        # If no flow waits for these messages, nothing else starts another check for a suspension.
         self.woken.set()
         return True
 
     async def _may_suspend(self) -> bool:
-        """Return whether all flows have read the messages so far, and will rest for long."""
+        """Return whether all flows have read all messages, and will rest for a long time."""
         run, activity, seen = self._run, self._run.activity, self._run.activity.changes
         await anyio.sleep(_GRACE)
         if await self._pass_on_messages():

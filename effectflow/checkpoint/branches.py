@@ -84,7 +84,7 @@ class DurableBranches:
         self._begun.add(path)
         flow = outer.inner(path, branches=self)
         if not is_keyed and item is not None and outer.is_recording:
-            # Some items, such as effects, are identified by their position only.
+            # Some items, such as effects, are identified only by their position.
             with suppress(NotSerializable):
                 flow.set_item(digest_of(item, options=self.outer.run.checkpoints.value_options))
         return flow
@@ -104,7 +104,7 @@ class DurableBranches:
         outer, run = self.outer, self.outer.run
         if not outer.is_recording or not run.may_record:
             return False
-        # A flow that is itself being cancelled makes no more decisions.
+        # A flow that is being cancelled makes no more decisions.
         is_cancelled = any(operator.is_decided for operator in self.scope.operators)
         return not is_cancelled and run.writer.halted is None
 

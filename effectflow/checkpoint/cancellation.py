@@ -1,4 +1,4 @@
-"""Cancel a whole run: a message requests a decision that cancels the body of the run."""
+"""Cancel a whole run: a message requests a decision, which cancels the body of the run."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from effectflow.effects.scope import Scope
 
 
 def around_body(root: DurableFlow, scope: Scope) -> Operator:
-    """Return the operator around the body of a run that decides when a message asks to cancel the run.
+    """Return the operator around the body of a run. It decides when a message requests a cancellation.
 
-    If an earlier life has made that decision, the body is only replayed, to complete its finalizers.
+    If an earlier life made that decision, the body is only replayed, to complete its finalizers.
     """
     limit = anyio.CancelScope()
     operator = Operator(scope, _Cancellation(root, scope), limit=limit)

@@ -1,4 +1,4 @@
-"""Notice when runs change: one watch per store and event loop, which all subscribers share."""
+"""Notify subscribers of changed runs. All subscribers of a store and event loop share one watch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from effectflow.effects.event_loop import spawn_background
 logger = logging.getLogger(__name__)
 
 _SECONDS_BETWEEN_LOOKS = 5.0
-"""After this time without a change, all subscribers look anyway, because hints may be lost."""
+"""After this time without a change, all subscribers look anyway, because notifications may be lost."""
 
 _SECONDS_AFTER_ERROR = 1.0
 
@@ -53,7 +53,7 @@ async def watching(
 ) -> AsyncGenerator[None]:
     """Call `notify` in the event loop whenever a run may have changed; with None, whenever any may have.
 
-    No change is missed from the moment when the block begins.
+    No change is missed after the block begins.
     """
     watches = _watches.get(None)
     if watches is None:
@@ -92,7 +92,7 @@ class _Watch:
             spawn_background(self._watch)
 
     def remove(self, run_id: str | None, notify: _Notify) -> bool:
-        """Stop notifying a subscriber. Return whether none is left."""
+        """Stop notifying a subscriber. Return whether it was the last one."""
         remaining = self._asking[run_id]
         remaining.remove(notify)
         if not remaining:
@@ -101,7 +101,7 @@ class _Watch:
         return self.is_ending
 
     async def end(self) -> None:
-        """Wait until the store is not watched any more."""
+        """Wait until the store is no longer watched."""
         self._scope.cancel()
         with anyio.CancelScope(shield=True):
             await self._ended.wait()
@@ -114,7 +114,7 @@ class _Watch:
                         await self._watch_until_error()
                     except Exception as error:
                         logger.warning("%r cannot be watched for changes: %r", self._store, error)
-                    # Subscribers continue without hints, and look from time to time.
+                    # Subscribers continue without notifications, and look from time to time.
                     self.began.set()
                     await anyio.sleep(_SECONDS_AFTER_ERROR)
                     self._tell(None)

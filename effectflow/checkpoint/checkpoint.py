@@ -51,9 +51,9 @@ class CompletedStep:
 
 @dataclass(frozen=True, slots=True)
 class HistoryItem:
-    """How one step ended. The history has the order in which the steps first began.
+    """How one step ended. A history is in the order in which the steps first began.
 
-    A step has only the outcome of its last attempt, so a resumed run has the same history as an
+    It has only the outcome of the last attempt, so a resumed run has the same history as an
     uninterrupted one.
     """
 
@@ -82,9 +82,9 @@ class Checkpoint:
     """The state of a run: its journal, folded into one value.
 
     Values are trees of plain data, as they are saved. Only the workflow can turn them into typed values.
-    `state` is None until the first step begins; `finished` is None until the run ends. `suspended_at` is
-    when it was suspended, if that is its newest entry. `module` is where the workflow was defined when
-    the run started, as a hint for people; it may be "".
+    `state` is None until the first step begins, and `finished` is None until the run ends.
+    `suspended_at` is the time of the suspension, if that is the newest entry. `module` defined the
+    workflow when the run started; it is a hint for users, and may be "".
     """
 
     version: int
@@ -180,7 +180,7 @@ def _write(checkpoint: Checkpoint) -> dict[str, Tree]:
 
 
 def _over_times(tree: Any, convert: Callable[[Any], Any]) -> dict[str, Any]:
-    """Return the tree of a checkpoint with its times converted. The data of workflows is left alone."""
+    """Return the tree of a checkpoint with its times converted, and the data of workflows unchanged."""
 
     def over(part: Any, *names: str) -> Any:
         if part is None:
@@ -269,7 +269,7 @@ def fold(entries: Iterable[Entry], run_id: str) -> Checkpoint:
                 completed[step] = CompletedStep(step, output, attempt, duration, at)
                 outcomes[step] = HistoryItem(step, "completed")
                 state = entry
-                # A step inside an attempt of a state machine does not move the machine.
+                # Steps within an attempt of a state machine do not move the machine.
                 if kind != "machine" or not flow_of(step):
                     current = _state_in(kind, output, current)
             case Failed(step, error):
@@ -278,7 +278,7 @@ def fold(entries: Iterable[Entry], run_id: str) -> Checkpoint:
             case Interrupted():
                 state = entry
             case Resumed(version=version, steps=steps, structure=structure):
-                # The first one after `Started` begins a run that was submitted.
+                # The first one directly after `Started` begins a submitted run.
                 resumes += count > 2
                 finished = None
                 if version is not None:
@@ -311,7 +311,7 @@ def fold(entries: Iterable[Entry], run_id: str) -> Checkpoint:
 
 
 def _state_in(kind: str, tree: Tree, otherwise: Tree) -> Tree:
-    """Return the state in an input or output. Those of a state machine also have other parts."""
+    """Return the state in an input or output. In a state machine, these have other parts, too."""
     if kind == "machine" and isinstance(tree, dict):
         return tree.get("current_state", tree.get("state", otherwise))
     return tree

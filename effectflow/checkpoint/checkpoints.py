@@ -1,4 +1,4 @@
-"""`Checkpoints`: the storage environment that users inject."""
+"""`Checkpoints`: how and where a program stores its runs."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
     from effectflow.checkpoint.values import KnownTypes
 
 _LINGER = 0.05
-"""The seconds that a completed step waits for a later one with which it can share a commit."""
+"""The seconds that a completed step waits for a later one, to share a commit with it."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointPolicy:
     """When entries become durable.
 
-    They always do when a run begins, on interruption, before an at-most-once step or a nested run, when
-    a phase of a map-reduce job ends, on `save_now()`, and before the result is returned. In addition,
-    the first of these rules that applies saves all entries:
+    Entries always become durable when a run begins, on interruption, before an at-most-once step or a
+    nested run, when a phase of a map-reduce job ends, on `save_now()`, and before the result is returned.
+    In addition, the first of these rules that applies saves all entries:
 
     Attributes:
         every_steps: before a step, once this many steps have completed since the last save. With 1, the
@@ -52,7 +52,7 @@ class CheckpointPolicy:
 
     @property
     def longest_wait(self) -> float | None:
-        """The seconds after which an entry is durable at the latest; None for no bound."""
+        """The most seconds until an entry is durable; None for no bound."""
         seconds = None if self.every_seconds is None else in_seconds(self.every_seconds)
         return seconds if self.every_steps != 1 else min(_LINGER, seconds or _LINGER)
 
@@ -65,7 +65,7 @@ class CheckpointPolicy:
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """The storage environment: where runs are kept, and how.
+    """The storage environment: where and how runs are stored.
 
     Attributes:
         store: the store. One that is not open is opened for each run, and closed afterwards.
@@ -77,15 +77,15 @@ class Checkpoints:
         history: the number of earlier copies of each run that a store keeps if it overwrites its newest
             one (`KeepsHistory`). Other stores only append.
         preserve: whether a complete run is kept. If not, it is deleted, and a start that begins after
-            that runs it again. A run within another run is always kept, because a resume of that one
-            needs its output.
+            that runs it again. A run within another run is always kept, because a resume of the outer
+            run needs its output.
         on_save_error: "fail" ends a run whose entries cannot be saved; "warn" logs the error, continues,
             and tries again with the next entry. An `at_most_once` step never runs before its beginning
             is saved.
         observers: receive the events of runs.
         codecs: how the values of your own types are saved.
-        lease_seconds: the seconds, or the `timedelta`, after its last renewal during which the lease of a
-            run is valid.
+        lease_seconds: how long (seconds, or a `timedelta`) the lease of a run is valid after its last
+            renewal.
         max_block: the seconds, or the `timedelta`, after which an event loop that does not respond counts
             as stuck. The leases of its runs are then not renewed, so that another process can continue
             them.
@@ -122,7 +122,7 @@ class Checkpoints:
             raise ValueError(f'format must be "json" or "cbor", not {self.format!r}')
         if self.on_save_error not in ("fail", "warn"):
             raise ValueError(f'on_save_error must be "fail" or "warn", not {self.on_save_error!r}')
-        # Checks the key and the codecs now instead of in the middle of a run.
+        # Check the key and the codecs here, not in the middle of a run.
         _ = self.seal, self.value_options
 
     @cached_property

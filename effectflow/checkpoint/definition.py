@@ -1,4 +1,4 @@
-"""The definition of a workflow, which a resume compares."""
+"""The definition of a workflow. A resume compares it with that of the run."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Definition:
 def _compare(
     old: Sequence[str], new: Sequence[str]
 ) -> tuple[list[str], list[str], list[tuple[str, str]]]:
-    """Return the added, removed and renamed steps. A renamed step has another one in its place."""
+    """Return the added, removed and renamed steps. A renamed step has another step in its place."""
     # Imported late: it takes 2 ms, and most programs never need it.
     from difflib import SequenceMatcher
 

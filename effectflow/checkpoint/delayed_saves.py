@@ -1,4 +1,4 @@
-"""Saves that no step causes: when entries have waited long enough, and on request from outside.
+"""Save entries that no step saves: after they have waited long enough, and on request from outside.
 
 One task per event loop handles all runs in it. It starts with the first entry that waits, and ends when
 no entry waits.
@@ -31,7 +31,7 @@ class Delayed(Protocol):
     is_released: bool
 
     async def save_late(self) -> None:
-        """Save the journal. End the run if that is impossible."""
+        """Save the journal. End the run if that fails."""
         ...
 
 
@@ -67,7 +67,7 @@ class Delays:
         self._woken: anyio.Event | None = None
 
     def watch(self, journal: Delayed) -> None:
-        """Save a journal once it is due."""
+        """Save the journal when it is due."""
         due = journal.due or 0.0
         journal.is_watched = True
         self._journals[id(journal)] = journal
@@ -101,8 +101,8 @@ class Delays:
     async def _rest(self) -> None:
         """Wait until the first journal is due.
 
-        A save of that journal does not end the rest: most journals are saved often, and each of their
-        saves would cost two wake-ups.
+        Saving that journal earlier does not end the wait. Most journals are saved often, and each save
+        would cost two wake-ups.
         """
         while (left := self._wakes_at - time.monotonic()) > 0:
             self._woken = anyio.Event()

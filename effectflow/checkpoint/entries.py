@@ -57,8 +57,8 @@ class Started:
         input: the input of the workflow.
         context: plain data that the caller attached to the run (tenant, user, trace id).
         format: the version of the entry format.
-        module: the module that defines the workflow, for people: it is never imported for its name.
-        priority: workers take runs with a higher one first.
+        module: the module that defines the workflow. It is shown to users, and never imported.
+        priority: workers take runs with a higher priority first.
         parent: the run that spawned it or within which it is nested; empty without one.
         is_nested: whether the parent drives it.
     """
@@ -82,15 +82,15 @@ class Started:
 
 @_frozen
 class Resumed:
-    """A process continues the run: this comes before the first entry that it adds.
+    """A process continues the run. This entry comes before the first one that the process adds.
 
     Attributes:
         owner: the process.
-        version, steps, structure: the workflow's definition from here on, if it changed; otherwise
+        version, steps, structure: the definition of the workflow from here on, if it changed. Otherwise
             `version` is None.
         abandoned: entries that a changed workflow may leave behind.
-        retried: dead letters whose items are mapped again: the entries that set them aside.
-        dropped: dead letters that no longer count from here on, as such entries.
+        retried: the dead letters whose items are mapped again, by the entries that set them aside.
+        dropped: the dead letters that no longer count, by the entries that set them aside.
     """
 
     owner: str
@@ -125,7 +125,7 @@ class ErrorRecord:
     suppressed: tuple[ErrorRecord, ...] = ()
 
     def __post_init__(self) -> None:
-        # A resume raises a defect, so it has to be an exception.
+        # A resume raises a defect, so the defect must be an exception.
         if self.is_defect and isinstance(self.value, dict) and "value" in self.value:
             raise ValueError(f"the recorded defect {self.type} is not an exception")
 
@@ -139,13 +139,13 @@ class ErrorRecord:
 class Finished:
     """The run ended: completed with an output, failed with an error, or cancelled.
 
-    The last three fields are those of a complete run. With them, its output is known to belong to a run
-    and an input without reading all entries.
+    Only a complete run has the last three fields. They tell to which run and input the output belongs,
+    without reading all entries.
 
     Attributes:
         run_id: the run.
         version: the version of the workflow that completed it.
-        input: the digest of the input, as that version sees it.
+        input: the digest of the input, in the form of that version.
     """
 
     status: RunStatus
@@ -165,7 +165,8 @@ class CancelRequested:
     reason: str = ""
 
 
-# Steps, child runs and waits: what a flow executes. They begin with the failures that they settle.
+# Steps, child runs and waits: what a flow executes. Their first entries list the failures that they
+# settle.
 
 
 @_frozen
@@ -190,7 +191,7 @@ class SourceEnd:
         kind: "success", "failure", "defect" or "cancelled".
         sequence: the entry of the failure or defect, or of the decision that cancelled the source.
         error: a failure or defect that has no other entry. A resume then does not run the source.
-        reached: with such an error, the last segment of each name that the flow has used so far.
+        reached: with an `error`, the last segment of each name that the flow has used so far.
     """
 
     finalizer: str
@@ -234,8 +235,8 @@ class Completed:
         duration: in seconds.
         at: when it ended.
         settles: failures inside the step.
-        shared: in the store, the parts of the output that an earlier entry holds: for each, its place,
-            the number of that entry, and the place there; see `shared_parts`. None once it is read.
+        shared: in the store, the parts of the output that earlier entries have: for each part, its place,
+            the number of the entry, and the place there; see `shared_parts`. None after reading.
     """
 
     step: str
@@ -252,8 +253,8 @@ class Failed:
 
     Attributes:
         retryable: whether a resume may run the step again.
-        retry_at: when the step's own retry policy attempts it again, in seconds since the epoch; None if
-            this failure is the failure of the step.
+        retry_at: when the retry policy of the step attempts it again, in seconds since the epoch; None
+            if the step fails with this failure.
     """
 
     step: str
@@ -267,7 +268,7 @@ class Failed:
 class Interrupted:
     """The run was told to stop. `step` was interrupted if it was `in_progress`.
 
-    Or an executor lost an at-most-once step: `reason` is the class of its error.
+    If an executor lost an at-most-once step, `reason` is the class of the error.
     """
 
     step: str | None
@@ -304,8 +305,9 @@ class ChildStarted:
 class ChildEnded:
     """A run within this run ended: `completed` with an output, `failed` with an error, or `cancelled`.
 
-    The path is that of its `ChildStarted`, or for a spawned run that of the wait for its result. With the
-    path of its `ChildStarted`, a spawned run was refused: its id belongs to another run.
+    For a nested run, the path is that of its `ChildStarted`. For a spawned run, it is that of the wait
+    for its result. A spawned run with the path of its `ChildStarted` was rejected, because its id belongs
+    to another run.
     """
 
     path: str
@@ -336,7 +338,7 @@ class Waiting:
 
 @_frozen
 class Signalled:
-    """A wait has received a message, which this entry removes from the mailbox.
+    """A wait received a message. This entry removes the message from the mailbox.
 
     Attributes:
         path: the path of the wait.
@@ -353,7 +355,7 @@ class Signalled:
 
 @_frozen
 class Published:
-    """The run has published a value for others to read. The next one with the same key replaces it.
+    """The run published a value for others to read. The next value with the same key replaces it.
 
     The other fields are as in `BeforeStep`.
     """
@@ -367,7 +369,7 @@ class Published:
 
 @_frozen
 class Suspended:
-    """All flows of the run wait, so its process has released it. It is the last entry of a life."""
+    """All flows of the run wait, so its process released it. This is the last entry of a life."""
 
     at: float
 
@@ -380,7 +382,7 @@ class Decided:
     """A value was computed once, or an operator decided: a winner, an expired timeout, a first failure.
 
     Attributes:
-        failed: whether it means a failure. Such a decision stands only once it is settled.
+        failed: whether it is a failure. A failed decision stands only once it is settled.
         because: the failures that led to it, which are settled together with it.
     """
 
@@ -394,7 +396,7 @@ class Decided:
 
 @_frozen
 class BranchesEnded:
-    """All branches that an operator cancelled have ended, and their finalizers have executed steps.
+    """All branches that an operator cancelled have ended. Their finalizers executed steps.
 
     Attributes:
         failures: the errors of finalizers in these branches. A resume does not repeat them.
@@ -433,7 +435,7 @@ HeadState: TypeAlias = BeforeStep | Completed | Failed | Interrupted
 Format: TypeAlias = Literal["json", "cbor"]
 
 FORMAT = 1
-"""The version of the format. A journal says its version in its first entry."""
+"""The version of the format. The first entry of a journal records it."""
 
 _KINDS: Mapping[str, type[Entry]] = {
     "started": Started,

@@ -13,7 +13,7 @@
     ├── RunCancelled         the run was cancelled and cannot continue
     ├── RunEnded             the run is completed or cancelled, so it receives no messages
     ├── CompensationFailed   an undo of a saga failed, so the run waits for someone to resume it
-    ├── CrashedTooOften      the run ended its process again and again, so workers do not continue it
+    ├── CrashedTooOften      the run crashed its process again and again, so workers do not continue it
     ├── OutcomeUnknown       an at-most-once step would run again, although it may have happened
     ├── CorruptCheckpoint    stored data cannot be read
     ├── UnsupportedVersion   a newer effectflow wrote the data
@@ -35,7 +35,7 @@ from effectflow.effects.errors import Copyable
 def printable(text: str, *, keep: str = "") -> str:
     r"""Return the text with every character escaped that `repr` would escape, such as `\x1b`.
 
-    Stored text may hold control characters, which would change the terminal or hide other text.
+    Stored text may contain control characters, which would change the terminal or hide other text.
 
     Parameters:
         keep: characters that are not escaped.
@@ -84,8 +84,8 @@ class RunConflict(CheckpointError):
 class RunBusy(CheckpointError):
     """Another process, or another task of this one, holds the lease of the run.
 
-    `owner` is its holder, and `expires_in` the seconds until the lease expires. With `is_gone`, it has
-    ended the run meanwhile, and the run was deleted.
+    `owner` holds it, and `expires_in` is the number of seconds until the lease expires. With `is_gone`,
+    the owner ended the run, and the run was deleted.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class RunBusy(CheckpointError):
 class LeaseLost(CheckpointError):
     """The lease of the run is gone. The rejected entries were not written.
 
-    `owner` is who holds the run now, if that is known.
+    `owner` holds the run now, if that is known.
     """
 
     def __init__(self, run_id: str, reason: str, *, owner: str = "") -> None:
@@ -220,7 +220,7 @@ class CompensationFailed(CheckpointError):
 
 
 class CrashedTooOften(CheckpointError):
-    """The process of the run ended again and again before the run got further."""
+    """The processes of the run died again and again before the run got further."""
 
     def __init__(self, run_id: str, crashes: int, after: str) -> None:
         self.run_id = run_id
@@ -250,10 +250,10 @@ class StepInputChanged(CheckpointError):
 
 
 class OutcomeUnknown(CheckpointError):
-    """An at-most-once step began, and its end is not known: it was interrupted, or its executor lost it.
+    """An at-most-once step began, and its end is unknown: it was interrupted, or its executor lost it.
 
-    In the second case `__cause__` is the ExecutorError. With `is_repeated`, dead letters were to be
-    retried or dropped, which would run the step again, and it may have happened.
+    If the executor lost it, `__cause__` is the ExecutorError. With `is_repeated`, retrying or dropping
+    dead letters would have run the step again, although it may have happened.
     """
 
     def __init__(self, run_id: str, step: str, *, is_repeated: bool = False) -> None:
@@ -274,7 +274,7 @@ class OutcomeUnknown(CheckpointError):
 
 
 class CorruptCheckpoint(CheckpointError):
-    """The stored data of a run cannot be read. Nothing of it was used.
+    """The stored data of a run cannot be read. None of it was used.
 
     `sequence` is the number of the entry that cannot be read, and `intact` the number of entries before
     the damage, if they are known. `what` names saved data that does not belong to a run in a store.
@@ -304,8 +304,8 @@ class CorruptCheckpoint(CheckpointError):
 
 
 def _what_is_kept(run_id: str, intact: int) -> str:
-    """Say what is left of a damaged run, and what to do."""
-    kept, repair = "No entry of it is intact, and nothing was changed.", ""
+    """Return what is left of a damaged run, and what to do."""
+    kept, repair = "None of its entries are intact, and nothing was changed.", ""
     if intact:
         entries = "1 entry before that is" if intact == 1 else f"{intact} entries before that are"
         kept = (
@@ -354,8 +354,8 @@ class NotSerializable(CheckpointError):
 class SaveFailed(CheckpointError):
     """The store could not make an entry durable. Earlier entries still are.
 
-    `is_unknown` tells whether the entries may have been written: they were sent and not acknowledged, or
-    they were written and could not be synced to disk.
+    `is_unknown` tells whether the entries may have been written anyway: they were sent and not
+    acknowledged, or written and not synced to disk.
     """
 
     def __init__(self, run_id: str, reason: str, *, is_unknown: bool = False) -> None:

@@ -34,7 +34,7 @@ from effectflow.effects.errors import Copyable, Suppressed
 from effectflow.effects.nodes import Failed
 
 _FRAMES = 100
-"""The number of frames of a traceback that are recorded: the innermost ones."""
+"""The number of recorded frames of a traceback: the innermost ones."""
 
 
 class RecordedDefect(Copyable, Exception):
@@ -89,10 +89,10 @@ def read_suppressed(record: ErrorRecord, types: KnownTypes) -> Suppressed:
 
 
 def _read_trail(record: ErrorRecord, types: KnownTypes) -> tuple[str, ...]:
-    """Return the trail of a failure. The lines about failed finalizers hold the errors."""
+    """Return the trail of a failure. Its lines about failed finalizers have the errors."""
     lines = [line for line in record.trail if line.startswith(Suppressed.PREFIX)]
     if len(lines) != len(record.suppressed):
-        # The text of a user's `context(...)` begins in the same way.
+        # The text of a user's `context(...)` may begin in the same way.
         return record.trail
     errors = iter(record.suppressed)
     return tuple(
@@ -134,7 +134,7 @@ def _traceback_of(error: Exception) -> str:
     while frame is not None:
         frames.append(frame)
         frame = frame.tb_next
-    # Not by `limit`, which visits all frames anyway.
+    # Not with `limit`, which visits all frames anyway.
     innermost = frames[-_FRAMES:][0] if frames else None
     return "".join(traceback.format_exception(type(error), error, innermost))
 
@@ -165,12 +165,12 @@ def read_error(record: ErrorRecord, step: str, types: KnownTypes) -> Any:
 
 
 def _advice(name: str, types: KnownTypes) -> str:
-    """Say what to do about an error that cannot be rebuilt."""
+    """Return what to do about an error that cannot be rebuilt."""
     with suppress(LookupError):
         if name not in map(name_of_error, types.classes.values()):
             error_named(name, types.errors)
         return (
-            "Its class is known, but an instance cannot be made again of its arguments and attributes. "
+            "Its class is known, but an instance cannot be rebuilt from its arguments and attributes. "
             "Let the step fail with an error that can, by `.map_err(...)` say: a data class, or an "
             "exception whose arguments and attributes are plain data or of declared classes"
         )
@@ -207,5 +207,5 @@ def _write_value(error: object, types: KnownTypes) -> Tree:
         args, state = take_apart(error)
         return {"args": to_tree(args, types=types), "state": to_tree(state, types=types)}
     except Exception:
-        # It cannot be saved, or its own code raised. The record then has only its text.
+        # It cannot be saved, or its own code raised. Then the record has only its text.
         return None

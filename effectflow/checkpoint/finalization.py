@@ -34,13 +34,13 @@ class DurableFinalization:
         recorded = run.recording.source_ends.get(self.path)
         if recorded is None or recorded.error is None or not self.outer.is_ordered:
             return None
-        # No entry records the error, so the source could end in another way if it ran again after
-        # its resource was released. So it does not run.
+        # No entry records the error. If the source ran again after the release of its resource, it
+        # could end differently. So it does not run.
         try:
             failure = read_failure(recorded.error, self.path, run.types)
         except NotSerializable as unreadable:
             # Its class is not declared. The source runs without beginning anything, and must end with
-            # it.
+            # the same error.
             self.outer.replays_only = unreadable
             return None
         if scope.undos is not None:
@@ -61,7 +61,7 @@ class DurableFinalization:
         operator.is_decided = True
         inside = operator.inside
         inside.limit = min(inside.limit, first.sequence)
-        # The journal has the end of the source, so an error of this replay changes nothing.
+        # The journal has the end of the source, so an error of this replay does not matter.
         with operator.cut, outer.kept_place(), suppress(Exception):
             await replay(inside)
 
@@ -89,7 +89,7 @@ class DurableFinalization:
         return scope
 
     def _check_same_end(self, recorded: SourceEnd, ended: object) -> None:
-        """Halt the run unless the source has failed as it did in its first life."""
+        """Halt the run unless the source failed as it did in its first life."""
         unreadable, self.outer.replays_only = self.outer.replays_only, None
         if unreadable is None or recorded.error is None:
             return

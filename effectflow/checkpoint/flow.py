@@ -420,7 +420,7 @@ class DurableFlow:
         known = self._codes.setdefault(name, code)
         if known is not code:
             raise TypeError(
-                f"two functions give steps of the name {name!r} to one flow of run "
-                f"{self.run.run_id!r}, the last one is {qualified!r}: rename one of them, as a resume "
-                "could not tell them apart"
+                f"two functions give the name {name!r} to steps of one flow of run "
+                f"{self.run.run_id!r}; the last one is {qualified!r}. Rename one of them, because a "
+                "resume could not tell them apart"
             )

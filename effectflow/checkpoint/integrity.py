@@ -39,7 +39,7 @@ _COMPRESSED = b"\x02"
 """The first byte of a compressed entry, which may be encrypted as a whole."""
 
 _LARGE = 8192
-"""The size in bytes from which an entry is made shorter."""
+"""Entries of at least this size, in bytes, are shortened and compressed."""
 
 _NONCE = 12
 
@@ -48,7 +48,7 @@ _SECRET = b"effectflow secret"
 
 
 class _OtherKey(ValueError):
-    """An entry is whole, but needs other keys than the given ones."""
+    """An entry is intact, but needs different keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,12 +156,12 @@ _TEXT_TRAILER = re.compile(rb"\n(sha256|hmac):[0-9a-f]{64}")
 
 
 def first_digest(run_id: str) -> bytes:
-    """Return the digest that the first entry of a run follows, so that no entry fits another run."""
+    """Return the digest that the first entry of a run follows. It makes entries fit only this run."""
     return hashlib.sha256(run_id.encode("utf-8", "surrogatepass")).digest()
 
 
 def digest_in(record: Record) -> bytes:
-    """Return the digest with which a record ends, unchecked. The next entry follows it."""
+    """Return the digest at the end of a record, without checking it. The next entry follows it."""
     body = record.body
     if body[:1] != b"{":
         return body[-_DIGEST - 1 : -1]
@@ -230,7 +230,7 @@ class Seal:
             is_as_written = True
             payload = _decompressed(self._decrypted(payload, previous))
         except ValueError as error:
-            # These keys fit the entries before it, so a wrong digest rather means damage.
+            # The keys fit the entries before it, so a wrong digest probably means damage.
             needs_other_key = isinstance(error, _OtherKey)
             is_damaged = not needs_other_key or (record.sequence > 1 and not is_as_written)
             raise CorruptCheckpoint(
@@ -277,7 +277,7 @@ class Seal:
         return self.encryption.decrypt(payload, after=previous)
 
     def _trailer(self, payload: bytes, digest: bytes) -> bytes:
-        """Return what follows a payload. A digest has only one form: other case or blanks are refused."""
+        """Return what follows a payload. A digest has one form: other case or blanks are rejected."""
         if payload[:1] == b"{":
             return (b"\nsha256:" if self.key is None else b"\nhmac:") + hexlify(digest)
         return digest + (b"S" if self.key is None else b"H")

@@ -75,7 +75,7 @@ def open_records(
 ) -> tuple[Journal, CheckpointError | None]:
     """Return the intact part of a journal, and the problem of the entry after it.
 
-    It empties `records`, so that a long journal is not in memory twice.
+    This empties `records`, so that a long journal is not in memory twice.
     """
     entries, digest = list[Entry](), first_digest(run_id)
     outputs: dict[int, Tree] = {}
@@ -114,8 +114,8 @@ async def read_end(
 ) -> tuple[Entry, ...]:
     """Return the last `count` entries of a run of this length, or none of them if they are damaged.
 
-    Each entry is checked against the one before it. The entry before the first of them is not checked, so
-    the entries belong together, but only their contents say to which run.
+    Each entry is checked against the one before it, except the first one. So the entries belong together,
+    but only their contents tell to which run.
     """
     after = max(length - count, 0)
     records = await store.read(run_id, after=max(after - 1, 0))
@@ -167,11 +167,11 @@ async def read_existing(
 
 
 async def read_consistently(store: CheckpointStore, run_id: str) -> tuple[RunInfo, list[Record]]:
-    """Return the info and the records of a run at one moment, even while it is being driven."""
+    """Return the info and the records of a run at the same moment, even while it is being driven."""
     info = await store.info(run_id)
     if info is None:
         raise await run_not_found(store, run_id)
-    # A journal grows only at its end, so these are the entries that it had at the moment of `info`.
+    # A journal grows only at its end, so these are its entries at the moment of `info`.
     return info, (await store.read(run_id))[: info.length]
 
 
@@ -239,7 +239,7 @@ def check_against(info: RunInfo, checkpoint: Checkpoint) -> None:
 
 async def all_run_ids(store: CheckpointStore) -> list[str]:
     """Return the ids of all runs of a store, newest first, then those of damaged runs."""
-    # Not page by page, because runs that are added or deleted meanwhile would shift the next page.
+    # Not page by page, because added and deleted runs would shift the next page.
     found = [info.run_id for info in await store.find(RunQuery(limit=None))]
     if isinstance(store, ListsDamagedRuns):
         found += await store.damaged_runs()
@@ -300,8 +300,8 @@ async def claimed(store: CheckpointStore, run_id: str) -> AsyncGenerator[Lease]:
 async def import_run(store: CheckpointStore, run: ExportedRun) -> bool:
     """Add a run to a store, completely or not at all. Return False if the store has the same run already.
 
-    The store assigns new times of writing; the entries keep the times at which they happened. No worker
-    takes the run before someone resumes it.
+    The store assigns new times of writing, but the entries keep the times in them. No worker takes the
+    run before someone resumes it.
 
     Raises RunConflict if the store has another run with this id, and RunBusy if that is being driven.
     """
@@ -320,7 +320,7 @@ _EXPORT_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class _ExportHeader:
-    """Begins an exported run, with its summary. `entries` is the number of lines that follow."""
+    """The first line of an exported run, with its summary. `entries` lines follow."""
 
     effectflow_export: int
     run_id: str

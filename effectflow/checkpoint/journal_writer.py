@@ -1,4 +1,4 @@
-"""The writer of a run's journal. It adds entries in order and makes them durable in batches."""
+"""Write the journal of a run: add entries in order, and make them durable in batches."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ class JournalWriter:
 
     Attributes:
         lease: the lease of the run, which its keeper renews.
-        is_claiming: whether the run is being claimed again, and its keeper must leave the lease alone.
-        is_ending: whether the last append has begun, so that the lease may be released already.
+        is_claiming: whether the run is being claimed again, so that its keeper must not renew the lease.
+        is_ending: whether the last append has begun, so that the lease may already be released.
         is_released: whether the lease was released.
         length, durable_length: the number of entries that were added, and of those that are durable.
         summary, durable_summary: the summary of the run, and the last one that was saved, or None.
@@ -103,7 +103,7 @@ class JournalWriter:
     def add(self, entry: Entry) -> int:
         """Add an entry. Return its sequence number. It is durable after the next `save`.
 
-        The first one follows the `opening`, such as `Resumed`.
+        The first entry follows the `opening`, such as `Resumed`.
         """
         if self._opening is not None:
             self.open()
@@ -150,7 +150,7 @@ class JournalWriter:
 
         Parameters:
             required: whether the run must not continue without them, even with `on_save_error="warn"`.
-            reason: why this was asked for, which observers are told; None for a save by the policy.
+            reason: why the save was requested, for observers; None for a save by the policy.
         """
         target = self.length
         while self.durable_length < target:
@@ -182,7 +182,7 @@ class JournalWriter:
         while self._is_saving:
             await self._next_save()
         self.check()
-        # Not earlier, or another waiting save would save the entry without the summary.
+        # Not earlier, because another waiting save would save the entry without the summary.
         if entry is not None:
             self.add(entry)
         due_at = None if self.summary.is_nested else due_at
@@ -191,21 +191,21 @@ class JournalWriter:
         )
         self._is_summary_due = True
         self._seen = seen
-        # From here on the lease may be released before this process knows it.
+        # From here on, the lease may be released before this process knows it.
         self.is_ending = True
         try:
             return await self._save_end(release=release)
         except Halt:
             raise
         except BaseException:
-            # A cancellation interrupted it. The last entry of a run is worth a second attempt.
+            # A cancellation interrupted the append. The last entry of a run is worth a second attempt.
             with self.last_saves(), suppress(Exception, Halt):
                 if not await self._has_ended():
                     await self._save_batch(release=True)
             raise
 
     async def _has_ended(self) -> bool:
-        """Return whether the last append has taken effect, which leaves no lease."""
+        """Return whether the last append took effect, which released the lease."""
         info = await self.checkpoints.store.info(self.run_id)
         has_ended = info is not None and info.lease is None and info.length == self.length
         self.is_released = self.is_released or has_ended
@@ -230,8 +230,8 @@ class JournalWriter:
     def last_saves(self) -> Generator[None]:
         """Shield the last saves of a stopped run from the cancellation, for at most five seconds.
 
-        If the store did not answer in that time, later saves do not wait for it. So a run that is
-        cancelled while its server is down ends after five seconds in all.
+        If the store does not answer in that time, later saves do not wait for it. So a run that is
+        cancelled while its server is down ends after five seconds in total.
         """
         now = time.monotonic()
         if not self._last_saves:
@@ -245,13 +245,13 @@ class JournalWriter:
         self._is_silent = self._is_silent or scope.cancelled_caught
 
     async def flush(self) -> None:
-        """Save the entries of a halted run, unless the store is the reason for the halt."""
+        """Save the entries of a halted run, unless the store caused the halt."""
         if self._buffer and not isinstance(self.halted, LeaseLost | SaveFailed | StoreUnavailable):
             with self.last_saves(), suppress(Exception, Halt):
                 await self._save_batch(required=True)
 
     async def release(self) -> bool:
-        """Release the lease if it is still ours. Return False if the store did not answer.
+        """Release the lease if this process still holds it. Return False if the store did not answer.
 
         Errors are only logged, because the lease expires by itself.
         """
@@ -267,7 +267,7 @@ class JournalWriter:
         return False
 
     async def save_late(self) -> None:
-        """Save entries that no step made durable in time. End the run if that is impossible."""
+        """Save entries that no step made durable in time. End the run if that fails."""
         self.due = None
         try:
             await self.save()
@@ -280,8 +280,8 @@ class JournalWriter:
         except BaseException as raised:
             if is_cancellation(raised) or isinstance(raised, KeyboardInterrupt | SystemExit):
                 raise
-            # A store that simulates the death of the process: the run meets it with its next append. A
-            # background task that raised it would end the whole event loop on trio.
+            # A store simulates the death of the process. The next append of the run raises it again. If
+            # this background task raised it, the whole event loop would end on trio.
 
     def lose_lease(self, error: LeaseLost) -> None:
         """End the run because another process holds its lease."""
@@ -386,8 +386,8 @@ class JournalWriter:
     async def _find_out(self) -> None:
         """Find out whether an append that failed or was cancelled took effect, and continue from there.
 
-        The run is claimed again for a new fence. An append with the old fence has happened by then, or
-        never will.
+        This claims the run again, for a new fencing token. An append with the old token has happened by
+        then, or never will.
         """
         store, seconds = self.checkpoints.store, in_seconds(self.checkpoints.lease_seconds)
         self.is_claiming = True
@@ -406,6 +406,6 @@ class JournalWriter:
         elif written == self._unsure:
             self.durable_length += len(written)
         else:
-            # Our lease had expired. The run is free, but another process may have driven it.
+            # The lease had expired. The run is free, but another process may have driven it.
             raise LeaseLost(self.run_id, "another process has driven it since")
         self._unsure, self._unsure_takes = [], []

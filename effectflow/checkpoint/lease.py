@@ -1,11 +1,12 @@
-"""The right to write to a run: a lease with an owner, an expiry and a fencing number.
+"""The right to write to a run: a lease with an owner, an expiry and a fencing token.
 
-The fencing number comes from Martin Kleppmann's "How to do distributed locking". It grows with every
-claim, and a store rejects a write with an older one. So a process that sleeps past the end of its lease
+The fencing token comes from Martin Kleppmann's "How to do distributed locking". It grows with every
+claim, and a store rejects an append with an older one. So a process that sleeps past the end of its lease
 can do no harm when it wakes.
 
-A clock may be set while a run is driven. So within one boot of a host, a lease expires by the time since
-that boot, which nothing sets. Other hosts cannot compare that, and judge by the clock of the store.
+The clock may be changed while a run is driven. So within one boot of a host, a lease expires by the time
+since that boot, which nothing changes. Other hosts cannot compare that time, and use the clock of the
+store.
 """
 
 from __future__ import annotations
@@ -35,10 +36,11 @@ class Lease:
     Attributes:
         run_id: the run.
         owner: the holder, as `str(Owner)`.
-        fence: grows with every claim of the run; only the lease with the highest one is valid.
+        fence: the fencing token. It grows with every claim of the run, and only the lease with the
+            highest one is valid.
         expires_at: when others may claim the run, in seconds since the epoch by the store's clock.
-        expires_at_uptime: the same in seconds since the boot of the owner's host; None if the host does
-            not tell. Processes of the same boot compare this one.
+        expires_at_uptime: the same in seconds since the boot of the owner's host; None if that is
+            unknown. Processes of the same boot compare this time.
     """
 
     run_id: str
@@ -48,7 +50,7 @@ class Lease:
     expires_at_uptime: float | None = None
 
     def renewed(self, seconds: float, *, now: float) -> Lease:
-        """Return the lease as it is valid for this many seconds from `now`, the time of the store."""
+        """Return the lease, valid for this many seconds from `now`, the time of the store."""
         up = uptime()
         until = None if up is None else up + seconds
         return Lease(self.run_id, self.owner, self.fence, now + seconds, until)
@@ -121,8 +123,8 @@ class Owner:
     def is_dead(self) -> bool:
         """Return whether this owner's process, or its claim within this process, is known to have ended.
 
-        This is known only of processes on this host since it booted. For others the answer is False,
-        and their leases are valid until they expire.
+        This is known only of processes on this host since it booted. For all others, return False: their
+        leases are valid until they expire.
         """
         if self.host != _host():
             return False
@@ -143,7 +145,7 @@ class Owner:
 
 
 def deaths_seen_once() -> Callable[[Owner], bool]:
-    """Return `Owner.is_dead` for many leases at one moment. It looks at each other process once."""
+    """Return a function like `Owner.is_dead` for many leases, which checks each process only once."""
     seen: dict[tuple[int, str, str], bool] = {}
 
     def is_dead(owner: Owner) -> bool:
@@ -158,8 +160,8 @@ def deaths_seen_once() -> Callable[[Owner], bool]:
 
 
 _claims: dict[str, CallSoon | None] = {}
-"""The claims of this process by `Owner.claim`, with the event loops of their runs. None stands for a
-claim that has ended but may still hold the run, because the store did not release it."""
+"""The claims of this process by `Owner.claim`, with the event loops of their runs. None means that the
+claim ended but may still hold the run, because the store did not release it."""
 
 
 def begin_claim() -> Owner:
@@ -177,7 +179,7 @@ async def claim_or_release(
 ) -> tuple[Owner, Lease]:
     """Claim a run for a new owner, and return both. Call `end_claim` after the lease is released.
 
-    A cancelled claim may have taken effect, so it is repeated and released.
+    A cancelled claim may have taken effect, so this repeats it and releases it.
     """
     owner = begin_claim()
     try:
@@ -187,7 +189,7 @@ async def claim_or_release(
         raise
     except BaseException:
         is_released = False
-        # The cancellation is what continues, even if the store fails here.
+        # The cancellation continues, even if the store fails here.
         with anyio.move_on_after(5, shield=True), suppress(Exception):
             await release(await claim(owner))
             is_released = True
@@ -196,7 +198,7 @@ async def claim_or_release(
 
 
 def end_claim(owner: Owner, *, is_released: bool) -> None:
-    """Note that this process does not use a claim any more. If it was not released, its owner is dead."""
+    """Note that this process has ended a claim. If it was not released, its owner counts as dead."""
     if is_released:
         _claims.pop(owner.claim, None)
     else:
@@ -237,7 +239,7 @@ def _own_birth(pid: int) -> str:
 
 
 _ENDED = "ended"
-"""The birth of a zombie: a process that has ended but whose parent has not waited for it."""
+"""The start of a zombie: a process that has ended, but whose parent has not waited for it."""
 
 
 def _born(pid: int) -> str | None:

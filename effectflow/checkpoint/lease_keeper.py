@@ -31,7 +31,7 @@ class _Kept:
 
     Attributes:
         due: when to renew it.
-        asked: when the event loop was asked whether it responds; None once it has.
+        asked: when the keeper asked the event loop to respond; None once it has responded.
     """
 
     writer: JournalWriter
@@ -87,7 +87,7 @@ class _Keeper:
                 self._postpone(kept.writer.checkpoints.store)
 
     def _postpone(self, store: CheckpointStore) -> None:
-        """Postpone the renewals of a store that has failed, so that other stores need not wait."""
+        """Postpone the renewals of a store that failed, so that other stores need not wait."""
         now = time.monotonic()
         for kept in list(self._kept.values()):
             checkpoints = kept.writer.checkpoints
@@ -105,7 +105,7 @@ class _Keeper:
         try:
             kept.call_soon(kept.respond)
         except Exception:
-            # The event loop was closed, and the run ended with it: other processes may claim it at once.
+            # The event loop was closed, and the run with it. Other processes may claim the run at once.
             self.remove(writer)
             try:
                 writer.checkpoints.store.renew(writer.lease, seconds=0)
@@ -125,12 +125,12 @@ class _Keeper:
         try:
             renewed = writer.checkpoints.store.renew(lease, seconds=seconds)
         except LeaseLost as error:
-            # If this process has claimed the run again meanwhile, the lease has another fence.
+            # If this process claimed the run again in the meantime, the lease has another token.
             if writer.lease is lease and not writer.is_claiming and not writer.is_released:
                 kept.call_soon(writer.lose_lease, error)
         except BaseException as error:
-            # A store may raise anything here; one that simulates the death of its process raises no
-            # `Exception`. The other leases must be kept anyway. If this one is lost, a save will fail.
+            # A store may raise anything here. One that simulates the death of its process raises a
+            # `BaseException`. The other leases must be kept anyway. If this one is lost, a save fails.
             logger.warning("the lease of run %r was not renewed: %r", writer.run_id, error)
             return False
         else:

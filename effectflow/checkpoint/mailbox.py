@@ -1,4 +1,4 @@
-"""The messages that a run has received, as the process that drives it sees them."""
+"""The messages of a run, as the process that drives it sees them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def open_message(checkpoints: Checkpoints, run_id: str, message: Message) -> Tre
 
 
 def _digest_of_place(run_id: str, topic: str, key: str) -> bytes:
-    """Return the beginning of the digest of a message, so that it fits no other run or key."""
+    """Return the digest that a message follows. It makes the message fit only this run and key."""
     parts = (
         sha256(part.encode("utf-8", "surrogatepass")).digest() for part in (run_id, topic, key)
     )
@@ -63,7 +63,7 @@ class Mailbox:
 
     @cached_property
     def _reading(self) -> anyio.Lock:
-        # Created by the first look: most runs neither wait nor are resumed.
+        # Created on first use, because most runs neither wait nor are resumed.
         return anyio.Lock(fast_acquire=True)
 
     async def refresh(self) -> None:
@@ -76,7 +76,7 @@ class Mailbox:
             raise self._writer.halt(error) from error
 
     async def _refresh(self, store: CheckpointStore) -> None:
-        # All flows that ask before a read begins share that read.
+        # All flows that ask before a read begins share the read.
         self._asked += 1
         number = self._asked
         async with self._reading:
@@ -88,7 +88,7 @@ class Mailbox:
             if new:
                 self.seen = new[-1].number
                 self._messages += [message for message in new if message.topic != NOTICE]
-                # They ask the flows to look, which follows.
+                # Notices only ask the flows to look, which follows.
                 self._writer.take(*(message.number for message in new if message.topic == NOTICE))
 
     def first(self, topic: str) -> Message | None:

@@ -33,11 +33,11 @@ class StepSkipped:
 
 @dataclass(frozen=True, slots=True)
 class _AtEntry:
-    """A run at one of its entries.
+    """A run after one of its entries.
 
     Attributes:
-        entries: the number of entries up to there.
-        step: the path of the newest step in them; None before the first one.
+        entries: the number of entries up to that one.
+        step: the path of the newest step in these entries; None before the first one.
     """
 
     run_id: str
@@ -46,7 +46,7 @@ class _AtEntry:
 
     @property
     def node(self) -> str | None:
-        """The name of that step, or of the outermost one around it: in a graph, the node."""
+        """The name of the step, or of the outermost step around it. In a graph, this is the node."""
         if self.step is None:
             return None
         return StepPath(StepPath(self.step).segments[0]).name
@@ -57,7 +57,7 @@ class CheckpointSaved(_AtEntry):
     """The journal of a run is durable up to its entry number `entries`.
 
     Attributes:
-        reason: why, if it was asked for: by `save_now`, or at the end of a phase of a map-reduce job.
+        reason: why, if `save_now` or the end of a phase of a map-reduce job requested the save.
     """
 
     reason: str | None = None

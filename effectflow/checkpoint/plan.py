@@ -24,12 +24,12 @@ class ResumePlan:
     """What a resume does, in the order of its flows.
 
     Attributes:
-        start: the steps and nested runs that it begins with, one for each flow that can continue. Where
-            a branch ends a race or a parallel operator without a new step, the scheduling decides
-            which of the other branches begin a step before they are cancelled.
+        start: the steps and nested runs that it begins with, one for each flow that can continue. If a
+            branch ends a race or a parallel operator without a new step, scheduling determines which of
+            the other branches begin a step before they are cancelled.
         retry: the members of `start` that have begun before.
         skip: the steps whose recorded output is used instead of running them.
-        recurs: the steps whose recorded failures end the run again. To try again, start the work under
+        recurs: the steps whose recorded failures end the run again. To try again, start the work with
             another run id.
         waiting: the waits that have not ended.
         unverified: recorded steps that the plan could not reach without running effects.

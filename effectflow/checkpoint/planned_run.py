@@ -73,7 +73,7 @@ class _NeverStopping(Stopping):
             if parked.reason is None:
                 parked.is_shielded = True
                 raise
-            # Like a resume, this does not check what a finalizer does outside steps.
+            # Like a resume, a plan does not check what a finalizer does outside steps.
             return None, None
 
     @contextmanager
@@ -190,13 +190,13 @@ class PlannedRun(Run):
         return await self.wait(path) if message is None else message
 
     def take_message(self, path: str, message: Message, value: Tree) -> int:
-        # The next wait for this topic receives the next one.
+        # The next wait for this topic receives the next message.
         self.mailbox.take(message)
         return 0
 
     async def wait(self, path: str) -> Never:
         """Note that a resume waits here."""
-        # A flow that an earlier life has cancelled does not wait.
+        # A flow that an earlier life cancelled does not wait.
         await anyio.lowlevel.checkpoint_if_cancelled()
         self._waiting.append(path)
         raise Parked

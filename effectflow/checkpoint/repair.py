@@ -1,4 +1,4 @@
-"""Repair a damaged run: cut it to its last intact entry, and say what runs again."""
+"""Repair a damaged run: truncate it after its last intact entry, and list what runs again."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Repair:
         removed: the later entries as they were in the store, if they can be told apart there.
         unreadable: the bytes that cannot be read as entries, by the name of their place.
         runs_again: the steps that a resume executes: those that are no longer known to be complete, and
-            those that were interrupted or have failed anyway.
+            those that were interrupted or failed anyway.
         outcome_unknown: those of them that are `at_most_once` and began in an entry that is kept. A
             resume fails with OutcomeUnknown, until it is forced to execute them again.
         executed_twice: those of them that are `at_most_once` and began in an entry that is lost. The run
@@ -55,9 +55,10 @@ class Repair:
         waits_again: the waits whose messages are lost with their entries, such as "signal:approval". A
             resume waits for them again: send each again, with a new idempotency key, because the store
             remembers the old one.
-        cancels_again: whether a lost entry asked to cancel the run. The repair asks for that again.
-        has_unknown_steps: whether a lost entry is missing or damaged itself. Then steps that only such
-            entries record run again, too.
+        cancels_again: whether a lost entry requested the cancellation of the run. The repair requests it
+            again.
+        has_unknown_steps: whether lost entries are missing or damaged. Then the steps that only they
+            record run again, too.
         is_due: whether a worker continues the run after the repair: it has not failed or ended, and no
             other run drives it.
     """
@@ -85,12 +86,12 @@ async def repair_run(
     aside: Callable[[Repair], object] | None = None,
     dry_run: bool = False,
 ) -> Repair:
-    """Cut a damaged run to its last intact entry, so that it can be resumed. Return what was done.
+    """Truncate a damaged run after its last intact entry, so that it can be resumed.
 
-    Afterwards `verify_run` finds no problem. Unless the run has failed or ended, a worker continues it
-    at once: look at a `dry_run` first to see what runs again.
+    Return what was done. Afterwards, `verify_run` finds no problem. Unless the run has failed or ended, a
+    worker continues it at once, so use `dry_run` first to see what runs again.
 
-    If this process dies meanwhile, or the call is cancelled, the run is damaged as before or repaired.
+    If this process dies or the call is cancelled, the run is either damaged as before or repaired.
 
     Parameters:
         store: the store of the run, open.
@@ -100,8 +101,8 @@ async def repair_run(
         dry_run: whether to change nothing, and only return what a repair would do.
 
     Raise RunNotFound, or RunBusy if a process drives the run. Raise CorruptCheckpoint if no entry is
-    intact. Raise CorruptCheckpoint or UnsupportedVersion if the run is whole, and other keys or a newer
-    effectflow can read it.
+    intact. Raise CorruptCheckpoint or UnsupportedVersion if the run is not damaged, but needs other keys
+    or a newer effectflow.
 
     Example:
         >>> import anyio
@@ -245,7 +246,7 @@ def _read_lost(records: Sequence[Record], kept: int, run_id: str, seal: Seal) ->
 
 
 def _run_again(recording: Recording, lost: Sequence[Entry]) -> tuple[str, ...]:
-    """Return the steps that a resume executes, as far as the kept and the lost entries tell."""
+    """Return the steps that a resume executes, as far as the kept and the lost entries show."""
     steps = recording.steps
     open_steps = [
         path
@@ -259,7 +260,7 @@ def _run_again(recording: Recording, lost: Sequence[Entry]) -> tuple[str, ...]:
 
 
 def _is_cancelled(path: str, recording: Recording) -> bool:
-    """Return whether a decision that stands has cancelled a step that is not a finalizer's."""
+    """Return whether a decision that stands cancelled a step, other than that of a finalizer."""
     return any(
         path.startswith((f"{operator}[", f"{operator}/")) for operator in recording.decisions
     ) and not any(path.startswith(f"{finalizer}/") for finalizer in recording.source_ends)

@@ -1,4 +1,4 @@
-"""What a journal records, by path, for a run that replays it.
+"""Read what a journal recorded, by path, for a run that replays it.
 
 `read_recording` is a pure pass over the entries. It applies the rules of settling: a failure stands
 once an entry settles it, and any other failure is retried.
@@ -44,7 +44,7 @@ from effectflow.effects.paths import StepPath, flow_of, step_path
 _TIMED_OUT = name_of_error(TimedOut)
 _COMPENSATION_FAILED = name_of_error(CompensationFailed)
 _UNDOING = re.compile(r"(^|/)saga(#\d+)?\[undo\]/")
-"""Finds the paths of the flows that undo the body of a saga."""
+"""Matches the paths of the flows that undo the body of a saga."""
 
 _Kind: TypeAlias = Literal["step", "child", "wait", "published", "operator", "finalizer"]
 
@@ -71,9 +71,9 @@ class RecordedStep:
         retryable: whether a resume retries that failure.
         retry_at: when the step's own policy retries it.
         is_settled: whether the failure stands.
-        spent: the attempts that do not count against the step's own retry policy, because the run ended
-            and was resumed after them.
-        since: when the first attempt began that counts, in seconds since the epoch; None if none does.
+        spent: the number of attempts that do not count for the retry policy of the step, because the run
+            ended and was resumed after them.
+        since: when the first attempt that counts began, in seconds since the epoch; None if none counts.
         began: when the last attempt began, in seconds since the epoch.
         failures: all failed attempts, oldest first. Defects are not among them.
         at_most_once: whether it is not executed again silently.
@@ -180,7 +180,7 @@ class RecordedDeadLetter:
         sequence: the entry that records it.
         path: the path of that entry.
         content: the item, and how many items had failed by then.
-        retry: the number of the reopening that retried it; None if none did.
+        retry: the number of the reopening that retried it, or None.
         is_dropped: whether it no longer counts.
     """
 
@@ -244,14 +244,14 @@ class Recording:
         branches: the flows of each operator, by its path.
         places: the paths of everything that a flow reached.
         left_behind: the paths that a changed workflow need not reach.
-        dead_letters: the items that were set aside, by the path of the entry that says so.
+        dead_letters: the items that were set aside, by the path of the entry that records it.
         reopenings: how often dead letters were retried or dropped.
         reopened_at: the entry of the last reopening, if the run has not ended since; otherwise None.
         repeated: the at-most-once steps that may have happened, and that the last reopening repeats.
         former_children: the nested runs that reopenings repeat, oldest first, by path.
         spawned: the ids of the spawned runs that are cancelled with this one, by the entries that began
             them.
-        cancelled_at: the entry that asked to cancel the run; None if none did.
+        cancelled_at: the entry that requested the cancellation of the run, or None.
         waiting: the flows within which something waited.
     """
 
@@ -463,7 +463,7 @@ class _Reader:
         if waited is not None and child.ended in self.unsettled:
             self._forget(child.ended)
         if waited is None and child.is_spawned:
-            # The spawn was refused: the run with this id belongs to somebody else.
+            # The spawn was rejected: the run with this id belongs to another run.
             recording.spawned.pop(child.begun, None)
         child.ended, child.status = sequence, entry.status
         child.output, child.error = entry.output, entry.error
@@ -510,7 +510,7 @@ class _Reader:
                     recording.left_behind.add(item.path)
 
     def _reopen(self, entry: Resumed) -> None:
-        """Retry or drop dead letters. What came after their jobs, and built on the result, runs again."""
+        """Retry or drop dead letters. What followed their jobs, and used the results, runs again."""
         recording = self.recording
         recording.reopenings += 1
         recording.repeated = []
@@ -539,7 +539,7 @@ class _Reader:
         groups = step_path(flow, "reduce", occurrence)
         for name, reached in recording.flows.items():
             if name.startswith(f"{groups}["):
-                # With the value of a retried item, a group becomes another step.
+                # With the value of a retried item, the group is a different step.
                 recording.left_behind.update(item.path for item in reached.items)
                 reached.items = []
         own = {groups, step_path(flow, "mapped", occurrence)}

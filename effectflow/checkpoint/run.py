@@ -110,17 +110,17 @@ class Run:
         writer: adds entries to the journal.
         types: the classes that may occur in outputs and errors of the workflow.
         records: whether anything is recorded; False in a plan.
-        force: whether the run continues although the workflow changed or an outcome is unknown.
+        force: whether the run continues even if the workflow changed or an outcome is unknown.
         around: the outer run of a nested run, or None.
         outer_operators: the operators of the outer run that may cancel this one.
-        cancelled_at: the entry by which an operator of the outer run has cancelled this one, or None.
+        cancelled_at: the entry with which an operator of the outer run cancelled this one, or None.
         last_completed: the path of the step that completed last.
         failures: the failures that nothing has settled.
-        tasks: what happens in the run.
+        tasks: the tasks of the run.
         stopping: whether it is being stopped from outside.
-        activity: which flows are busy, and what the others wait for; shared with the outer run.
+        activity: the flows that are busy, and what the others wait for; shared with the outer run.
         mailbox: the messages that were sent to the run.
-        cancellation: the operator around the body that decides when a message asks to cancel the run;
+        cancellation: the operator around the body that decides when a message requests a cancellation;
             None if the run does not look for such messages.
         drain: asks the runs of a worker to begin nothing more; None outside of workers.
         spawned: the ids of the spawned runs that are cancelled with this one, by the entries that began
@@ -287,7 +287,7 @@ class Run:
         env: Any,
         scope: Scope,
     ) -> Coroutine[Any, Any, Any]:
-        """Attempt a step, as often as its own retry policy allows."""
+        """Attempt a step as often as its retry policy allows."""
         if step.definition.retry is not None:
             return self._attempt_until_settled(flow, step, path, arguments, recorded, env, scope)
         number = recorded.attempts + 1 if recorded else 1
@@ -312,7 +312,7 @@ class Run:
             await self._wait_for_retry(flow, path, recorded.retry_at, failed_at, scope)
         began = self.clock.monotonic()
         if recorded is not None and recorded.since is not None:
-            # Earlier lives, and the time between them, count too.
+            # Earlier lives, and the time between them, count, too.
             began -= max(0.0, self.now() - recorded.since)
         while True:
             number += 1
@@ -331,14 +331,14 @@ class Run:
     ) -> None:
         # The next attempt waits again.
         self.recording.forget_times(path)
-        # The clock may have been set since. Never wait longer because of that.
+        # The clock may have been changed. Never wait longer because of that.
         left = min(retry_at - self.now(), max(0.0, retry_at - failed_at))
         if left > 0 and flow.is_recording:
-            # A finalizer is shielded. It ends before its next attempt if the run is stopped meanwhile.
+            # A finalizer is shielded. If the run is being stopped, it ends before its next attempt.
             with self.activity.rest("a retry", self.now() + left), self.stopping.ends_wait():
                 await self.sleep(path, left, scope)
         elif left > 0:
-            # The step around it is in progress, so the run cannot be suspended.
+            # The outer step is in progress, so the run cannot be suspended.
             await self.sleep(path, left, scope)
         await flow.check(scope, path)
 
@@ -355,7 +355,7 @@ class Run:
         """Attempt a step once. Record when it begins and ends, but leave failures to its retry policy."""
         definition, writer = step.definition, self.writer
         if definition.at_most_once:
-            # An interrupted save would leave a beginning whose outcome is unknown.
+            # An interrupted save would leave a step that has begun and whose outcome is unknown.
             await anyio.lowlevel.checkpoint_if_cancelled()
         if self.outer_operators:
             await self.cancel_if_decided()
@@ -414,7 +414,7 @@ class Run:
             self._check_outcome(path, outcome.error)
         if definition.retry is None:
             await self._record_failure(flow, definition, path, outcome)
-        # Without its parts, which are not recorded: every life continues with the same failure.
+        # Without its parts, which are not recorded, so that every life continues with the same failure.
         return Failure(outcome.error, outcome.trail)
 
     def _check_outcome(self, path: str, error: object) -> None:
@@ -451,7 +451,7 @@ class Run:
             retryable = retryable and definition.is_retryable(error)
             may_retry = retryable and definition.policy_applies(error)
         except Exception:
-            # A broken predicate must not hide the failure or keep it out of the journal.
+            # A broken predicate must not hide the failure, or prevent its recording.
             logger.exception("the retryable predicate of step %r raised", path)
         delay = next_delay() if next_delay and may_retry else None
         retry_at = None if delay is None else self.time_after(delay)
@@ -518,9 +518,9 @@ class Run:
         return branches.sequence if branches.outer.run is self else self.cancelled_at
 
     async def cancel_if_decided(self) -> None:
-        """Record that a decision of an outer run has cancelled this run, if one has.
+        """Record that a decision of an outer run cancelled this run, if one did.
 
-        The outer run settles the decision durably before: a resume of it cannot use a cancelled run.
+        First, the outer run settles the decision durably, because its resume cannot use a cancelled run.
         """
         if self.stopping.has_begun or self.cancelled_at is not None:
             return
@@ -534,7 +534,7 @@ class Run:
     async def _cancel(self, branches: DurableBranches) -> None:
         assert self.around is not None
         await self.around.begin()
-        # Another finalizer may have recorded it meanwhile.
+        # Another finalizer may have recorded it in the meantime.
         if self.cancelled_at is None:
             reason = f"{branches.path!r} of {branches.outer.run.run_id!r}"
             self.cancelled_at = self.writer.add(CancelRequested(self.now(), reason))
@@ -565,14 +565,14 @@ class Run:
         return self.writer.add(Signalled(path, message.topic, message.key, value, self.now()))
 
     async def look_for_messages(self) -> None:
-        """Read the new messages. One may cancel the run."""
+        """Read the new messages. One of them may cancel the run."""
         await self.mailbox.refresh()
         request = self.mailbox.first(CANCEL)
         if request is not None and self.cancellation is not None:
             self._cancel_by(request, self.cancellation)
 
     def _cancel_by(self, request: Message, cancellation: Operator) -> None:
-        """Cancel the body because a message asks for that. A run that is being stopped leaves it."""
+        """Cancel the body because a message requests it, unless the run is being stopped."""
         if self.stopping.has_begun or self.writer.halted is not None:
             return
         self.mailbox.take(request)
@@ -582,7 +582,7 @@ class Run:
             cancellation.limit.cancel()
 
     def decode_message(self, tree: Tree, path: str, decode: Callable[[Tree], A]) -> A:
-        """Return the value that a message holds. Halt the run if it is not what the wait declares."""
+        """Return the value of a message. Halt the run if it is not what the wait declares."""
         try:
             return decode(tree)
         except MalformedValue as error:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 LATEST = 253_402_300_799
-"""The last second of the year 9999, where calendars end, since the epoch."""
+"""The last second of the year 9999, the last one of `datetime`, in seconds since the epoch."""
 
 T = TypeVar("T", bound="DataclassInstance")
 
@@ -33,7 +33,7 @@ class Schema(Generic[T]):
     def __init__(self, kind: type[T], tag: str | None) -> None:
         self.tag = tag
         self._kind = kind
-        # Known before it is complete, because a class may contain itself.
+        # Registered before it is complete, because a class may contain itself.
         _schemas[kind] = self
         hints = typing.get_type_hints(kind)
         self.write: Callable[[T], dict[str, Tree]] = _write_function(kind, hints, tag)
@@ -61,7 +61,7 @@ _making = RLock()
 
 def schema_of(kind: type[T], tag: str | None = None) -> Schema[T]:
     """Return the schema of a dataclass. The first call decides on its tag."""
-    # No other thread may see one that is not complete.
+    # Under a lock, because no other thread may see an incomplete schema.
     with _making:
         return _schemas.get(kind) or Schema(kind, tag)
 

@@ -1,4 +1,4 @@
-"""Save large parts of outputs once: later outputs with the same part refer to the entry that holds it.
+"""Save large parts of outputs once. Later outputs with the same part refer to the entry that has it.
 
 States of graphs, machines and loops are long and change little from step to step. The idea comes from
 content-addressed storage, as in git: equal parts have equal digests.
@@ -30,7 +30,7 @@ class SharedParts:
         self._places: dict[bytes, tuple[int, _Path]] = {}
 
     def shorten(self, completed: Completed, sequence: int) -> Completed:
-        """Return the entry, to be recorded at `sequence`, without what earlier entries hold."""
+        """Return the entry to record at `sequence`, without the parts that earlier entries have."""
         references: list[Tree] = []
         output = self._shortened(completed.output, (), sequence, references)
         return replace(completed, output=output, shared=references or None)
@@ -70,7 +70,7 @@ def restored(completed: Completed, sequence: int, outputs: Mapping[int, Tree]) -
         part: Any = whole[""] if holder == sequence else outputs[holder]
         for key in source:
             part = part[key]
-        # A copy: what changes one output must not change another.
+        # A copy, because a change of one output must not change another.
         part = part if isinstance(part, str) else orjson.loads(orjson.dumps(part))
         *outer, last = ["", *path]
         place: Any = whole

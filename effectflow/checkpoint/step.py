@@ -1,6 +1,6 @@
-"""Durable steps, and what their code can learn about the step and the run around it.
+"""Durable steps, and what their code can ask about the step and its run.
 
-`@step` makes steps of functions that return an effect, `with_checkpointing` of any effect.
+`@step` makes steps from functions that return an effect, and `with_checkpointing` from any effect.
 """
 
 from __future__ import annotations
@@ -70,9 +70,9 @@ class StepInfo:
 
 @dataclass(slots=True)
 class CurrentStep:
-    """The step that is running. `made` is its info, made when something asks for it, as few steps do.
+    """The step that is running. `made` is its info, made on first use, because few steps need it.
 
-    Pickled, for an executor, it is made: what makes it may hold a whole state machine.
+    Pickling, for an executor, makes it, because what makes it may refer to a whole state machine.
     """
 
     run_id: str | None
@@ -112,10 +112,10 @@ class StepDefinition:
         code: distinguishes its function from others with the same name; None if that is not known.
         function: the qualified name of its function, for messages.
         output: the annotation of what it yields; None if that is not known.
-        retry_when: whether `retry` applies to an error; to all if None. Unlike `retryable`, it does not
-            concern resumes.
+        retry_when: whether `retry` applies to an error; if None, it applies to all. Unlike `retryable`,
+            it does not affect resumes.
         may_wait: whether its effect may wait for messages, times and other runs, as the body of a run
-            may. The run is suspended meanwhile, and the next life runs the effect again, up to there.
+            may. Then the run can be suspended, and the next life runs the effect again up to the wait.
     """
 
     name: str
@@ -155,11 +155,11 @@ class StepDefinition:
         return self.may_wait and not self.at_most_once and self.timeout is None
 
     def may_have_happened(self, error: object) -> bool:
-        """Return whether an at-most-once step may have happened in spite of this error."""
+        """Return whether an at-most-once step may have happened despite this error."""
         return self.at_most_once and isinstance(error, TimedOut | ExecutorError)
 
     def policy_applies(self, error: object) -> bool:
-        """Return whether its own policy retries this error, which is worth another attempt."""
+        """Return whether the retry policy of the step applies to a retryable error."""
         return self.retry_when is None or self.retry_when(error)
 
     def _may_retry(self, error: object) -> bool:
@@ -210,7 +210,7 @@ def with_checkpointing(
             parallel operators around it.
         effect: the effect to run.
         output: the type of its value, needed to rebuild classes; plain data needs none. A value of
-            another type is refused.
+            another type is rejected.
         error: the type of its errors, needed to rebuild one that the workflow handled.
         retryable: whether a resume runs it again after a failure; a predicate receives the error. True
             if None, or if the predicate raises.
@@ -282,7 +282,7 @@ class Step(Generic[P, Env, E, A]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Effect[Env, E, A]:
         if not self._is_settled:
-            # By now, the names that follow in the module exist.
+            # By now, the names that the module defines later exist.
             self._is_settled = True
             self.definition = self._with_types(self.definition)
         call = StepCall(self, args, kwargs)
@@ -293,7 +293,7 @@ class Step(Generic[P, Env, E, A]):
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the arguments of a call by name."""
-        # Binding is slower than zip. It also accepts calls that the function will refuse.
+        # Binding is slower than zip. It also accepts calls that the function will reject.
         if kwargs or self._gathers:
             signature = inspect.signature(self.function)
             return signature.bind_partial(*args, **kwargs).arguments
@@ -361,9 +361,8 @@ def step(
 
     The step has the name of the function. The classes of its output and errors are read from the return
     annotation, `Effect[Env, Error, Output]`, or `Do[...]` on a generator function. An output of another
-    type than `Output` is refused, with `NotSerializable`. The function is
-    called when the step runs, so an exception that it raises is a defect of the step. A resume does not
-    call it for a completed step.
+    type than `Output` is rejected, with `NotSerializable`. The function is called when the step runs, so
+    an exception that it raises is a defect of the step. A resume does not call it for a completed step.
 
     The step also records a digest of its arguments. If a resume reaches it with other arguments, the run
     fails with `StepInputChanged`. Arguments must be plain data or dataclasses. Other objects, such as a
@@ -372,8 +371,8 @@ def step(
     Parameters:
         name: the step's name; the function's name by default.
         retry: the policy with which the step retries its failures. All attempts have one path and one
-            idempotency key. Each is recorded, so a resume continues the count; after a run that ended by
-            this step, a resume grants a new budget. The step fails with the error of its last attempt.
+            idempotency key. Each is recorded, so a resume continues the count. If the run ended by this
+            step, a resume grants a new budget. The step fails with the error of its last attempt.
         timeout: the seconds, or a timedelta, that each attempt may take before it fails with `TimedOut`.
         retryable: whether a failure is worth another attempt, by `retry` or by a resume; a predicate
             receives the error. True if None.
@@ -429,7 +428,7 @@ class TimedStepDecorator(Protocol):
 
 
 def current_step() -> StepInfo:
-    """Return the `StepInfo` of the step whose code is running. A plain function, for any code in a step.
+    """Return the `StepInfo` of the step whose code is running. A plain function for any code in a step.
 
     It works in `@step @effect` functions, in the functions that they call, and in worker threads that
     `from_blocking` and anyio start. Raises LookupError outside steps.
@@ -450,7 +449,7 @@ def current_step() -> StepInfo:
 
 
 def step_info() -> Effect[object, Never, StepInfo]:
-    """Yield the `StepInfo` of the current step. Outside steps it ends in a LookupError.
+    """Yield the `StepInfo` of the current step. Outside steps, it raises LookupError.
 
     A step outside a durable run also has one, with a random run id.
     """

@@ -1,8 +1,8 @@
 """How a run is stopped from outside: by its caller, a signal, its worker, or its outer run.
 
-A cancellation reaches the flows of a run at their next wait. Two things delay it: a replay, so that
-everything that was acquired exists before anything releases it, and a finalizer. Meanwhile, a task of the
-run watches for the cancellation, so that neither of them begins another step.
+A cancellation reaches the flows of a run at their next wait. Two things delay it: a finalizer, and a
+replay, because everything that was acquired must exist before anything releases it. Meanwhile, a task of
+the run watches for the cancellation, so that neither of them begins another step.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Stopping:
 
         Parameters:
             tasks: the tasks of the run.
-            outer: that of the outer run of a nested run, or None.
+            outer: the same of the outer run of a nested run, or None.
             operators: the operators of the outer run. A cancellation by one of them is not a stop.
         """
         self.suspension: Suspension | None = None

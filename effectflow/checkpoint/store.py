@@ -1,7 +1,7 @@
-"""The contract of a store: keep journals of bytes, find runs, and guard each run by a lease.
+"""The contract of a store: keep journals of bytes, find runs, and guard each run with a lease.
 
-A store knows nothing of steps or values. For every run it keeps an append-only list of records
-numbered from 1, a summary to find the run by, and a lease. `effectflow.testing.store_conformance` has
+A store knows nothing about steps or values. For each run, it keeps an append-only list of records
+numbered from 1, a summary for finding the run, and a lease. `effectflow.testing.store_conformance` has
 the tests that every store must pass.
 """
 
@@ -21,7 +21,7 @@ from effectflow.effects.arguments import check_count
 
 
 class RunStatus(StrEnum):
-    """The status of a run, as its newest entry says."""
+    """The status of a run, according to its newest entry."""
 
     PENDING = "pending"
     RUNNING = "running"
@@ -63,7 +63,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """What a run is found by. An append may replace it.
+    """The properties by which queries find a run. An append may replace it.
 
     Attributes:
         workflow, kind, version: the workflow of the run.
@@ -73,7 +73,7 @@ class RunSummary:
         due_at: the time from which a worker may take the run, in seconds since the epoch; None if none
             may. While a run is being driven, this is in the past: it is due as soon as nothing
             holds it. See `at_once`.
-        priority: workers take runs with a higher one first.
+        priority: workers take runs with a higher priority first.
         waits_for: what a suspended run waits for, in words.
         blocked: why the last worker could not continue the run, in words; empty if it could.
         parent: the run that spawned it or within which it is nested; empty without one.
@@ -155,11 +155,11 @@ class RunQuery:
 
 
 CANCEL = "cancel"
-"""The topic of a message that asks to cancel a run. Signals have topics that begin with `signal:`."""
+"""The topic of a request to cancel a run. The topics of signals begin with `signal:`."""
 
 NOTICE = "notice"
-"""The topic of a message that only gives the driver of a run a reason to look at another run, which is
-its key. A run may receive the same notice again and again."""
+"""The topic of a notice, which only asks a run to look at another run. Its key is the id of that run. A
+run may receive the same notice again and again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,18 +190,18 @@ def wakes(topic: str, status: RunStatus) -> bool:
 
 
 AT_ONCE_SINCE = 7200.0
-"""A run that is due at once gets a due time this many seconds ago. So it is due by any clock that is
-behind by less: on another host, or set back."""
+"""A run that is due at once gets a due time this many seconds ago. So it is also due by a clock that is
+behind by less than that, on another host or set back."""
 
 
 def at_once(now: float) -> float:
-    """Return from when on a run is due that is due at once, at `now` in seconds since the epoch."""
-    # No time is before the epoch, at which the clock of a small computer may start.
+    """Return the due time of a run that is due at once, at `now` in seconds since the epoch."""
+    # Never before the epoch, at which the clock of a small computer may start.
     return max(now - AT_ONCE_SINCE, 0.0)
 
 
 def has_result(status: RunStatus) -> bool:
-    """Return whether a run of this status has a result. One that has failed may be retried."""
+    """Return whether a run with this status has a result. A failed run may be retried."""
     return status.has_ended or status is RunStatus.FAILED
 
 
@@ -212,7 +212,7 @@ def notifies_parent(summary: RunSummary) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """A bound on the runs of one workflow, across all workers of a store.
+    """A limit on the runs of one workflow, across all workers of a store.
 
     Attributes:
         at_once: at most this many are held at the same time; None for no bound.
@@ -231,7 +231,7 @@ class Limit:
 
     @property
     def window(self) -> tuple[int, float]:
-        """The number of runs that may be started within a number of seconds. (1, 0.0) without a bound."""
+        """The number of runs that may be started within a number of seconds; (1, 0.0) without a bound."""
         if self.per_second is None:
             return 1, 0.0
         if self.per_second >= 1:
@@ -249,7 +249,7 @@ class DueRuns:
         seconds: how long the leases are valid.
         now: the time by the clock of the claimant, in seconds since the epoch. It is compared with
             `due_at`; leases expire by the clock of the store.
-        limits: bounds by workflow.
+        limits: limits by workflow.
     """
 
     workflows: frozenset[str]
@@ -265,8 +265,8 @@ class Taken:
 
     Attributes:
         lease: the new lease.
-        info: the run as it was before, with the lease that its last owner has left, if that has died or
-            let it expire.
+        info: the run as it was before the claim. It has a lease if the last owner died or let the lease
+            expire.
     """
 
     lease: Lease
@@ -288,7 +288,7 @@ class Claimed:
 
 
 class Changes(Protocol):
-    """Tells which runs changed. Hints may be lost, so also look from time to time."""
+    """Tells which runs changed. Notifications may be lost, so also look from time to time."""
 
     async def wait(self, seconds: float) -> frozenset[str] | None:
         """Wait for a change, for at most this many seconds.
@@ -334,7 +334,7 @@ class CheckpointStore(Protocol):
         ...
 
     async def release(self, lease: Lease) -> None:
-        """Release the lease if it is still the run's current one; do nothing otherwise."""
+        """Release the lease if it is the current one of the run. Otherwise, do nothing."""
         ...
 
     async def append(
@@ -355,9 +355,9 @@ class CheckpointStore(Protocol):
         the same transaction.
 
         `takes` are the numbers of messages that are removed from the mailbox. If the mailbox has a
-        message newer than number `seen`, the new summary is due `at_once`: the writer does not know that
-        message. A summary of a run that has ended removes all its messages
-        first. If `notifies_parent`, the mailbox of the parent receives a notice with the run's id as its
+        message newer than number `seen`, the new summary is due `at_once`, because the writer does not
+        know that message. A summary of a run that has ended removes all its messages first. If
+        `notifies_parent`, the mailbox of the parent receives a notice with the run's id as its
         key, as by `send`; nothing happens if the parent is unknown or has ended.
 
         Raise LeaseLost, and write nothing, if the lease is not the run's current one, the journal
@@ -398,11 +398,12 @@ class CheckpointStore(Protocol):
     async def send(self, run_id: str, topic: str, *, key: str, body: bytes = b"") -> bool:
         """Put a message into the mailbox of a run, in one transaction.
 
-        Return False, and change nothing, if the run has received a message with this topic and key, also
-        if it was taken since. That does not hold for notices.
+        Return False, and change nothing, if the run has already received a message with this topic and
+        key, even if it has taken the message. Notices are always received.
 
-        If the message `wakes` the run, it is due `at_once`, unless it is due since earlier. A nested run
-        is never due: its parent receives a notice with the run's id as its key, and so on outwards.
+        If the message `wakes` the run, the run is due `at_once`, unless it was due before. A nested run
+        is never due. Instead, its parent receives a notice with the run's id as its key, and so on
+        outwards.
 
         Raise RunNotFound, RunEnded if the run is completed or cancelled, and SaveFailed as `append`
         does.
@@ -417,7 +418,7 @@ class CheckpointStore(Protocol):
         """Claim runs that are due: `due_at` is not after `due.now`, and no live owner holds them.
 
         Runs with a higher priority come first, then those that have been due for longer. Two callers
-        never claim the same run. The limits hold across all callers that give the same ones.
+        never claim the same run. The limits hold across all callers that pass the same ones.
         """
         ...
 
@@ -431,10 +432,10 @@ class CheckpointStore(Protocol):
     async def delete(self, run_id: str, *, lease: Lease | None = None) -> None:
         """Delete a run, all its records and messages.
 
-        The holder of its lease passes that, which is then gone.
+        The holder of the lease passes it, and it is gone afterwards.
 
-        Raise RunNotFound if it is unknown, and LeaseLost if the lease is not the run's current one, or
-        without a lease RunBusy if a live owner holds it.
+        Raise RunNotFound if the run is unknown. With a lease, raise LeaseLost if it is not the current
+        one of the run. Without one, raise RunBusy if a live owner holds the run.
         """
         ...
 
@@ -442,8 +443,8 @@ class CheckpointStore(Protocol):
         """Remove the records after record number `after`, and replace the summary, in one transaction.
 
         The run keeps at least one record, and the lease. If damage makes `read` raise, the records that
-        are kept are those that `salvage` returns. If this fails or is cut off, the run is as before or
-        truncated, and it can be called again.
+        are kept are those that `salvage` returns. If this fails or is interrupted, the run is as before
+        or truncated, and the caller can try again.
 
         Raise LeaseLost, and change nothing, if the lease is not the run's current one or the journal has
         fewer than `after` records. Raise ValueError if `after` is less than 1.
@@ -471,7 +472,7 @@ class KeepsHistory(Protocol):
 
 @runtime_checkable
 class ListsDamagedRuns(Protocol):
-    """A store in which one run can be damaged while the others are not.
+    """A store in which one run can be damaged while others are intact.
 
     Its `find` skips such a run and logs a warning that names it; `info` and `read` raise for it.
     """
@@ -492,7 +493,7 @@ class FallsBack(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Remains:
-    """All that a store has of a run, damaged or not.
+    """Everything that a store has of a run, damaged or not.
 
     Attributes:
         records: those that can be read, in order. Some may be missing.
@@ -505,10 +506,10 @@ class Remains:
 
 @runtime_checkable
 class Salvages(Protocol):
-    """A store in which damage can make `read` raise, although other records of the run are whole."""
+    """A store in which damage can make `read` raise, although other records of the run are intact."""
 
     async def salvage(self, run_id: str) -> Remains:
-        """Return all that is left of a run."""
+        """Return everything that is left of a run."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""Find the runs of a command: in the store that its options name, or in the store of an App."""
+"""Find the store of a command: the one that its options name, or the one of an App."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Access:
         return self.checkpoints.seal
 
     def command(self, *words: str, app: str | None = None) -> str:
-        """Return a command of effectflow for these runs, as it is typed.
+        """Return a command for these runs, as a user types it.
 
         `app` names the module of the workflow, for a command that drives a run.
         """
@@ -79,7 +79,7 @@ def access_to(
     app: str | None = None,
     service: str | None = None,
 ) -> Access:
-    """Return the access to the runs of an App, if one is named, or to those that the options name.
+    """Return the access to the runs of the App, if one is named, or else of the store of the options.
 
     Raise BadUse for an invalid store or key, and for options of the command line beside an App.
 
@@ -98,7 +98,7 @@ def access_to(
             ("--key-file", key_file, (None, _path_in("EFFECTFLOW_KEY_FILE"))),
             ("--encryption-keys", encryption_keys, (None, _path_in("EFFECTFLOW_ENCRYPTION_KEYS"))),
         ):
-            # Environment variables are meant for commands without an App.
+            # Environment variables do not conflict: they are for commands without an App.
             if value not in usual:
                 raise BadUse(
                     f"the App {service or app!r} says where its runs are kept: leave out {option}"
@@ -150,7 +150,7 @@ def _read_encryption(path: Path) -> Encryption:
                 keys[name] = bytes.fromhex(digits)
         return Encryption(next(reversed(keys)), keys)
     except (ValueError, StopIteration):
-        # The message must not quote the file, which may hold part of a key.
+        # The message must not quote the file, which may have part of a key.
         raise BadUse(
             f"{path} should have one line `ID HEX` for each key of 16, 24 or 32 bytes"
         ) from None

@@ -1,4 +1,4 @@
-"""Load the App or workflow that a command names, and the environment that goes with it."""
+"""Load the App or workflow that a command names, and its environment."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class LoadedWorkflow:
 
     @property
     def to_start(self) -> AnyWorkflow:
-        """The workflow. Its new runs remember the App as a hint for people."""
+        """The workflow. Its new runs record the App, which the commands suggest to users."""
         if self.app is None:
             return self.workflow
         return Workflow(replace(self.workflow.blueprint, module=self.found_at))
@@ -165,7 +165,7 @@ def workflow_of_run(
 ) -> LoadedWorkflow:
     """Return the workflow of a run, given its recorded name and the option `--app`.
 
-    Without `--app` only the demo is found: a `module` that a store holds is shown, and never imported.
+    Without `--app`, find only the demo: a module name from a store is shown, but never imported.
     """
     if app is None:
         if is_demo(workflow_name, module):
@@ -175,7 +175,7 @@ def workflow_of_run(
 
 
 def workflow_names(app: str) -> frozenset[str] | None:
-    """Return the names of the workflows that the option `--app` brings; None for those of a module."""
+    """Return the names of the workflows that the option `--app` brings. Return None for a module."""
     service = find_app(app)
     if service is not None:
         return frozenset(service.workflows)
@@ -183,12 +183,12 @@ def workflow_names(app: str) -> frozenset[str] | None:
 
 
 def is_demo(workflow_name: str, module: str) -> bool:
-    """Return whether `effectflow demo` made a run."""
+    """Return whether `effectflow demo` started the run."""
     return (workflow_name, module) == (census.census.name, census.__name__)
 
 
 def app_hint(module: str) -> str:
-    """Return which `--app` to try, given the module that a run has recorded."""
+    """Return which `--app` to try, given the module that the run recorded."""
     return f"try --app {shlex.quote(module)}" if module else "add --app MODULE"
 
 

@@ -1,8 +1,7 @@
 """The demonstration: a census of Python source files as a durable workflow.
 
 This is all the code that durability takes. Each file is one step, so a resumed run measures only the
-files that the killed run had not measured yet. Measuring computes, so a pool of processes does it, on
-every core.
+files that the killed run had not measured yet. A pool of processes measures on every core.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ class CensusEnvironment:
 
 @asynccontextmanager
 async def environment(checkpoints: Checkpoints) -> AsyncGenerator[CensusEnvironment]:
-    """Open the environment of the workflows of this module: the commands look for this name."""
+    """Open the environment of the workflows in this module. The commands look for this name."""
     async with ProcessExecutor() as executor:
         yield CensusEnvironment(checkpoints, executor)
 

@@ -1,6 +1,6 @@
-"""Measure Python source files, add the measures up, and write the report.
+"""Measure Python source files, add up the measures, and write the report.
 
-All of it is pure, except for listing and reading the files. The report depends neither on the order of
+Everything is pure, except for listing and reading the files. The report depends neither on the order of
 the files nor on the machine.
 """
 
@@ -26,7 +26,7 @@ _SKIPPED_FOLDERS = frozenset({"__pycache__", "site-packages", "node_modules"})
 
 
 class NoSourceFiles(ValueError):
-    """A folder holds no Python file."""
+    """A folder has no Python file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class FileMetrics:
         size: in bytes.
         lines: the number of lines; each is code, a comment, or blank.
         code: the number of lines with code. The lines of strings and docstrings are code.
-        comments: the number of lines that hold only a comment.
+        comments: the number of lines with only a comment.
         functions: the number of functions, including methods and nested functions.
         classes: the number of classes.
         complexity: the complexity of all functions and of the code outside them.
@@ -73,7 +73,7 @@ class FileMetrics:
 
     @property
     def blank(self) -> int:
-        """The number of lines that hold nothing."""
+        """The number of blank lines."""
         return self.lines - self.code - self.comments
 
 
@@ -151,7 +151,7 @@ def measure(folder: Path, name: str) -> FileMetrics:
 
 def _parse(text: str) -> ast.Module:
     with warnings.catch_warnings():
-        # The parser warns about odd escapes, which concern only the author of the file.
+        # The parser warns about invalid escapes, which concern only the author of the file.
         warnings.simplefilter("ignore")
         return ast.parse(text)
 
@@ -162,7 +162,7 @@ _LAYOUT = frozenset(
 
 
 def _count_lines(text: str) -> tuple[int, int, int]:
-    """Return the number of all lines, of lines with code, and of lines with only a comment."""
+    """Return three numbers: of all lines, of lines with code, and of lines with only a comment."""
     lines = text.count("\n") + (not text.endswith("\n") and text != "")
     code: set[int] = set()
     comments: set[int] = set()
@@ -201,7 +201,7 @@ _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 def _scopes(tree: ast.Module) -> Iterator[tuple[ast.Module | _Definition, str, list[ast.AST]]]:
     """Yield the module and every definition: the node, its qualified name, and the nodes inside.
 
-    The nodes exclude what is inside other definitions.
+    The nodes do not include those of inner definitions.
     """
     todo: list[tuple[ast.Module | _Definition, str]] = [(tree, "")]
     while todo:
@@ -326,7 +326,7 @@ def _duplicates(files: Sequence[FileMetrics]) -> tuple[Duplicates, ...]:
 
 
 def to_json(census: Census) -> bytes:
-    """Return the census as JSON, with the same bytes for the same census."""
+    """Return the census as JSON. The same census gives the same bytes."""
     return orjson.dumps(census, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
 
 
@@ -368,6 +368,6 @@ def to_text(census: Census, folder_name: str) -> str:
 
 
 def _columns(rows: Sequence[tuple[int, str]]) -> list[str]:
-    """Return a line for each pair of a number and a text, with the numbers aligned at the right."""
+    """Return a line for each pair of a number and a text, with right-aligned numbers."""
     width = max((len(f"{number:,}") for number, _ in rows), default=0)
     return [f"  {number:>{width},}  {what}" for number, what in rows]

@@ -177,7 +177,7 @@ def resume(
         async def module(opened: CheckpointStore) -> str:
             return (await read_checkpoint(opened, info.run_id, access.seal, at=1)).module
 
-        # Given --app, nothing needs to be read.
+        # With --app, the command need not read the run.
         hint = access.use(module) if app is None else ""
         loaded = workflow_of_run(info.run_id, info.summary.workflow, app, hint)
 
@@ -193,7 +193,7 @@ def resume(
 
 
 def _only_waits(info: RunInfo) -> bool:
-    """Return whether a run waits for something, so that a resume would only wait, too."""
+    """Return whether a run only waits for something, as a resume of it would."""
     summary = info.summary
     if summary.status not in (RunStatus.PENDING, RunStatus.SUSPENDED):
         return False
@@ -267,7 +267,7 @@ def _run_id_or_new(run_id: str | None, workflow_name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """A run to drive: its workflow, what makes the effect that drives it, and where it is stored.
+    """A run to drive: its workflow, the function that makes the effect that drives it, and its store.
 
     `effect` is called with the environment. It raises BadUse for an input that does not fit.
     """
@@ -381,7 +381,7 @@ def _driven(job: _Job) -> tuple[RunProgress, _End]:
 
 
 async def _perform(job: _Job, progress: RunProgress, ends: list[_End | BadUse]) -> None:
-    """Drive a run, and append its end before the environment closes, which may fail."""
+    """Drive a run. Append how it ended to `ends` before the environment closes, which may fail."""
     known = job.access.checkpoints
     checkpoints = dataclasses.replace(known, observers=(*known.observers, progress))
     # A signal cancels only the run, so that the environment can close in an orderly way.

@@ -1,4 +1,4 @@
-"""The options that several commands share, and how commands end: exit codes and errors."""
+"""The options that commands share, exit codes, and errors."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ ServiceOption = Annotated[
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-# Keys are never arguments, which other users could see.
+# Keys are never arguments, because other users can see those.
 KeyFileOption = Annotated[
     Path | None,
     typer.Option(
@@ -89,11 +89,11 @@ class ExitCode(IntEnum):
 
 
 class BadUse(Exception):
-    """The user gave a command something that it cannot work with. The message says what to do."""
+    """The user called a command in a wrong way. The message says what to do."""
 
 
 class Commands(TyperGroup):
-    """A group of commands. When one raises, it ends with a message and an exit code."""
+    """A group of commands. It turns what a command raises into a message and an exit code."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -114,7 +114,7 @@ def check_choice(**choices: object) -> None:
 
 
 async def chosen_run(store: CheckpointStore, run_id: str | None, *, resumable: bool = False) -> str:
-    """Return this id, or without one the id of the newest run, or of the newest one to resume.
+    """Return the given id. Without one, return that of the newest run, or of the newest one to resume.
 
     Raise BadUse if there is none.
     """

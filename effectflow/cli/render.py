@@ -61,7 +61,7 @@ def print_json(tree: object, *, on_one_line: bool = False) -> None:
     try:
         data = orjson.dumps(tree, option=0 if on_one_line else orjson.OPT_INDENT_2)
     except TypeError:
-        # A lone surrogate, such as in a message about a file name. This module escapes it.
+        # This module escapes lone surrogates, such as those in messages about file names.
         data = json.dumps(tree, indent=None if on_one_line else 2).encode()
     sys.stdout.buffer.write(data + b"\n")
     sys.stdout.flush()
@@ -71,17 +71,17 @@ _TIMES = ("at", "retry_at", "until")
 """The fields of entries that are times."""
 
 CRASHED = "crashed"
-"""The status to show for a run that is recorded as running, but that no live process holds."""
+"""The status to show for a run that is recorded as running, but is not held by a live process."""
 
 
 def shown_status(run: RunInfo, now: float) -> str:
-    """Return the status of a run as the commands show it: the recorded one, or that it has crashed."""
+    """Return the status of a run as the commands show it: the recorded status, or `crashed`."""
     status = run.summary.status
     return CRASHED if status is RunStatus.RUNNING and not run.is_held(now) else str(status)
 
 
 def show_runs(console: Console, runs: Sequence[RunInfo], now: float) -> None:
-    """Print a table of runs. With names of usual length it fits 80 columns, except for notes."""
+    """Print a table of runs. With names of ordinary length, it fits 80 columns, except for notes."""
     rows = [("RUN", "WORKFLOW", "STATUS", "ENTRIES", "UPDATED", "")]
     for run in runs:
         status = shown_status(run, now)
@@ -93,7 +93,7 @@ def show_runs(console: Console, runs: Sequence[RunInfo], now: float) -> None:
 
 
 def _note(summary: RunSummary, now: float) -> str:
-    """Return why a run does not continue now; or ""."""
+    """Return why a run does not continue now, or ""."""
     left = None if summary.due_at is None else summary.due_at - now
     if summary.blocked:
         again = "now" if left is None or left <= 0 else f"in {duration(left)}"
@@ -278,11 +278,11 @@ def _repair_lines(repair: Repair) -> Iterable[str]:
     for step in repair.runs_again:
         yield f"run again: {step}{_warning_of(step, repair)}"
     if repair.has_unknown_steps:
-        yield "run again: steps that only damaged or missing entries tell of"
+        yield "run again: steps that only damaged or missing entries recorded"
     for path in repair.waits_again:
         yield f"wait again: {path} (send its message again, with a new idempotency key)"
     if repair.cancels_again:
-        yield "cancel again: the run was asked to cancel itself, and the repair asks for that again"
+        yield "cancel again: the cancellation of the run was requested, and the repair requests it again"
     plan = f"`effectflow plan {repair.run_id!r}` shows what a resume does."
     if repair.is_due:
         yield f"After the repair, a worker continues the run at once. Without workers, {plan}"
@@ -348,11 +348,11 @@ def _plan_lines(plan: ResumePlan, workflow_name: str, app_hint: str) -> Iterable
 
 
 _MAX_WIDTH = 32
-"""The cells of a table that the other rows align with; a longer one moves only its own row."""
+"""The longest cell of a table that other rows align with. A longer one moves only its own row."""
 
 
 def say_table(rows: Sequence[Sequence[str]], console: Console) -> None:
-    """Print rows with aligned columns, each on one line, never cut."""
+    """Print each row on one line, in aligned columns. Cut nothing."""
     cells = [[printable(cell) for cell in row] for row in rows]
     widths = [
         max((length for length in map(cell_len, column) if length <= _MAX_WIDTH), default=0)
@@ -379,7 +379,7 @@ def bounded(tree: Tree, limit: int = 120) -> str:
 
 
 def step_text(path: str, kind: str) -> str:
-    """Return where in a workflow of this kind a step is: its phase, round, node or transition."""
+    """Return where a step is in a workflow of this kind: its phase, round, node or transition."""
     first, branch = StepPath(StepPath(path).segments[0]), StepPath(path).flow
     if kind in ("graph", "machine"):
         visit = f", visit {first.occurrence}" if first.occurrence > 1 else ""

@@ -68,7 +68,7 @@ class RunProgress:
     def notify(self, event: CheckpointEvent) -> None:
         match event:
             case RunResumed(run_id):
-                # The first is the run itself; others are nested runs.
+                # The first one is the run itself, later ones are nested runs.
                 self._resumed = self._resumed or run_id
                 return
             case EntryAppended(run_id, BeforeStep(step=path) | ChildStarted(path=path)):

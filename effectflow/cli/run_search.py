@@ -35,9 +35,9 @@ class FoundRuns:
     """The runs that a search found.
 
     Attributes:
-        at: when it looked, in seconds since the epoch.
+        at: the time of the search, in seconds since the epoch.
         runs: newest first.
-        has_more: whether others match, too.
+        has_more: whether more runs match.
         problems: why the context of a run is unknown.
     """
 
@@ -49,11 +49,11 @@ class FoundRuns:
 
 @dataclass(frozen=True, slots=True)
 class RunSearch:
-    """Which runs to find: a query to the store, and more filters, which stores do not support.
+    """The runs to find: a query to the store, and filters that stores do not support.
 
     Attributes:
         query: its limit and its statuses are not used.
-        statuses: only runs that are shown with one of these; empty means any.
+        statuses: only runs that the commands show with one of these; empty means any.
         since: only runs with an entry at or after this time, in seconds since the epoch.
         parent: only runs within this run; None for any.
         context: only runs whose context has these values, as text or JSON, under these keys.
@@ -79,7 +79,7 @@ class RunSearch:
     async def run(self, store: CheckpointStore) -> FoundRuns:
         """Return the runs. Raise BadUse if the store has no run of the workflow at all."""
         stored = {RunStatus.RUNNING if one == CRASHED else RunStatus(one) for one in self.statuses}
-        # The store's limit comes before the filters here, so it must not cut anything.
+        # The store applies its limit before the filters here, so it must have none.
         is_filtered = (
             RunStatus.RUNNING in stored
             or self.since is not None
@@ -124,7 +124,7 @@ class RunSearch:
 
 
 def _texts_of(context: Tree) -> dict[str, tuple[str, ...]]:
-    """Return the texts that stand for the value of each key of a context: a text, or its JSON."""
+    """Return, for each key of a context, the texts that match its value: the value and its JSON."""
     plain = plain_tree(context)
     if not isinstance(plain, dict):
         return {}
@@ -135,7 +135,7 @@ def _texts_of(context: Tree) -> dict[str, tuple[str, ...]]:
 
 
 async def _check_is_known(store: CheckpointStore, workflow: str) -> None:
-    """Raise BadUse, with the workflows that the store knows, if it has no run of this one."""
+    """Raise BadUse, which lists the known workflows, if the store has no run of this one."""
     runs = await store.find(RunQuery(limit=sys.maxsize))
     known = sorted({info.summary.workflow for info in runs})
     if known and workflow not in known:
@@ -146,7 +146,7 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 
 def read_moment(text: str, now: float) -> float:
-    """Return the time, in seconds since the epoch, that a duration before `now` or a date names.
+    """Return the time, in seconds since the epoch, of a date, or of a duration before `now`.
 
     Raise BadUse for other text.
     """

@@ -1,4 +1,4 @@
-"""`effectflow show`: one run, its checkpoint, and its surroundings in the store."""
+"""`effectflow show`: one run, its checkpoint, and what the store has about it."""
 
 from __future__ import annotations
 
@@ -70,9 +70,9 @@ class RunView:
         checkpoint: its state, now or after an earlier entry.
         published: what it had published until then, by key.
         dead_letters: how many items of its jobs were set aside.
-        durability: what its store survives.
-        at: when the store was asked, in seconds since the epoch.
-        info: the run as it is now; None for an earlier state, whose other facts are unknown.
+        durability: the failures that its store survives.
+        at: the time of the view, in seconds since the epoch.
+        info: the run as it is now; None for an earlier state, of which the store knows nothing else.
         children: the runs within it.
         mailbox: the messages that it has not taken.
     """
@@ -135,7 +135,7 @@ def _opened(checkpoints: Checkpoints, run_id: str, message: Message) -> MessageV
 
 
 def show_run(console: Console, view: RunView, access: Access) -> None:
-    """Print the view of one run, and commands that show more."""
+    """Print the view of one run, and the commands that show more."""
     checkpoint = view.checkpoint
     head, metadata = checkpoint.state, checkpoint.metadata
     if head is None:
@@ -224,10 +224,10 @@ def _summary_rows(view: RunView) -> dict[str, str]:
     due = "" if summary.due_at is None else when(summary.due_at)
     suspended_at = view.checkpoint.suspended_at
     if summary.waits_for and suspended_at is not None:
-        # A blocked run is due when it is tried again, which says nothing about its wait.
+        # A blocked run is due when workers try it again, which says nothing about its wait.
         until = f", until {due}" if due and not summary.blocked else ""
         if summary.due_at is not None and summary.due_at <= view.at and not summary.blocked:
-            until = "; it is due, and goes on as soon as a worker takes it"
+            until = "; it is due, and continues as soon as a worker takes it"
         rows["waits for"] = f"{summary.waits_for}, since {when(suspended_at)}{until}"
     if summary.blocked:
         rows["blocked"] = f"{summary.blocked} (tried again at {due})"

@@ -101,7 +101,7 @@ def list_runs(
         list[str] | None,
         typer.Option(
             metavar="KEY=VALUE",
-            help="Show only runs with this in their context (several: repeat). Reads all runs.",
+            help="Show only runs with this in their context. Repeat it for several. Reads all runs.",
         ),
     ] = None,
     parent: Annotated[
@@ -276,9 +276,9 @@ def repair(
     encryption_keys: EncryptionKeysOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Cut a damaged run to its last intact entry, so that it can be resumed.
+    """Truncate a damaged run after its last intact entry, so that it can be resumed.
 
-    First show what is lost and which steps run again, and ask. What is removed is kept in a file.
+    First show what is lost and which steps run again, and ask. A file keeps what is removed.
     """
     check_choice(run_id=run_id, latest=latest)
     access = access_to(store, key_file, encryption_keys)
@@ -319,7 +319,7 @@ def _is_confirmed(question: str, *, err: bool) -> bool:
 
 
 def _keep_removed(repair: Repair, folder: Path) -> list[Path]:
-    """Write what a repair removes to a new file. Return its path; nothing if nothing is removed."""
+    """Write what a repair removes to a new file. Return its path, or nothing if nothing is removed."""
     if not (repair.removed or repair.unreadable):
         return []
     moment = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
@@ -343,7 +343,7 @@ def plan(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show what a resume of a run would do, without doing it. Exit with 4 if it would be refused."""
+    """Show what a resume of a run would do, without doing it. Exit with 4 if it would be rejected."""
     check_choice(run_id=run_id, latest=latest)
     access = access_to(store, key_file, encryption_keys, app=app)
     seal = access.seal

@@ -37,21 +37,21 @@ def worker(
         list[str] | None,
         typer.Option(
             metavar="WORKFLOW=N",
-            help="All workers together drive at most N runs of this workflow (several: repeat).",
+            help="All workers together drive at most N runs of this workflow. Repeat it for several.",
         ),
     ] = None,
     per_second: Annotated[
         list[str] | None,
         typer.Option(
             metavar="WORKFLOW=N",
-            help="All workers together start at most N runs of this workflow in a second.",
+            help="All workers together start at most N runs of this workflow per second.",
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Log lines of JSON.")] = False,
 ) -> None:
     """Drive the runs of an App: those that are submitted, due, or left by a process that died.
 
-    SIGTERM or Ctrl-C ends it in order: it takes nothing more, and interrupts the steps that do not end
+    SIGTERM or Ctrl-C ends it in order: it takes no more runs, and interrupts the steps that do not end
     in time. Other workers continue their runs. A second signal interrupts them at once.
     """
     loaded = load_app(app)
@@ -104,7 +104,7 @@ def _pairs(
 
 
 def _log_lines(*, as_json: bool) -> None:
-    """Log what effectflow does on standard error, one event a line, unless the App logs by itself."""
+    """Log to standard error, one line per event, unless the App has configured logging."""
     if logging.root.handlers:
         return
     handler = logging.StreamHandler(sys.stderr)
@@ -118,7 +118,7 @@ def _time(record: logging.LogRecord) -> datetime:
 
 
 class _Line(logging.Formatter):
-    """A time, a level and a message, escaped so that it stays one line."""
+    """A time, a level and a message, escaped so that they stay on one line."""
 
     def format(self, record: logging.LogRecord) -> str:
         time = _time(record).astimezone().isoformat(" ", "milliseconds")
@@ -127,7 +127,7 @@ class _Line(logging.Formatter):
 
 
 class _JsonLine(logging.Formatter):
-    """The same as an object of JSON."""
+    """The same as a JSON object."""
 
     def format(self, record: logging.LogRecord) -> str:
         line = {

@@ -1,4 +1,4 @@
-"""Refuse wrong arguments when an effect is created, with messages that say what to write instead."""
+"""Reject wrong arguments when an effect is created, with messages that say what to write instead."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def not_an_effect(found: object) -> str:
 
 
 def close_coroutine(found: object) -> None:
-    """Close a coroutine that is refused. Otherwise Python warns that it was never awaited."""
+    """Close a coroutine that is rejected. Otherwise Python warns that it was never awaited."""
     if inspect.iscoroutine(found):
         found.close()
 
@@ -155,6 +155,6 @@ def check_text(what: str, given: object) -> None:
 
 
 def check_count(name: str, given: object, *, least: int) -> None:
-    """Raise ValueError unless `given` is an int >= `least`. Bools are refused."""
+    """Raise ValueError unless `given` is an int >= `least`. Bools are rejected."""
     if not isinstance(given, int) or isinstance(given, bool) or given < least:
         raise ValueError(f"{name} must be an int >= {least}, not {given!r}")

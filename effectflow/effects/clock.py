@@ -67,7 +67,7 @@ class SystemClock:
     monotonic: staticmethod[[], float] = staticmethod(time.monotonic)
 
     async def sleep(self, seconds: float) -> None:
-        # Trio refuses a negative number, and asyncio does not.
+        # Trio rejects a negative number, and asyncio does not.
         await anyio.sleep(max(seconds, 0))
 
     def move_on_after(self, seconds: float) -> AbstractContextManager[anyio.CancelScope]:

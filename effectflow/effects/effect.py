@@ -482,7 +482,7 @@ class Effect(Generic[Env, E, A]):
         Parameters:
             policy: the number of attempts and their delays.
             when: whether an error is worth another attempt. Other errors are failures immediately.
-            on_retry: receives each failed attempt, including the last one and one that `when` refuses,
+            on_retry: receives each failed attempt, including the last one and one that `when` rejects,
                 with `delay=None`. It may return an effect, which is run and must not fail; a failure is
                 a defect, raised as TypeError.
 
@@ -546,7 +546,7 @@ class Effect(Generic[Env, E, A]):
 
         Parallel operators, `zip`, `race` and `bracket` need one environment type for all parts. Parts
         that ask for different protocols combine once each is within the same class. Type checkers
-        refuse a class that lacks something that the effect needs. Nothing changes at run time.
+        reject a class that lacks something that the effect needs. Nothing changes at run time.
 
         Parameters:
             environment: a class or protocol that has everything this effect needs.
@@ -630,7 +630,7 @@ class Effect(Generic[Env, E, A]):
         return (yield self)
 
     if not TYPE_CHECKING:
-        # Hidden from type checkers, which therefore refuse `await effect`.
+        # Hidden from type checkers, which therefore reject `await effect`.
         def __await__(self) -> Never:
             raise TypeError(
                 "an effect cannot be awaited: write `await effect.run(env)`, or `yield from effect` in a "
@@ -645,7 +645,7 @@ class EnvironmentClass(Protocol[MadeB, MadeEnv]):
     """A class whose instances are a `B` and an `Env`, as the parameter of `within`.
 
     Each overload is a condition. Together they infer the class and compare it with what the effect
-    needs, also for protocols, which checkers refuse as a `type[...]`.
+    needs, also for protocols, which checkers reject as a `type[...]`.
     """
 
     @overload

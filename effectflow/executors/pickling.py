@@ -109,5 +109,5 @@ def _bare_exception(kind: type[X], arguments: tuple[Any, ...]) -> X:
 
 def _set_fields(error: BaseException, fields: dict[str, Any]) -> None:
     for name, part in fields.items():
-        # A frozen dataclass refuses `setattr`.
+        # A frozen dataclass rejects `setattr`.
         object.__setattr__(error, name, part)

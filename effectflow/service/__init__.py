@@ -1,4 +1,4 @@
-"""Run workflows in a service: submit them, drive them in workers, send to them, and stop in order."""
+"""Run workflows in a service: submit runs, drive them in workers, and send messages to them."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""`App`: the workflows of a service, their environment, and where their runs are kept."""
+"""`App`: the workflows of a service, their environment, and where it stores their runs."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ Env = TypeVar("Env")
 
 
 class App(Generic[Env]):
-    """The workflows of a service, what makes their environment, and where their runs are kept.
+    """The workflows of a service, what makes their environment, and where it stores their runs.
 
     It starts nothing: pass it to a `Worker`, or to the commands with `--app module:app`.
 
     Attributes:
         workflows: the workflows by name.
         environment: makes the environment.
-        checkpoints: where the runs are kept, and how.
+        checkpoints: where and how to store the runs.
         schedules: what starts runs at certain times.
 
     Example:
@@ -83,16 +83,16 @@ class App(Generic[Env]):
         """Gather what a service needs.
 
         Parameters:
-            workflows: those that its workers drive, also the ones that others spawn. If they ask for
-                several protocols, pyright needs to be told the environment: `App[Shop]([...], ...)`.
-            environment: makes the environment of the checkpoints: a function, an async function, or one
+            workflows: the workflows that its workers drive, including spawned ones. If they ask for
+                several protocols, tell pyright the environment: `App[Shop]([...], ...)`.
+            environment: makes the environment from the checkpoints: a function, an async function, or one
                 that returns a context manager or an async one. A worker calls it once, and closes the
                 environment when it ends.
-            checkpoints: where the runs are kept, and how.
+            checkpoints: where and how to store the runs.
             schedules: what starts runs at certain times.
 
-        Raises ValueError for two workflows or schedules of one name, and for a schedule whose workflow
-        is not among the workflows.
+        Raises ValueError for two workflows or schedules with the same name, and for a schedule whose
+        workflow is not among the workflows.
         """
         check_type(checkpoints, Checkpoints, "the checkpoints of an App are Checkpoints(store)")
         if not callable(environment):
@@ -113,7 +113,7 @@ class App(Generic[Env]):
         """Make the environment, and close it afterwards.
 
         Parameters:
-            checkpoints: given to the environment instead of those of the app.
+            checkpoints: passed to the environment instead of the checkpoints of the app.
 
         Raises BadEnvironment if it cannot be made, or lacks what the annotation of a workflow asks for.
         """

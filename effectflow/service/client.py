@@ -1,4 +1,4 @@
-"""`Client` and `Handle`: submit runs, ask about them, and send to them, from any process."""
+"""`Client` and `Handle`: submit, observe, cancel and signal runs, from any process."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ Out_co = TypeVar("Out_co", covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Something that happened to a run: it has a new status, or it published a value.
+    """A change of a run: it has a new status, or it published a value.
 
     Attributes:
-        status: the status of the run from then on.
-        key: what it published; None for a new status.
+        status: the status of the run after the change.
+        key: the key of the published value; None for a new status.
         value: the published value.
     """
 
@@ -66,13 +66,13 @@ class _OnlyCheckpoints:
 
 
 class Client:
-    """Submits runs, asks about them and sends to them, from any process. It executes nothing.
+    """Submits, observes, cancels and signals runs, from any process. It executes nothing.
 
     Workers drive the runs, in this process or in others. Each method opens the store if it is not open;
     `async with` keeps it open.
 
     Parameters:
-        checkpoints: where the runs are kept, and how.
+        checkpoints: where and how to store the runs.
         clock: tells the time.
 
     Example:
@@ -117,21 +117,21 @@ class Client:
         priority: int = 0,
         context: Mapping[str, object] | None = None,
     ) -> Handle[E, Out]:
-        """Submit a run, which is durable when this returns. A worker drives it.
+        """Submit a run for a worker to drive. The run is durable when this returns.
 
-        With the id of an existing run and the same input, return the handle of that run in any state,
-        and execute nothing. So a request that is sent twice starts one run.
+        If a run with this id and the same input exists, return its handle and execute nothing. So a
+        request that is sent twice starts one run.
 
         Parameters:
             input: the input of the workflow.
             run_id: the id of the run; a random one by default.
             delay: the seconds, or the `timedelta`, until a worker may take it.
-            priority: workers take runs with a higher one first; any 32-bit integer.
+            priority: workers take runs with a higher priority first. Any 32-bit integer.
             context: plain data to keep with the run (tenant, user, trace id), for `run_context`.
 
         Raises NotSerializable for an input that is not as declared or cannot be saved, RunConflict if
-        the id belongs to another workflow or input, SaveFailed, and StoreUnavailable. If it is
-        cancelled, the run may or may not exist: submit it again under the same id.
+        the id belongs to another workflow or input, SaveFailed, and StoreUnavailable. If this
+        is cancelled, the run may or may not exist: submit it again with the same id.
         """
         seconds = 0.0 if delay is None else in_seconds(delay)
         if not 0 <= seconds < math.inf:
@@ -150,7 +150,7 @@ class Client:
         return Handle(place, workflow, chosen)
 
     def handle(self, workflow: Workflow[Any, E, Any, Out], run_id: str) -> Handle[E, Out]:
-        """Return the handle of a run, which may be unknown as yet."""
+        """Return the handle of a run. The run need not exist yet."""
         return Handle(self._place(workflow), workflow, run_id)
 
     async def find(self, query: RunQuery = RunQuery()) -> list[RunInfo]:
@@ -183,7 +183,7 @@ class Handle(Generic[E_co, Out_co]):
         self._checkpoints = place.checkpoints
 
     async def status(self) -> RunStatus:
-        """Return the status of the run. It is `running` also if its process has died since.
+        """Return the status of the run. It stays `running` if the process of the run dies.
 
         Raises RunNotFound, and RunConflict for a run of another workflow.
         """
@@ -201,10 +201,10 @@ class Handle(Generic[E_co, Out_co]):
         ended in a defect raises it, or a RecordedDefect if it cannot be rebuilt.
 
         Parameters:
-            timeout: wait for at most this many seconds, or this `timedelta`; by default forever. The
-                result of a run that has ended is returned however short it is, also with 0.
+            timeout: wait for at most this many seconds, or this `timedelta`; by default forever. If
+                the run has ended, its result is returned even with 0.
 
-        Raises TimeoutError once they are over. The run continues.
+        Raises TimeoutError when the time is over. The run continues.
         """
         store = self._checkpoints.store
         async with store, woken_by(store, self.run_id) as change:
@@ -222,10 +222,10 @@ class Handle(Generic[E_co, Out_co]):
             return result
 
     async def cancel(self) -> None:
-        """Ask for the cancellation of the run: its finalizers and compensations run, then it has ended.
+        """Request the cancellation of the run: its finalizers and compensations run, and then it ends.
 
-        This returns once the request is durable; `result` waits for the end. Of a cancellation and the
-        end of the run, the first wins. Asked again, nothing more happens.
+        This returns when the request is durable; `result` waits for the end. If the run ends first, the
+        request has no effect. A second request has no effect either.
 
         Raises RunNotFound, RunConflict for a run of another workflow, and RunEnded if the run is
         completed or cancelled.
@@ -237,16 +237,16 @@ class Handle(Generic[E_co, Out_co]):
     async def send(
         self, signal: Signal[T], value: T, *, idempotency_key: str | None = None
     ) -> None:
-        """Send a value to the run, which receives it where it waits for the signal.
+        """Send the value of a signal to the run, which receives it where it waits for the signal.
 
-        It is durable when this returns, and kept until the run waits for it. The run receives the values
-        of a signal in the order in which they were sent.
+        The value is durable when this returns, and kept until the run waits for it. The run receives the
+        values of a signal in the order in which they were sent.
 
         Parameters:
             signal: the signal.
             value: the value; it is checked against the type of the signal.
             idempotency_key: the run receives only one value of the signal with this key, however often
-                it is sent. Without one, each call sends another value.
+                you send it. Without a key, each call sends another value.
 
         Raises NotSerializable, with the path of the part, for a value that is not as the signal declares
         or cannot be saved; RunNotFound; RunConflict for a run of another workflow; and RunEnded if the
@@ -259,7 +259,7 @@ class Handle(Generic[E_co, Out_co]):
             )
 
     async def published(self, key: str) -> object:
-        """Return the value that the run has published last under this key; None if it has not.
+        """Return the latest value that the run published under this key; None if there is none.
 
         Raises RunNotFound, and RunConflict for a run of another workflow.
         """
@@ -273,17 +273,17 @@ class Handle(Generic[E_co, Out_co]):
             return self._decoded(newest) if isinstance(newest, Published) else None
 
     async def __aiter__(self) -> AsyncGenerator[Change]:
-        """Yield the status of the run, then what it has published and every change, until it has ended.
+        """Yield the status of the run, its published values, and then every change until it has ended.
 
-        A status that lasts for a moment only may be left out. Close it (`contextlib.aclosing`) to end
-        early.
+        A status that lasts only for a moment may be skipped. To stop early, close the iterator
+        (`contextlib.aclosing`).
         """
         store = self._checkpoints.store
         async with store, woken_by(store, self.run_id) as change:
             tail = JournalTail(self._checkpoints, self.run_id)
             known: RunStatus | None = None
             while True:
-                # Asked before the entries are read, so that none that led to it is missing.
+                # Before the entries are read, so that no entry that led to this status is missing.
                 status = await self._status()
                 entries = await tail.read_new()
                 for entry in entries:
@@ -297,12 +297,12 @@ class Handle(Generic[E_co, Out_co]):
                 await change.wait()
 
     async def _ended(self) -> Result[Out_co, E_co | CheckpointError] | None:
-        """Return how the run has ended; None if it has not."""
+        """Return how the run ended; None if it has not."""
         try:
             info = await look(self._place, self.run_id)
         except CheckpointError as error:
             return Failure(error)
-        # A look at each change must not read the whole journal.
+        # Checking for the end at each change must not read the whole journal.
         if info is not None and not has_result(info.summary.status):
             return None
         result = await self._workflow.result(self.run_id).run(self._place.env)
@@ -350,7 +350,7 @@ async def send_value(
 
 
 async def request_cancel(checkpoints: Checkpoints, run_id: str) -> None:
-    """Ask for the cancellation of a run. The errors are those of `Handle.cancel`."""
+    """Request the cancellation of a run. The errors are those of `Handle.cancel`."""
     async with checkpoints.store as store:
         with store_errors(checkpoints.store, run_id):
             await store.send(run_id, CANCEL, key=CANCEL)

@@ -49,9 +49,9 @@ class PlainEnvironment:
 async def opened_environment(
     make: Environment[Env], checkpoints: Checkpoints, source: str
 ) -> AsyncGenerator[Env]:
-    """Make the environment; enter and leave it if it is a context manager.
+    """Make the environment. If it is a context manager, enter and leave it.
 
-    `source` says in messages what made it. Raise BadEnvironment if it cannot be made.
+    `source` names what made it in messages. Raise BadEnvironment if it cannot be made.
     """
     async with AsyncExitStack() as stack:
         yield await _entered(stack, make, checkpoints, source)
@@ -81,8 +81,8 @@ async def _entered(
 
 
 def needs_of(workflow: AnyWorkflow) -> tuple[frozenset[str], str]:
-    """Return the attributes besides `checkpoints` that the steps and bodies of a workflow declare to need
-    of the environment, and the names of the classes that declare them."""
+    """Return the attributes of the environment that the steps and bodies of a workflow declare to need,
+    besides `checkpoints`, and the names of the classes that declare them."""
     kinds = [
         kind
         for kind in map(_class_of, workflow.blueprint.environment_types())
@@ -93,9 +93,9 @@ def needs_of(workflow: AnyWorkflow) -> tuple[frozenset[str], str]:
 
 
 def missing_in(environment: object, workflow: AnyWorkflow) -> str:
-    """Return what a workflow declares to need and an environment lacks, as text; or ""."""
+    """Return what a workflow declares to need and the environment lacks, as text; "" if nothing."""
     if hasattr(type(environment), "__getattr__"):
-        # Only asking for an attribute shows whether it exists, and that may run any code.
+        # Only reading an attribute shows whether it exists, and that may run any code.
         return ""
     names, declared = needs_of(workflow)
     missing = [name for name in sorted(names) if not _has(environment, name)]
@@ -106,7 +106,7 @@ _MISSING = object()
 
 
 def _has(environment: object, name: str) -> bool:
-    """Return whether there is an attribute, without running the code of a property."""
+    """Return whether an attribute exists, without running the code of a property."""
     return inspect.getattr_static(environment, name, _MISSING) is not _MISSING
 
 

@@ -37,7 +37,7 @@ class JournalTail:
 async def newest_entry(
     checkpoints: Checkpoints, run_id: str, is_wanted: Callable[[Entry], bool]
 ) -> Entry | None:
-    """Return the newest entry of a run that is wanted, or None. Read backwards from the end."""
+    """Return the newest wanted entry of a run, or None. Read backwards from the end."""
     store, seal = checkpoints.store, checkpoints.seal
     with store_errors(checkpoints.store, run_id):
         info = await store.info(run_id)
@@ -47,7 +47,7 @@ async def newest_entry(
         while True:
             entries = await read_end(store, run_id, seal, length=info.length, count=count)
             if not entries:
-                # The last entries are unreadable: this raises the reason.
+                # The last entries are unreadable, and this raises the reason.
                 entries = (await read_journal(store, run_id, seal)).entries
             for entry in reversed(entries):
                 if is_wanted(entry):

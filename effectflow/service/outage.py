@@ -1,4 +1,4 @@
-"""Continue after errors of a store: log them once, and try again after a while."""
+"""Continue after errors of a store: log the first one, and retry with growing delays."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _POLICY = RetryPolicy.exponential(0.2).with_max_delay(10.0).with_jitter(0.5)
 
 
 class Outage:
-    """The time from an error to the next success.
+    """The time from an error of a store to the next success.
 
-    `who` works with the store; the log names it.
+    The log names `who`, which works with the store.
     """
 
     def __init__(self, who: str) -> None:
@@ -28,7 +28,7 @@ class Outage:
         return self._errors > 0
 
     def begin(self, error: Exception) -> float:
-        """Note an error. Return the seconds after which to try again."""
+        """Note an error. Return the seconds to wait before the next attempt."""
         if not self._errors:
             logger.warning("%s failed, and keeps trying: %r", self._who, error)
         self._errors += 1

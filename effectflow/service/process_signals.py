@@ -1,4 +1,4 @@
-"""Signals to a process that drives runs: SIGINT and SIGTERM stop them, SIGUSR1 saves their progress.
+"""Handle signals to a process that drives runs: SIGINT and SIGTERM stop runs, SIGUSR1 saves them.
 
 A stopped run records `Interrupted` and can be resumed.
 """
@@ -48,8 +48,8 @@ async def run_until_signal(
         work: returns what to await.
         on_signal: called with the name of the first signal, in the event loop. Some time may pass
             before the work ends, because threads cannot be interrupted.
-        on_second_signal: called likewise for the second signal, such as `worker.hurry`; then the third
-            one ends the process.
+        on_second_signal: called for the second signal, such as `worker.hurry`. Then the third one ends
+            the process.
 
     Raise StoppedBySignal once the interrupted work has cleaned up.
     """

@@ -1,4 +1,4 @@
-"""`publish`: let others read how far a run is."""
+"""`publish`: let others see how far a run has got."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ from effectflow.effects.scope import Scope
 
 
 def publish(key: str, value: object) -> Effect[object, Never, None]:
-    """Publish a value of this run, which replaces the last one of the same key.
+    """Publish a value of this run. It replaces the last value with the same key.
 
-    Others read it with `await handle.published(key)`, or as it changes with `async for change in handle`,
-    also after the run has ended. It is durable with the next step, or a moment later. A resume does not
-    publish again what was published between steps; each attempt of a step publishes again.
+    Others read it with `await handle.published(key)`, or follow its changes with
+    `async for change in handle`, also after the run has ended. It is durable with the next step, or a
+    moment later. What a body publishes between steps is published once, also after a resume. What a step
+    publishes is published by each attempt of the step.
 
-    Without a run it does nothing.
+    Outside a run, this does nothing.
 
     Parameters:
         key: what the value is about, such as "progress".
-        value: plain data, or of a class that the output or an error of the workflow may contain.
+        value: plain data, or a value of a class that the output or an error of the workflow may contain.
 
     Example:
         >>> from effectflow import Do, publish, workflow

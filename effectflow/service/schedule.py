@@ -39,15 +39,15 @@ Input = TypeVar("Input")
 Missed: TypeAlias = Literal["latest", "all", "skip"]
 
 _LATE = timedelta(minutes=1)
-"""A tick that is not started within this time is a missed one."""
+"""The seconds after which a tick that was not started counts as missed."""
 
 _AT_MOST = 30.0
-"""The seconds after which to look at the clock again, because it may have been set."""
+"""The seconds after which to check the clock again, because it may have been changed."""
 
 _PAGE = 100
 
 _SHIFT = timedelta(hours=2)
-"""More than the shift of the clocks in any time zone."""
+"""More than any time zone shifts its clocks."""
 
 
 @dataclass(frozen=True)
@@ -58,18 +58,18 @@ class Schedule(Generic[Input]):
     tick is started once, however many workers there are. Needs the package `cronsim`:
     `effectflow[service]`.
 
-    Where clocks are set back by an hour, an expression with a fixed hour has one tick, and one with `*`
-    or `*/2` as its hour has a tick in both hours. Where an hour is left out, its ticks with a fixed hour
-    come right after it.
+    When clocks are set back and an hour repeats, an expression with a fixed hour has one tick, and one
+    with `*` or `*/2` as its hour has a tick in both hours. When clocks skip an hour, the ticks of an
+    expression with that fixed hour come right after it.
 
     Attributes:
         workflow: the workflow.
         cron: five fields, "minute hour day month weekday", or six with the second in front.
         timezone: the time zone of the expression, such as "Europe/Berlin".
-        input: the input of the runs, or a function that returns it for the time of a tick, which is
-            aware and in the time zone.
+        input: the input of the runs, or a function that returns it, given the time of the tick: an aware
+            `datetime` in the time zone.
         missed: what to do about ticks while no worker ran: start the `latest` one, `all`, or `skip` them.
-            A tick counts as missed after one minute. What came before the schedule was first used is
+            A tick counts as missed after one minute. Ticks from before the schedule was first used are
             never started.
         name: the name of the schedule; that of the workflow by default.
 
@@ -101,7 +101,7 @@ class Schedule(Generic[Input]):
             object.__setattr__(self, "name", self.workflow.name)
         if self.missed not in ("latest", "all", "skip"):
             raise ValueError(f'missed must be "latest", "all" or "skip", not {self.missed!r}')
-        # Checks the time zone and the expression now instead of in a worker.
+        # Check the time zone and the expression here, not in a worker.
         self._ticks(datetime(2000, 1, 1, tzinfo=UTC))
         if not callable(self.input):
             try:
@@ -114,8 +114,8 @@ class Schedule(Generic[Input]):
         return f"{self.name}@{tick.astimezone(UTC).isoformat()}"
 
     def ticks_after(self, moment: datetime) -> Iterator[datetime]:
-        """Yield the ticks after a moment, in order, in UTC. The expression may have no more of them."""
-        # From a repeated hour, the expression may give a tick of that hour's first pass again.
+        """Yield the ticks after a moment, in order, in UTC. There may be no more."""
+        # In a repeated hour, the expression may yield a tick of the first pass again.
         return (tick for tick in self._ticks(moment) if tick > moment)
 
     def latest_tick(self, now: datetime) -> datetime | None:
@@ -182,14 +182,14 @@ async def keep_schedule(schedule: Schedule[Any], client: Client, clock: Clock) -
                 if last is None:
                     last = await _last_tick(schedule, client, clock.now())
                 now = clock.now()
-                # If the clock was set back, ticks are submitted again, which starts nothing again.
+                # If the clock was set back, ticks are submitted again, which starts nothing.
                 last = min(last, now)
                 for tick in schedule.due(last, now):
                     await _submit(schedule, client, tick)
                     last = tick
             outage.end()
         except Exception as error:
-            # Never the end of the worker.
+            # An error here must never end the worker.
             await anyio.sleep(outage.begin(error))
             continue
         upcoming = next(schedule.ticks_after(now), None)
@@ -198,12 +198,12 @@ async def keep_schedule(schedule: Schedule[Any], client: Client, clock: Clock) -
 
 
 async def _last_tick(schedule: Schedule[Any], client: Client, now: datetime) -> datetime:
-    """Return the last tick that was started; `now` if none was."""
+    """Return the last tick that was started, or `now` if none was."""
     page = RunQuery(workflow=schedule.workflow.name, prefix=f"{schedule.name}@", limit=_PAGE)
     while True:
         found = await client.find(page)
         ticks = [schedule.tick_of(info.run_id) for info in found]
-        # A clock that was ahead may have started ticks that are still to come.
+        # A worker whose clock was ahead may have started ticks that are in the future.
         past = [tick for tick in ticks if tick is not None and tick <= now]
         if past or len(found) < _PAGE:
             return max(past, default=now)
@@ -219,7 +219,7 @@ async def _submit(schedule: Schedule[Any], client: Client, tick: datetime) -> No
     try:
         await client.submit(schedule.workflow, schedule.input_at(tick), run_id=run_id)
     except RunConflict as error:
-        # Another worker was faster, and the function made another input there.
+        # Another worker was faster, and its function returned a different input.
         logger.info("schedule %r: %s", schedule.name, error)
     except (StoreUnavailable, SaveFailed, RunBusy):
         raise

@@ -1,4 +1,4 @@
-"""The work of a worker from its beginning to its end: take due runs, drive them, and stop in order."""
+"""One shift of a worker: take due runs, drive them, and stop in an orderly way."""
 
 from __future__ import annotations
 
@@ -31,13 +31,14 @@ from effectflow.workflows.recovery import recover_run
 logger = logging.getLogger(__name__)
 
 _SECONDS_BETWEEN_LOOKS = 0.5
-"""The death of a process changes nothing in the store, but its runs should continue within a second."""
+"""How often to look. The death of a process is no change in the store, but its runs should continue
+within a second."""
 
 _SECONDS_AFTER_NOTHING = 0.01
-"""After a look that found nothing, all changes within this time cause a single further look."""
+"""After a look that found nothing, all changes within this time cause only one more look."""
 
 _MOST_AT_ONCE = 32
-"""The runs to claim in one request, so that other workers get theirs."""
+"""The most runs to claim in one request, so that other workers get some."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +73,13 @@ class Shift:
         self._has_taken_last = anyio.Event()
 
     def begin(self) -> None:
-        """Begin to take runs, and to start those of the schedules."""
+        """Begin to take runs, and to start the runs of schedules."""
         self._tasks.start_soon(self._take_runs)
         for schedule in self._app.schedules:
             self._start(self._others, keep_schedule, schedule, self._client, self._terms.clock)
 
     async def end(self) -> None:
-        """Take nothing more, let steps in progress end for a while, and interrupt the rest."""
+        """Take no more runs, give steps in progress some time to end, and interrupt the rest."""
         if self._stop.reason == StopRequest().reason:
             self._stop.reason = "the worker ended"
         _cancel(self._others)
@@ -114,7 +115,7 @@ class Shift:
             except BaseException as raised:
                 if not (is_cancellation(raised) and has_been_cancelled_natively()):
                     raise
-                # A library has cancelled this task, or a future that it awaited. The task group would
+                # A library cancelled this task, or a future that it awaited. The task group would
                 # mistake that for its own cancellation, and end the worker.
                 logger.exception("the worker has lost one of its tasks, %r", work)
             finally:
@@ -142,7 +143,7 @@ class Shift:
                 await self._woken.wait()
                 continue
             try:
-                # During an outage it is unknown what a request has claimed.
+                # During an outage, claim one run at a time: a request may claim runs and lose its answer.
                 with strays_as_errors():
                     claimed = await self._claim(1 if outage.has_begun else free)
             except Exception as error:
@@ -172,7 +173,7 @@ class Shift:
         try:
             claimed = await checkpoints.store.claim_due(due)
         except BaseException:
-            # They may hold runs anyway. A run whose owner is dead can be claimed at once.
+            # They may still hold runs. A run whose owner is dead can be claimed at once.
             for owner in owners.values():
                 self._owners.remove(owner)
                 end_claim(owner, is_released=False)

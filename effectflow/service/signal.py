@@ -24,7 +24,7 @@ from effectflow.effects.scope import Scope
 
 T = TypeVar("T")
 
-# Within the class, mypy takes `type` for its attribute.
+# Within the class, mypy resolves `type` to its attribute.
 _ClassOf: TypeAlias = type[T]
 
 
@@ -70,7 +70,7 @@ class Signal(Generic[T]):
 
     def _known(self, checkpoints: Checkpoints) -> KnownTypes:
         """Return the classes of the values. Raises NotSerializable if values cannot be saved."""
-        # Not before, since a class may have fields of classes that follow in its module.
+        # Not earlier, because a class may have fields of classes that its module defines later.
         known = checkpoints.known(KnownTypes.of(self.type))
         check_savable(self.type, known, path=self._path)
         return known
@@ -87,11 +87,11 @@ class Signal(Generic[T]):
     def wait(self) -> Effect[object, Never, T]:
         """Wait durably for the next value that is sent to the run, and yield it.
 
-        Each value is received once, in the order of sending; a value that was sent before is there
-        already. A run that a worker drives is suspended meanwhile: it holds no resources and no memory.
-        Give the wait a deadline with `.timeout(seconds)`.
+        Each value is received once, in the order in which they were sent. A value that was sent before
+        the wait is received at once. If a worker drives the run, it suspends the run meanwhile, which
+        then holds no resources and no memory. `.timeout(seconds)` gives the wait a deadline.
 
-        Outside a durable run it ends in a TypeError.
+        Outside a durable run, this raises TypeError.
         """
 
         async def perform(_: object, scope: Scope) -> T:

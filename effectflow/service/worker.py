@@ -23,18 +23,19 @@ class Worker(Generic[Env]):
     """Drives the runs of an `App`: an async context manager for any asyncio or trio program.
 
     While it is open, it takes runs that were submitted, are due, received a message, or whose process
-    has died, and renews their leases. A run that only waits, for longer than some seconds, is suspended:
-    it needs no memory until it goes on, in any worker. A failed run stays failed until someone resumes
-    it; one that ends its process again and again is not continued; one that does not fit this program is
-    left for others, and shown as blocked.
+    died, and renews their leases. If a run only waits, for longer than some seconds, the worker suspends
+    it: the run needs no memory until any worker continues it. A failed run stays failed until someone
+    resumes it. A run that crashes its process again and again fails. A run that does not fit this program
+    is left for other workers, and shown as blocked.
 
-    When it is left, it takes nothing more. Steps in progress may end within `grace`; then the rest is
-    interrupted, and all leases are released, so that other workers continue the runs at once.
+    At the end of the context, the worker takes no more runs. Steps in progress may end within `grace`.
+    Then the worker interrupts the rest and releases all leases, so that other workers continue the runs
+    at once.
 
-    Errors of the store are logged, and the worker tries again.
+    The worker logs errors of the store, and tries again.
 
     Attributes:
-        app: what it drives.
+        app: the App whose runs it drives.
         client: a client of the same checkpoints.
 
     Example:
@@ -72,10 +73,10 @@ class Worker(Generic[Env]):
 
         Parameters:
             concurrency: the number of runs that it drives at the same time.
-            limits: bounds by the name of the workflow, across all workers, which should give the same.
-            grace: the seconds, or the `timedelta`, that steps in progress may take when it is left.
+            limits: limits by the name of the workflow, across all workers. Give all workers the same.
+            grace: the seconds, or the `timedelta`, that steps in progress may take at the end.
             suspend_after: suspend a run once all its flows wait for more than this many seconds.
-            max_crashes: do not continue a run after this many processes in a row have died with it.
+            max_crashes: fail a run after this many processes in a row have died with it.
             clock: tells the time; tests pass a `TestClock`. Runs are due by this clock.
 
         Raises ValueError for a limit of a workflow that the app does not have, and for a number that is
@@ -115,7 +116,7 @@ class Worker(Generic[Env]):
         try:
             await self._serving.__aenter__()
         except BaseException:
-            # Nothing is open, so that it can be tried again.
+            # Nothing is open now, so the caller can try again.
             self._serving = None
             raise
         return self
@@ -126,9 +127,10 @@ class Worker(Generic[Env]):
         await serving.__aexit__(*raised)
 
     def hurry(self) -> None:
-        """Give steps in progress no more time to end once the worker is left: interrupt them at once.
+        """Interrupt steps in progress at once when the context ends, instead of after `grace`.
 
-        For a second signal of an impatient user. Call it in the event loop, also while the worker ends.
+        Use it for a second signal from an impatient user. Call it in the event loop, also while the
+        worker ends.
         """
         if self._shift is not None:
             self._shift.hurry()
@@ -148,7 +150,7 @@ class Worker(Generic[Env]):
             except BaseException as error:
                 if is_cancellation(error):
                     raise
-                # Kept from the task group, which would wrap it.
+                # Hidden from the task group, which would wrap it.
                 raised = error
             finally:
                 await shielded(shift.end())

@@ -34,11 +34,11 @@ class Unsynced(OSError):
 
 
 def write_whole(path: Path, data: bytes, *, is_durable: bool = True) -> None:
-    """Replace the content of a file atomically, and durably unless a power loss may undo or damage it.
+    """Replace the content of a file atomically. With `is_durable`, no power loss can undo or damage it.
 
     Raise OSError if nothing was changed, or Unsynced if only the folder could not be synced.
     """
-    # Strings, because operations on `Path` are slow enough to show in the time of a save.
+    # Strings, because `Path` is so slow that saves would take measurably longer.
     place = os.fspath(path)
     temporary = place + TEMPORARY
     try:

@@ -1,4 +1,4 @@
-"""What the stores share: how they open and close, refuse a writer, and select runs."""
+"""What the stores share: how they open and close, reject a writer, and select runs."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ class ReentrantStore:
     """Opens at the first entry, closes at the last exit, and can then be opened again.
 
     A task that enters while another one opens or closes the store waits for that. A store belongs to
-    the process and the event loop that opened it; used from any other, it raises StoreUnavailable. Once
-    that loop is closed, the store can be opened again, although it was never left.
+    the process and the event loop that opened it, and raises StoreUnavailable in any other. After that
+    loop was closed, the store can be opened again, even if the loop never left it.
     """
 
     def __init__(self) -> None:
@@ -99,7 +99,7 @@ class ReentrantStore:
                 await self._close()
 
     def _check_open(self, *, in_any_thread: bool = False) -> None:
-        """Raise StoreUnavailable unless the store is open, in this event loop or at least process."""
+        """Raise StoreUnavailable unless the store is open in this event loop, or only in this process."""
         home = self._home
         is_home = (
             home is not None
@@ -115,7 +115,10 @@ class ReentrantStore:
         raise self._is_elsewhere()
 
     def _lock_of_transitions(self) -> anyio.Lock:
-        """Return the lock to open and close under, once this event loop has the store for itself."""
+        """Return the lock under which this event loop opens and closes the store.
+
+        Raise StoreUnavailable if the store is open in another event loop.
+        """
         here = _Home(os.getpid(), running_loop(), call_soon_from_threads())
         if self._transition is None or self._home != here:
             self._leave_closed_loop()
@@ -161,7 +164,8 @@ def check_deletable(lease: Lease | None, held: Lease | None, *, now: float) -> N
 
 def check_current(lease: Lease, held: Lease | None) -> None:
     """Raise LeaseLost unless this is the current lease of the run."""
-    # FileStore may issue a fence twice, if the file with the newest was lost. Owners differ then.
+    # FileStore may issue a fencing token twice, if the file with the newest was lost. Then the owners
+    # differ.
     holder, fence = (held.owner, held.fence) if held is not None else ("", 0)
     if (fence, holder) != (lease.fence, lease.owner):
         raise lease_lost(lease.run_id, holder)
@@ -226,7 +230,7 @@ def run_info(run_id: str, *columns: Any) -> RunInfo:
     """Return one line about a run, from its columns in a database.
 
     `columns` are the fields of the summary, the time and the number of the newest record, and the owner
-    (empty or None without a lease), fence and both expiries of the lease.
+    (empty or None without a lease), fencing token and both expiries of the lease.
 
     Raise CorruptCheckpoint for an unknown status.
     """
@@ -263,8 +267,8 @@ def page(found: Iterable[RunInfo], query: RunQuery) -> list[RunInfo]:
 def sql_conditions(query: RunQuery, mark: str, run_id: str) -> tuple[str, list[object]]:
     """Return the condition of a query in SQL, with `mark` as placeholder, and its parameters.
 
-    `run_id` is the column of the id, sorted by code points. `newest` is the newest entry of a run.
-    Whether a live owner holds the run is left to `matches`.
+    `run_id` is the column of the id, sorted by code points. `newest` is the newest entry of a run. The
+    condition does not check whether a live owner holds the run: `matches` does.
     """
     conditions, parameters = ["1 = 1"], list[object]()
     if query.prefix:
@@ -288,7 +292,7 @@ def sql_conditions(query: RunQuery, mark: str, run_id: str) -> tuple[str, list[o
 
 
 def _behind(prefix: str) -> str | None:
-    """Return the first text after all that begin with a prefix, or None if there is none."""
+    """Return the smallest text that sorts after all texts with this prefix; None if none does."""
     rest = prefix.rstrip(chr(sys.maxunicode))
     if not rest:
         return None

@@ -12,7 +12,7 @@ from effectflow.checkpoint.store import Changes
 from effectflow.effects.event_loop import call_soon_from_threads
 
 _MOST_NAMES = 1000
-"""The ids that a watcher remembers. With more, any run may have changed."""
+"""The most ids that a watcher remembers. After more, it reports that any run may have changed."""
 
 
 class Announcements:
@@ -70,7 +70,7 @@ class Watcher(Changes):
             if self._is_waking:
                 return
             self._is_waking = True
-        # The loop was closed meanwhile, so nothing waits in it.
+        # If the loop was closed in the meantime, nothing waits in it.
         with suppress(RuntimeError):
             self._call_soon(self._wake)
 

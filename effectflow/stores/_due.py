@@ -9,7 +9,7 @@ from effectflow.checkpoint.store import DueRuns, RunInfo, RunStatus, RunSummary,
 
 
 def due_by(now: float, summary: RunSummary) -> RunSummary:
-    """Return the summary of a run that is due at once, if it was not before. Nested runs never are."""
+    """Return the summary of a run, due at once if it was not due before. Nested runs are never due."""
     at = at_once(now)
     if summary.is_nested or (summary.due_at is not None and summary.due_at <= at):
         return summary
@@ -23,7 +23,7 @@ def woken(topic: str, summary: RunSummary, *, now: float) -> RunSummary:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """The use of workflows with limits.
+    """How much of the limits of workflows is in use.
 
     Attributes:
         held: how many runs of each workflow with a limit are held by live owners.
@@ -45,7 +45,7 @@ class Usage:
         if limit.per_second is not None and is_pending:
             count, window = limit.window
             times = self.starts.get(workflow, ())
-            # Later starts come from a time before the clock was set back.
+            # Starts in the future are from before the clock was set back.
             most = min(most, count - sum(self.now - window < time <= self.now for time in times))
         return max(most, 0)
 
@@ -89,12 +89,12 @@ def in_order(info: RunInfo) -> tuple[int, float]:
 
 
 def may_be_due(summary: RunSummary, due: DueRuns) -> bool:
-    """Return whether the run is due at some time, for a worker that drives these workflows."""
+    """Return whether a worker that drives these workflows can ever find the run due."""
     return (
         summary.due_at is not None and not summary.is_nested and summary.workflow in due.workflows
     )
 
 
 def is_due(summary: RunSummary, due: DueRuns) -> bool:
-    """Return whether the run is due by now."""
+    """Return whether the run is due."""
     return summary.due_at is not None and summary.due_at <= due.now

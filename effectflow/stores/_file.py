@@ -83,15 +83,15 @@ class FileStore(ReentrantStore, CheckpointStore):
         directory/starts.json
         directory/changes
 
-    A save writes a temporary file, syncs it, renames it, and syncs the folder: a crash at any moment
-    leaves the state before or the state after. A damaged checkpoint is replaced by the newest intact
-    copy of its history, with a warning. `find` skips, with a warning, a run that cannot be read at all;
-    it also skips folders that are copies of others. Several processes on one host may use one
-    directory. Where the file system ignores the case of letters, run ids must differ in more than
-    that: an id whose folder belongs to another run is refused with RunConflict.
+    A save writes a temporary file, syncs it, renames it, and syncs the folder. So a crash at any moment
+    leaves either the state before or the state after. A damaged checkpoint is replaced by the newest
+    intact copy of its history, with a warning. `find` skips a run that cannot be read at all, with a
+    warning, and folders that are copies of others. Several processes on one host may use one directory.
+    If the file system ignores the case of letters, run ids must differ in more than case: an id whose
+    folder belongs to another run is rejected with RunConflict.
 
-    A deleted run leaves only its fence, in one of a fixed number of files, and for a while its id in
-    `changes`. So a stale writer stays refused, even if a new run gets the same id.
+    A deleted run leaves only its fencing token, in one of a fixed number of files, and for a while its
+    id in `changes`. So a stale writer stays rejected, even if a new run gets the same id.
 
     Parameters:
         directory: where to keep the runs; created if it is missing.
@@ -120,7 +120,7 @@ class FileStore(ReentrantStore, CheckpointStore):
         self._notices = self.directory / "notices"
         self._changes = ChangesFile(self.directory / "changes")
         self._folders = RunFolders(self.directory, self._remove_abandoned)
-        # The folders of the runs that this store drives: each append knows what the last one saved.
+        # The folders of the runs that this store drives, so that an append knows what the last one saved.
         self._driven: dict[str, RunFolder] = {}
 
     def __repr__(self) -> str:
@@ -291,7 +291,7 @@ class FileStore(ReentrantStore, CheckpointStore):
             if state is None or not state.summary.is_nested or state.summary.status.has_ended:
                 pass
             elif not folder.mailbox(state).has_received(topic, key):
-                # First, so that a crash cannot leave a message that the outer runs are never notified of.
+                # First, so that a crash cannot leave a message that the outer runs never hear of.
                 self._notify(state.summary.parent, run_id)
             return self._locked(run_id, put, timeout=self._lock_timeout)
 
@@ -366,7 +366,7 @@ class FileStore(ReentrantStore, CheckpointStore):
             return {}
 
     def _settle(self, owed: OwedNotice) -> None:
-        """Notify the parent of a run that has ended. If that fails, the next look repeats it."""
+        """Notify the parent of a run that has ended. If that fails, the next search repeats it."""
 
         def is_needed(folder: RunFolder) -> bool:
             # Under the lock of the run, so no driver is writing its end.
@@ -454,7 +454,7 @@ class FileStore(ReentrantStore, CheckpointStore):
         return await self._read(look)
 
     async def salvage(self, run_id: str) -> Remains:
-        """Return all that is left of a run."""
+        """Return everything that is left of a run."""
         return await self._read(lambda: self._folder(run_id).salvage())
 
     async def truncate(self, lease: Lease, *, after: int, summary: RunSummary) -> None:
@@ -519,7 +519,7 @@ class FileStore(ReentrantStore, CheckpointStore):
     async def _perform(self, perform: Callable[[], A]) -> A:
         """Call this in a thread, to its end."""
         self._check_open()
-        # A claim that continued after its caller was cancelled could come after the next owner's release.
+        # A claim that outlived its cancelled caller could follow the release of the next owner.
         return await shielded(in_thread(perform, self._threads))
 
     def _locked(self, run_id: str, work: Callable[[RunFolder], A], *, timeout: float) -> A:

@@ -1,7 +1,7 @@
 """Notify the watchers of a folder, in this process and in others, of changed runs.
 
-Each change is a line of the file `changes`. A watcher reads what was added, many times a second. The file
-is emptied when it is large, and then any run may have changed.
+Each change is a line of the file `changes`. A watcher reads what was added, many times a second. When the
+file is large, it is emptied, and watchers are told that any run may have changed.
 """
 
 from __future__ import annotations

@@ -36,8 +36,8 @@ class RunState:
     """The content of `checkpoint.json`.
 
     `records` are the newest; `first` is the sequence number of the first of them, and earlier ones are
-    in `entries`. `fence` is the fence of the lease under which this was saved, and `is_released` says
-    whether the same save released the lease. `taken` are the messages that were taken, which
+    in `entries`. `fence` is the fencing token of the lease under which this was saved, and `is_released`
+    says whether the same save released the lease. `taken` are the messages that were taken, which
     `mailbox.json` may still have. `heard` is the newest message that it had: later ones may have woken
     the run. `damage` says how `checkpoint.json` is damaged and what was read instead.
     """
@@ -137,7 +137,7 @@ def decode_lease(data: bytes, run_id: str) -> Lease:
     """Return a lease. Raise as `decode_state` does."""
     try:
         match content := content_of(data, run_id):
-            # Not by the schema of the class: a lease may end after the last date of calendars.
+            # Not by the schema of the class, because a lease may end after the year 9999.
             case {
                 "owner": str(owner),
                 "fence": int(fence),
@@ -189,7 +189,7 @@ _HEAD = re.compile(r'\n  "first": (\d{1,18}),\n  "entries": \[')
 
 
 def row_of(record: Record) -> Row:
-    """Return a record as JSON; its entry in readable form if that gives the same bytes again."""
+    """Return a record as JSON, with its entry in readable form if that gives the same bytes again."""
     payload, separator, seal = record.body.rpartition(b"\n")
     try:
         entry = orjson.loads(payload)
@@ -217,14 +217,14 @@ def content_of(data: bytes, run_id: str) -> dict[str, Any]:
     """Return the content of a file. Raise UnsupportedVersion if it has another version."""
     content: dict[str, Any] = orjson.loads(data)
     version = content["effectflow"]
-    # Before anything else: another version may compute its digest in another way.
+    # First, because another version may compute its digest differently.
     if version != VERSION:
         raise UnsupportedVersion(f"run {run_id!r}", version, VERSION)
     return content
 
 
 def _time(seconds: Any) -> float:
-    """Return seconds since the epoch. Raise TypeError or ValueError if no calendar has that time."""
+    """Return seconds since the epoch. Raise TypeError or ValueError if `datetime` has no such time."""
     if type(seconds) not in (int, float):
         raise TypeError(f"{seconds!r} is not a time")
     try:

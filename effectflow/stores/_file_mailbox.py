@@ -3,8 +3,8 @@
 Senders write the mailbox, and drivers do not: `checkpoint.json` has the numbers of the messages that were
 taken, so that they are taken in the same write that records them. The next sender removes them here.
 
-The end of a run and the notice to its parent are in two folders, so a process can die between the two
-writes. It therefore notes first what it is about to do, and a search for due runs completes it.
+The end of a run and the notice to its parent are in different folders, so a process can die between the
+two writes. Therefore it first notes what it is about to do. The next search for due runs completes it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Mailbox:
     taken: frozenset[int] = frozenset()
 
     def has_received(self, topic: str, key: str) -> bool:
-        """Return whether a message with this topic and key is refused."""
+        """Return whether a message with this topic and key is rejected."""
         return topic != NOTICE and (topic, key) in self.received
 
     def with_message(self, topic: str, key: str, body: bytes, *, now: float) -> Mailbox:
@@ -143,7 +143,7 @@ def owe(folder: Path, run_id: str, parent: str, *, fence: int, length: int) -> O
 
 
 def owed_notices(folder: Path) -> Iterator[OwedNotice]:
-    """Yield the notices that were owed and not settled."""
+    """Yield the notices that are still owed."""
     try:
         paths = [path for path in folder.iterdir() if path.suffix != TEMPORARY]
     except FileNotFoundError:

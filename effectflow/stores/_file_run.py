@@ -1,16 +1,17 @@
-"""The folder of one run: how it is written, and how it is read, even if some files are damaged.
+"""Write and read the folder of one run, even if some of its files are damaged.
 
 ::
 
     checkpoint.json                     the newest entries and the summary of the run
     history/checkpoint-{time}.json      earlier versions of `checkpoint.json`, the newest few
-    history/damaged-{time}.json         a version of it that was damaged
+    history/damaged-{time}.json         a damaged version of `checkpoint.json`
     entries/{first sequence}.json       older entries, about a hundred in each file, never rewritten
     lease.json                          the newest lease
     mailbox.json                        the messages to the run, if it has received any
 
 `checkpoint.json` has a bounded number of entries, so the cost of a save does not depend on the length
-of the run. It also has the fence under which it was saved, and whether that lease was then released.
+of the run. It also has the fencing token of the lease under which it was saved, and whether that
+lease was then released.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ Mark: TypeAlias = tuple[int, int, int]
 """A mark that changes whenever a file is replaced: its inode, time and size."""
 
 _LOCKS = 1024
-"""The number of locks. Runs that share one and are written at the same time are rare."""
+"""The number of locks. Two runs rarely share one while both are written."""
 
 _ENTRIES_PER_FILE = 100
 _BYTES_PER_FILE = 1024 * 1024
@@ -76,7 +77,7 @@ _OLDER = re.compile(r"\d{9,18}\.json")
 
 @dataclass(frozen=True, slots=True)
 class _Saved:
-    """What a save left behind. It is valid as long as the checkpoint has this mark."""
+    """The state after a save. It is valid as long as the checkpoint has this mark."""
 
     mark: Mark
     state: RunState
@@ -84,7 +85,7 @@ class _Saved:
 
 
 def run_id_of(path: Path) -> str | None:
-    """Return the run of a folder; None if it has none, or was copied from another folder."""
+    """Return the run in a folder. Return None if it has none, or is a copy of another folder."""
     is_copy = False
     for file in _files_with_run_id(path):
         try:
@@ -107,8 +108,8 @@ class RunFolder:
     """The files of one run. A writer holds the lock of the run and its lease.
 
     There is a fixed number of locks, so that a run leaves none behind. Beside each lock is the highest
-    fence of the deleted runs that shared it. `history` is the number of copies of earlier checkpoints to
-    keep.
+    fencing token of the deleted runs that shared it. `history` is the number of copies of earlier
+    checkpoints to keep.
     """
 
     def __init__(self, directory: Path, run_id: str, *, history: int = 10) -> None:
@@ -127,7 +128,7 @@ class RunFolder:
         return FileLock(self._lock, poll_interval=0.01)
 
     def deleted_fence(self) -> int:
-        """Return the fence that a claim of a new run must exceed, to refuse stale writers."""
+        """Return the fencing token that a claim of a new run must exceed, to reject stale writers."""
         try:
             return int(self._lock.with_suffix(".fence").read_bytes())
         except (FileNotFoundError, ValueError):
@@ -135,7 +136,7 @@ class RunFolder:
             return 0
 
     def forget(self) -> None:
-        """Forget what the last save left behind."""
+        """Forget the state after the last save."""
         self._last = None
 
     # The lease.
@@ -143,7 +144,7 @@ class RunFolder:
     def lease(self, state: RunState | None) -> Lease:
         """Return the newest lease, given the state of the run. Its owner is empty if it is free.
 
-        It is free if its file is missing or damaged. The fence then comes from the checkpoint.
+        It is free if its file is missing or damaged. The fencing token then comes from the checkpoint.
         """
         fence = 0 if state is None else state.fence
         free = Lease(self.run_id, "", fence, 0.0)
@@ -175,21 +176,21 @@ class RunFolder:
         write_whole(self.path / "lease.json", encode_lease(lease))
 
     def note_release(self, lease: Lease) -> None:
-        """Write that the last save has released the lease, in case its checkpoint gets damaged.
+        """Note in `lease.json` that the last save released it, in case the checkpoint gets damaged.
 
-        An older copy does not say so, and the run would be held until the lease expires. If this fails or
-        a power loss undoes it, nothing else is lost.
+        An older copy does not say so, and with it the run would count as held until the lease expires. If
+        this fails, or a power loss undoes it, nothing else is lost.
         """
         with suppress(OSError):
             data = encode_lease(replace(lease, owner=""))
             write_whole(self.path / "lease.json", data, is_durable=False)
 
     def is_claimed_only(self, state: RunState | None) -> bool:
-        """Return whether nothing was ever appended, given the state of the run."""
+        """Return whether the run never had an entry, given its state."""
         # An existing folder is no proof: it is empty at first, and copying programs may omit it.
         return state is None and not (self._checkpoint.exists() or (self.path / "entries").exists())
 
-    # The journal as it is read.
+    # Read the journal.
 
     def mark(self) -> Mark | None:
         """Return a mark that changes with every save, or None if `checkpoint.json` is missing."""
@@ -304,7 +305,7 @@ class RunFolder:
         return found
 
     def salvage(self) -> Remains:
-        """Return all that is left of the run, in intact and in damaged files."""
+        """Return everything that is left of the run, in intact and damaged files."""
         state = self.state_if_readable()
         unreadable: dict[str, bytes] = {}
         found: dict[int, Record] = {}
@@ -359,7 +360,7 @@ class RunFolder:
     def _continued(self, state: RunState) -> RunState:
         """Return the state of a copy, continued by the older records that were written after it.
 
-        The status is then unknown. A run with any journal may be running, so that is assumed.
+        Then the status is unknown. `running` is assumed, because a running run may have any journal.
         """
         for first, path in self._older():
             if first == state.first:
@@ -376,12 +377,12 @@ class RunFolder:
                         )
         return state
 
-    # The journal as it is written.
+    # Write the journal.
 
     def create(self, summary: RunSummary) -> RunState:
         """Create the folders of a new run, and return its state."""
         self._make_folders()
-        # An interrupted removal left it.
+        # Left by an interrupted removal.
         self.remove_mailbox()
         sync_folder(self.path)
         sync_folder(self.path.parent)
@@ -408,7 +409,7 @@ class RunFolder:
 
         Raise OSError if nothing was appended; `may_be_saved` names the exception.
         """
-        # If anything goes wrong from here on, the next save reads the files.
+        # If anything fails from here on, the next save reads the files.
         last, self._last = self._last, None
         now = time.time()
         fresh = [
@@ -446,7 +447,7 @@ class RunFolder:
                 self._last = _Saved(mark, saved, rows)
 
     def truncate(self, lease: Lease, after: int, summary: RunSummary) -> None:
-        """Durably remove the records after a sequence number, all or none."""
+        """Remove the records after a sequence number durably, all or none."""
         kept = [record for record in self.salvage().records if record.sequence <= after]
         check_kept(lease, len(kept), after=after)
         first = self._first_to_rewrite(after)
@@ -464,7 +465,7 @@ class RunFolder:
         self.tidy(saved)
 
     def _first_to_rewrite(self, after: int) -> int:
-        """Return the number after the last record that is in an intact file with none beyond `after`."""
+        """Return the number after the last record in an intact file that has no record beyond `after`."""
         first = 1
         for start, path in self._older():
             try:
@@ -482,17 +483,17 @@ class RunFolder:
         return isinstance(error, Unsynced) and error.filename in places
 
     def remove(self, state: RunState | None) -> None:
-        """Remove the run durably, except its fence. If interrupted, the whole run is left or none."""
+        """Remove the run durably, except its fencing token. An interruption leaves all of it or none."""
         fence = self.lease(state).fence
         if fence > self.deleted_fence():
             make_folder(self._lock.parent)
             write_whole(self._lock.with_suffix(".fence"), b"%d" % fence)
-        # The copies first: a missing checkpoint would be read from them.
+        # The copies first, because without a checkpoint the run would be read from them.
         self._history.empty()
         self._checkpoint.unlink(missing_ok=True)
         if self.path.is_dir():
             sync_folder(self.path)
-        # The rest has no meaning without the checkpoint.
+        # Without the checkpoint, nothing reads the rest.
         with suppress(OSError):
             for path in (self.path / "entries").glob("*"):
                 path.unlink()
@@ -524,7 +525,7 @@ def _mark_of(path: Path) -> Mark | None:
 
 
 def _is_long(records: Sequence[Record]) -> bool:
-    """Return whether these are too many, or too large, to be written with every save."""
+    """Return whether there are too many of these records, or too large ones, to write with every save."""
     return (
         len(records) >= _ENTRIES_PER_FILE
         or sum(len(record.body) for record in records) >= _BYTES_PER_FILE

@@ -1,4 +1,4 @@
-"""All runs in the folder of a FileStore. Only those that changed since the last look are read again."""
+"""List the runs in the folder of a FileStore. Read only those that changed since the last look."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def infos_of(runs: Iterable[KnownRun]) -> tuple[list[RunInfo], dict[str, Checkpo
 
 
 class RunFolders:
-    """Looks at all runs.
+    """Reads all runs, and remembers them for the next look.
 
     Parameters:
         remove_abandoned: called with a folder that has no entries.

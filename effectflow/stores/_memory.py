@@ -59,7 +59,7 @@ class _Run:
 class MemoryStore(CheckpointStore):
     """Keeps runs in memory. Entries are encoded as for any other store.
 
-    It can be used without entering it, and leaving it keeps the runs.
+    You can use it without `async with`. Leaving an `async with` block keeps the runs.
     """
 
     def __init__(self) -> None:
@@ -278,7 +278,7 @@ class _Lane(NamedTuple):
 
 
 class _Place(NamedTuple):
-    """Where a run is in its lane. `order` sorts runs that are due at the same time."""
+    """The place of a run in its lane. `order` sorts runs that are due at the same time."""
 
     due_at: float
     order: int

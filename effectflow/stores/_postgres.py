@@ -71,16 +71,16 @@ _LOCK_SECONDS = 0.1
 class PostgresStore(ServerStore):
     """Keeps runs in PostgreSQL. Needs the extra `effectflow[postgres]` (psycopg 3).
 
-    A durable append is one round trip. Appends that are requested while another one is under way are
-    sent together, so that many runs share the price of a commit. An append whose connection is lost is
-    sent again, and never written twice. Time is the server's, so hosts whose clocks differ agree on
-    leases.
+    A durable append is one round trip. Appends that are requested while another one is in progress are
+    sent together, so that many runs share the cost of a commit. If the connection is lost, an append is
+    sent again, and never written twice. The clock of the server decides, so hosts whose clocks differ
+    agree on leases.
 
     Parameters:
         dsn: a connection string, such as `postgresql://user@host/database`. It is never logged.
         schema: the schema that contains the tables; created and migrated when the store is opened.
         pool_size: the maximum number of connections, besides those that write and renew leases.
-        statement_timeout: the seconds after which the server gives up a statement. Also how long a
+        statement_timeout: the seconds after which the server cancels a statement. Also how long a
             request waits for a run that another program has locked; requests for other runs do not wait.
         reconnect_timeout: how long (seconds, or a `timedelta`) to try to reconnect to a lost server.
         renew_timeout: how long (seconds, or a `timedelta`) a renewal of a lease may take.
@@ -167,7 +167,7 @@ class PostgresStore(ServerStore):
         return connection
 
     async def _configure(self, connection: Connection) -> None:
-        # Not through `options`, which would replace the options of the connection string.
+        # Not through `options`, which would replace those of the connection string.
         await connection.execute(set_timeout("statement", self._statement_timeout))
 
     async def _configure_shared(self, connection: Connection) -> None:
@@ -319,7 +319,7 @@ class PostgresStore(ServerStore):
         found: list[RunInfo] = []
         created_at, run_id, has_more = math.inf, "", True
         while has_more and len(found) < wanted:
-            # From the last run on, not by its position, because runs come and go in between.
+            # From the last run on, not by position, because runs come and go between the queries.
             behind = (created_at, created_at, run_id)
             rows = await self._query(statement, (*parameters, *behind, _ROWS_PER_READ))
             # SQL cannot check whether an owner is alive, so the paging happens here.
@@ -354,7 +354,7 @@ class PostgresStore(ServerStore):
                     connection, "SELECT number FROM {schema}.runs WHERE key = %s", key
                 )
                 if number is not None and (not found or found[0] != number):
-                    # The first request has deleted the run, and its answer was lost.
+                    # The first request deleted the run, and its answer was lost.
                     return
                 if not found:
                     raise RunNotFound(run_id)
@@ -412,7 +412,7 @@ class PostgresStore(ServerStore):
 
         async def attempt() -> A:
             connection = await self._pool.getconn()
-            # Not in the caller's task: a cancellation there would cost the connection.
+            # Not in the caller's task, because a cancellation there would close the connection.
             request = asyncio.create_task(self._work_with(connection, work))
             self._requests.add(request)
             request.add_done_callback(self._forget)
@@ -483,4 +483,4 @@ _BEHIND = """
     created_at <= %s AND (created_at < %s OR runs.run_id COLLATE "C" > %s)
     ORDER BY created_at DESC, runs.run_id COLLATE "C"
 """
-"""The runs after the one with a time of creation and an id, newest first."""
+"""Selects the runs after the one with this time of creation and this id, newest first."""

@@ -1,8 +1,8 @@
 """Exchange notices between processes about which runs of a PostgresStore changed.
 
 NOTIFY within the transaction of an append would make all commits of the database wait for each other,
-because a commit that notifies holds a lock on the whole server. So the changes that were committed are
-gathered, and announced later, on a separate connection. They are hints, which a crash may lose.
+because a commit that notifies holds a lock on the whole server. So the store gathers committed changes
+and announces them later, on a separate connection. They are hints, which a crash may lose.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from effectflow.stores._postgres_connection import CLOSING_SECONDS, Connection
 from effectflow.stores._servers import RECONNECT_DELAYS
 
 _ANY = "*"
-"""The payload that means that any run may have changed."""
+"""The payload that says that any run may have changed."""
 
 _LONGEST_PAYLOAD = 7999
-"""The length of a payload in bytes. The server refuses longer ones."""
+"""The length of a payload in bytes. The server rejects longer ones."""
 
 _PAUSE_SECONDS = 0.02
-"""How long changes are gathered after an announcement."""
+"""How long to gather changes after an announcement."""
 
 _SECONDS_BETWEEN_TESTS = 30.0
 _TEST_SECONDS = 10.0
@@ -43,7 +43,7 @@ class Notifier:
     """Notifies other processes of changed runs. Connects when there is something to announce.
 
     Attributes:
-        backend: the number of the process that serves its connection, which names the sender of a notice.
+        backend: the number of the server process of its connection. It identifies the sender of a notice.
     """
 
     def __init__(self, connect: Callable[[], Awaitable[Connection]], channel: str) -> None:
@@ -88,7 +88,7 @@ class Notifier:
     async def _send(self) -> None:
         if not self._changed:
             return
-        # A run that changes again meanwhile is announced again.
+        # A run that changes again in the meantime is announced again.
         changed, self._changed = self._changed, set[str]()
         self._has_changed.clear()
         try:
@@ -104,13 +104,13 @@ class Notifier:
         if self._connection is None or self._connection.closed:
             self._connection = await self._connect()
             self.backend = self._connection.info.backend_pid
-            # A notice need not survive: no commit of runs waits for the disk because of it.
+            # A notice need not survive a crash, so its commit need not wait for the disk.
             await self._connection.execute("SET synchronous_commit = off")
         await self._connection.execute("SELECT pg_notify(%s, %s)", (self._channel, payload))
 
 
 class Listener:
-    """Announces the changes that other processes report, while it is in use.
+    """Announces the changes that other processes report, while there are users.
 
     Parameters:
         is_own: whether a notice comes from this store, by the number of its backend.
@@ -190,6 +190,6 @@ class Listener:
         try:
             run_ids = cast("list[str]", json.loads(payload))
         except ValueError:
-            # The notice of another program.
+            # Another program sent this notice.
             return
         self._announcements.announce(*run_ids)

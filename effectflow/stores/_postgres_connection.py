@@ -17,14 +17,14 @@ Connection: TypeAlias = psycopg.AsyncConnection[Any]
 _CONNECT_SECONDS = 10
 
 CLOSING_SECONDS = 1.0
-"""How long closing waits for answers of the server that no caller waits for."""
+"""How long closing the store waits for answers that no caller waits for any more."""
 
 ESCAPED_FIELDS = ("workflow", "version", "waits_for", "blocked", "parent")
-"""The fields of a summary that are kept `escaped`."""
+"""The fields of a summary that are stored `escaped`."""
 
 
 def key_of(run_id: str) -> bytes:
-    """Return the key of a run in indexes, whose entries have a limited length."""
+    """Return the key of a run in indexes, where run ids could be too long."""
     return hashlib.sha256(run_id.encode()).digest()
 
 
@@ -34,7 +34,7 @@ def escaped(text: str) -> str:
 
 
 def unescaped(text: str) -> str:
-    """Return the text that was `escaped`."""
+    """Return the original of an `escaped` text."""
     return "\\".join(part.replace("\\0", "\0") for part in text.split("\\\\"))
 
 
@@ -86,7 +86,7 @@ def explained(error: Exception) -> str:
     if isinstance(error, gone | psycopg.errors.InvalidSchemaName):
         return (
             f"{error}. Its tables are gone, with all runs. Restore the database from a backup, or open "
-            "the store again, which creates them anew"
+            "the store again, which creates them again"
         )
     return str(error)
 

@@ -1,7 +1,7 @@
 """Find and claim the runs of a PostgresStore that are due.
 
-The server finds them by an index in which those that are due come first, however many wait. It cannot
-check whether the owner of a lease is alive, so the client names the leases of dead owners.
+The server finds them in an index that has the due runs first, however many others wait. It cannot check
+whether the owner of a lease is alive, so the client names the leases of dead owners.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class DueClaims:
         self._limited = [escaped(name) for name in sorted(due.limits)]
         self._may_have_claimed = False
         self._free_fences: list[int] = []
-        """The fences of leases whose owners are dead."""
+        """The fencing tokens of leases whose owners are dead."""
 
     async def attempt(self, connection: Connection) -> Claimed:
         """Claim the runs, unless an earlier attempt has."""
@@ -143,7 +143,7 @@ class DueClaims:
     async def _find(
         self, connection: Connection, usage: Usage, *, lock: bool
     ) -> tuple[list[int], float | None]:
-        """Return numbers of runs that are due and free, and when the next of the others are due."""
+        """Return the numbers of runs that are due and free, and when the next of the others are due."""
         rooms, rooms_for_pending = (
             [
                 usage.room(unescaped(workflow), self._due, is_pending=is_pending)
@@ -198,7 +198,7 @@ class DueClaims:
         return Claimed(_taken(rows, left), next_due_at)
 
     async def _taken_before(self, connection: Connection) -> tuple[Taken, ...]:
-        """Return the runs that were claimed by an attempt whose answer was lost."""
+        """Return the runs that an attempt claimed whose answer was lost."""
         statement = f"{INFO} WHERE leases.owner = ANY(%s::text[])"
         return _taken(await self._rows(connection, statement, ([*self._due.owners],)), {})
 
@@ -209,7 +209,7 @@ class DueClaims:
 
 
 def _taken(rows: Iterable[Sequence[Any]], left: Mapping[int, Lease]) -> tuple[Taken, ...]:
-    """Return runs that were claimed, and the leases that they had, by the fences of the new ones."""
+    """Return the claimed runs. `left` has the leases that they had, by the new fencing tokens."""
     taken: list[Taken] = []
     for info in sorted(map(info_of, rows), key=in_order):
         assert info.lease is not None

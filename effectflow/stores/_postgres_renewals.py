@@ -1,4 +1,4 @@
-"""Renews the leases of a PostgresStore, from any thread."""
+"""Renew the leases of a PostgresStore, from any thread."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from effectflow.stores._postgres_connection import Queries, is_lost, set_timeout
 A = TypeVar("A")
 
 _LOCK_SECONDS = 0.5
-"""The time for which a lease that another program has locked may delay the renewal of other leases."""
+"""How long a lease that another program has locked may delay the renewal of other leases."""
 
 
 class Renewals:
@@ -65,7 +65,7 @@ class Renewals:
         except psycopg.errors.LockNotAvailable:
             raise
         except psycopg.OperationalError:
-            # Even if the answer is only late: the next statement must not receive it.
+            # Even if the answer is only late, because the next statement must not receive it.
             self._disconnect()
             raise
 
@@ -75,7 +75,7 @@ class Renewals:
             self._connection = None
 
     def close(self) -> None:
-        """Close the connection, after the renewal that is in progress, if any."""
+        """Close the connection after the renewal in progress, if there is one."""
         self._is_closed = True
         if self._using.acquire(blocking=False):
             try:

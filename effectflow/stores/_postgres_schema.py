@@ -10,10 +10,10 @@ from effectflow.checkpoint.errors import UnsupportedVersion
 from effectflow.checkpoint.store import AT_ONCE_SINCE
 
 _LOCK = 0x45464657
-"""The advisory lock under which one program at a time changes the schema ("EFFW")."""
+"""The advisory lock ("EFFW") that lets only one program at a time change the schema."""
 
 _UNRELEASED = 1
-"""The versions before the first release. Their schemas are refused."""
+"""The versions before the first release. Their schemas are rejected."""
 
 _MIGRATIONS = (
     """
@@ -46,7 +46,8 @@ _MIGRATIONS = (
         body bytea NOT NULL,
         PRIMARY KEY (run, sequence)
     );
-    -- Of each run that is claimed or has entries. `number` is the run's, so an append finds it here.
+    -- One for each run that is claimed or has entries. `number` is that of the run, so that an append
+    -- finds it here.
     CREATE TABLE {schema}.leases (
         key bytea PRIMARY KEY,
         number bigint GENERATED ALWAYS AS IDENTITY,
@@ -56,7 +57,7 @@ _MIGRATIONS = (
         expires_at_uptime double precision
     );
     CREATE INDEX leases_held ON {schema}.leases (key) WHERE owner <> '';
-    -- Those that were not taken. Numbers are assigned under a lock on the run, so they grow.
+    -- Messages that were not taken. Numbers are assigned under a lock on the run, so they grow.
     CREATE TABLE {schema}.messages (
         run bigint NOT NULL,
         number bigint GENERATED ALWAYS AS IDENTITY,
@@ -66,15 +67,15 @@ _MIGRATIONS = (
         body bytea NOT NULL,
         PRIMARY KEY (run, number)
     );
-    -- All messages of runs that have not ended, also those that were taken, but no notices: a digest of
-    -- the topic and the key, and the request that has sent it.
+    -- All messages to runs that have not ended, taken or not, except notices: a digest of the topic and
+    -- the key, and the request that sent the message.
     CREATE TABLE {schema}.received (
         run bigint NOT NULL,
         message bytea NOT NULL,
         request uuid NOT NULL,
         PRIMARY KEY (run, message)
     );
-    -- When runs of workflows with a limit were started, only as many as the limit looks at.
+    -- When runs of workflows with a limit were started: the latest, as many as the limit needs.
     CREATE TABLE {schema}.limits (
         workflow text PRIMARY KEY,
         starts double precision[] NOT NULL
@@ -85,8 +86,8 @@ _MIGRATIONS = (
     CREATE FUNCTION {schema}.now() RETURNS double precision LANGUAGE sql AS
         'SELECT extract(epoch FROM clock_timestamp())::double precision';
 
-    -- Takes the lease if it was released, is the claimant's own, or has the fence of a lease that the
-    -- claimant knows to be free. Returns the lease as it is then.
+    -- Takes the lease if it was released, belongs to the claimant, or has the fencing token of a lease
+    -- that the claimant knows to be free. Returns the lease that is then valid.
     CREATE FUNCTION {schema}.claim(
         run bytea, claimant text, seconds double precision, uptime double precision,
         free_fence bigint
@@ -150,8 +151,8 @@ _MIGRATIONS = (
                 status = 'suspended' OR (about = 'cancel' AND status IN ('pending', 'failed')));
     $$;
 
-    -- Tells the parent of a run to look at it, and the parents within which that is nested. Returns the
-    -- ids of the runs that were told.
+    -- Notifies the parent of a run, and the runs that the parent is nested in. Returns the ids of the
+    -- notified runs.
     CREATE FUNCTION {schema}.notify(outer_key bytea, run_id text) RETURNS text[]
     LANGUAGE plpgsql AS $$
     DECLARE
@@ -170,7 +171,7 @@ _MIGRATIONS = (
         RETURN told;
     END $$;
 
-    -- Locks the runs that `notify` tells. Returns whether another transaction has locked one of them.
+    -- Locks the runs that `notify` notifies. Returns whether another transaction has locked one of them.
     CREATE FUNCTION {schema}.are_locked(outer_key bytea) RETURNS bool LANGUAGE plpgsql AS $$
     DECLARE receiver {schema}.runs;
     BEGIN
@@ -186,7 +187,7 @@ _MIGRATIONS = (
     END $$;
 
     -- Answers `new`, `known`, `unknown` for an unknown run, or `ended` and how; and which runs around a
-    -- nested one were told. A notice has no digest.
+    -- nested run were notified. A notice has no digest.
     CREATE FUNCTION {schema}.send(
         run_key bytea, about text, message_key text, digest bytea, content bytea, request_id uuid,
         OUT answer text, OUT told text[]
@@ -219,8 +220,9 @@ _MIGRATIONS = (
         END IF;
     END $$;
 
-    -- Returns nothing if the run exists, a lease without an owner if it was created, or the lease in its
-    -- way, unless that has the fence of a lease that the caller knows to be free.
+    -- Returns nothing if the run exists, and a lease without an owner if it was created. If a lease
+    -- prevents that, returns it, unless it has the fencing token of a lease that the caller knows to be
+    -- free.
     CREATE FUNCTION {schema}.create_run(
         run_key bytea, change jsonb, bodies bytea[], free_fence bigint
     ) RETURNS SETOF {schema}.leases LANGUAGE plpgsql AS $$
@@ -246,7 +248,7 @@ _MIGRATIONS = (
         RETURN QUERY UPDATE {schema}.leases SET owner = '' WHERE key = run_key RETURNING *;
     END $$;
 
-    -- Returns the leases that were not released of the runs of these workflows, and the time.
+    -- Returns the leases of the runs of these workflows that were not released, and the time.
     CREATE FUNCTION {schema}.held(workflows text[]) RETURNS TABLE (
         workflow text, owner text, fence bigint, expires_at double precision,
         expires_at_uptime double precision, at double precision
@@ -261,9 +263,9 @@ _MIGRATIONS = (
         WHERE runs.workflow = ANY (workflows);
     $$;
 
-    -- Returns runs that are due at a moment: of each workflow, status and priority at most as many as
-    -- there is room for the workflow. They are free, or have the fence of a lease that the caller knows
-    -- to be free. Also returns, without a run, when the next of the others are due.
+    -- Returns runs that are due at a moment: for each workflow, status and priority, at most as many as
+    -- the workflow has room for. They are free, or have the fencing token of a lease that the caller
+    -- knows to be free. Also returns, without a run, when the next of the others are due.
     CREATE FUNCTION {schema}.due(
         workflows text[], rooms bigint[], rooms_for_pending bigint[], moment double precision,
         free_fences bigint[], lock_them bool
@@ -341,10 +343,10 @@ _MIGRATIONS = (
             chosen.expires_at, chosen.expires_at_uptime;
     END $$;
 
-    -- Says why it was refused: `held` by an owner, `released`, `gone`, the `length` of the journal if
-    -- that is another one, `unsummarized`, `taken` if a message is gone, or `locked`; or null, and which
-    -- runs were told of its end. `change` is null, or has the new summary with the run's id, `takes`,
-    -- `seen`, and whether it `notifies`.
+    -- Returns null and the runs that were notified of its end, or why it was rejected: `held` by an
+    -- owner, `released`, `gone`, the `length` of the journal if it is not `after`, `unsummarized`,
+    -- `taken` if a message is gone, or `locked`. `change` is null, or has the new summary with the run's
+    -- id, `takes`, `seen`, and whether it `notifies`.
     CREATE FUNCTION {schema}.append(
         run_key bytea, claimant text, lease_fence bigint, after bigint, release bool, change jsonb,
         bodies bytea[], OUT refusal text, OUT told text[]
@@ -444,7 +446,7 @@ _MIGRATIONS = (
 
 
 async def migrate(connection: AsyncConnection[Any], schema: str) -> None:
-    """Create or migrate the schema. Raise UnsupportedVersion if it is newer than this effectflow, or
+    """Create or migrate the schema. Raise UnsupportedVersion if a newer effectflow made it, or one
     from before the first release.
 
     If there is nothing to do, this needs no privilege to create anything.

@@ -29,7 +29,7 @@ from effectflow.stores._servers import check_appended
 
 _APPENDS_PER_BATCH = 500
 _BYTES_PER_BATCH = 16 * 1024 * 1024
-"""The limit for a batch of several appends. The server refuses a statement of a gibibyte, and closes
+"""The limit for a batch of several appends. The server rejects a statement of a gibibyte, and closes
 the connection."""
 
 LOCK_DELAYS = RetryPolicy.exponential(0.01).with_max_delay(0.25).with_full_jitter()
@@ -44,7 +44,7 @@ class Append:
         is_unknown: whether it was sent without an answer, so that it may have been written.
         locked_until: when to give up, if another program has locked the run.
         told: the runs that were notified of its end.
-        answer: resolved with why the server refused it, or None once it is written.
+        answer: resolved with why the server rejected it, or None once it is written.
     """
 
     lease: Lease
@@ -100,7 +100,7 @@ class Append:
         """End the wait with an error."""
         if isinstance(error, StoreUnavailable | psycopg.Error):
             is_refused = isinstance(error, psycopg.Error)
-            reason = f"the server refused it: {explained(error)}" if is_refused else str(error)
+            reason = f"the server rejected it: {explained(error)}" if is_refused else str(error)
             error = SaveFailed(self.lease.run_id, reason, is_unknown=self.is_unknown)
         if not self.answer.done():
             self.answer.set_exception(error)
@@ -257,7 +257,7 @@ class Writer:
     async def _send(
         self, connection: Connection, todo: Sequence[Append]
     ) -> list[tuple[str | None, Sequence[str] | None]]:
-        """Return, for each append, why it was refused, or None and the runs notified of its end."""
+        """Return, for each append, why it was rejected, or None and the runs notified of its end."""
         if len(todo) == 1:
             return await self._queries.rows(connection, _APPEND, todo[0].row())
         *columns, bodies = map(list, zip(*(append.row() for append in todo), strict=True))
@@ -265,7 +265,7 @@ class Writer:
         return await self._queries.rows(connection, _APPEND_ALL, columns)
 
     async def _is_written(self, connection: Connection, append: Append) -> bool:
-        """Return whether an append whose answer was lost was written: only it has used its fence."""
+        """Return whether an append whose answer was lost was written: only it used its fencing token."""
         rows = await self._queries.rows(
             connection,
             "SELECT body FROM {schema}.entries JOIN {schema}.runs ON run = number"

@@ -78,9 +78,9 @@ _FIELDS_PER_COMMAND = 500
 class RedisStore(ServerStore):
     """Keeps runs in Redis. Needs the extra `effectflow[redis]` (redis-py, hiredis).
 
-    An append is one atomic script. A script that arrives twice, because its answer was lost, is
-    executed once. Time is the server's. The store needs one server, which may have replicas; it does
-    not support Redis Cluster.
+    An append is one atomic script. If its answer was lost, it is sent again, and executed once. The
+    clock of the server decides. The store needs one server, which may have replicas. It does not support
+    Redis Cluster.
 
     What survives depends on the server: with `appendonly yes` and `appendfsync always` everything does;
     with `everysec` a crash of the server may lose a second. Opening a store logs a warning if the
@@ -100,7 +100,7 @@ class RedisStore(ServerStore):
     UnsupportedVersion if a newer effectflow wrote the runs, or one from before the first release.
     """
 
-    # The checkers know the types of these clients only in part.
+    # The type checkers know the types of these clients only in part.
     _client: Any
     _renewing: Any
     _scripts: dict[str, Any]
@@ -134,7 +134,7 @@ class RedisStore(ServerStore):
 
     @property
     def durability(self) -> str:
-        """What the server is configured to keep. It is known once the store is open."""
+        """What the configuration of the server keeps. It is known once the store is open."""
         return self._durability
 
     def _new_client(self, kind: Any, timeout: float, retry: object) -> Any:
@@ -158,7 +158,7 @@ class RedisStore(ServerStore):
         self._client = self._new_asyncio_client()
         self._opened.push_async_callback(self._client.aclose)
         self._scripts = {}
-        # It has two attempts, and connects when it is first used.
+        # It connects when it is first used, and has two attempts.
         self._renewing = self._new_client(
             redis.Redis, self._renew_timeout / 2, Retry(NoBackoff(), 1)
         )
@@ -319,7 +319,7 @@ class RedisStore(ServerStore):
         return records
 
     async def salvage(self, run_id: str) -> Remains:
-        """Return all that is left of a run."""
+        """Return everything that is left of a run."""
         length, _ = await self._entries(run_id, 0, 0)
         length, entries = await self._entries(run_id, 0, length)
         records: list[Record] = []
@@ -427,7 +427,7 @@ class RedisStore(ServerStore):
         await self._free.acquire()
 
     def _key(self, run_id: str) -> str:
-        # A run id may be any text, and people look at keys.
+        # A run id may be any text, and people read keys.
         return f"{self._prefix}:run:{hashlib.sha256(run_id.encode()).hexdigest()}"
 
     def _keys(self, run_id: str | None) -> list[str]:
@@ -435,8 +435,8 @@ class RedisStore(ServerStore):
         return [key, self._index, f"{self._prefix}:fences", self._prefix]
 
     def _written(self, summary: RunSummary) -> tuple[str, str, str]:
-        """Return a summary as scripts write it: without `due_at`, which is changed more often; that; and
-        the key of the parent."""
+        """Return a summary as scripts write it: the summary without `due_at`, which changes more often;
+        `due_at`; and the key of the parent."""
         fields = summary_fields(summary)
         due_at = fields.pop("due_at")
         parent = self._key(summary.parent) if summary.parent else ""

@@ -1,4 +1,4 @@
-"""Read what the scripts of a RedisStore have written about a run."""
+"""Read what the scripts of a RedisStore wrote about a run."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from redis.exceptions import (
 
 
 def checked(url: str) -> str:
-    """Return the URL if it can be used. The error never shows it, since it may have a password."""
+    """Return the URL if it is usable. The error never shows it, because it may have a password."""
     try:
         options = parse_url(url)
     except ValueError:
@@ -35,7 +35,7 @@ def checked(url: str) -> str:
 
 
 async def durability_of(client: Any) -> str:
-    """Return what survives a failure, as far as the server shows its configuration."""
+    """Return what survives a failure, as far as the server reveals its configuration."""
     info = await client.info("persistence")
     if not info.get("aof_enabled"):
         return "memory"
@@ -45,7 +45,7 @@ async def durability_of(client: Any) -> str:
             **await client.config_get("no-appendfsync-on-rewrite"),
         }
     except RedisError:
-        # Hosted servers often do not show their configuration.
+        # Hosted servers often do not reveal their configuration.
         return "process"
     always = {"appendfsync": "always", "no-appendfsync-on-rewrite": "no"}
     return "full" if settings == always else "process"
@@ -65,5 +65,5 @@ def is_refused(error: Exception) -> bool:
 
 
 def _is_busy(error: Exception) -> bool:
-    """Return whether the server waits for another script to end."""
+    """Return whether the server is busy with another script."""
     return isinstance(error, ResponseError) and str(error).startswith("BUSY")

@@ -1,8 +1,8 @@
 """Find and claim the runs of a RedisStore that are due.
 
-Those that are due at some time are in sorted sets, one for each workflow, priority, and whether they are
-pending. So a claim reads only those that are due, however many wait. The script cannot know which
-processes of a host live, or its time since boot: the client names the leases that are free.
+Runs with a due time are in sorted sets, one for each workflow and priority, pending or not. So a claim
+reads only the runs that are due, however many wait. The script does not know which processes of a host
+live, or how long ago the host booted, so the client names the leases that are free.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Freed:
     """What the server cannot know about leases.
 
     Attributes:
-        leases: the keys of runs, and the fences of their leases, that have expired.
+        leases: expired leases, each as the key of its run and its fencing token.
         processes: the processes that have ended.
     """
 
@@ -62,7 +62,7 @@ def request_of(due: DueRuns, owners: Sequence[str], freed: Freed) -> str:
 
 
 def _limits(workflow: str, due: DueRuns) -> dict[str, object]:
-    """Return the limits of a workflow as scripts read them."""
+    """Return the limits of a workflow as the script reads them."""
     asked: dict[str, object] = {"name": workflow}
     limit = due.limits.get(workflow)
     if limit is not None and limit.at_once is not None:

@@ -1,21 +1,21 @@
-"""The Lua scripts of `RedisStore`. Each is one atomic operation on the server.
+"""The Lua scripts of `RedisStore`. Each one is an atomic operation on the server.
 
-A run is one hash. It contains the lease, the summary, the entries by their numbers, and the messages.
+A run is one hash. It has the lease, the summary, the entries by their numbers, and the messages.
 
 - `length` is the number of entries: fields with higher numbers do not count.
-- `born` is the fence of the claim or creation that began the run.
+- `born` is the fencing token of the claim or creation that began the run.
 - `due` is the `due_at` of the summary, and `parent` the key of its parent.
-- `mailbox` has the numbers of the messages that were not taken, and `messages` that of the newest one:
-  messages with higher numbers do not count.
+- `mailbox` has the numbers of the messages that were not taken, and `messages` the number of the newest
+  one. Messages with higher numbers do not count.
 - `message N` begins with the 16 bytes of the request that sent it.
 - `received HASH` of a topic and a key has N and the same 16 bytes. It does not count if message N begins
-  with others.
-- `taken` has the messages that the last append took. The next append, before which that one is certainly
-  in the file of the server, shortens them to those 16 bytes.
+  with other bytes.
+- `taken` has the messages that the last append took. The next append shortens them to those 16 bytes,
+  because by then the last append is certainly in the file of the server.
 
-The index has the keys of all runs. One counter issues the fences of all runs, so that a deleted run
-leaves nothing behind and a stale writer cannot write to a new one. Each script receives these keys as
-KEYS[1] to KEYS[3], and the prefix of the others as KEYS[4].
+The index has the keys of all runs. One counter issues the fencing tokens of all runs, so that a deleted
+run leaves nothing behind and a stale writer cannot write to a new one. Each script receives these keys
+as KEYS[1] to KEYS[3], and the prefix of the others as KEYS[4].
 
 A server that is killed while it writes to its append-only file may leave only the first writes of a
 script there. It ignores them when it starts, but most versions keep them in the file and execute
@@ -25,13 +25,13 @@ that follow are lost unless a transaction follows too (valkey-io/valkey#4342). T
 - The first writes of a script do no harm, even if all of its writes follow once more: they set
   fields and never increment them, and the write that makes the others count comes last. They use
   HSET, which is written to the file even if it changes nothing, unlike ZADD.
-- A script that changes a run first writes again all that counts. So the next script for a run undoes what
-  such writes may do later.
+- A script that changes a run first writes everything that counts again. So the next script for a run
+  undoes what such repeated writes may do.
 - Each script has at least two writes, which makes it a transaction.
 - Only a run without entries expires, some time after its lease, because its owner may have died. The
-  first append ends that before the write that makes the others count.
-- What is due, and what is held, is in sorted sets. They follow from the hashes, and are made anew by
-  the first worker after each start of a server: `place` of a run is the set that it is in.
+  first append removes the expiry before the write that makes the others count.
+- Sorted sets have the runs that are due and the runs that are held. They follow from the hashes, and the
+  first worker after each start of a server rebuilds them. `place` of a run is the set that it is in.
 """
 
 from __future__ import annotations

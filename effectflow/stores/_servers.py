@@ -29,11 +29,11 @@ RECONNECT_DELAYS = RetryPolicy.exponential(0.05).with_max_delay(1).with_full_jit
 """The seconds after which to try again to reach a lost server."""
 
 _NO_FENCE = -1
-"""A fencing number that no claim has."""
+"""A fencing token that no claim has."""
 
 
 class Held(NamedTuple):
-    """The lease of a run and the time, as the answer of a server."""
+    """The lease of a run, and the time, in the answer of a server."""
 
     lease: Lease
     now: float
@@ -42,7 +42,8 @@ class Held(NamedTuple):
 class ServerStore(ReentrantStore, CheckpointStore):
     """A store on a server. Its driver runs in asyncio, and its connections may be lost.
 
-    The driver runs in the caller's event loop or, for a caller on trio, in one in a separate thread.
+    The driver runs in the caller's event loop. For a caller on trio, it runs in an event loop of its
+    own, in a separate thread.
 
     Parameters:
         reconnect_timeout: how many seconds to try to reconnect to a lost server.
@@ -71,7 +72,7 @@ class ServerStore(ReentrantStore, CheckpointStore):
 
     @abstractmethod
     async def _ask_claim(self, wanted: Lease, seconds: float, free: int) -> Held:
-        """Claim the lease if it is free or has the fence `free`. Return it as it is then.
+        """Claim the lease if it is free or its token is `free`. Return the valid lease and the time.
 
         `wanted` has the run, the owner, and the expiry by the uptime of this host.
         """
@@ -81,13 +82,13 @@ class ServerStore(ReentrantStore, CheckpointStore):
         """Return when the renewed lease expires, or why it is no longer current."""
 
     def _explained(self, error: Exception) -> str:
-        """Return why the server refused a request, and what to do, if known."""
+        """Return why the server rejected a request, and what to do, if known."""
         return str(error)
 
     # Opening and closing.
 
     async def _open(self) -> None:
-        # Connections that a closed event loop has left cannot be closed in another one.
+        # One event loop cannot close the connections that another, closed one has left.
         self._opened = AsyncExitStack()
         if running_backend() != "asyncio":
             self._thread = _AsyncioThread()
@@ -134,7 +135,7 @@ class ServerStore(ReentrantStore, CheckpointStore):
         try:
             return await self._in_asyncio(lambda: self._persist(request))
         except self._driver_error as error:
-            reason = f"it refused a request: {self._explained(error)}"
+            reason = f"it rejected a request: {self._explained(error)}"
             raise StoreUnavailable(repr(self), reason) from error
 
     async def _persist(self, request: Callable[[], Awaitable[A]]) -> A:
@@ -158,7 +159,7 @@ class ServerStore(ReentrantStore, CheckpointStore):
                     reason = f"it cannot be reached: {error}"
                     raise StoreUnavailable(repr(self), reason) from error
             if time.monotonic() > self._warned_at + 1:
-                # Once for all runs that wait for it.
+                # Logged once for all runs that wait for it.
                 self._warned_at = time.monotonic()
                 logger.warning("lost the connection to %r; reconnecting", self)
             await asyncio.sleep(delay)
@@ -181,7 +182,7 @@ class ServerStore(ReentrantStore, CheckpointStore):
     async def _in_background(
         self, f: Callable[[], Coroutine[object, object, None]]
     ) -> AsyncGenerator[None]:
-        """Run `f()` in asyncio while the context is open. Then cancel it, and wait for its end."""
+        """Run `f()` in asyncio while the context is open. Then cancel it, and wait until it has ended."""
 
         async def start() -> asyncio.Task[None]:
             return asyncio.create_task(f())
@@ -200,8 +201,8 @@ class ServerStore(ReentrantStore, CheckpointStore):
 class _AsyncioThread:
     """Runs asyncio in a separate thread, for a caller on trio.
 
-    It is a daemon, and none of anyio's threads: those may all be busy with the steps of runs, and a
-    process whose event loop did not end in order could not exit.
+    It is a daemon thread, and not one of anyio's threads. Those may all be busy with the steps of runs,
+    and a process whose event loop did not end in order could not exit.
     """
 
     def __init__(self) -> None:
@@ -230,7 +231,7 @@ class _AsyncioThread:
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
             runner.run(self._until_ended())
         if self._waiter is not None:
-            # The caller's event loop may have been closed meanwhile.
+            # The caller's event loop may have been closed in the meantime.
             with suppress(RuntimeError):
                 self._waiter.call_soon(self._waiter.wake)
 
@@ -241,10 +242,9 @@ class _AsyncioThread:
 async def take_over(ask: Callable[[int], Awaitable[A | Held]]) -> A:
     """Return the answer to `ask`, and ask again if the lease that prevents it is no longer held.
 
-    A server cannot check whether the process of an owner is alive, and its clock may be set. `ask`
-    receives the fence of such a lease, which the server then ignores, or at first a number that no claim
-    has.
-    Raise RunBusy if a live owner holds the run.
+    A server cannot check whether the process of an owner is alive, and its clock may be changed. `ask`
+    receives the fencing token of the lease that the server is to ignore; at first a token that no claim
+    has. Raise RunBusy if a live owner holds the run.
     """
     free = _NO_FENCE
     while True:
@@ -258,7 +258,7 @@ async def take_over(ask: Callable[[int], Awaitable[A | Held]]) -> A:
 
 
 def check_appended(lease: Lease, after: int, refusal: str | None) -> None:
-    """Raise ValueError or LeaseLost if a server refused an append after entry number `after`."""
+    """Raise ValueError or LeaseLost if a server rejected an append after entry number `after`."""
     if refusal is None:
         return
     kind, _, detail = refusal.partition(" ")

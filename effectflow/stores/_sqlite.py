@@ -131,7 +131,7 @@ class SqliteStore(ReentrantStore, CheckpointStore):
         self._reading = CapacityLimiter(1)
 
         def open_both() -> None:
-            # Left by an event loop that was closed before it could close them.
+            # Threads of an event loop that was closed before it could end them.
             self._opened.close()
             self._reader = self._connect()
             self._files = DatabaseFiles(self.path)
@@ -175,7 +175,7 @@ class SqliteStore(ReentrantStore, CheckpointStore):
             return renewed
 
         self._check_open(in_any_thread=True)
-        # Another connection would wait for the same lock, and not share the writer's commit.
+        # Another connection would wait for the same lock, and could not share the writer's commit.
         try:
             return self._writer.submit_and_block(lease.run_id, renew, timeout=self._renew_timeout)
         except SaveFailed as error:
@@ -260,7 +260,7 @@ class SqliteStore(ReentrantStore, CheckpointStore):
             ]
             return Claimed((*taken,), next_due_at)
 
-        # Idle workers ask all the time, and should not keep others from writing.
+        # Idle workers ask all the time, and must not prevent others from writing.
         chosen, next_due_at = await self._read(lambda database: choose(database, due, time.time()))
         if not chosen:
             return Claimed((), next_due_at)
@@ -284,7 +284,7 @@ class SqliteStore(ReentrantStore, CheckpointStore):
             records: list[Record] = []
             last = after
             while True:
-                # Each piece ends its snapshot, and a journal only ever grows at its end.
+                # Each query has its own snapshot. That is safe, because a journal only grows at its end.
                 rows = database.execute(
                     "SELECT sequence, written_at, body FROM entries WHERE run = ? AND sequence > ?"
                     " ORDER BY sequence LIMIT ?",
@@ -399,7 +399,7 @@ def _append(
     database: sqlite3.Connection,
 ) -> Sequence[str]:
     """Append records as in `CheckpointStore.append`. Return the ids of the runs to announce."""
-    # Check everything before writing, so that a refused append does not affect its commit.
+    # Check everything before writing, so that a rejected append does not affect its commit.
     owner, fence, number, length = database.execute(
         "SELECT leases.owner, leases.fence, runs.number,"
         " (SELECT max(sequence) FROM entries WHERE run = runs.number)"

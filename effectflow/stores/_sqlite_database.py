@@ -1,7 +1,7 @@
-"""The database file of an SqliteStore: how it is opened and checked, and the thread that writes to it.
+"""Open and check the database file of an SqliteStore, and write to it in one thread.
 
-The writer uses group commit, which is as old as databases: while one commit is being synced to disk,
-the requests that arrive meanwhile queue up, and the next commit includes them all.
+The writer uses group commit: the requests that arrive while one commit is synced to disk queue up, and
+the next commit includes them all.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def open_database(path: Path, durability: str, *, lock_timeout: float) -> sqlite
     `lock_timeout` is how many seconds to wait while another program has locked the file.
 
     Raise StoreUnavailable if the file is not a store or cannot be used, and UnsupportedVersion if a
-    newer effectflow created it, or one from before the first release. A file that is refused is not
+    newer effectflow created it, or one from before the first release. A rejected file is not
     changed.
     """
     try:
@@ -137,7 +137,7 @@ def open_database(path: Path, durability: str, *, lock_timeout: float) -> sqlite
             connection.execute(f"PRAGMA synchronous = {synchronous}")
             connection.execute(f"PRAGMA journal_size_limit = {_LOG_LIMIT}")
             connection.execute(f"PRAGMA wal_autocheckpoint = {_LOG_PAGES}")
-            # SQLite syncs the names of the file and its log as well, but ignores a failure.
+            # SQLite also syncs the names of the file and its log, but ignores a failure.
             sync_folder(path.parent)
             abandoned.pop_all()
             return connection
@@ -182,7 +182,7 @@ def _is_store(connection: sqlite3.Connection, path: Path) -> bool:
 
 
 def _use_write_ahead_log(connection: sqlite3.Connection, path: Path) -> None:
-    # Without the log the last commit does not survive power loss. If SQLite cannot have one, it does
+    # Without the log, the last commit does not survive a power loss. If SQLite cannot have one, it does
     # not raise, but answers with the mode that it uses instead.
     [mode] = connection.execute("PRAGMA journal_mode = WAL").fetchone()
     if mode != "wal":
@@ -236,19 +236,19 @@ class DatabaseFiles:
             )
 
     def _identity(self, name: str) -> tuple[int, int] | None:
-        """Return what no two files share, or None if the file is gone."""
+        """Return what identifies a file, or None if the file is gone."""
         try:
             found = os.stat(name)
         except OSError:
             return None
-        # The log is emptied from time to time, but a database never is.
+        # The log is emptied from time to time, but the database never is.
         if not found.st_size and name is self._database:
             return None
         return found.st_dev, found.st_ino
 
 
 class _BlockedThread:
-    """The `done` of a request from a thread that blocks until it is performed."""
+    """The `done` of a request from a thread that blocks until the request is performed."""
 
     def __init__(self) -> None:
         self._event = threading.Event()
@@ -319,7 +319,7 @@ class SqliteWriter:
     def submit_and_block(
         self, run_id: str, perform: Callable[[sqlite3.Connection], A], *, timeout: float
     ) -> A:
-        """Do the same for any thread. Raise StoreUnavailable after `timeout` seconds."""
+        """Do the same from any thread. Raise StoreUnavailable after `timeout` seconds."""
         done = _BlockedThread()
         request = _Request(run_id, perform, done)
         self._queue.put(request)
@@ -330,7 +330,7 @@ class SqliteWriter:
 
     async def watch(self) -> None:
         """Begin to announce commits of others, for as long as there are watchers."""
-        # If another program has locked the file, the looks begin a little later.
+        # If another program has locked the file, the first look comes a little later.
         with suppress(CheckpointError):
             await self.submit("", self._look)
 
@@ -392,7 +392,7 @@ class SqliteWriter:
         return SaveFailed(run_id, reason, is_unknown=is_unknown)
 
     def _begin(self, request: _Request) -> None:
-        """Begin a transaction. Requests wait together, and not in turn, for a program with a lock."""
+        """Begin a transaction. All requests wait together for a program that has a lock."""
         if self._is_locked:
             waited = time.monotonic() - request.asked_at
             self._wait_for_locks(max(self._lock_timeout - waited, 0.0))
@@ -440,7 +440,7 @@ class SqliteWriter:
         Only the writing connection can distinguish its own commits from those of others.
         """
         self._looked_at = time.monotonic()
-        # A lasting failure shows in the requests of the store.
+        # If the failure lasts, the requests of the store report it.
         with suppress(sqlite3.Error):
             [others] = connection.execute("PRAGMA data_version").fetchone()
             before, self._others = self._others, others
@@ -448,10 +448,10 @@ class SqliteWriter:
                 self._announcements.announce(None)
 
     def _bound_log(self) -> None:
-        """Empty the write-ahead log when it is large: overlapping readers can keep it from ending.
+        """Empty the write-ahead log when it is large: overlapping readers can keep it growing.
 
-        A reader of another program that stays in one transaction pins the log. SQLite has no way
-        around that; the log is emptied once that reader has gone.
+        A reader of another program that stays in one transaction pins the log, and SQLite cannot prevent
+        that. The log is emptied once the reader has gone.
         """
         if self.commits % _COMMITS_BETWEEN_LOOKS:
             return
@@ -488,7 +488,7 @@ def _wake(requests: list[_Request]) -> None:
     for request in requests:
         by_loop.setdefault(request.done.call_soon, []).append(request)
     for call_soon, waiting in by_loop.items():
-        # The loop was closed meanwhile, so nothing waits in it.
+        # If the loop was closed in the meantime, nothing waits in it.
         with suppress(RuntimeError):
             call_soon(_set_done, waiting)
 

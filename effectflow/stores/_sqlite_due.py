@@ -1,8 +1,8 @@
 """Find and claim the runs of an SQLite database that are due.
 
-An index has the runs that are due at some time, in lanes: those of one workflow with the same status and
-priority. In each lane those that are due come first, so nothing else is read, however many runs wait for
-a time or a message.
+An index has the runs with a due time, in lanes: a lane has the runs of one workflow with the same status
+and priority. The due runs of a lane come first, so a search reads only them, however many runs wait for a
+time or a message.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class _Lane(NamedTuple):
 
 
 def choose(database: sqlite3.Connection, due: DueRuns, now: float) -> Choice:
-    """Choose the runs to claim at `now`, by the clock of the store. Only reads."""
+    """Choose the runs to claim at `now`, by the clock of the store. Write nothing."""
     usage = _usage(database, due, now)
     lanes = [lane for workflow in due.workflows for lane in _lanes(database, workflow)]
     with ExitStack() as cursors:
@@ -67,7 +67,7 @@ def choose(database: sqlite3.Connection, due: DueRuns, now: float) -> Choice:
 def note_starts(
     database: sqlite3.Connection, chosen: Sequence[RunInfo], due: DueRuns, now: float
 ) -> None:
-    """Note which runs are started at `now`, for the limits that ask for it."""
+    """Note which runs are started at `now`, if a limit depends on it."""
     for info in chosen:
         summary = info.summary
         limit = due.limits.get(summary.workflow)
@@ -100,7 +100,7 @@ def _usage(database: sqlite3.Connection, due: DueRuns, now: float) -> Usage:
 
 
 def _lanes(database: sqlite3.Connection, workflow: str) -> Iterator[_Lane]:
-    """Yield the lanes of a workflow. Each costs one look into the index."""
+    """Yield the lanes of a workflow. Each one costs one search of the index."""
     lane = _Lane(workflow, "", 0)
     while True:
         found: tuple[str, int] | None = None
@@ -109,7 +109,7 @@ def _lanes(database: sqlite3.Connection, workflow: str) -> Iterator[_Lane]:
         if found is None:
             return
         lane = _Lane(workflow, *found)
-        # Other rows come from a newer version, or are damaged: `damaged_runs` lists them.
+        # Rows with another status are damaged, or a newer version wrote them. `damaged_runs` lists them.
         if lane.status in _STATUSES:
             yield lane
 
@@ -151,7 +151,7 @@ _NEXT_LANE = (
     AND workflow = ?1 AND status > ?2 AND ?3 IS NOT NULL ORDER BY status, priority LIMIT 1
     """,
 )
-"""Find the lane of a workflow after another one. For `(status, priority) > (?, ?)` SQLite would read all
-runs of the lane before."""
+"""Find the lane of a workflow that follows another lane. `(status, priority) > (?, ?)` would make SQLite
+read all runs of the other lane."""
 
 _STATUSES = frozenset(map(str, RunStatus))

@@ -67,7 +67,7 @@ def present(database: sqlite3.Connection, run: int | None, numbers: Sequence[int
 
 
 def remove(database: sqlite3.Connection, run: int, numbers: Sequence[int]) -> None:
-    """Remove messages from the mailbox of a run, which remembers that it has received them."""
+    """Remove messages from the mailbox of a run. It still remembers that it received them."""
     database.executemany(
         "DELETE FROM messages WHERE run = ? AND number = ?", [(run, number) for number in numbers]
     )
@@ -80,6 +80,6 @@ def has_newer(database: sqlite3.Connection, run: int, seen: int) -> bool:
 
 
 def clear(database: sqlite3.Connection, run: int) -> None:
-    """Remove all messages of a run, and what it remembers of those that it took."""
+    """Remove all messages of a run, and the record of those that it took."""
     database.execute("DELETE FROM messages WHERE run = ?", (run,))
     database.execute("DELETE FROM received WHERE run = ?", (run,))

@@ -43,7 +43,7 @@ def path_of(scope: Scope, name: str, number: int) -> str:
 
 
 def with_audience(
-    make: Callable[[Audience | None], AnyEffect], shown: tuple[object, ...] = ()
+    make: Callable[[Audience | None, Scope], AnyEffect], shown: tuple[object, ...] = ()
 ) -> AnyEffect:
     """Return an effect that asks `make` for its work when it runs: with an audience, or None without one.
 
@@ -52,7 +52,7 @@ def with_audience(
     """
 
     def reach(scope: Scope) -> AnyEffect:
-        return AndThen(Ask(), lambda env: make(_audience_of(env, scope)))
+        return AndThen(Ask(), lambda env: make(_audience_of(env, scope), scope))
 
     return Suspend(reach, shown)
 

@@ -40,7 +40,7 @@ from effectflow.workflows.submission import submit_run
 from effectflow.workflows.workflow import Workflow
 
 _REFUSALS = KnownTypes.of(RunConflict)
-"""The errors with which a run refuses to be created."""
+"""The errors with which a run rejects to be created."""
 
 Input = TypeVar("Input", contravariant=True)
 E = TypeVar("E", covariant=True)
@@ -105,7 +105,7 @@ class _Spawn:
             if flow.has_gone_on(scope, path, recorded.begun) and recorded.ended is None:
                 return Child(workflow, run_id)
             if end_stands(recorded, scope):
-                # The run was refused, and a resume does not try to create it again.
+                # The run was rejected, and a resume does not try to create it again.
                 assert recorded.error is not None
                 return run.replay_failure(recorded.error, path, _REFUSALS)
         if recorded is None or recorded.ended is not None:

@@ -112,7 +112,7 @@ class Claim:
         """Release a run that this program cannot continue, and record the reason.
 
         The stored status does not change. Workers may take the run again after `seconds`. Return False
-        if the store refused that.
+        if the store rejected that.
         """
         assert self._info is not None
         writer = None if self._run is None else self._run.writer

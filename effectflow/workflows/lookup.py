@@ -279,7 +279,7 @@ def failure_of(found: Found, blueprint: Blueprint) -> Failed:
             f"run {run_id!r}",
             f"it failed with {record.type}: {record.message}. The error cannot be rebuilt: declare its "
             f"class in the return annotation of workflow {name!r}, and let its instances be equal when "
-            "they are made again of their arguments and attributes",
+            "they are rebuilt from their arguments and attributes",
         ) from unreadable
     if record.is_defect:
         raise defect_in(run_id, failure.error)

@@ -128,7 +128,7 @@ async def _block(claim: Claim, error: CheckpointError) -> None:
         is_outage = isinstance(error, SaveFailed | StoreUnavailable)
         seconds = _SECONDS_AFTER_OUTAGE if is_outage else _SECONDS_BLOCKED
         if not await claim.block(str(error), seconds=seconds):
-            # It is due at once when it is released, and the store may refuse it again at once.
+            # It is due at once when it is released, and the store may reject it again at once.
             await anyio.sleep(_SECONDS_AFTER_OUTAGE)
 
 

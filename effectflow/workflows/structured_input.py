@@ -298,7 +298,7 @@ def _record_hook(kind: Any, converter: Converter) -> _Hook:
         parameters = inspect.signature(origin).parameters.values()
         required = [each.name for each in parameters if each.default is each.empty]
     parts = {key: hints.get(name, Any) for key, name in names.items()}
-    # A TypedDict refuses Final.
+    # A TypedDict rejects Final.
     parts = {key: Any if _origin(part) is Final else part for key, part in parts.items()}
     optional = {key: NotRequired[part] for key, part in parts.items() if key not in required}
     of_dict = dict_type("parts", parts | optional)
@@ -322,7 +322,7 @@ def _other_hook(kind: Any) -> _Hook:
     def hook(data: Any, _: Any) -> Any:
         if isinstance(kind, type) and not is_open:
             raise ValueError(
-                f"a {kind.__name__} cannot be made from JSON: give Checkpoints(codecs=...) a Codec for "
+                f"a {kind.__name__} cannot be made from JSON: pass Checkpoints(codecs=...) a Codec for "
                 "it, or take plain data as the input, and make it in the workflow"
             )
         return data

@@ -301,7 +301,7 @@ class Workflow(Generic[Env, E, Input, Out]):
             if place.is_nested:
                 from effectflow.workflows.nested import run_nested
 
-                # Refused before the outer run records anything.
+                # Rejected before the outer run records anything.
                 to_tree(saved, path="input: $", types=place.blueprint.input_types)
                 digest = digest_of(saved, options=place.checkpoints.value_options)
                 return place.read(await run_nested(place, run_id, digest, drive))

@@ -53,7 +53,7 @@ class OutOfStock(Exception):
 
 
 class CardDeclined(Exception):
-    """The bank refuses the card."""
+    """The bank declines the card."""
 
 
 class NotApproved(Exception):

@@ -147,7 +147,7 @@ async def test_an_order_is_refused_without_a_decision_within_three_days(
     ],
     ids=["out of stock", "declined", "not deliverable"],
 )
-async def test_what_was_done_for_a_failed_order_is_undone(
+async def test_a_failed_order_is_undone(
     ledger: MemoryLedger,
     test_clock: TestClock,
     changed: dict[str, str],

@@ -179,7 +179,7 @@ WRONG: Any = {"kind": list[Money], "tag": 5, "encode": "cents", "codecs": [Money
         ),
     ],
 )
-def test_what_is_no_codec_is_refused_when_it_is_made(make: Callable[[], object], said: str) -> None:
+def test_anything_but_a_codec_is_rejected_at_once(make: Callable[[], object], said: str) -> None:
     with pytest.raises(TypeError, match=said):
         make()
 
@@ -324,7 +324,7 @@ def test_stored_data_adds_nothing_to_a_model_that_allows_nothing(fields: Any) ->
 @pytest.mark.parametrize(
     "tree", [{"$url": ["BaseModel", "x"]}, {"$url": ["HttpUrl", "x"]}, {"$secret": ["Page", "x"]}]
 )
-def test_stored_data_names_no_other_class_of_pydantic(tree: Any) -> None:
+def test_stored_data_cannot_name_other_classes_of_pydantic(tree: Any) -> None:
     with pytest.raises(MalformedValue):
         from_tree(tree, types=KnownTypes())
 
@@ -361,7 +361,7 @@ def encrypted(store: MemoryStore, current: str = "old", **world: Any) -> App:
 
 
 @pytest.mark.anyio
-async def test_secrets_are_refused_without_encryption(caplog: pytest.LogCaptureFixture) -> None:
+async def test_secrets_are_rejected_without_encryption(caplog: pytest.LogCaptureFixture) -> None:
     app = app_on(MemoryStore(), key=b"a key only signs, it does not hide")
     result = await entering.start(LOGIN, run_id="r").run(app)
     assert isinstance(result.failure(), NotSerializable)

@@ -100,7 +100,7 @@ def verified(records: list[Record], seal: Seal) -> Any:
 
 
 @pytest.mark.parametrize("name", SEALS)
-def test_what_was_written_is_good(name: str) -> None:
+def test_written_runs_verify_as_good(name: str) -> None:
     found = verified(WRITTEN[name], SEALS[name])
 
     assert found.problem is None
@@ -198,7 +198,7 @@ class Growing(Tampered):
 
 
 @pytest.mark.parametrize("length", range(1, len(WRITTEN["json"]) + 1))
-def test_a_run_that_goes_on_while_it_is_verified_is_good(length: int) -> None:
+def test_a_run_that_continues_while_it_is_verified_is_good(length: int) -> None:
     found = anyio.run(verify_run, Growing(length), "r")
 
     assert found.problem is None
@@ -220,14 +220,14 @@ def test_a_run_that_goes_on_while_it_is_verified_is_good(length: int) -> None:
         ),
     ],
 )
-def test_the_wrong_keys_are_refused(written_with: str, read_with: Seal, reason: str) -> None:
+def test_the_wrong_keys_are_rejected(written_with: str, read_with: Seal, reason: str) -> None:
     found = verified(WRITTEN[written_with], read_with)
 
     assert found.good == 0
     assert reason in str(found.problem)
 
 
-def test_a_forger_without_the_key_is_refused() -> None:
+def test_a_forger_without_the_key_is_rejected() -> None:
     """One who makes a journal that is right in itself, but has no key to sign it with."""
     forged = written(Seal())
 
@@ -270,7 +270,7 @@ def test_nothing_of_an_encrypted_run_can_be_read() -> None:
 
 
 @pytest.mark.anyio
-async def test_keys_are_exchanged_while_runs_go_on() -> None:
+async def test_keys_are_exchanged_while_runs_continue() -> None:
     old = Encryption("old", {"old": b"o" * 16})
     async with MemoryStore() as store:
         await story.start(None, run_id="r").run_or_raise(App(Checkpoints(store, encryption=old)))
@@ -299,11 +299,11 @@ async def test_a_damaged_run_is_not_resumed(name: str) -> None:
             await read(store, "r", seal)
 
 
-def test_a_run_of_which_nothing_is_intact_says_so() -> None:
+def test_the_error_says_if_no_entry_of_a_run_is_intact() -> None:
     [first, *others] = WRITTEN["json"]
     problem = verified([changed(first, b"x"), *others], SEALS["json"]).problem
     assert problem.intact == 0
-    assert "No entry of it is intact, and nothing was changed" in str(problem)
+    assert "None of its entries are intact, and nothing was changed" in str(problem)
     assert "every step is executed again" in str(problem)
 
 
@@ -325,7 +325,7 @@ def test_json_stays_readable(format: Literal["json", "cbor"]) -> None:
     assert first.startswith(b'{"entry":"started"') is (format == "json")
 
 
-def test_keys_that_are_none_are_refused_and_never_shown() -> None:
+def test_invalid_keys_are_rejected_and_never_shown() -> None:
     with pytest.raises(ValueError, match="16 bytes"):
         Seal(key=b"short")
     with pytest.raises(ValueError, match="AES takes"):
@@ -338,7 +338,7 @@ def test_keys_that_are_none_are_refused_and_never_shown() -> None:
     assert "nnnn" not in shown
 
 
-def test_an_entry_that_is_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_entry_that_is_too_large_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("effectflow.checkpoint.integrity.MAX_ENTRY_BYTES", 1000)
 
     async def main() -> Any:

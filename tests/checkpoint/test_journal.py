@@ -123,7 +123,7 @@ def test_an_entry_comes_back_from_either_format(
     "body",
     [b"", b"{", b"[]", b"{}", b'{"entry": "unheard of"}', b'{"entry": "completed"}', b"\xff\x00"],
 )
-def test_what_is_no_entry_is_named(body: bytes) -> None:
+def test_data_that_is_not_an_entry_is_named(body: bytes) -> None:
     with pytest.raises(CorruptCheckpoint) as caught:
         decode_entry(body, "run-1", 7)
 
@@ -166,7 +166,7 @@ ERROR: dict[str, Tree] = {"type": "E", "message": "", "value": None, "traceback"
         (Finished(RunStatus.COMPLETED, 1.0), {"error": "E"}),
     ],
 )
-def test_an_entry_of_other_parts_is_refused(entry: Entry, change: dict[str, Tree]) -> None:
+def test_an_entry_of_other_parts_is_rejected(entry: Entry, change: dict[str, Tree]) -> None:
     tree = write_entry(entry)
     assert isinstance(tree, dict)
     for encode in (encode_json, encode_cbor):
@@ -174,7 +174,7 @@ def test_an_entry_of_other_parts_is_refused(entry: Entry, change: dict[str, Tree
             decode_entry(encode({**tree, **change}), "r", 1)
 
 
-def test_a_format_from_the_future_is_refused() -> None:
+def test_a_format_from_the_future_is_rejected() -> None:
     body = encode_entry(STARTED).replace(b'"format":1', b'"novelty":1,"format":2')
 
     with pytest.raises(UnsupportedVersion):
@@ -189,12 +189,12 @@ def test_a_format_from_the_future_is_refused() -> None:
         pytest.param([STARTED, BeforeStep("a", 1), STARTED], id="begun-twice"),
     ],
 )
-def test_a_journal_that_no_run_writes_is_refused(journal: list[Entry]) -> None:
+def test_a_journal_that_no_run_writes_is_rejected(journal: list[Entry]) -> None:
     with pytest.raises(CorruptCheckpoint):
         fold(journal, "r")
 
 
-def test_the_journal_of_another_run_is_refused() -> None:
+def test_the_journal_of_another_run_is_rejected() -> None:
     with pytest.raises(CorruptCheckpoint, match="'r'"):
         fold([STARTED], "another")
 
@@ -278,7 +278,7 @@ def test_times_are_readable_in_json_and_come_back_exactly() -> None:
     assert Checkpoint.from_json(checkpoint.to_json()) == checkpoint
 
 
-def test_a_damaged_checkpoint_is_refused() -> None:
+def test_a_damaged_checkpoint_is_rejected() -> None:
     text, data = fold([STARTED, BeforeStep("a", 1)], "r").to_json(), twenty_steps().to_binary()
     for cut in range(len(text)):
         with pytest.raises(CorruptCheckpoint):
@@ -299,7 +299,7 @@ def test_a_damaged_checkpoint_is_refused() -> None:
         ('"version": 1', '"version": 0'),
     ],
 )
-def test_a_changed_checkpoint_is_refused(part: str, changed: str) -> None:
+def test_a_changed_checkpoint_is_rejected(part: str, changed: str) -> None:
     text = fold([STARTED, BeforeStep("a", 1)], "r").to_json()
     assert part in text
 
@@ -324,7 +324,7 @@ def test_a_changed_checkpoint_is_refused(part: str, changed: str) -> None:
         ("created_at", "today"),
     ],
 )
-def test_a_checkpoint_of_other_parts_is_refused(part: str, changed: Tree) -> None:
+def test_a_checkpoint_of_other_parts_is_rejected(part: str, changed: Tree) -> None:
     tree = fold([STARTED, BeforeStep("a", 1)], "r").to_tree()
     del tree["digest"]
     tree[part] = changed
@@ -334,7 +334,7 @@ def test_a_checkpoint_of_other_parts_is_refused(part: str, changed: Tree) -> Non
         Checkpoint.from_json(encode_json(tree).decode())
 
 
-def test_a_checkpoint_from_the_future_is_refused() -> None:
+def test_a_checkpoint_from_the_future_is_rejected() -> None:
     text = twenty_steps().to_json().replace('"version": 1', '"version": 2', 1)
 
     with pytest.raises(UnsupportedVersion):

@@ -317,7 +317,7 @@ NOT_OF_THE_TYPE: list[tuple[object, object, str]] = [
 
 
 @pytest.mark.parametrize(("value", "annotation", "path"), NOT_OF_THE_TYPE)
-def test_a_value_of_another_type_is_named_with_its_path(
+def test_a_value_of_a_wrong_type_is_reported_with_its_path(
     value: object, annotation: object, path: str
 ) -> None:
     if value == {1, "a"} and next(iter({1, "a"})) == 1:
@@ -370,7 +370,7 @@ async def test_a_recorded_output_must_have_the_declared_type(
 
 
 @pytest.mark.anyio
-async def test_an_output_of_another_type_is_refused_when_it_is_saved() -> None:
+async def test_an_output_of_another_type_is_rejected_when_it_is_saved() -> None:
     app = app_on(MemoryStore())
     result = await loading(["a", 5], list[str]).start(None, run_id="r").run(app)
     assert isinstance(result.failure(), NotSerializable)

@@ -97,5 +97,5 @@ def test_another_process_with_the_same_pid_is_not_the_owner() -> None:
     assert Owner(own.pid, own.host, f"{own.born}1", own.claim).is_dead() or not own.born
 
 
-def test_a_pid_that_no_process_can_have_is_dead() -> None:
+def test_an_impossible_pid_counts_as_dead() -> None:
     assert Owner(2**80, Owner.new().host, "1", "1").is_dead()

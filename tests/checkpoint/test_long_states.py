@@ -120,7 +120,7 @@ values = st.recursive(
 
 
 @given(values=st.lists(values, max_size=6), is_encrypted=st.booleans())
-async def test_what_was_saved_comes_back(values: list[Any], is_encrypted: bool) -> None:
+async def test_saved_values_come_back_unchanged(values: list[Any], is_encrypted: bool) -> None:
     encryption = Encryption("k", {"k": bytes(32)}) if is_encrypted else None
     app = App(Checkpoints(MemoryStore(), encryption=encryption), values)
     await all_values.start(len(values), run_id="r").run(app)
@@ -153,7 +153,7 @@ async def hostile(payload: bytes) -> CorruptCheckpoint:
     return refused.value
 
 
-async def test_a_compressed_entry_that_expands_without_end_is_refused() -> None:
+async def test_a_compressed_entry_that_expands_without_end_is_rejected() -> None:
     bomb = zlib.compress(bytes(65 * 1024 * 1024), 9)
     assert "its size is wrong" in str(await hostile(b"\x02" + bomb))
 
@@ -161,5 +161,5 @@ async def test_a_compressed_entry_that_expands_without_end_is_refused() -> None:
 @pytest.mark.parametrize(
     "data", [b"", b"no", zlib.compress(b"{}")[:-3], zlib.compress(b"{}") + b"x"]
 )
-async def test_a_compressed_entry_that_is_damaged_is_refused(data: bytes) -> None:
+async def test_a_compressed_entry_that_is_damaged_is_rejected(data: bytes) -> None:
     assert "cannot be decompressed" in str(await hostile(b"\x02" + data))

@@ -82,7 +82,7 @@ def again(step: str) -> ResumePlan:
         ),
     ],
 )
-def test_where_a_resume_goes_on(entries: list[Entry], plan: ResumePlan) -> None:
+def test_where_a_resume_continues(entries: list[Entry], plan: ResumePlan) -> None:
     assert plan_resume(fold(journal(*entries), "r"), DEFINITION) == plan
 
 
@@ -98,7 +98,7 @@ def test_only_the_code_knows_which_step_comes_next_without_a_list_of_steps() -> 
     assert "Workflow.plan" in plan.reason
 
 
-def test_a_run_that_began_no_step_starts_with_the_first() -> None:
+def test_a_run_that_has_begun_no_step_starts_with_the_first_one() -> None:
     checkpoint = fold(journal()[:1], "r")
 
     assert plan_resume(checkpoint) == ResumePlan(("fetch",))
@@ -126,7 +126,7 @@ def test_a_plan_for_another_definition_says_what_has_changed() -> None:
         (STEPS, "2", "version"),
     ],
 )
-def test_what_changed_is_named(steps: tuple[str, ...], version: str, said: str) -> None:
+def test_changes_are_named(steps: tuple[str, ...], version: str, said: str) -> None:
     changed = Definition("import", version, "standard", steps).changed_since(DEFINITION, "r")
 
     assert changed is not None

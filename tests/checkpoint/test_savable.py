@@ -1,4 +1,4 @@
-"""A step whose output could not be saved is refused before it acts."""
+"""A step whose output could not be saved is rejected before it acts."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ async def test_a_step_with_an_output_that_cannot_be_saved_does_not_act() -> None
 
 
 @pytest.mark.anyio
-async def test_a_class_in_a_function_is_refused_before_the_step_acts() -> None:
+async def test_a_class_in_a_function_is_rejected_before_the_step_acts() -> None:
     acted: list[str] = []
 
     @dataclass
@@ -191,7 +191,7 @@ async def test_a_class_in_a_function_is_refused_before_the_step_acts() -> None:
 
 
 @pytest.mark.anyio
-async def test_an_output_of_a_workflow_that_cannot_be_saved_is_refused_before_it_starts() -> None:
+async def test_an_output_of_a_workflow_that_cannot_be_saved_is_rejected_before_it_starts() -> None:
     acted: list[str] = []
     app = app_on(MemoryStore())
     result = await workflow(name="body")(acting(Session, acted)).start(None, run_id="r").run(app)

@@ -277,18 +277,18 @@ def test_from_tree_limits_the_number_of_items() -> None:
         [many[: LIMIT // 2], [many[: LIMIT // 2]]],
     ]
     for tree in trees:
-        with pytest.raises(MalformedValue, match="more than 1,000 in all"):
+        with pytest.raises(MalformedValue, match="more than 1,000 in total"):
             from_tree(tree, types=NO_TYPES)
 
 
 @pytest.mark.usefixtures("few_items")
-def test_an_item_counts_as_often_as_it_is_referenced() -> None:
+def test_a_shared_item_counts_once_for_each_reference() -> None:
     value: Any = 0
     for _ in range(MAX_DEPTH - 1):
         value = [value, value]
 
     for convert, error in ((to_tree, NotSerializable), (from_tree, MalformedValue)):
-        with pytest.raises(error, match="more than 1,000 in all"):
+        with pytest.raises(error, match="more than 1,000 in total"):
             convert(value, types=TYPES)
 
 
@@ -582,7 +582,7 @@ class Circle:
         (_later((True,)), r"makes all=\(1.0,\)"),
         (_later({1}), r"makes all=\{1.0\}"),
         (Labelled("a"), "built-in value besides its fields"),
-        (Seeded(7), "cannot be made again"),
+        (Seeded(7), "cannot be rebuilt from its fields"),
         (_with_more(), "colour"),
     ],
     ids=lambda value: type(value).__name__,
@@ -659,7 +659,7 @@ class Picky(Exception):
     ("error", "reason"),
     [
         (NotFound("cap", place=Path()), "NotFound is not declared"),
-        (Picky(), "made again of its args would be"),
+        (Picky(), "rebuilt from its args would be"),
         (KeyError(object()), r"\.args\[0\]: a object cannot be saved"),
     ],
 )

@@ -370,7 +370,7 @@ def test_help_shows_an_example_for_each_command(effectflow: Command) -> None:
 
 
 @pytest.mark.parametrize("package", ["typer", "cloudpickle"])
-def test_a_missing_package_is_named_with_what_to_install(package: str) -> None:
+def test_the_error_for_a_missing_package_says_what_to_install(package: str) -> None:
     code = (
         f"import sys; sys.modules[{package!r}] = None; "
         "from effectflow.cli.commands import main; main()"

@@ -94,7 +94,7 @@ def test_printable_keeps_printable_text_only() -> None:
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_errors_escape_what_they_quote(error: CheckpointError) -> None:
+def test_errors_escape_quoted_text(error: CheckpointError) -> None:
     """Also those that the library raises, and a log then shows."""
     assert str(error).isprintable(), repr(error)
     assert r"\x1b[2J" in str(error)
@@ -110,7 +110,7 @@ async def find_with_a_damaged_run(folder: Path) -> None:
         await store.find()
 
 
-def test_logs_escape_what_they_quote(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_logs_escape_quoted_text(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     anyio.run(find_with_a_damaged_run, folder)
     assert "skipping run 'r'" in caplog.text
     assert_harmless(caplog.text)

@@ -247,7 +247,7 @@ def test_a_missing_environment_is_reported_before_a_run_is_named(
 
 
 @pytest.mark.parametrize("name", NEED_CHECKPOINTS)
-def test_a_workflow_that_needs_only_checkpoints_needs_no_environment_function(
+def test_a_workflow_that_needs_only_checkpoints_works_without_an_environment_function(
     effectflow: Command, folder: Path, name: str
 ) -> None:
     write_module(folder, "")

@@ -102,7 +102,7 @@ def test_a_model_with_a_secret_is_run_encrypted_and_never_shown(effectflow: Comm
     assert "**********" in "".join(texts)
 
 
-def test_a_secret_is_refused_without_encryption(effectflow: Command) -> None:
+def test_a_secret_is_rejected_without_encryption(effectflow: Command) -> None:
     refused = effectflow("run", "mall:entering", "--input", LOGIN)
     assert refused.code == 4
     assert "$.password: a secret is saved only encrypted" in refused.out + refused.err
@@ -139,7 +139,7 @@ def test_an_input_of_a_class_with_a_codec_is_made_by_the_codec_of_the_environmen
         assert (again.code, again.json["output"]) == (0, 5)
 
 
-def test_an_input_that_its_codec_refuses_is_named_and_starts_no_run(
+def test_an_input_that_its_codec_rejects_is_named_and_starts_no_run(
     effectflow: Command, folder: Path
 ) -> None:
     ran = effectflow("run", "mall:giving", "--input", "[5, -5]", "--run-id", "r")

@@ -174,7 +174,7 @@ def test_dead_letters_are_dropped(effectflow: Command) -> None:
         (["missing"], "missing"),
     ],
 )
-def test_a_wrong_use_of_dead_letters_is_refused(
+def test_a_wrong_use_of_dead_letters_is_rejected(
     effectflow: Command, words: list[str], message: str
 ) -> None:
     ran = effectflow("dead-letters", *words)

@@ -148,7 +148,7 @@ def test_plain_data_is_read_as_the_first_state_class_that_it_fits(
         ("articles", '{"$object": ["Poem", {}]}', "Poem"),
     ],
 )
-def test_data_that_fits_no_state_is_bad_use(
+def test_data_that_does_not_fit_a_state_is_bad_use(
     effectflow: Command, folder: Path, machine: str, data: str, message: str
 ) -> None:
     (folder / "articles.py").write_text(ARTICLES)

@@ -74,7 +74,7 @@ def test_plan_reports_a_failure_that_recurs_and_what_to_do(effectflow: Command) 
 
 
 @pytest.mark.parametrize("as_json", [[], ["--json"]])
-def test_a_plan_that_a_resume_would_refuse_ends_with_its_exit_code(
+def test_a_plan_that_a_resume_would_reject_ends_with_its_exit_code(
     effectflow: Command, folder: Path, as_json: list[str]
 ) -> None:
     assert effectflow("run", "saga:pay", "--input", "5", "--run-id", "r").code == 1
@@ -125,7 +125,7 @@ def test_a_next_step_that_only_the_code_knows_is_named_as_such(
     assert "start: unknown; only the code of buy can tell: try --app mall" in shown
 
 
-def test_a_plan_of_the_code_that_reaches_no_step_says_so(
+def test_a_plan_of_code_that_reaches_no_step_says_so(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     show_plan(Console(), ResumePlan(), "buy", "try --app mall")

@@ -172,7 +172,7 @@ def test_resume_all_takes_every_run_that_can_be_resumed(effectflow: Command, fol
     assert effectflow("resume", "--all", "--json").json == []
 
 
-def test_resume_all_names_what_it_cannot_resume_and_goes_on(
+def test_resume_all_names_what_it_cannot_resume_and_continues(
     effectflow: Command, folder: Path
 ) -> None:
     (folder / "other.py").write_text(WORK.replace("def code", "def other"))
@@ -196,7 +196,7 @@ def test_resume_all_names_what_it_cannot_resume_and_goes_on(
     assert "has no workflow 'other'" in ran.json[0]["message"]
 
 
-def test_resume_all_goes_on_after_an_environment_that_cannot_be_made(
+def test_resume_all_continues_after_an_environment_that_cannot_be_made(
     effectflow: Command, folder: Path
 ) -> None:
     with (folder / "work" / "tasks.py").open("a") as module:

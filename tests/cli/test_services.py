@@ -77,7 +77,7 @@ def test_a_run_remembers_the_app_as_a_hint_and_never_imports_it(effectflow: Comm
         ),
     ],
 )
-def test_bad_use_of_an_app_is_refused(
+def test_bad_use_of_an_app_is_rejected(
     effectflow: Command, folder: Path, arguments: list[str], said: str
 ) -> None:
     ran = effectflow(*arguments)
@@ -94,7 +94,7 @@ def test_the_store_of_the_environment_variable_is_for_commands_without_an_app(
     assert ids(effectflow("list", *APP, "--json")) == ["r"]
 
 
-def test_a_suspended_run_is_shown_with_what_it_waits_for_and_what_it_has_published(
+def test_show_tells_what_a_suspended_run_waits_for_and_has_published(
     effectflow: Command, mall: Any
 ) -> None:
     submitted(mall, "order", 5, "o1")
@@ -158,7 +158,7 @@ def test_children_are_shown_with_their_parent(effectflow: Command, mall: Any) ->
     assert ids(effectflow("list", "--parent", "d", *APP, "--json")) == ["d/order"]
 
 
-def test_a_value_of_a_signal_is_sent_checked_and_shown_until_it_is_received(
+def test_a_signal_value_is_checked_and_shown_until_it_is_received(
     effectflow: Command, mall: Any
 ) -> None:
     submitted(mall, "order", 5, "o1")
@@ -197,7 +197,7 @@ def test_a_value_of_a_signal_is_sent_checked_and_shown_until_it_is_received(
         (["cancel", "o9"], "no run 'o9'"),
     ],
 )
-def test_a_message_that_nothing_can_receive_is_refused(
+def test_a_message_that_nothing_can_receive_is_rejected(
     effectflow: Command, mall: Any, arguments: list[str], said: str
 ) -> None:
     submitted(mall, "order", 5, "o1")
@@ -313,7 +313,7 @@ def test_the_history_in_json_has_times_in_iso_8601(effectflow: Command, mall: An
         ("deliver", "Run r waits for run r/order, which a worker drives."),
     ],
 )
-def test_a_run_in_a_terminal_says_what_it_waits_for(
+def test_the_run_command_prints_what_the_run_waits_for(
     effectflow: Command, mall: Any, workflow: str, awaited: str
 ) -> None:
     run = [*COMMAND, "run", workflow, *APP, "--input", "5", "--run-id", "r"]

@@ -95,7 +95,7 @@ def test_a_signal_interrupts_the_run_and_a_resume_completes_it(
     assert "came" in resumed.out
 
 
-def test_a_run_that_is_interrupted_between_its_steps_is_shown_in_no_step(
+def test_a_run_interrupted_between_its_steps_is_not_shown_in_a_step(
     effectflow: Command, start: Start
 ) -> None:
     process = start("idle")

@@ -1,4 +1,4 @@
-"""Wrong arguments are refused when the effect is made, each with the way out in the message."""
+"""Wrong arguments are rejected when the effect is made, each with the way out in the message."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ OPERATORS: dict[str, Callable[[Any], object]] = {
 
 @pytest.mark.parametrize("operator", OPERATORS.values(), ids=OPERATORS)
 @pytest.mark.parametrize("function", ASYNC_FUNCTIONS.values(), ids=ASYNC_FUNCTIONS)
-def test_async_functions_are_refused_where_plain_ones_are_expected(
+def test_async_functions_are_rejected_where_plain_ones_are_expected(
     operator: Callable[[Any], object], function: Any
 ) -> None:
     with pytest.raises(TypeError, match=r"takes a .*(is|not an) async.*: \S"):
@@ -113,7 +113,7 @@ def test_async_functions_are_refused_where_plain_ones_are_expected(
 
 
 @pytest.mark.parametrize("operator", OPERATORS.values(), ids=OPERATORS)
-def test_what_cannot_be_called_is_refused(operator: Callable[[Any], object]) -> None:
+def test_objects_that_are_not_callable_are_rejected(operator: Callable[[Any], object]) -> None:
     with pytest.raises(TypeError, match="takes"):
         operator(2)
 
@@ -179,13 +179,13 @@ LISTS: dict[str, Callable[[], object]] = {
 
 
 @pytest.mark.parametrize("make", LISTS.values(), ids=LISTS)
-def test_a_list_where_effects_are_expected_is_refused(make: Callable[[], object]) -> None:
+def test_a_list_where_effects_are_expected_is_rejected(make: Callable[[], object]) -> None:
     with pytest.raises(TypeError, match=r"expected an effect and got \[pure\(1\)\]: .*par_try_all"):
         make()
 
 
 @pytest.mark.parametrize("operator", [par_all, par_try_all, first_success])
-def test_an_effect_where_a_list_is_expected_is_refused(operator: Callable[[Any], object]) -> None:
+def test_an_effect_where_a_list_is_expected_is_rejected(operator: Callable[[Any], object]) -> None:
     with pytest.raises(TypeError, match=r"write \w+\(\[effect\]\)"):
         operator(one)
 
@@ -214,7 +214,7 @@ async def test_mocks_of_plain_functions_are_taken_as_functions(kind: Any) -> Non
 @pytest.mark.parametrize(
     "mock", [AsyncMock(), Mock(spec=asynchronous), MagicMock(spec=asynchronous)]
 )
-def test_mocks_of_async_functions_are_refused(mock: Any) -> None:
+def test_mocks_of_async_functions_are_rejected(mock: Any) -> None:
     with pytest.raises(TypeError, match="is async"):
         from_fn(mock)
 
@@ -230,12 +230,12 @@ def test_members_of_an_int_enum_are_counts(operator: Callable[[Any], object]) ->
 
 @pytest.mark.parametrize("operator", COUNTS.values(), ids=COUNTS)
 @pytest.mark.parametrize("count", [2.5, True, "2", -1])
-def test_wrong_counts_are_refused(operator: Callable[[Any], object], count: Any) -> None:
+def test_wrong_counts_are_rejected(operator: Callable[[Any], object], count: Any) -> None:
     with pytest.raises(ValueError, match=f"must be an int >= [012], not {count!r}"):
         operator(count)
 
 
-def test_recover_refuses_a_class_with_type_arguments() -> None:
+def test_recover_rejects_a_class_with_type_arguments() -> None:
     with pytest.raises(TypeError, match="use RetryExhausted without type arguments"):
         fail(RetryExhausted("no", 1, 0.0)).recover(RetryExhausted[str], lambda _: one)
 
@@ -253,7 +253,7 @@ def a_body(*_: object) -> Any:
     return (yield one)
 
 
-# Type checkers refuse some of these.
+# Type checkers reject some of these.
 loose_do: Any = do
 loose_step: Any = step
 loose_workflow: Any = workflow
@@ -276,14 +276,14 @@ WRONG_ORDERS: dict[str, tuple[Callable[[], object], str]] = {
 
 
 @pytest.mark.parametrize(("decorate", "way_out"), WRONG_ORDERS.values(), ids=WRONG_ORDERS)
-def test_decorators_in_the_wrong_order_are_refused(
+def test_decorators_in_the_wrong_order_are_rejected(
     decorate: Callable[[], object], way_out: str
 ) -> None:
     with pytest.raises(TypeError, match=way_out):
         decorate()
 
 
-def test_effect_on_a_method_is_refused() -> None:
+def test_effect_on_a_method_is_rejected() -> None:
     with pytest.raises(TypeError, match=r"environment first.*'self'.*from_async"):
 
         class Repository:
@@ -292,7 +292,7 @@ def test_effect_on_a_method_is_refused() -> None:
                 return key
 
 
-def test_effect_on_a_function_without_an_environment_is_refused() -> None:
+def test_effect_on_a_function_without_an_environment_is_rejected() -> None:
     with pytest.raises(TypeError, match="environment first"):
 
         @effect  # pyright: ignore[reportArgumentType, reportCallIssue]
@@ -308,6 +308,6 @@ async def test_effect_awaits_every_kind_of_async_function() -> None:
     assert await effect(Loading())(2).run("ab") == Success("abab")
 
 
-def test_race_of_something_else_than_effects_is_refused() -> None:
+def test_race_rejects_anything_but_effects() -> None:
     with pytest.raises(TypeError, match=r"race: expected an effect and got 1: wrap .* in pure"):
         race(1)  # pyright: ignore[reportArgumentType, reportCallIssue]

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.anyio
 REQUEST = ContextVar("REQUEST", default="none")
 
 
-async def test_the_event_loop_goes_on_while_a_blocking_call_waits_for_it() -> None:
+async def test_the_event_loop_continues_while_a_blocking_call_waits_for_it() -> None:
     went_on = threading.Event()
     waiting = from_blocking(lambda _: (went_on.wait(60), threading.current_thread()))
     (is_set, thread), _ = (await par(waiting, from_fn(lambda _: went_on.set())).run(None)).unwrap()

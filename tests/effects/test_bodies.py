@@ -111,7 +111,7 @@ async def test_effects_of_handlers_run() -> None:
 # What leaves a body.
 
 
-async def test_a_failure_that_no_handler_takes_fails_the_body() -> None:
+async def test_an_unhandled_failure_fails_the_body() -> None:
     error = Declined("no")
 
     @do
@@ -288,7 +288,7 @@ async def test_an_annotation_that_cannot_be_resolved_is_named() -> None:
         await do(function)().run(None)
 
 
-async def test_a_frozen_exception_may_be_thrown_again_and_again() -> None:
+async def test_a_frozen_exception_can_be_thrown_repeatedly() -> None:
     @dataclass(frozen=True)
     class Frozen(Exception):
         code: int
@@ -369,7 +369,7 @@ async def test_an_effect_in_finally_while_an_operator_cancels_is_a_defect() -> N
         await par_try_all([body(), fail("no")]).run(None)
 
 
-async def test_on_a_stop_from_outside_it_is_closed_silently() -> None:
+async def test_a_body_is_closed_silently_when_the_run_is_stopped_from_outside() -> None:
     began = anyio.Event()
 
     @do

@@ -281,7 +281,7 @@ def price(env: dict[str, int], item: str) -> int:
     return env[item]
 
 
-async def test_an_effect_shows_what_it_is() -> None:
+async def test_the_repr_of_an_effect_shows_how_it_was_written() -> None:
     """So that one that somebody forgot to run is recognised where it is printed."""
     loading = pure(1).named("load").map(str).timeout(3)
 
@@ -342,7 +342,7 @@ async def test_a_mapped_error_bears_the_trail_as_notes() -> None:
     assert error.__notes__ == ["inner", "outer"]
 
 
-async def test_an_error_that_is_used_again_is_told_anew() -> None:
+async def test_a_reused_error_gets_new_notes_in_each_run() -> None:
     error, bug = OSError("no route"), ValueError("bug")
     base = fail(error)
     await base.context("first use").run(None)
@@ -381,7 +381,7 @@ async def test_context_variables_do_not_pass_between_siblings() -> None:
     assert variable.get() == "unset"
 
 
-async def test_do_refuses_a_function_that_is_not_a_generator() -> None:
+async def test_do_rejects_a_function_that_is_not_a_generator() -> None:
     def plain() -> Any:
         return pure(1)
 

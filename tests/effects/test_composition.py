@@ -91,7 +91,7 @@ async def test_an_effect_is_a_value_that_can_be_run_many_times() -> None:
     assert [await counted.run(None) for _ in range(3)] == [Success(1), Success(2), Success(3)]
 
 
-async def test_suspend_makes_the_effect_anew() -> None:
+async def test_suspend_makes_a_new_effect_for_each_run() -> None:
     made: list[int] = []
 
     def make() -> Effect[object, str, int]:
@@ -171,7 +171,7 @@ WAYS_TO_NEST: dict[str, Callable[[AnyEffect], AnyEffect]] = {
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
 @pytest.mark.allow_unused_effects
 @pytest.mark.parametrize("nest", WAYS_TO_NEST.values(), ids=WAYS_TO_NEST)
-async def test_what_is_nested_too_deeply_for_the_stack_is_a_clear_defect(
+async def test_nesting_too_deep_for_the_stack_is_a_clear_defect(
     nest: Callable[[AnyEffect], AnyEffect],
 ) -> None:
     nested: AnyEffect = pure(1)

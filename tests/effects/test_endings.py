@@ -106,7 +106,7 @@ async def test_finalizers_run_once_last_first_and_are_told_how_it_ended() -> Non
     assert ends == [("inner", Defect(bug)), ("outer", Defect(bug))]
 
 
-async def test_interruption_runs_finalizers_shielded_and_goes_on() -> None:
+async def test_interruption_runs_finalizers_shielded_and_continues() -> None:
     ends: list[object] = []
 
     async def slow_cleanup(_: object) -> None:

@@ -44,7 +44,7 @@ async def test_without_a_listener_events_are_dropped() -> None:
     assert await counting(3).run(None) == Success("counted")
 
 
-async def test_a_sink_gets_each_event_before_the_emitter_goes_on() -> None:
+async def test_a_sink_gets_each_event_before_the_emitter_continues() -> None:
     log: list[str] = []
 
     async def slow(event: object) -> None:

@@ -28,7 +28,9 @@ def run(backend: Backend, make: Callable[[list[str]], AnyEffect], env: int = 1) 
 
 @backends
 @given(tree=trees)
-def test_a_program_does_what_the_reference_says(backend: Backend, tree: Tree) -> None:
+def test_the_interpreter_agrees_with_the_reference_on_any_program(
+    backend: Backend, tree: Tree
+) -> None:
     assert run(backend, lambda log: build(tree, log)) == expected(tree, env=1)
 
 

@@ -54,7 +54,7 @@ async def test_a_resource_is_released_once_wherever_the_cancellation_lands(at: i
     assert log[-1] == "outer done"
 
 
-async def test_many_cancellations_cut_off_no_finalizer() -> None:
+async def test_repeated_cancellations_do_not_interrupt_a_finalizer() -> None:
     log: list[str] = []
     effect = turns(log, "work").on_exit(turns(log, "inner")).on_exit(turns(log, "outer"))
     await cancelled(effect, log, when=lambda length: length >= 1)

@@ -222,7 +222,7 @@ async def test_who_asks_is_told_how_many_items_there_were_before_the_last_groups
 
 
 @anyio_only
-async def test_what_that_effect_fails_with_is_the_failure_of_the_whole() -> None:
+async def test_the_failure_of_that_effect_is_the_failure_of_the_whole() -> None:
     effect = reduction_of(
         "the test",
         [1],
@@ -238,7 +238,7 @@ async def test_what_that_effect_fails_with_is_the_failure_of_the_whole() -> None
 
 
 @anyio_only
-async def test_two_items_with_one_key_are_refused() -> None:
+async def test_two_items_with_one_key_are_rejected() -> None:
     effect = par_reduce(["a", "b", "a"], pure, lambda values: pure(""), limit=2, key=str)
 
     with pytest.raises(ValueError, match="two items of one par_reduce have the key 'a'"):
@@ -246,7 +246,7 @@ async def test_two_items_with_one_key_are_refused() -> None:
 
 
 @pytest.mark.parametrize(("limit", "fan_in"), [(0, 2), (1, 1)])
-def test_a_limit_or_fan_in_that_means_nothing_is_refused(limit: int, fan_in: int) -> None:
+def test_an_invalid_limit_or_fan_in_is_rejected(limit: int, fan_in: int) -> None:
     with pytest.raises(ValueError, match="must be an int >= "):
         par_reduce([1], pure, lambda values: pure(sum(values)), limit=limit, fan_in=fan_in)
 

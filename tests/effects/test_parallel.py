@@ -146,7 +146,7 @@ async def endless_async(read: list[int]) -> AsyncIterator[int]:
 
 @each_operator
 @pytest.mark.parametrize("source", [endless, endless_async])
-async def test_a_source_is_read_no_further_than_limit_ahead_and_closed(
+async def test_a_source_is_read_at_most_limit_items_ahead_and_then_closed(
     over: Over, source: Callable[[list[int]], Any]
 ) -> None:
     read: list[int] = []
@@ -219,7 +219,7 @@ async def test_what_ends_an_operator_cancels_the_rest_and_waits_for_it(name: str
 
 
 @each_operator
-async def test_a_limit_below_one_is_refused(over: Over) -> None:
+async def test_a_limit_below_one_is_rejected(over: Over) -> None:
     for refused in (0, -1):
         with pytest.raises(ValueError, match=r"limit|or more"):
             over([], pure, refused)
@@ -342,7 +342,7 @@ async def test_operators_of_effects_that_end_at_once_run_them_in_order() -> None
     assert log == [1, 2, 3, 4, 5]
 
 
-async def test_effects_that_end_at_once_have_context_variables_of_their_own() -> None:
+async def test_effects_that_end_at_once_have_their_own_context_variables() -> None:
     variable = ContextVar("variable", default="outer")
 
     def change(_: object) -> str:

@@ -70,7 +70,7 @@ async def test_a_resource_is_released_after_success_failure_and_defect() -> None
 
 
 @anyio_test
-async def test_a_use_that_raises_before_it_gives_an_effect_is_released_from() -> None:
+async def test_a_use_that_raises_before_it_returns_an_effect_is_released() -> None:
     log: list[str] = []
 
     def broken(_: str) -> AnyEffect:
@@ -84,7 +84,7 @@ async def test_a_use_that_raises_before_it_gives_an_effect_is_released_from() ->
 
 
 @anyio_test
-async def test_what_was_not_acquired_is_not_released() -> None:
+async def test_a_resource_that_was_not_acquired_is_not_released() -> None:
     log: list[str] = []
     failing = bracket(fail("no"), lambda _: writing(log, "released"), lambda _: pure(1))
 

@@ -147,7 +147,7 @@ def test_delays_are_capped_and_never_overflow(make: Any, base: float, attempt: i
 
 
 @pytest.mark.parametrize("make", CONSTRUCTORS)
-def test_an_invalid_policy_is_refused(make: Any) -> None:
+def test_an_invalid_policy_is_rejected(make: Any) -> None:
     for delay in (-1.0, math.nan, math.inf):
         with pytest.raises(ValueError, match="delay"):
             make(delay)
@@ -202,7 +202,7 @@ async def test_no_attempt_begins_after_the_total_time() -> None:
 
 
 @anyio_test
-async def test_when_tells_what_is_worth_another_attempt() -> None:
+async def test_when_selects_the_failures_to_retry() -> None:
     policy = RetryPolicy.constant(1.0).with_max_retries(9)
     retried = failing_times(5).retry(policy, when=lambda error: error != "no 3")
 
@@ -301,7 +301,7 @@ async def test_a_timeout_cancels_cleans_up_and_says_how_long() -> None:
 
 
 @anyio_test
-async def test_what_ends_in_time_is_not_timed_out() -> None:
+async def test_an_effect_that_ends_in_time_does_not_time_out() -> None:
     assert await TestClock().run(sleep(4).map(lambda _: "done").timeout(5), None) == Success("done")
     assert await TestClock().run(fail("no").timeout(5), None) == Failure("no")
     assert await pure("at once").timeout(0).run(None) == Success("at once")
@@ -321,7 +321,7 @@ async def test_a_timeout_in_real_time() -> None:
         assert (await slow.timeout(0.01).run(None)).failure().seconds == 0.01
 
 
-def test_a_timeout_that_is_not_a_duration_is_refused() -> None:
+def test_a_timeout_that_is_not_a_duration_is_rejected() -> None:
     for seconds in (-1.0, math.nan):
         with pytest.raises(ValueError, match="timeout"):
             pure(1).timeout(seconds)
@@ -357,7 +357,7 @@ async def test_a_sleep_until_the_past_gives_other_tasks_a_turn_on_every_clock(
         assert clock is None or clock.monotonic() == 0
 
 
-def test_a_sleep_that_is_not_a_duration_is_refused() -> None:
+def test_a_sleep_that_is_not_a_duration_is_rejected() -> None:
     with pytest.raises(ValueError, match="sleep"):
         sleep(math.nan)
 

@@ -118,7 +118,7 @@ async def test_a_shared_error_does_not_grow(make: Any, or_raise: bool) -> None:
 
 @pytest.mark.parametrize("or_raise", [True, False])
 @pytest.mark.parametrize("make", MAKES.values(), ids=MAKES)
-async def test_a_shared_error_keeps_no_environment(make: Any, or_raise: bool) -> None:
+async def test_a_shared_error_does_not_keep_environments_alive(make: Any, or_raise: bool) -> None:
     effect = make(Refused("no"))
     references = [await run_once(effect, or_raise=or_raise) for _ in range(3)]
     gc.collect()
@@ -136,7 +136,7 @@ async def test_a_shared_error_keeps_at_most_the_last_environment(make: Any) -> N
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_a_script_that_dies_keeps_no_environment(backend: Any) -> None:
+def test_a_script_that_raises_does_not_keep_its_environment_alive(backend: Any) -> None:
     effect = die(Refused("no"))
     references: list[weakref.ref[Env]] = []
     for _ in range(3):
@@ -212,7 +212,7 @@ async def test_failing_again_with_the_same_error_keeps_the_trail(again: Any, err
         assert caught.value.__notes__ == ["inner", "outer"]
 
 
-async def test_a_handler_that_goes_on_as_a_loop_keeps_no_earlier_errors() -> None:
+async def test_a_handler_that_continues_as_a_loop_keeps_no_earlier_errors() -> None:
     errors: list[weakref.ref[Refused]] = []
 
     def round_of(number: int) -> AnyEffect:
@@ -415,7 +415,7 @@ async def test_an_error_within_gathered_errors_keeps_its_own_trail(gather: Any) 
 
 
 @pytest.mark.parametrize("gather", [par_all, first_success])
-async def test_a_new_error_in_place_of_gathered_errors_has_the_trail_that_its_handler_gives_it(
+async def test_a_new_error_that_replaces_gathered_errors_has_the_trail_of_its_handler(
     gather: Any,
 ) -> None:
     both = gather([fail("a").context("reading"), fail("b").context("writing")])

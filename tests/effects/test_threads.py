@@ -28,7 +28,7 @@ async def test_a_function_sees_the_context_of_its_caller() -> None:
 
 @both_backends
 @pytest.mark.parametrize("error", [ValueError("a"), SystemExit(3), KeyboardInterrupt()])
-async def test_what_a_function_raises_is_raised(error: BaseException) -> None:
+async def test_the_exception_of_a_function_is_raised(error: BaseException) -> None:
     def f() -> None:
         raise error
 
@@ -70,7 +70,7 @@ async def test_the_wait_for_the_limiter_can_be_cancelled_and_a_call_cannot() -> 
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_a_call_goes_on_without_a_caller_that_asyncio_cancelled() -> None:
+async def test_a_call_continues_without_a_caller_that_asyncio_cancelled() -> None:
     may_end, has_ended = threading.Event(), threading.Event()
 
     def f() -> None:

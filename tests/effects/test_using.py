@@ -69,7 +69,7 @@ class Manager:
 
 
 @anyio_test
-async def test_a_context_manager_is_left_with_what_ended_the_use() -> None:
+async def test_a_context_manager_receives_what_ended_the_use() -> None:
     log: list[Any] = []
     error, bug = KeyError("declared"), ValueError("bug")
 

@@ -86,14 +86,14 @@ def test_one_error_many_errors_and_errors_by_field_have_constructors() -> None:
 
 
 @pytest.mark.parametrize("error", ["no name", b"no name", 7, ValueError("no name")])
-def test_a_single_error_in_place_of_a_list_is_refused(error: Any) -> None:
+def test_a_single_error_in_place_of_a_list_is_rejected(error: Any) -> None:
     with pytest.raises(TypeError, match=r"Invalid\.one\(error\)"):
         Invalid(error)
     with pytest.raises(TypeError, match=r"Invalid\.one\(error\)"):
         Invalid.from_fields({"name": error})
 
 
-def test_a_mapping_in_place_of_a_list_is_refused() -> None:
+def test_a_mapping_in_place_of_a_list_is_rejected() -> None:
     with pytest.raises(TypeError, match=r"Invalid\.from_fields"):
         Invalid({"name": ["no name"]})
 

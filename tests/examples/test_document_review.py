@@ -59,7 +59,7 @@ def folders(tmp_path: Path) -> tuple[Path, Path]:
     return both
 
 
-def test_it_is_reviewed_until_there_are_no_objections(folders: tuple[Path, Path]) -> None:
+def test_a_paper_is_reviewed_until_there_are_no_objections(folders: tuple[Path, Path]) -> None:
     folder, _ = folders
 
     printed = run_to_the_end(folder)
@@ -73,7 +73,9 @@ def test_it_is_reviewed_until_there_are_no_objections(folders: tuple[Path, Path]
     assert "revise, visit 9" in printed
 
 
-def test_killed_in_its_loop_again_and_again_it_writes_the_same(folders: tuple[Path, Path]) -> None:
+def test_a_run_killed_repeatedly_in_its_loop_writes_the_same_result(
+    folders: tuple[Path, Path],
+) -> None:
     whole, killed = folders
     expected = run_to_the_end(whole)
 

@@ -72,7 +72,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @EACH_EXECUTOR
-def test_killed_in_the_middle_it_goes_on_to_the_same_report(
+def test_killed_in_the_middle_it_continues_to_the_same_report(
     tmp_path: Path, whole: str, executor: str
 ) -> None:
     arguments = ("--executor", executor)

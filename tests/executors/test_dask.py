@@ -185,7 +185,7 @@ async def test_a_worker_without_the_workplace_replies_that_the_executor_was_clos
     assert "the DaskExecutor was closed" in str(outcome.error)
 
 
-def test_an_asynchronous_client_is_refused(cluster: str) -> None:
+def test_an_asynchronous_client_is_rejected(cluster: str) -> None:
     async def main() -> None:
         async with Client(cluster, asynchronous=True, set_as_default=False) as client:
             with pytest.raises(TypeError, match="synchronous client"):

@@ -45,7 +45,7 @@ async def test_a_factory_that_exits_is_a_defect(make_remote: MakeExecutor) -> No
             await executor.apply(pure, 1).run(None)
 
 
-async def test_an_async_factory_is_refused_in_favour_of_a_context_manager(
+async def test_an_async_factory_is_rejected_in_favour_of_a_context_manager(
     make_remote: MakeExecutor,
 ) -> None:
     async def make_env() -> Folder:

@@ -419,7 +419,7 @@ async def test_a_class_sent_by_value_comes_back_as_the_same_class(executor: AnyE
     ("name", "package", "extra"),
     [("ProcessExecutor", "cloudpickle", "processes"), ("DaskExecutor", "distributed", "dask")],
 )
-def test_a_missing_package_is_named_with_what_to_install(
+def test_the_error_for_a_missing_package_says_what_to_install(
     name: str, package: str, extra: str
 ) -> None:
     script = f"import sys; sys.modules[{package!r}] = None; from effectflow.executors import {name}"

@@ -127,7 +127,7 @@ async def test_the_failure_names_the_exit_code_of_the_worker() -> None:
 
 
 @pytest.mark.parametrize("options", [{"workers": 0}, {"attempts": 0}, {"grace": -1}])
-def test_invalid_options_are_refused(options: dict[str, Any]) -> None:
+def test_invalid_options_are_rejected(options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(options))):
         ProcessExecutor(**options)
 
@@ -282,7 +282,7 @@ async def test_large_items_and_values_can_be_sent() -> None:
         assert await executor.apply(lambda d: pure(d[::-1]), data).run(None) == Success(data[::-1])
 
 
-async def test_what_an_item_prints_goes_to_standard_error(
+async def test_the_output_of_an_item_goes_to_standard_error(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     def shout(word: str, _: object) -> int:

@@ -140,7 +140,7 @@ def test_a_signed_run_of_classes_is_read(form: str) -> None:
 
 
 @pytest.mark.parametrize("form", ["json", "cbor"])
-def test_entries_and_values_are_still_written_so(form: Any) -> None:
+def test_entries_and_values_are_still_written_in_the_same_form(form: Any) -> None:
     async def entries() -> list[Any]:
         async with await store_of(form) as store:
             return await read_entries(store, "run-2", seal_of(form))

@@ -1,4 +1,4 @@
-"""What a later version of effectflow writes is read, or refused by its name, as `docs/format.md` says."""
+"""What a later version of effectflow writes is read, or rejected by name, as `docs/format.md` says."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ async def test_unknown_fields_are_ignored(imported: CheckpointStore) -> None:
             assert await read_entries(changed, run_id) == await read_entries(imported, run_id)
 
 
-async def test_an_unknown_kind_of_entry_is_refused_and_not_taken_for_damage(
+async def test_an_unknown_kind_of_entry_is_rejected_and_not_taken_for_damage(
     imported: CheckpointStore,
 ) -> None:
     trees = await trees_of(imported, "steps")
@@ -94,7 +94,7 @@ async def test_an_unknown_kind_of_entry_is_refused_and_not_taken_for_damage(
     assert "upgrade effectflow if a newer one wrote it" in str(refused)
 
 
-async def test_an_unknown_kind_of_value_is_refused(imported: CheckpointStore) -> None:
+async def test_an_unknown_kind_of_value_is_rejected(imported: CheckpointStore) -> None:
     trees = await trees_of(imported, "steps")
     [completed] = [tree for tree in trees if tree["entry"] == "completed"]
     completed["output"] = {"$novelty": 1}
@@ -104,7 +104,7 @@ async def test_an_unknown_kind_of_value_is_refused(imported: CheckpointStore) ->
     assert "does not know the tag of ['$novelty']" in str(refused)
 
 
-async def test_a_run_in_a_newer_format_is_refused(imported: CheckpointStore) -> None:
+async def test_a_run_in_a_newer_format_is_rejected(imported: CheckpointStore) -> None:
     first, *others = await trees_of(imported, "steps")
 
     refused = await refusal("steps", [{**first, "format": 2}, *others], imported)
@@ -112,7 +112,7 @@ async def test_a_run_in_a_newer_format_is_refused(imported: CheckpointStore) -> 
     assert "Upgrade effectflow" in str(refused)
 
 
-def test_an_export_with_unknown_fields_is_read_and_a_newer_one_is_refused() -> None:
+def test_an_export_with_unknown_fields_is_read_and_a_newer_one_is_rejected() -> None:
     header, *rows = unzipped("exported.jsonl").splitlines(keepends=True)
     [run, *_] = read_exported([header, *rows])
     count = len(run.bodies)

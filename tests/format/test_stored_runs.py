@@ -80,7 +80,7 @@ async def test_the_stored_runs_have_every_kind_of_entry(imported: CheckpointStor
     assert kinds == set(get_args(Entry))
 
 
-async def test_entries_are_still_written_so(imported: CheckpointStore) -> None:
+async def test_entries_are_still_written_in_the_same_form(imported: CheckpointStore) -> None:
     for run_id in CHECKPOINTS.keys() - SEALS.keys():
         seal, digest = checkpoints_of(imported, run_id).seal, first_digest(run_id)
         for record in await imported.read(run_id):
@@ -125,7 +125,7 @@ async def test_a_run_in_another_encoding_or_encrypted_is_resumed(
 
 
 @pytest.mark.parametrize("form", ["json", "binary"])
-async def test_a_saved_machine_goes_on(form: str) -> None:
+async def test_a_saved_machine_continues(form: str) -> None:
     saved = json.loads((STORED / "machines.json").read_text("utf-8"))
     attempted, packed = (
         parcel.from_json(one["json"])
@@ -144,7 +144,7 @@ async def test_a_saved_machine_goes_on(form: str) -> None:
     assert shipped.path() == (Parcel.NEW, Parcel.PACKED, Parcel.SHIPPED)
 
 
-async def test_what_complete_runs_yielded_is_read(store: CheckpointStore) -> None:
+async def test_outputs_of_complete_runs_are_read(store: CheckpointStore) -> None:
     shop = Shop(Checkpoints(store))
     receipt = Receipt(prices=(5, 4), first="first", is_approved=True, pages=400)
 

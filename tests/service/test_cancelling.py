@@ -96,7 +96,7 @@ async def until_done(service: Service, action: str) -> None:
             await anyio.sleep(0.003)
 
 
-async def test_a_suspended_run_returns_what_it_has_rented(service: Service) -> None:
+async def test_a_run_cancelled_while_suspended_releases_its_resource(service: Service) -> None:
     async with working(service, waiting) as worker:
         handle = await worker.client.submit(waiting, None, run_id="r")
         await suspended(service, "r")
@@ -267,7 +267,7 @@ def around(_: None) -> Do[App, Broken, Any]:
     return (yield from bracket(act("open"), lambda _: act("close"), lambda _: nested.call(None)))
 
 
-async def test_every_branch_returns_what_it_has_rented(service: Service) -> None:
+async def test_every_branch_of_a_cancelled_run_releases_its_resource(service: Service) -> None:
     async with working(service, in_branches) as worker:
         handle = await worker.client.submit(in_branches, None, run_id="r")
         await suspended(service, "r")

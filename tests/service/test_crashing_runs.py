@@ -58,7 +58,7 @@ async def test_a_run_that_ends_its_process_again_and_again_is_parked_with_the_re
     assert world.done.count("safe") == 1
 
 
-async def test_a_parked_run_goes_on_when_someone_resumes_it() -> None:
+async def test_a_parked_run_continues_when_someone_resumes_it() -> None:
     store, world = MemoryStore(), World()
     service = Service(store, world)
     await service.client.submit(deadly, None, run_id="r")
@@ -69,7 +69,7 @@ async def test_a_parked_run_goes_on_when_someone_resumes_it() -> None:
     assert result == Success("deadly")
 
 
-async def test_progress_begins_the_count_anew() -> None:
+async def test_progress_resets_the_count_of_crashes() -> None:
     store, world = MemoryStore(), World()
     service = Service(store, world)
     handle = await service.client.submit(deadly, None, run_id="r")
@@ -136,7 +136,7 @@ async def blocked(service: Service) -> RunInfo:
             await anyio.sleep(0.003)
 
 
-async def test_a_failed_run_stays_failed_whatever_comes(service: Service) -> None:
+async def test_a_failed_run_stays_failed_until_it_is_resumed(service: Service) -> None:
     service.world.failing.add("fail")
 
     @workflow

@@ -129,7 +129,7 @@ async def test_a_worker_holds_nothing_of_many_suspended_runs_and_wakes_one_of_th
         assert len(new_objects()) < count
 
 
-async def test_all_runs_of_a_dead_process_go_on_beside_many_suspended_runs(
+async def test_all_runs_of_a_dead_process_continue_beside_many_suspended_runs(
     crowd: Service, count: int
 ) -> None:
     """There are more of them than a query returns unless it asks for all."""
@@ -156,7 +156,7 @@ async def test_all_runs_of_a_dead_process_go_on_beside_many_suspended_runs(
         assert len(await worker.client.find(waiting)) == count
 
 
-async def test_what_was_driven_and_suspended_leaves_nothing_in_memory(
+async def test_driven_and_suspended_runs_leave_nothing_in_memory(
     service: Service, new_heap: None
 ) -> None:
     async with working(service, approve) as worker:

@@ -51,7 +51,7 @@ ERRORS: dict[str, list[Fault]] = {
 
 
 @pytest.mark.parametrize("errors", ERRORS.values(), ids=ERRORS)
-async def test_a_run_goes_on_as_soon_as_its_store_is_back(
+async def test_a_run_continues_as_soon_as_its_store_is_back(
     service: Service, errors: list[Fault]
 ) -> None:
     store = FaultyStore(service.store, errors)
@@ -150,7 +150,7 @@ class Cancelling(ForwardingStore):
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 @pytest.mark.parametrize("operation", ["claim_due", "read", "mailbox", "append"])
-async def test_a_cancellation_that_nothing_asked_for_ends_no_worker(operation: str) -> None:
+async def test_a_stray_cancellation_does_not_end_a_worker(operation: str) -> None:
     store = Cancelling(MemoryStore())
     async with store:
         service = Service(store)
@@ -163,7 +163,7 @@ async def test_a_cancellation_that_nothing_asked_for_ends_no_worker(operation: s
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 @pytest.mark.parametrize("operation", ["find", "create"])
-async def test_a_cancellation_that_nothing_asked_for_ends_no_schedule(operation: str) -> None:
+async def test_a_stray_cancellation_does_not_end_a_schedule(operation: str) -> None:
     memory = MemoryStore()
     store = Cancelling(memory)
     store.operation = operation

@@ -71,7 +71,7 @@ async def test_a_value_can_be_read_while_the_run_waits(service: Service) -> None
         assert await handle.published("place") == "finish"
 
 
-async def test_whoever_follows_a_run_sees_each_value_once(service: Service) -> None:
+async def test_a_follower_of_a_run_sees_each_value_once(service: Service) -> None:
     seen: list[Change] = []
     async with working(service, guided) as worker:
         handle = await worker.client.submit(guided, None)
@@ -110,7 +110,7 @@ async def test_a_step_publishes(service: Service) -> None:
         assert await handle.published("half") == 2
 
 
-async def test_a_value_that_no_reader_could_rebuild_is_refused(service: Service) -> None:
+async def test_a_value_that_readers_cannot_rebuild_is_rejected(service: Service) -> None:
     @workflow
     def careless(_: None) -> Do[App, Broken, None]:
         yield from publish("progress", Progress(1, 2))

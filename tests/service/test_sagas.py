@@ -215,7 +215,7 @@ async def test_a_body_that_succeeds_is_not_undone() -> None:
     assert app.world.done == ["book flight", "book hotel"]
 
 
-async def test_what_has_failed_itself_is_not_undone() -> None:
+async def test_a_failed_effect_is_not_undone() -> None:
     app = app_on(MemoryStore(), failing=["book hotel"])
     body = made_of(lambda: saga(in_turn(booked("flight"), booked("hotel"))))
 
@@ -350,7 +350,7 @@ async def test_compensate_in_a_nested_run_needs_a_saga_in_that_run() -> None:
         await made_of(lambda: saga(inner.call(None))).start(None).run(app)
 
 
-async def test_a_nested_run_is_undone_as_one() -> None:
+async def test_a_nested_run_is_undone_as_a_whole() -> None:
     inner = made_of(lambda: saga(in_turn(booked("flight"), booked("hotel"))), "inner")
     undo = made_of(lambda: cancel("trip"), "undo")
     app = app_on(MemoryStore())
@@ -522,7 +522,7 @@ async def test_a_failure_before_the_first_undo_is_tried_again() -> None:
     assert again.world.done == ["book dinner"]
 
 
-async def test_a_saga_that_changed_so_that_an_undo_is_not_registered_is_refused() -> None:
+async def test_a_saga_that_changed_so_that_an_undo_is_not_registered_is_rejected() -> None:
     store = MemoryStore()
     app = app_on(store, failing=["book dinner", "cancel flight"])
     await made_of(trip).start(None, run_id="r").run(app)
@@ -557,7 +557,7 @@ async def test_outside_of_durable_runs_the_error_of_an_undo_is_in_the_trail_and_
 
 
 @pytest.mark.parametrize("is_handled", [False, True], ids=["", "handled"])
-async def test_an_undo_that_fails_parks_the_run_and_a_resume_goes_on_with_the_rest_only(
+async def test_after_a_failed_undo_a_resume_continues_with_only_the_rest(
     is_handled: bool,
 ) -> None:
     app = app_on(MemoryStore(), failing=["book dinner", "cancel hotel"])
@@ -745,7 +745,7 @@ async def test_a_run_is_suspended_while_an_undo_waits_for_its_next_attempt(
 
 
 @both_stores
-async def test_a_worker_that_stops_undoes_nothing_and_the_next_one_goes_on(
+async def test_a_worker_that_stops_undoes_nothing_and_the_next_one_continues(
     service: Service,
 ) -> None:
     tripping = made_of(lambda: saga(in_turn(booked("flight"), hang(), book("dinner"))))

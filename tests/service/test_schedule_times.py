@@ -75,7 +75,7 @@ def test_every_moment_has_the_same_ticks_whenever_a_worker_looks(
     assert [tick for tick in seen if tick <= end] == ticks
 
 
-def test_what_was_missed_is_made_up_as_the_schedule_says() -> None:
+def test_missed_ticks_are_started_according_to_the_schedule() -> None:
     last, now = at("06-01 10:00"), at("06-01 13:30")
     expected = {"all": ["11:00", "12:00", "13:00"], "latest": ["13:00"], "skip": []}
     for missed, ticks in expected.items():
@@ -138,7 +138,7 @@ def test_an_expression_without_a_next_tick_ends() -> None:
         ({"input": None}, "None is not of the declared type str"),
     ],
 )
-def test_a_schedule_that_cannot_work_is_refused_when_it_is_made(
+def test_a_schedule_that_cannot_work_is_rejected_when_it_is_made(
     options: dict[str, Any], message: str
 ) -> None:
     given: dict[str, Any] = {"cron": "0 * * * *", "input": "today"} | options

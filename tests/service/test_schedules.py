@@ -68,7 +68,7 @@ async def test_each_tick_starts_one_run_with_two_workers(service: Service) -> No
         ("skip", ["10:00"]),
     ],
 )
-async def test_what_was_missed_without_a_worker_is_made_up(
+async def test_ticks_missed_without_a_worker_are_started_later(
     service: Service, missed: Any, expected: list[str]
 ) -> None:
     clock = AdjustableClock(BEGIN)
@@ -87,7 +87,7 @@ async def test_nothing_that_came_before_the_first_use_is_started(service: Servic
     assert await ticks(service) == []
 
 
-async def test_a_clock_that_is_set_back_by_an_hour_repeats_no_tick(service: Service) -> None:
+async def test_a_clock_set_back_by_an_hour_does_not_repeat_ticks(service: Service) -> None:
     clock = AdjustableClock(BEGIN)
     async with service.worker(report, clock=clock, schedules=[hourly(missed="all")]):
         await advance(clock, hours=1.2)
@@ -97,7 +97,7 @@ async def test_a_clock_that_is_set_back_by_an_hour_repeats_no_tick(service: Serv
     assert await ticks(service) == ["10:00", "11:00", "12:00"]
 
 
-async def test_a_clock_that_is_set_forward_by_an_hour_and_back_loses_no_tick(
+async def test_a_clock_set_forward_by_an_hour_and_back_does_not_lose_ticks(
     service: Service,
 ) -> None:
     clock = AdjustableClock(BEGIN)
@@ -127,7 +127,7 @@ async def test_a_broken_input_loses_its_tick_and_not_the_schedule(
     assert "run 'report@2026-06-01T10:00:00+00:00' was not started" in caplog.text
 
 
-def test_an_app_refuses_schedules_that_cannot_work() -> None:
+def test_an_app_rejects_schedules_that_cannot_work() -> None:
     kept, deleted = Checkpoints(MemoryStore()), Checkpoints(MemoryStore(), preserve=False)
 
     def app(

@@ -94,7 +94,7 @@ async def test_a_value_with_a_key_is_received_once_however_often_it_is_sent(
             await handle.send(number, 3, idempotency_key=key)
 
 
-async def test_a_value_that_is_not_as_the_signal_declares_is_refused_to_its_sender(
+async def test_a_value_that_is_not_as_the_signal_declares_is_rejected_to_its_sender(
     service: Service,
 ) -> None:
     handle = await service.client.submit(reviewed, None)

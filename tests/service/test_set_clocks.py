@@ -98,7 +98,7 @@ async def test_a_run_that_sleeps_in_memory_does_not_notice_that_its_clock_was_se
 
 
 @pytest.mark.parametrize("hours", [-1, 1])
-async def test_a_suspended_run_wakes_once_by_the_clock_as_it_was_set(
+async def test_a_suspended_run_wakes_once_after_the_clock_was_changed(
     service: Service, clock: AdjustableClock, hours: int
 ) -> None:
     async with service.worker(nap, clock=clock) as worker:
@@ -125,7 +125,7 @@ async def test_what_was_submitted_before_the_clock_was_set_back_begins_at_once(
         assert await handle.result(timeout=5) == Success("quick")
 
 
-async def test_the_run_of_a_dead_process_goes_on_although_the_clock_was_set_back(
+async def test_the_run_of_a_dead_process_continues_although_the_clock_was_set_back(
     service: Service, clock: AdjustableClock
 ) -> None:
     async with service.worker(nap, clock=clock, suspend_after=DAY, grace=0) as worker:

@@ -82,7 +82,7 @@ async def until_received(service: Service, run_id: str, number: int) -> None:
 
 
 @EVERY
-async def test_a_service_that_is_killed_while_its_runs_wait_receives_what_comes_meanwhile(
+async def test_a_killed_service_receives_the_messages_that_came_meanwhile(
     every: int,
 ) -> None:
     async def live(service: Service) -> object:
@@ -174,7 +174,7 @@ async def test_many_senders_at_once_lose_nothing(service: Service) -> None:
 
 
 @pytest.mark.parametrize("value", [5, None, object(), ["a"], "\ud800"])
-async def test_a_bad_value_is_refused_to_the_sender_and_not_sent(
+async def test_a_bad_value_is_rejected_to_the_sender_and_not_sent(
     memory: Service, value: Any
 ) -> None:
     handle = await memory.client.submit(approve, None, run_id="r")

@@ -96,7 +96,7 @@ async def test_one_of_them_decides(workflow: Any) -> None:
 
 
 @pytest.mark.parametrize("workflow", [in_time, racing], ids=["timeout", "race"])
-async def test_a_resume_agrees_with_what_was_decided(workflow: Any) -> None:
+async def test_a_resume_follows_the_recorded_decisions(workflow: Any) -> None:
     whole = Service(FaultyStore(MemoryStore()))
     await live(whole, workflow, TestClock(START))
     assert isinstance(whole.store, FaultyStore)

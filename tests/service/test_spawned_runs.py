@@ -194,7 +194,7 @@ def refused(_: None) -> Do[App, Any, str]:
     return (yield from go.wait())
 
 
-async def test_a_refused_spawn_is_refused_in_every_life_although_the_id_is_free_by_then(
+async def test_a_rejected_spawn_is_rejected_in_every_life_although_the_id_is_free_by_then(
     service: Service,
 ) -> None:
     await service.client.submit(waiting_child, "theirs", run_id="taken", delay=1000)
@@ -207,7 +207,7 @@ async def test_a_refused_spawn_is_refused_in_every_life_although_the_id_is_free_
     assert await service.store.info("taken") is None
 
 
-async def test_a_refused_spawn_that_nothing_has_handled_is_tried_again_by_a_resume(
+async def test_a_rejected_spawn_that_nothing_has_handled_is_tried_again_by_a_resume(
     service: Service,
 ) -> None:
     @workflow
@@ -225,7 +225,7 @@ async def test_a_refused_spawn_that_nothing_has_handled_is_tried_again_by_a_resu
     assert (await info_of(service, "taken")).summary.parent == "r"
 
 
-async def test_the_run_that_has_the_id_of_a_refused_one_is_not_cancelled_with_its_parent(
+async def test_the_run_that_has_the_id_of_a_rejected_one_is_not_cancelled_with_its_parent(
     service: Service,
 ) -> None:
     theirs = await service.client.submit(waiting_child, "theirs", run_id="taken")
@@ -239,7 +239,7 @@ async def test_the_run_that_has_the_id_of_a_refused_one_is_not_cancelled_with_it
         assert await theirs.result(timeout=10) == Success("unharmed")
 
 
-async def test_what_a_run_has_spawned_before_under_the_id_is_cancelled_with_it(
+async def test_a_run_spawned_earlier_under_the_same_id_is_cancelled_with_its_parent(
     service: Service,
 ) -> None:
     @workflow
@@ -257,7 +257,7 @@ async def test_what_a_run_has_spawned_before_under_the_id_is_cancelled_with_it(
 
 
 @EVERY
-async def test_a_killed_service_refuses_a_spawn_once_and_for_all(every: int) -> None:
+async def test_a_killed_service_rejects_a_spawn_once_and_for_all(every: int) -> None:
     async def live(service: Service) -> object:
         await service.client.submit(waiting_child, "theirs", run_id="taken")
         async with working(service, refused, waiting_child, grace=0) as worker:
@@ -271,7 +271,7 @@ async def test_a_killed_service_refuses_a_spawn_once_and_for_all(every: int) -> 
 
 
 @pytest.mark.parametrize("fault", [SaveFails(2, operation="create"), Unavailable("create", 2)])
-async def test_an_outage_during_a_spawn_is_no_failure_that_the_body_sees(
+async def test_the_body_does_not_see_an_outage_during_a_spawn_as_a_failure(
     service: Service, fault: Fault
 ) -> None:
     @workflow
@@ -289,7 +289,7 @@ async def test_an_outage_during_a_spawn_is_no_failure_that_the_body_sees(
     assert not store.unmet
 
 
-async def test_an_input_that_is_not_as_declared_is_refused_before_anything_is_recorded(
+async def test_an_input_that_is_not_as_declared_is_rejected_before_anything_is_recorded(
     service: Service,
 ) -> None:
     @workflow
@@ -339,7 +339,7 @@ async def test_what_was_spawned_is_cancelled_with_its_parent_or_left_alone(
 
 @both_stores
 @pytest.mark.parametrize("ends", ["complete", "fail"])
-async def test_what_was_spawned_goes_on_when_its_parent_completes_or_fails(
+async def test_what_was_spawned_continues_when_its_parent_completes_or_fails(
     service: Service, ends: str
 ) -> None:
     service.world.failing.add("fail")

@@ -101,7 +101,7 @@ async def test_another_input_or_workflow_under_the_same_id_is_a_conflict(service
 
 
 @pytest.mark.parametrize("input", [5, object(), "\ud800"])
-async def test_an_input_that_is_not_as_declared_is_refused_and_nothing_is_submitted(
+async def test_an_input_that_is_not_as_declared_is_rejected_and_nothing_is_submitted(
     service: Service, input: Any
 ) -> None:
     with pytest.raises(NotSerializable, match="input: "):
@@ -112,7 +112,7 @@ async def test_an_input_that_is_not_as_declared_is_refused_and_nothing_is_submit
 
 
 @both_stores
-async def test_one_run_comes_of_many_submissions_at_once(service: Service) -> None:
+async def test_many_concurrent_submissions_create_one_run(service: Service) -> None:
     async with service.worker(act) as worker, anyio.create_task_group() as tasks:
         for _ in range(30):
             tasks.start_soon(lambda: worker.client.submit(act, "once", run_id="r"))

@@ -246,7 +246,7 @@ def beside(_: None) -> Do[App, Broken, tuple[str, str]]:
     ids=["par", "race", "bracket", "nested"],
 )
 @EVERY
-async def test_a_suspended_run_goes_on_as_if_its_service_had_never_been_killed(
+async def test_a_suspended_run_continues_as_if_its_service_had_never_been_killed(
     waiting: Any, every: int
 ) -> None:
     async def live(service: Service) -> object:

@@ -130,7 +130,7 @@ NAMES = [workflow.kind if workflow is not listed else "list" for workflow, _ in 
 
 
 @pytest.mark.parametrize(("built", "input"), BUILT, ids=NAMES)
-async def test_what_a_builder_made_waits_for_a_message_and_goes_on_in_another_worker(
+async def test_what_a_builder_made_waits_for_a_message_and_continues_in_another_worker(
     service: Service, built: Any, input: Any
 ) -> None:
     async with working(service, built) as worker:
@@ -148,7 +148,7 @@ async def test_what_a_builder_made_waits_for_a_message_and_goes_on_in_another_wo
 
 @EVERY
 @pytest.mark.parametrize(("built", "input"), BUILT, ids=NAMES)
-async def test_what_a_builder_made_and_waits_is_killed_at_any_write(
+async def test_a_waiting_run_of_a_builder_can_be_killed_at_any_write(
     built: Any, input: Any, every: int
 ) -> None:
     async def live(service: Service) -> object:
@@ -200,7 +200,7 @@ def approve_and_note(state: str) -> Effect[App, Broken, str]:
 retried = Workflow.of_steps("retried", [approve_and_note])
 
 
-async def test_a_suspension_is_no_attempt_and_the_next_attempt_has_the_same_message(
+async def test_a_suspension_does_not_count_as_an_attempt_and_keeps_the_message(
     service: Service,
 ) -> None:
     service.world.failing.add("pay#1")
@@ -263,7 +263,7 @@ def hurried(state: str) -> Effect[App, Any, str]:
 
 
 @pytest.mark.parametrize("function", [once, hurried], ids=["at most once", "timeout"])
-async def test_a_step_that_cannot_begin_again_refuses_to_wait(function: Any) -> None:
+async def test_a_step_that_cannot_begin_again_rejects_to_wait(function: Any) -> None:
     service = Service(MemoryStore())
     refusing: Workflow[App, Any, str, str] = Workflow.of_steps("refusing", [function])
     async with working(service, refusing) as worker:

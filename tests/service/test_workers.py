@@ -134,7 +134,7 @@ class Looked(ForwardingStore):
 
 
 @both_stores
-async def test_the_run_of_a_dead_process_goes_on_at_the_next_look(service: Service) -> None:
+async def test_the_run_of_a_dead_process_continues_at_the_next_look(service: Service) -> None:
     store = Looked(service.store)
     dead = begin_claim()
     await service.client.submit(act, "a", run_id="r")
@@ -162,7 +162,7 @@ async def test_a_run_that_has_failed_stays_failed(service: Service) -> None:
     assert service.world.done == ["a"]
 
 
-async def test_a_worker_drives_no_more_runs_at_once_than_its_concurrency(
+async def test_a_worker_drives_at_most_as_many_runs_as_its_concurrency(
     service: Service, gate: Gate
 ) -> None:
     for number in range(7):
@@ -249,7 +249,7 @@ async def test_a_step_in_progress_may_end_when_its_worker_is_left(
 
 @both_stores
 @both_backends
-async def test_a_step_that_does_not_end_in_time_is_interrupted_and_goes_on_elsewhere(
+async def test_a_step_that_does_not_end_in_time_is_interrupted_and_continues_elsewhere(
     service: Service, gate: Gate
 ) -> None:
     async with service.worker(guarded, grace=0.05) as worker:
@@ -263,7 +263,7 @@ async def test_a_step_that_does_not_end_in_time_is_interrupted_and_goes_on_elsew
 
 
 @both_backends
-async def test_cancelling_what_is_around_a_worker_gives_its_steps_their_time(
+async def test_cancelling_the_scope_of_a_worker_still_grants_its_steps_their_grace(
     service: Service, gate: Gate
 ) -> None:
     async def open_soon() -> None:
@@ -284,7 +284,7 @@ async def test_cancelling_what_is_around_a_worker_gives_its_steps_their_time(
 
 
 @both_backends
-async def test_what_the_code_in_a_worker_raises_is_raised_as_itself(service: Service) -> None:
+async def test_an_exception_of_the_code_in_a_worker_is_raised_unchanged(service: Service) -> None:
     with pytest.raises(ZeroDivisionError):
         async with service.worker(act):
             raise ZeroDivisionError
@@ -381,7 +381,7 @@ async def test_an_environment_that_cannot_be_made_ends_the_worker_before_it_take
     assert await statuses(service) == {"r": "pending"}
 
 
-def test_an_app_refuses_what_cannot_be_told_apart() -> None:
+def test_an_app_rejects_workflows_and_schedules_with_the_same_name() -> None:
     checkpoints = Checkpoints(MemoryStore())
     with pytest.raises(ValueError, match="two workflows named 'act'"):
         App([act, act], environment=apps.App, checkpoints=checkpoints)
@@ -403,7 +403,7 @@ def patient(seconds: float) -> Do[apps.App, Broken, int]:
 
 
 @both_backends
-async def test_a_run_that_waits_for_long_is_suspended_and_goes_on_when_it_is_time(
+async def test_a_run_that_waits_for_long_is_suspended_and_continues_when_it_is_time(
     service: Service,
 ) -> None:
     async with service.worker(patient, suspend_after=0.1) as worker:

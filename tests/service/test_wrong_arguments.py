@@ -1,4 +1,4 @@
-"""What a service cannot use is refused where it is given, with the way out."""
+"""What a service cannot use is rejected where it is given, with the way out."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_worker_takes_an_app(given: Any) -> None:
 
 @pytest.mark.parametrize("given", [-1, math.nan, timedelta(seconds=-1)])
 @pytest.mark.parametrize("name", ["grace", "suspend_after"])
-def test_a_worker_waits_for_no_less_than_no_time(name: str, given: Any) -> None:
+def test_a_worker_never_waits_for_a_negative_time(name: str, given: Any) -> None:
     with pytest.raises(ValueError, match=f"{name} must be 0 seconds or more"):
         Worker(APP, **{name: given})
 
@@ -94,7 +94,9 @@ def test_a_schedule_takes_texts(wrong: Any, what: str) -> None:
 
 
 @pytest.mark.parametrize("make", [lambda text: Signal(text, int), lambda text: publish(text, 1)])
-def test_what_no_store_can_hold_is_refused_before_it_is_sent(make: Callable[[str], object]) -> None:
+def test_a_value_that_no_store_can_hold_is_rejected_before_it_is_sent(
+    make: Callable[[str], object],
+) -> None:
     with pytest.raises(ValueError, match="has a lone surrogate"):
         make("\ud800")
 
@@ -106,7 +108,7 @@ async def test_a_client_finds_by_a_query(service: Service) -> None:
 
 
 @pytest.mark.parametrize("delay", [-1, math.nan, math.inf, timedelta(days=-1)])
-async def test_a_run_cannot_begin_before_it_is_submitted_or_never(
+async def test_a_run_cannot_be_delayed_by_a_negative_or_infinite_time(
     service: Service, delay: Any
 ) -> None:
     with pytest.raises(ValueError, match="delay must be a finite number of seconds, 0 or more"):

@@ -235,7 +235,7 @@ async def test_a_message_is_taken_once_although_senders_and_takers_are_killed(
 
 
 @pytest.mark.anyio
-async def test_a_message_that_races_with_the_end_is_taken_or_refused_or_newer(
+async def test_a_message_that_races_with_the_end_is_taken_or_rejected_or_newer(
     contenders: Contenders, place: Place
 ) -> None:
     """Newer than all that the last driver has looked at. It goes with the run."""

@@ -84,7 +84,7 @@ def test_a_failed_call_is_reported_and_loses_nothing(
 
 @EVERY
 @in_turn(store=STORES, fault=[KILL, TORN_WRITE, FAILED_CHANGE, FULL_DISK])
-def test_a_repair_that_meets_a_fault_at_any_call_leaves_the_run_damaged_or_repaired(
+def test_a_fault_at_any_call_leaves_the_run_either_damaged_or_repaired(
     lives: Lives, store: str, fault: Fault, tmp_path: Path, every: int
 ) -> None:
     def check(life: Life, lived: Lived) -> None:

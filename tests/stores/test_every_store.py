@@ -40,21 +40,21 @@ pytestmark = pytest.mark.anyio
 CHECKS = {check.__name__: check for check in store_conformance.CHECKS}
 
 ON_TRIO = [
+    "a_cancelled_append_is_not_written_after_the_next_claim",
     "a_completed_run_is_deleted_unless_it_is_preserved",
-    "a_cancelled_append_is_settled_by_the_next_claim",
     "a_lease_is_renewed_while_the_event_loop_is_blocked",
     "a_lease_of_a_dead_process_is_free_at_once",
-    "a_refused_append_does_not_affect_concurrent_ones",
-    "a_store_entered_again_closes_at_the_last_exit",
-    "a_message_that_is_sent_while_its_run_is_suspended_wakes_it",
+    "a_message_sent_during_a_suspension_wakes_the_run",
+    "a_reentered_store_closes_at_the_last_exit",
+    "a_rejected_append_does_not_affect_concurrent_ones",
     "a_truncation_removes_the_last_records_and_replaces_the_summary",
     "an_append_can_replace_the_summary_and_release_the_lease",
-    "changes_of_runs_are_seen",
-    "concurrent_claimants_keep_a_limit_together",
+    "concurrent_claimants_share_a_limit",
+    "concurrent_tasks_wait_until_the_store_is_open",
     "find_selects_runs_and_sorts_the_newest_first",
+    "stores_on_the_same_data_respect_the_same_leases",
     "the_holder_of_a_run_can_delete_it",
-    "tasks_that_enter_at_once_wait_until_the_store_is_open",
-    "two_stores_on_the_same_data_fence_each_other",
+    "watchers_see_every_kind_of_change",
 ]
 """One check for each way in which a store waits."""
 
@@ -96,7 +96,7 @@ async def test_entering_an_open_store_never_waits(make_store: MakeStore) -> None
                 step.send(None)
 
 
-async def test_an_open_store_refuses_another_event_loop(make_store: MakeStore) -> None:
+async def test_an_open_store_rejects_another_event_loop(make_store: MakeStore) -> None:
     store = make_store()
 
     async def use() -> list[Any]:
@@ -197,7 +197,7 @@ def test_a_process_forked_while_a_store_is_open_creates_its_own(
     asyncio.run(parent())
 
 
-async def test_an_open_store_refuses_a_forked_process(
+async def test_an_open_store_rejects_a_forked_process(
     make_store: MakeStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = make_store()
@@ -238,7 +238,7 @@ def two_stores(make_store: MakeStore) -> tuple[CheckpointStore, CheckpointStore]
     return store, store if store.durability == "memory" else make_store()
 
 
-async def test_a_clock_that_is_set_forward_takes_no_run_from_a_live_owner(
+async def test_a_clock_set_forward_does_not_take_runs_from_a_live_owner(
     two_stores: tuple[CheckpointStore, CheckpointStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     holder, other = two_stores

@@ -118,7 +118,7 @@ async def test_a_stale_release_keeps_the_history_limit_of_the_new_owner(
     assert len(list((tmp_path / "sessions" / "r" / "history").iterdir())) == 2
 
 
-def test_a_negative_history_limit_is_refused(tmp_path: Path) -> None:
+def test_a_negative_history_limit_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="-1"):
         Checkpoints(FileStore(tmp_path), history=-1)
 
@@ -260,7 +260,7 @@ async def test_a_damaged_file_of_older_entries_is_named(store: FileStore, tmp_pa
     assert len(await store.read("r", after=100)) == 50
 
 
-async def test_a_claim_removes_what_an_interrupted_write_left(
+async def test_a_claim_removes_the_leftovers_of_an_interrupted_write(
     store: FileStore, tmp_path: Path
 ) -> None:
     await written(store, 2)
@@ -282,7 +282,7 @@ async def test_run_ids_never_lead_out_of_the_folder(store: FileStore, tmp_path: 
     assert (tmp_path / "sessions" / "latest").is_symlink()
 
 
-async def test_a_file_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:
+async def test_a_file_in_place_of_the_folder_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreUnavailable):
         async with FileStore(tmp_path / "file"):
@@ -412,7 +412,7 @@ async def test_a_copy_that_cannot_be_removed_does_not_fail_the_save(
 
 @pytest.mark.parametrize("version", [1, 99])
 @pytest.mark.parametrize("name", ["checkpoint.json", "lease.json"])
-async def test_files_of_another_version_are_refused_and_not_changed(
+async def test_files_of_another_version_are_rejected_and_not_changed(
     store: FileStore, tmp_path: Path, name: str, version: int
 ) -> None:
     await written(store, 5)
@@ -542,7 +542,7 @@ async def test_find_skips_a_run_with_values_of_wrong_types(
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-async def test_a_run_with_a_damaged_lease_can_be_claimed_and_fences_its_owner(
+async def test_a_run_with_a_damaged_lease_can_be_claimed_and_its_owner_loses_it(
     store: FileStore, tmp_path: Path, damage: str
 ) -> None:
     for run_id in ("r", "r/2"):
@@ -563,10 +563,10 @@ async def test_a_run_with_a_damaged_lease_can_be_claimed_and_fences_its_owner(
         await store.append(new, [b"2"], after=2)
 
 
-async def test_the_newer_of_two_leases_with_the_same_fence_is_valid(
+async def test_the_newer_of_two_leases_with_the_same_fencing_token_is_valid(
     store: FileStore, tmp_path: Path
 ) -> None:
-    """The same fence is issued twice if the lease file was lost before anything was saved."""
+    """The same fencing token is issued twice if the lease file was lost before anything was saved."""
     await written(store, 1)
     stale = await claimed(store)
     (tmp_path / "sessions" / "r" / "lease.json").unlink()
@@ -586,7 +586,7 @@ async def test_a_copied_folder_is_not_another_run(store: FileStore, tmp_path: Pa
 
 
 @pytest.mark.parametrize("part", ["all of it", "a lease", "a damaged checkpoint"])
-async def test_a_folder_of_another_run_is_refused_and_not_changed(
+async def test_a_folder_of_another_run_is_rejected_and_not_changed(
     store: FileStore, tmp_path: Path, part: str
 ) -> None:
     """As on a file system that ignores the case of letters, where `R` and `r` share a folder."""
@@ -617,7 +617,9 @@ async def test_a_folder_of_another_run_is_refused_and_not_changed(
     assert await store.find() == []
 
 
-async def test_a_deleted_run_leaves_only_its_fence(store: FileStore, tmp_path: Path) -> None:
+async def test_a_deleted_run_leaves_only_its_fencing_token(
+    store: FileStore, tmp_path: Path
+) -> None:
     await written(store, 120)
     stale = await claimed(store)
     await store.release(stale)

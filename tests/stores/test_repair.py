@@ -222,7 +222,7 @@ async def test_a_run_without_an_intact_entry_is_not_repaired(make_store: MakeSto
     async with make_store() as store:
         await told(store)
         await change_entry(store, 1)
-        with pytest.raises(CorruptCheckpoint, match="No entry of it is intact"):
+        with pytest.raises(CorruptCheckpoint, match="None of its entries are intact"):
             await repair_run(store, "r")
 
 

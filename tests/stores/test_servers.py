@@ -145,7 +145,7 @@ async def test_a_last_append_whose_answer_is_lost_counts_even_if_others_continue
             await store.append(lease, [b"late"], after=3)
 
 
-async def test_an_append_cut_off_while_the_server_executes_it_is_not_refused(
+async def test_an_append_cut_off_while_the_server_executes_it_is_not_rejected(
     proxied_postgres: Proxied, postgres: str
 ) -> None:
     async with proxied_postgres.store as store:
@@ -255,7 +255,7 @@ async def test_a_truncation_whose_answer_is_lost_succeeds(proxied: Proxied) -> N
         assert await bodies_of(store) == [b"0", b"1", b"2", b"3"]
 
 
-async def test_a_truncation_leaves_nothing_of_what_it_removed(redis: str, tmp_path: Path) -> None:
+async def test_a_truncation_deletes_the_removed_entries(redis: str, tmp_path: Path) -> None:
     async with RedisStore(redis, prefix=str(tmp_path)) as store:
         lease = await begun(store, [b"secret"] * 1200)
         await store.truncate(lease, after=2, summary=SUMMARY)
@@ -448,7 +448,7 @@ async def test_hosts_whose_clocks_differ_agree_on_the_owner_of_a_run(
 
 
 @pytest.mark.parametrize("kind", ["postgres", "redis"])
-async def test_a_server_whose_clock_is_set_forward_takes_no_run_from_its_own_host(
+async def test_a_server_clock_set_forward_does_not_take_runs_from_a_live_owner(
     request: pytest.FixtureRequest, kind: str
 ) -> None:
     """By the time since the boot of the host, the lease is valid. Other hosts must trust the server."""
@@ -694,7 +694,7 @@ async def test_a_postgres_server_that_lost_data_says_so(postgres: str) -> None:
                 LeaseLost, match=r"Of 2 entries it has only 1, and a resume executes"
             ):
                 await store.append(lease, [b"3"], after=2)
-            # As after a restore of a database in which another process had the same fence.
+            # As after a restore of a database in which another process had the same fencing token.
             other.execute(f"UPDATE {schema}.leases SET owner = 'another'")  # type: ignore[arg-type]
             with pytest.raises(LeaseLost, match="another holds it"):
                 await store.append(lease, [b"2"], after=1)
@@ -947,7 +947,7 @@ async def test_postgres_statements_have_a_timeout(postgres: str) -> None:
 
 
 async def test_large_postgres_appends_are_sent_in_several_statements(postgres: str) -> None:
-    """The server refuses a statement of a gibibyte, and closes the connection."""
+    """The server rejects a statement of a gibibyte, and closes the connection."""
     schema, body = f"batches{time.time_ns()}", bytes(4 * 2**20)
 
     async def append(lease: Lease) -> None:
@@ -970,7 +970,7 @@ async def test_large_postgres_appends_are_sent_in_several_statements(postgres: s
 @pytest.mark.parametrize(
     ("version", "advice"), [(1, "from before the first release"), (99, "Upgrade effectflow")]
 )
-async def test_a_postgres_schema_of_another_version_is_refused(
+async def test_a_postgres_schema_of_another_version_is_rejected(
     postgres: str, version: int, advice: str
 ) -> None:
     schema = f"other{time.time_ns()}"
@@ -983,7 +983,7 @@ async def test_a_postgres_schema_of_another_version_is_refused(
             pass
 
 
-async def test_redis_runs_of_another_version_are_refused(redis: str, tmp_path: Path) -> None:
+async def test_redis_runs_of_another_version_are_rejected(redis: str, tmp_path: Path) -> None:
     prefix = str(tmp_path)
     async with RedisStore(redis, prefix=prefix) as store:
         await begun(store, [b"1"], release=True)
@@ -1042,7 +1042,7 @@ def test_a_password_is_not_shown(url: str) -> None:
         "rediss://me:s3cret#t@host",
     ],
 )
-def test_a_refused_url_does_not_show_its_password(
+def test_a_rejected_url_does_not_show_its_password(
     url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with pytest.raises(ValueError) as caught:  # noqa: PT011, the text is checked below

@@ -48,7 +48,7 @@ async def append_many(store: SqliteStore, run_id: str, count: int, body: bytes =
     await store.release(lease)
 
 
-async def test_a_file_that_is_not_a_database_is_refused_and_not_changed(tmp_path: Path) -> None:
+async def test_a_file_that_is_not_a_database_is_rejected_and_not_changed(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("these are my notes, all of them, and they are longer than a header" * 100)
     before = path.read_bytes()
@@ -60,7 +60,7 @@ async def test_a_file_that_is_not_a_database_is_refused_and_not_changed(tmp_path
     assert path.read_bytes() == before
 
 
-async def test_a_database_of_another_program_is_refused_and_not_changed(tmp_path: Path) -> None:
+async def test_a_database_of_another_program_is_rejected_and_not_changed(tmp_path: Path) -> None:
     path = tmp_path / "other.db"
     with sqlite3.connect(path) as other:
         other.execute("CREATE TABLE customers (name TEXT)")
@@ -77,7 +77,7 @@ async def test_a_database_of_another_program_is_refused_and_not_changed(tmp_path
 @pytest.mark.parametrize(
     ("version", "advice"), [(1, "from before the first release"), (99, "Upgrade effectflow")]
 )
-async def test_a_database_of_another_version_is_refused(
+async def test_a_database_of_another_version_is_rejected(
     tmp_path: Path, version: int, advice: str
 ) -> None:
     path = tmp_path / "runs.db"
@@ -108,7 +108,7 @@ async def test_opening_restores_the_write_ahead_log(tmp_path: Path) -> None:
         assert len(await store.read("r")) == 3
 
 
-def test_a_database_that_cannot_have_a_log_is_refused() -> None:
+def test_a_database_that_cannot_have_a_log_is_rejected() -> None:
     """SQLite itself continues in another mode, which survives less."""
     with pytest.raises(StoreUnavailable, match="journal mode is memory"):
         open_database(Path(":memory:"), "full", lock_timeout=5)
@@ -127,7 +127,7 @@ def test_a_new_file_can_be_opened_many_times_at_once(tmp_path: Path) -> None:
             list(pool.map(open_it, [tmp_path / f"{number}.db"] * 4))
 
 
-async def test_a_folder_is_refused_and_missing_parents_are_created(tmp_path: Path) -> None:
+async def test_a_folder_is_rejected_and_missing_parents_are_created(tmp_path: Path) -> None:
     with pytest.raises(StoreUnavailable):
         async with SqliteStore(tmp_path):
             pass
@@ -383,7 +383,7 @@ def in_child(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-async def test_a_read_only_database_refuses_to_write() -> None:
+async def test_a_read_only_database_rejects_to_write() -> None:
     # Root may write anywhere, so the child becomes another user. It could not enter a folder of pytest,
     # which makes its folders private whenever it starts.
     with TemporaryDirectory() as created:
@@ -420,7 +420,7 @@ async def test_a_read_only_database_refuses_to_write() -> None:
             assert len(await store.read("r")) == 3
 
 
-async def test_queued_appends_share_a_commit_even_if_one_is_refused(tmp_path: Path) -> None:
+async def test_queued_appends_share_a_commit_even_if_one_is_rejected(tmp_path: Path) -> None:
     begun, gate = threading.Event(), threading.Event()
     path = tmp_path / "runs.db"
     database = open_database(path, "full", lock_timeout=5)
@@ -593,7 +593,7 @@ async def test_a_renewal_does_not_wait_forever_for_a_locked_file(tmp_path: Path)
 
 
 @pytest.mark.parametrize("make", [SqliteStore, lambda path: open_store(f"sqlite:///{path}")])
-def test_a_database_in_memory_is_refused(make: Callable[[str], object]) -> None:
+def test_a_database_in_memory_is_rejected(make: Callable[[str], object]) -> None:
     with pytest.raises(ValueError, match="memory:"):
         make(":memory:")
 
@@ -611,7 +611,7 @@ def test_open_store_returns_the_store_of_a_url(tmp_path: Path) -> None:
     "path",
     ["runs.db", "./runs.db", "/var/runs.db", "a b/runs", "./a:b.db", "C:\\runs.db", "c:runs"],
 )
-def test_a_plain_path_is_that_of_a_database(path: str) -> None:
+def test_a_plain_path_means_an_sqlite_database(path: str) -> None:
     store = open_store(path)
     assert isinstance(store, SqliteStore)
     assert store.path == Path(path)

@@ -68,7 +68,7 @@ def altered(row: bytes) -> list[bytes]:
         altered(b"[]"),
     ],
 )
-def test_lines_that_are_not_an_export_are_refused(lines: list[bytes]) -> None:
+def test_lines_that_are_not_an_export_are_rejected(lines: list[bytes]) -> None:
     with pytest.raises(CorruptCheckpoint):
         list(read_exported(lines))
 
@@ -105,7 +105,7 @@ HEAD = {
     ],
     ids=str,
 )
-def test_an_export_with_a_malformed_header_is_refused(altered: dict[str, object]) -> None:
+def test_an_export_with_a_malformed_header_is_rejected(altered: dict[str, object]) -> None:
     """If it were accepted, `find` would fail for the whole store."""
     body = b'{"text":"{}"}'
     assert len(list(read_exported([orjson.dumps(HEAD), body]))) == 1
@@ -113,13 +113,13 @@ def test_an_export_with_a_malformed_header_is_refused(altered: dict[str, object]
         list(read_exported([orjson.dumps(HEAD | altered), body]))
 
 
-def test_an_infinite_time_is_refused() -> None:
+def test_an_infinite_time_is_rejected() -> None:
     head = orjson.dumps(HEAD).replace(b"1.0", b"1e400")
     with pytest.raises(CorruptCheckpoint):
         list(read_exported([head, b'{"text":"{}"}']))
 
 
-def test_an_export_of_a_newer_version_is_refused() -> None:
+def test_an_export_of_a_newer_version_is_rejected() -> None:
     head, *rest = write_exported(ExportedRun("r", SUMMARY, BODIES))
     with pytest.raises(UnsupportedVersion):
         list(
@@ -127,7 +127,7 @@ def test_an_export_of_a_newer_version_is_refused() -> None:
         )
 
 
-def test_a_truncated_export_is_refused() -> None:
+def test_a_truncated_export_is_rejected() -> None:
     lines = list(write_exported(ExportedRun("r", SUMMARY, BODIES)))
     with pytest.raises(CorruptCheckpoint, match="cut off"):
         list(read_exported(lines[:-1]))

@@ -46,7 +46,7 @@ async def test_timers_that_were_not_needed_change_nothing_for_the_others() -> No
     assert clock.monotonic() == 999
 
 
-async def test_a_limit_of_no_time_is_over_although_the_clock_is_not_advanced() -> None:
+async def test_a_limit_of_zero_seconds_expires_without_advancing_the_clock() -> None:
     clock = TestClock()
     with anyio.fail_after(5):
         with clock.move_on_after(0) as limit:

@@ -86,7 +86,7 @@ async def test_a_run_is_crashed_before_and_after_a_step() -> None:
     ]
 
 
-async def test_a_name_stands_for_all_steps_of_that_name_and_a_path_for_one() -> None:
+async def test_a_name_means_all_steps_with_that_name_and_a_path_only_one() -> None:
     named = await crash_everywhere(orders, ["cap", "hat"], app_on, at=[after("charge")])
     assert {point.append for point in named} == {
         StepAppend("charge", "end", "crash-test/order"),
@@ -98,7 +98,7 @@ async def test_a_name_stands_for_all_steps_of_that_name_and_a_path_for_one() -> 
     assert one.append == other.append == StepAppend(path, "end", "crash-test")
 
 
-async def test_an_unknown_step_is_refused_with_the_steps_that_were_seen() -> None:
+async def test_an_unknown_step_is_rejected_with_the_steps_that_were_seen() -> None:
     with pytest.raises(ValueError, match=r"the end of step 'chrage'.*: 'charge', 'ship'$"):
         await crash_everywhere(order, "cap", app_on, at=[after("chrage")])
 
@@ -150,7 +150,7 @@ async def test_steps_are_found_in_signed_and_encrypted_entries(options: dict[str
     assert len(await crash_everywhere(order, "cap", make_env, at=[after("charge")])) == 2
 
 
-async def test_a_write_that_only_the_whole_run_made_is_no_place_to_crash() -> None:
+async def test_a_write_that_only_the_full_run_makes_is_not_a_crash_point() -> None:
     """A run that takes longer may save one by one what it otherwise saves together."""
     often, seldom = CheckpointPolicy(every_steps=1), CheckpointPolicy(every_steps=100)
     policies = chain([often], repeat(seldom))

@@ -121,7 +121,7 @@ async def test_a_run_that_is_taken_over_can_be_resumed(disk: MemoryStore) -> Non
     assert await tale.resume("r").run(App(Checkpoints(disk))) == Success(["once", "upon"])
 
 
-async def test_a_claim_is_refused(disk: MemoryStore) -> None:
+async def test_a_claim_is_rejected(disk: MemoryStore) -> None:
     store = FaultyStore(disk, [Busy(claim=2)])
     await store.claim("a", owner="me", seconds=60)
 

@@ -296,7 +296,7 @@ def test_what_is_part_of_an_effect_that_is_run_is_used(pytester: pytest.Pytester
     run_tests(pytester, "".join(tests)).assert_outcomes(passed=len(USED))
 
 
-def test_what_a_resume_skips_is_used(pytester: pytest.Pytester) -> None:
+def test_a_skipped_effect_of_a_resume_counts_as_used(pytester: pytest.Pytester) -> None:
     ran = run_tests(
         pytester,
         """
@@ -334,7 +334,7 @@ async def test_crashes(checkpoints):
     ran.assert_outcomes(passed=4)
 
 
-def test_what_is_kept_or_looked_at_need_not_be_run(pytester: pytest.Pytester) -> None:
+def test_effects_that_are_kept_or_inspected_need_not_be_run(pytester: pytest.Pytester) -> None:
     ran = run_tests(
         pytester,
         """

@@ -235,7 +235,7 @@ def test_nothing():
     ran.stdout.fnmatch_lines(["*starts no run with the fixture `checkpoints`*"])
 
 
-def test_other_marks_mean_what_they_always_do(pytester: pytest.Pytester) -> None:
+def test_other_marks_are_not_affected(pytester: pytest.Pytester) -> None:
     ran = run_tests(
         pytester,
         """
@@ -295,7 +295,7 @@ def test_the_marker_takes_steps(pytester: pytest.Pytester, mode: str) -> None:
     ran.stdout.fnmatch_lines([f"E*crashed {crash}"])
 
 
-def test_the_marker_refuses_unknown_steps(pytester: pytest.Pytester) -> None:
+def test_the_marker_rejects_unknown_steps(pytester: pytest.Pytester) -> None:
     ran = run_tests(pytester, AT.format(at="after('chrage')", mode="asyncio"))
 
     ran.assert_outcomes(failed=1)

@@ -292,7 +292,7 @@ assert_type(Invalid.from_fields({"name": [CartError()]}), Invalid[tuple[str, Car
 assert_type(Invalid.from_fields({"name": [CartError()]}).to_fields(), dict[str, list[CartError]])
 
 
-# What must be refused.
+# What must be rejected.
 wrong: Effect[App, Never, int] = load()  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType]
 pair: Effect[App, CartError, tuple[int, int]] = par(load(), charge(1))  # type: ignore[arg-type]  # pyright: ignore[reportAssignmentType]
 incomplete = load().ensure(lambda _: True)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue, reportUnknownVariableType]

@@ -160,7 +160,7 @@ def pay_or_give_up(amount: int) -> Do[App, PaymentError, str]:
 assert_type(pay_twice, Workflow[App, PaymentError, int, str])
 
 
-# What must be refused.
+# What must be rejected.
 @workflow
 def pay_in_time(amount: int) -> Do[App, PaymentError, str]:
     try:

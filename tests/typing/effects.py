@@ -258,7 +258,7 @@ def in_one_environment(cart_id: str) -> Do[App, CartError | PaymentError, str]:
     )
 
 
-# What must be refused.
+# What must be rejected.
 load_cart("c").within(Shop)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 load_cart("c").within(HasBank)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 

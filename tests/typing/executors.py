@@ -59,7 +59,7 @@ assert_type(executors[0].apply(price_of, "cap"), Effect[Any, OutOfStock | Execut
 assert_type(price_of("cap").on_executor(processes), Effect[Any, OutOfStock | ExecutorError, int])
 
 
-# What must be refused: another environment than there is, and another item.
+# What must be rejected: another environment than there is, and another item.
 def balance_of(account: str) -> Effect[Bank, Never, int]:
     return pure(len(account))
 

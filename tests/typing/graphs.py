@@ -133,7 +133,7 @@ def look(checkpoint: Checkpoint) -> None:
 
 assert_type(run_context(), Effect[object, Never, Mapping[str, object]])
 
-# What must be refused.
+# What must be rejected.
 
 
 @dataclass(frozen=True)

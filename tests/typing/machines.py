@@ -192,7 +192,7 @@ greeting = StateMachine(
 assert_type(greeting, StateMachine[Bare, Never, str])
 greeting.start("new")  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
 
-# What must be refused.
+# What must be rejected.
 Transition("submit", Review, Review, submit)  # type: ignore[arg-type]  # pyright: ignore[reportCallIssue, reportArgumentType]
 Transition("charge", Order.NEW, Order.PAID, guard=lambda draft: draft.text)  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownLambdaType, reportUnknownMemberType]
 orders.begin("new")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]

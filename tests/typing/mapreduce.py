@@ -147,7 +147,7 @@ def shout(value: int) -> Effect[App, Never, str]:
     return pure(str(value))
 
 
-# What must be refused.
+# What must be rejected.
 MapReduce("w", items=names, map=shout, reduce=total, key=str, max_parallel=2)  # type: ignore[arg-type, misc]  # pyright: ignore[reportCallIssue, reportArgumentType]
 MapReduce("w", items=names, map=fetch, reduce=total, key=str)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
 Iterative("w", shout, converged=lambda before, after: True, max_rounds=2)  # type: ignore[misc]  # pyright: ignore[reportArgumentType]
@@ -242,7 +242,7 @@ def number_of(env: Cluster) -> int:
     return 1
 
 
-# What must be refused: an environment without the executor, and a function of something else.
+# What must be rejected: an environment without the executor, and a function of something else.
 injected.start("folder").run_sync(App(Checkpoints(MemoryStore())))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 MapReduce("w", items=names, map=fetch, reduce=total, key=str, max_parallel=2, executor=number_of)  # type: ignore[arg-type]  # pyright: ignore[reportCallIssue, reportArgumentType]
 MapReduce("w", items=names, map=fetch, reduce=total, key=str, max_parallel=2, max_failures=3)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]

@@ -64,7 +64,7 @@ def printing(_: None) -> Do[App, Broken, str]:
     return "posted"
 
 
-async def test_a_save_that_code_asks_for_makes_everything_durable(store: MemoryStore) -> None:
+async def test_a_requested_save_makes_everything_durable(store: MemoryStore) -> None:
     app, observer = watched(store)
 
     assert await printing.start(None, run_id="r").run(app) == Success("posted")
@@ -82,7 +82,7 @@ async def died_at(append: int, run: Any, input: object, store: MemoryStore) -> W
     return app.world
 
 
-async def test_what_it_saved_is_not_run_again_after_a_crash(store: MemoryStore) -> None:
+async def test_saved_steps_do_not_run_again_after_a_crash(store: MemoryStore) -> None:
     assert (await died_at(3, printing, None, store)).done == ["print", "dry", "fold", "post"]
 
     again = app_on(store)

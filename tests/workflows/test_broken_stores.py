@@ -115,7 +115,7 @@ class NoDeleting(ForwardingStore):
         raise OSError("the socket is gone")
 
 
-async def test_a_run_that_is_not_cleaned_up_ends_as_it_did(
+async def test_a_failed_deletion_does_not_change_how_the_run_ends(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with NoDeleting(MemoryStore()) as store:
@@ -130,7 +130,7 @@ def acting_otherwise(is_well: bool) -> Do[App, str, str]:
     return (yield from act(is_well))
 
 
-async def test_a_changed_workflow_is_refused_also_by_a_store_that_releases_nothing(
+async def test_a_changed_workflow_is_rejected_also_by_a_store_that_releases_nothing(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with NoReleasing(appends=9) as store:

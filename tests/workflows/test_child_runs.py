@@ -270,7 +270,7 @@ class Unreachable(MemoryStore):
 
 
 @pytest.mark.parametrize("method", ["claim", "read", "append"])
-async def test_no_body_handles_what_the_store_of_a_child_raises(method: str) -> None:
+async def test_no_body_can_handle_an_error_of_the_store_of_a_child(method: str) -> None:
     handled: list[object] = []
 
     @workflow
@@ -297,7 +297,7 @@ async def test_an_unknown_outcome_in_a_child_halts_the_run_around_it(store: Memo
     assert isinstance((await resume(made, app)).failure(), OutcomeUnknown)
 
 
-async def test_a_child_with_another_input_is_refused(store: MemoryStore) -> None:
+async def test_a_child_with_another_input_is_rejected(store: MemoryStore) -> None:
     given = 1
 
     @workflow
@@ -430,7 +430,7 @@ raced_at_two_levels = made_of(
 
 
 @pytest.mark.parametrize("made", [timed_at_two_levels, raced_at_two_levels])
-async def test_a_run_that_loses_its_lease_at_any_append_cancels_no_child_that_it_still_needs(
+async def test_a_run_that_loses_its_lease_at_any_append_keeps_the_children_that_it_needs(
     made: AnyWorkflow,
 ) -> None:
     for number in range(2, 30):

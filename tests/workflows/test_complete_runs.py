@@ -79,9 +79,7 @@ async def test_a_complete_run_is_not_read_from_its_beginning(format: Any) -> Non
     ("effect", "step"),
     [(acts.start(30, run_id="r"), "act#30"), (looks.start(200, run_id="r"), "act")],
 )
-async def test_observers_hear_of_a_complete_run_what_they_hear_of_any(
-    effect: Any, step: str
-) -> None:
+async def test_observers_receive_the_same_events_for_a_complete_run(effect: Any, step: str) -> None:
     observer = RecordingObserver()
     store = Counting(MemoryStore())
     app = app_on(store, observers=[observer])

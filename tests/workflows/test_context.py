@@ -54,7 +54,7 @@ async def test_the_context_is_restored_by_a_resume_without_being_passed_again(
         assert await everywhere.resume("r").run(app_on(store)) == Success(EVERYWHERE)
 
 
-async def test_starting_a_run_again_goes_on_with_the_context_that_it_has() -> None:
+async def test_starting_a_run_again_continues_with_the_context_that_it_has() -> None:
     app = app_on(MemoryStore(), failing=["last"])
     await everywhere.start(None, run_id="r", context=CONTEXT).run(app)
     app.world.recover()
@@ -87,7 +87,7 @@ def seen(_: None) -> Do[App, str, dict[str, object]]:
     return dict((yield from run_context()))
 
 
-async def test_what_the_caller_changes_later_is_not_changed_in_the_run() -> None:
+async def test_later_changes_by_the_caller_do_not_affect_the_run() -> None:
     context: dict[str, Any] = {"tags": ["a"]}
 
     @workflow
@@ -117,7 +117,7 @@ async def test_values_come_back_type_for_type() -> None:
     assert await seen.start(None, context=context).run(App()) == Success(context)
 
 
-async def test_a_context_that_is_not_plain_data_is_refused_and_nothing_is_started() -> None:
+async def test_a_context_that_is_not_plain_data_is_rejected_and_nothing_is_started() -> None:
     app = App()
 
     error = (await seen.start(None, context={"app": app}).run(app)).failure()
@@ -133,9 +133,7 @@ async def test_without_a_context_and_outside_a_run_it_is_empty() -> None:
     assert await seen.body(None).run(App()) == Success({})
 
 
-async def test_a_run_that_is_started_within_another_has_its_context_unless_it_is_given_one() -> (
-    None
-):
+async def test_a_nested_run_inherits_the_context_unless_it_has_its_own() -> None:
     @workflow
     def starting(_: None) -> Do[App, Any, list[dict[str, object]]]:
         inherited = yield from seen.start(None, run_id="child")

@@ -175,7 +175,7 @@ async def test_a_sleep_until_the_past_ends_at_once(store: MemoryStore) -> None:
     assert await start(slept_until_the_past, app_on(store), at=0) == Success("woken")
 
 
-async def test_a_clock_that_went_back_makes_no_wait_longer(store: MemoryStore) -> None:
+async def test_a_clock_set_back_does_not_make_waits_longer(store: MemoryStore) -> None:
     made = made_of(lambda: in_turn(sleep(100), hang("work").timeout(50).fallback("late")))
 
     app = app_on(store)

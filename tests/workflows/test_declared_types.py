@@ -137,7 +137,7 @@ async def test_a_recorded_input_must_have_the_declared_type(
     assert await code(now).resume("r", force=True).run(app) == Success(value)
 
 
-async def test_an_input_of_another_type_is_refused_before_anything_is_recorded() -> None:
+async def test_an_input_of_another_type_is_rejected_before_anything_is_recorded() -> None:
     app = app_on(MemoryStore())
     result = await code(list[int]).start([1, "2"], run_id="r").run(app)
     assert isinstance(result.failure(), NotSerializable)

@@ -211,7 +211,7 @@ async def test_the_arguments_of_a_step_that_was_begun_are_compared(store: Memory
     assert app.world.done == []
 
 
-async def test_a_branch_that_diverges_is_refused_before_its_first_new_step(
+async def test_a_branch_that_diverges_is_rejected_before_its_first_new_step(
     store: MemoryStore,
 ) -> None:
     def with_first(name: str) -> AnyWorkflow:

@@ -117,7 +117,7 @@ def leaving(kind: type[BaseException]) -> dict[str, Callable[[], AnyEffect]]:
 
 
 @in_pairs(place=leaving(SystemExit), kind=EXITS, durable=[False, True], backend=["asyncio", "trio"])
-def test_an_exit_comes_out_as_itself_after_the_finalizers(
+def test_an_exit_is_raised_unchanged_after_the_finalizers(
     place: str, kind: type[BaseException], durable: bool, backend: Any
 ) -> None:
     app = App()

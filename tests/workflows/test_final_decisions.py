@@ -189,7 +189,7 @@ async def test_a_decision_that_ended_the_run_is_tried_again_if_no_step_released_
 @both_ways
 @everywhere
 @all_operators
-async def test_a_run_stopped_while_something_is_released_keeps_to_what_was_decided(
+async def test_a_run_stopped_during_a_release_keeps_its_decision(
     store: MemoryStore,
     cancelling: Cancelling,
     made_of: Callable[[AnyEffect], Workflow[Any, Any, str, Any]],
@@ -251,7 +251,7 @@ async def test_a_crash_at_any_append_changes_nothing_of_the_end(
 
 
 @both_backends
-async def test_a_timeout_outside_of_what_another_cancelled_is_tried_again(
+async def test_a_timeout_around_a_cancelled_operator_is_tried_again(
     store: MemoryStore,
 ) -> None:
     """The inner failure was handled, and what the outer one cancelled held nothing."""

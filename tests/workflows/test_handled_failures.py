@@ -91,7 +91,7 @@ class Holding(Exception):
 
 parse = attempt(lambda _: TypeAdapter(int).validate_python("x"), ValidationError)
 NO_NUMBER = parse.run_sync(None).failure()
-ARGUMENTS = "Its class is known, but an instance cannot be made again of its arguments"
+ARGUMENTS = "Its class is known, but an instance cannot be rebuilt from its arguments"
 
 
 @pytest.mark.parametrize(
@@ -214,7 +214,7 @@ def refusing(times: int) -> Effect[App, str, str]:
     [((1.0, 100.0), "attempt 3"), ((100.0, 1.0), "1 attempts in 0.0 s")],
     ids=["goes on", "ends"],
 )
-async def test_what_a_retry_decided_does_not_depend_on_the_delay_that_a_resume_draws(
+async def test_a_recorded_retry_does_not_depend_on_the_delay_that_a_resume_draws(
     store: MemoryStore, delays: tuple[float, float], expected: str
 ) -> None:
     """The policies of the two lives stand for what jitter draws in each."""
@@ -265,7 +265,7 @@ async def test_the_time_that_a_retry_has_spent_counts_in_a_resume(store: MemoryS
     ],
     ids=["sleep", "par", "on_exit"],
 )
-async def test_a_retried_failure_need_not_come_to_the_waits_of_what_reacted_to_it(
+async def test_a_retried_failure_need_not_reach_the_waits_of_its_handlers_again(
     store: MemoryStore, waiting: Callable[[], AnyEffect]
 ) -> None:
     """The failure of `a` was retried and did not recur, so `tap_err` does not wait again."""
@@ -292,7 +292,7 @@ async def test_a_timeout_whose_handler_waited_strikes_again_in_a_resume(store: M
             assert await resume(made, app_on(await cut(store, count)), at=100) == first, count
 
 
-async def test_the_hook_of_a_retry_is_told_the_same_of_a_refused_failure(
+async def test_the_hook_of_a_retry_is_told_the_same_of_a_rejected_failure(
     store: MemoryStore,
 ) -> None:
     told: list[FailedAttempt[Any]] = []

@@ -81,7 +81,7 @@ async def test_a_step_that_blocks_the_event_loop_keeps_the_lease_of_its_run(tmp_
 
 
 @pytest.mark.parametrize("error", [OSError("no route"), Crashed()], ids=["failing", "dead"])
-async def test_a_store_that_fails_costs_the_runs_of_other_stores_no_lease(
+async def test_a_failing_store_does_not_cost_the_runs_of_other_stores_their_leases(
     error: BaseException,
 ) -> None:
     # What the working store had renewed when the failing one was asked.
@@ -137,7 +137,7 @@ async def test_a_stuck_event_loop_does_not_keep_its_runs(caplog: pytest.LogCaptu
     assert "the event loop of run 'r' has been blocked for" in caplog.text
 
 
-async def test_an_event_loop_that_responds_is_not_stuck_however_seldom_it_is_asked() -> None:
+async def test_an_event_loop_that_responds_is_not_stuck_even_if_it_is_asked_rarely() -> None:
     @step
     @effect
     async def wait(app: App) -> None:
@@ -153,7 +153,7 @@ async def test_an_event_loop_that_responds_is_not_stuck_however_seldom_it_is_ask
 
 
 @pytest.mark.parametrize("max_block", [0, -1, float("nan")])
-def test_a_max_block_that_means_nothing_is_refused(max_block: float) -> None:
+def test_an_invalid_max_block_is_rejected(max_block: float) -> None:
     with pytest.raises(ValueError, match="max_block must be more than 0"):
         Checkpoints(MemoryStore(), max_block=max_block)
 

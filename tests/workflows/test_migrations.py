@@ -74,7 +74,7 @@ second = priced("2", migrations={1: to_cents})
 third = priced("3", migrations={1: to_cents, 2: with_currency})
 
 
-async def test_a_run_of_an_earlier_version_goes_on_upgraded(app: App) -> None:
+async def test_a_run_of_an_earlier_version_continues_upgraded(app: App) -> None:
     app.world.failing.add("send")
     await first.start({"price": 5}, run_id="r").run(app)
     assert isinstance((await priced("2").resume("r").run(app)).failure(), DefinitionChanged)

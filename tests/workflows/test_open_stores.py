@@ -100,7 +100,7 @@ class CountingStore(ForwardingStore):
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("problem", ["none", "failure", "defect", "stop"])
-async def test_a_store_is_left_as_often_as_it_is_entered(problem: str) -> None:
+async def test_a_store_is_exited_as_often_as_it_is_entered(problem: str) -> None:
     store = CountingStore()
     app = App(Checkpoints(store))
     if problem == "failure":

@@ -100,7 +100,7 @@ async def test_a_failure_that_nothing_settled_is_retried(store: MemoryStore) -> 
     )
 
 
-async def test_a_settled_failure_leads_to_what_handled_it(store: MemoryStore) -> None:
+async def test_after_a_settled_failure_a_plan_starts_with_its_handler(store: MemoryStore) -> None:
     await start(checkout, app_on(store, failing=["charge"]))
     plan = await plan_of(checkout, await cut(store, 4))
     assert (plan.start, plan.retry) == (("apologize",), ("apologize",))
@@ -384,7 +384,7 @@ async def test_a_complete_run_has_nothing_to_start(store: MemoryStore) -> None:
     assert (plan.start, plan.skip) == ((), ("charge", "ship"))
 
 
-async def test_a_failure_between_steps_names_no_step(store: MemoryStore) -> None:
+async def test_a_failure_between_steps_does_not_name_a_step(store: MemoryStore) -> None:
     made = made_of(lambda: in_turn(act("charge"), fail("closed")))
 
     await start(made, app_on(store))

@@ -302,7 +302,7 @@ async def test_a_save_that_is_due_and_fails_with_a_warning_is_tried_again(
     assert caplog.text.count("not now") == 2
 
 
-async def test_a_store_that_stays_away_is_asked_no_more_often_than_entries_are_due() -> None:
+async def test_an_unavailable_store_is_not_asked_more_often_than_entries_are_due() -> None:
     class Away(CountingStore):
         claims = 0
         was_asked_often = anyio.Event()
@@ -347,7 +347,7 @@ async def test_a_store_that_stays_away_is_asked_no_more_often_than_entries_are_d
         {"every_seconds": math.nan},
     ],
 )
-def test_a_policy_that_means_nothing_is_refused(options: dict[str, Any]) -> None:
+def test_an_invalid_policy_is_rejected(options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="every_"):
         CheckpointPolicy(**options)
 

@@ -113,7 +113,7 @@ async def cut_after_the_end_of_branches(store: MemoryStore) -> MemoryStore:
 
 @pytest.mark.parametrize("release", RELEASES.values(), ids=RELEASES)
 @pytest.mark.parametrize("cancelled", CANCELLED.values(), ids=CANCELLED)
-async def test_every_life_tells_of_the_release_that_failed_after_a_cancellation(
+async def test_every_life_reports_the_release_that_failed_after_a_cancellation(
     store: MemoryStore,
     cancelled: Callable[[AnyEffect], AnyEffect],
     release: Callable[[str], AnyEffect],
@@ -138,7 +138,7 @@ async def test_a_release_that_failed_is_not_repeated_once_the_branches_have_ende
     assert app.world.done == ["go on"]
 
 
-async def test_the_journal_tells_what_finalizers_in_cancelled_branches_failed_with(
+async def test_the_journal_records_the_failures_of_finalizers_in_cancelled_branches(
     store: MemoryStore,
 ) -> None:
     made = telling(lambda: par(used(failing_step), used(breaking_step)).timeout(1))

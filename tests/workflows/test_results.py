@@ -106,7 +106,7 @@ async def test_the_typed_error_of_a_failed_run_is_rebuilt(store: MemoryStore) ->
     assert app.world.done == []
 
 
-async def test_an_error_that_is_not_an_exception_is_read_as_it_was(store: MemoryStore) -> None:
+async def test_an_error_that_is_not_an_exception_is_restored_unchanged(store: MemoryStore) -> None:
     app = app_on(store)
     await failing_with_text.start("tea", run_id="r").run(app)
 
@@ -184,7 +184,9 @@ async def test_a_cancelled_run_has_no_result(store: MemoryStore) -> None:
     assert isinstance((await waiting.result("inner").run(app)).failure(), RunCancelled)
 
 
-async def test_an_unknown_run_and_a_run_of_another_workflow_are_refused(store: MemoryStore) -> None:
+async def test_an_unknown_run_and_a_run_of_another_workflow_are_rejected(
+    store: MemoryStore,
+) -> None:
     app = app_on(store)
     await acting.start("a", run_id="run-1").run(app)
 
@@ -230,7 +232,7 @@ async def test_the_earlier_result_is_valid_while_dead_letters_are_retried(
     assert repr(await job.result("r").run_or_raise(app)) == repr(result)
 
 
-async def test_a_step_of_another_run_reads_a_result_and_handles_that_there_is_none(
+async def test_a_step_can_read_the_result_of_another_run_and_handle_its_absence(
     store: MemoryStore,
 ) -> None:
     @step
@@ -307,7 +309,7 @@ async def test_a_checkpoint_error_of_a_run_names_it(store: MemoryStore) -> None:
     assert error.__notes__ == [f"in run {info.run_id!r}"]
 
 
-async def test_start_of_a_failed_run_goes_on_with_it(store: MemoryStore) -> None:
+async def test_start_of_a_failed_run_continues_with_it(store: MemoryStore) -> None:
     app = app_on(store, failing=["a"])
     await acting.start("a", run_id="r").run(app)
     app.world.recover()
@@ -334,7 +336,7 @@ async def test_start_gives_the_recorded_failure_if_it_is_not_to_be_retried(
     assert await acting.start("a", run_id="r", retry_failed=False).run(app) == Success("a done")
 
 
-async def test_start_without_retries_refuses_another_input(store: MemoryStore) -> None:
+async def test_start_without_retries_rejects_another_input(store: MemoryStore) -> None:
     app = app_on(store, failing=["a"])
     await acting.start("a", run_id="r").run(app)
 
@@ -353,7 +355,7 @@ async def test_start_without_retries_raises_a_recorded_defect(store: MemoryStore
         await acting.start("a", run_id="r", retry_failed=False).run(app)
 
 
-async def test_start_without_retries_goes_on_with_a_run_that_was_interrupted(
+async def test_start_without_retries_continues_with_a_run_that_was_interrupted(
     store: MemoryStore,
 ) -> None:
     @effect

@@ -167,7 +167,7 @@ async def test_what_the_function_of_a_step_raises_is_a_defect_of_the_step(
     assert await prepared.resume("r").run(app) == Success("a token")
 
 
-async def test_a_complete_run_gives_its_recorded_output_and_runs_nothing(
+async def test_a_complete_run_returns_its_recorded_output_and_executes_nothing(
     store: MemoryStore,
 ) -> None:
     app = app_on(store)
@@ -178,7 +178,7 @@ async def test_a_complete_run_gives_its_recorded_output_and_runs_nothing(
     assert app.world.done == ["a1", "a2", "a3"]
 
 
-async def test_start_refuses_an_id_that_belongs_to_another_input_or_workflow(
+async def test_start_rejects_an_id_that_belongs_to_another_input_or_workflow(
     store: MemoryStore,
 ) -> None:
     app = app_on(store)
@@ -227,7 +227,7 @@ async def test_inputs_that_are_equal_and_not_the_same_are_told_apart(
     ],
 )
 @pytest.mark.parametrize("format", ["json", "cbor"])
-async def test_the_same_input_goes_on_with_the_run(
+async def test_the_same_input_continues_with_the_run(
     store: MemoryStore, first: object, second: object, format: Literal["json", "cbor"]
 ) -> None:
     app = App(Checkpoints(store, format=format))
@@ -347,7 +347,9 @@ async def test_time_and_chance_between_steps_are_recorded(store: MemoryStore) ->
     assert recorded["uuid"] == {"$uuid": name}
 
 
-async def test_a_completed_step_reached_with_other_arguments_is_refused(store: MemoryStore) -> None:
+async def test_a_completed_step_reached_with_other_arguments_is_rejected(
+    store: MemoryStore,
+) -> None:
     names = iter(["first", "second"])
     fickle = made_of(lambda: in_turn(act(next(names)), act("b")))
     result, app = await in_two_lives(fickle, store, "b")
@@ -380,7 +382,7 @@ async def test_a_step_may_be_a_plain_function_of_the_environment(store: MemorySt
     assert app.world.done == ["cap", "hat", "Broken", "Broken"]
 
 
-async def test_two_items_with_one_key_are_refused(store: MemoryStore) -> None:
+async def test_two_items_with_one_key_are_rejected(store: MemoryStore) -> None:
     twice = made_of(lambda: par_traverse(["a", "a"], act, key=str))
     with pytest.raises(ValueError, match="key"):
         await twice.start(None).run(app_on(store))
@@ -504,7 +506,7 @@ async def test_the_end_of_a_run_is_tried_again_with_on_save_error_warn(store: Me
 @pytest.mark.parametrize(
     "fault", [SaveFails, partial(SaveFails, is_durable=True), partial(Unavailable, "append")]
 )
-async def test_a_failed_save_leaves_no_gap_in_the_journal_of_a_run_that_goes_on(
+async def test_a_failed_save_leaves_no_gap_in_the_journal_of_a_run_that_continues(
     store: MemoryStore, fault: Callable[[int], Fault], append: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Whether the entries became durable all the same is found out before the next ones."""

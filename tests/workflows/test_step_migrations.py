@@ -77,7 +77,7 @@ async def test_a_migration_removes_and_renames_steps() -> None:
     assert await changed.resume("r").run(app) == DONE
 
 
-async def test_the_same_change_without_a_migration_is_refused() -> None:
+async def test_the_same_change_without_a_migration_is_rejected() -> None:
     @workflow(name="order")
     def changed(item: str) -> Do[App, str, Any]:
         reserved = yield from reserve(item)

@@ -88,7 +88,7 @@ async def test_a_crash_continues_the_count(store: MemoryStore) -> None:
         assert app.world.done.count("pay") == attempts[line], line
 
 
-async def test_a_crash_in_the_last_attempt_allows_no_further_one_by_the_policy(
+async def test_a_crash_in_the_last_attempt_does_not_grant_another_attempt(
     store: MemoryStore,
 ) -> None:
     """The outcome of the attempt is unknown, so the resume attempts the step once more, and only once."""
@@ -261,7 +261,7 @@ async def test_a_crash_at_any_append_leads_to_the_same_end() -> None:
     assert await crash_everywhere(paying, None, make_env)
 
 
-async def test_attempts_outside_a_run_have_one_key_too(store: MemoryStore) -> None:
+async def test_attempts_outside_a_run_also_share_one_key(store: MemoryStore) -> None:
     app = app_on(store, failing=["pay#1"])
     assert await clock_at().run(pay(), app) == Success(2)
     keys = {line.rpartition(" ")[0] for line in app.world.done if " " in line}

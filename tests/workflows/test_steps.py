@@ -1,4 +1,4 @@
-"""What the code of a step knows, what is recorded of its arguments, and which options are refused."""
+"""What the code of a step knows, what is recorded of its arguments, and which options are rejected."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ pytestmark = pytest.mark.anyio
         ({"timeout": float("nan")}, "timeout must be"),
     ],
 )
-def test_options_that_mean_nothing_are_refused(options: dict[str, Any], problem: str) -> None:
+def test_options_that_mean_nothing_are_rejected(options: dict[str, Any], problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         step(**options)(lambda: pure(1))
 
@@ -93,7 +93,7 @@ async def test_current_step_is_known_anywhere_in_the_code_of_a_step(store: Memor
         current_step()
 
 
-async def test_between_steps_no_step_is_current(store: MemoryStore) -> None:
+async def test_there_is_no_current_step_between_steps(store: MemoryStore) -> None:
     made = made_of(
         lambda: in_turn(
             note("charge").checkpointed("charge"), from_fn(lambda _: current_step().step)

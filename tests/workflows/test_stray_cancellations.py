@@ -317,7 +317,9 @@ LOSING: dict[str, Callable[[], AnyEffect]] = {
 
 
 @pytest.mark.parametrize("name", LOSING)
-async def test_what_came_back_is_counted(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_operator_that_lost_a_child_does_not_complete(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Even if something unknown loses a child, its operator does not complete."""
     watched = Children._watched  # the place where all children end
 

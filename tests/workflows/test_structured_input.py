@@ -345,14 +345,14 @@ def test_a_class_with_a_codec_is_made_of_what_its_encode_returns(
         ),
     ],
 )
-def test_a_part_that_a_codec_refuses_is_named_by_its_path(data: object, problem: str) -> None:
+def test_a_part_that_a_codec_rejects_is_named_by_its_path(data: object, problem: str) -> None:
     with pytest.raises(ValueError, match=re.escape(problem)):
         taking(Parcel).structure_input(data, CODECS)
 
 
-def test_a_class_without_a_codec_is_refused_with_the_way_out() -> None:
+def test_a_class_without_a_codec_is_rejected_with_the_way_out() -> None:
     with pytest.raises(
-        ValueError, match=r"a Money cannot be made from JSON: give Checkpoints\(codecs"
+        ValueError, match=r"a Money cannot be made from JSON: pass Checkpoints\(codecs"
     ):
         taking(Parcel).structure_input({"price": 1, "weights": []})
 

@@ -81,7 +81,7 @@ async def stopped_after(appends: int, store: CheckpointStore) -> None:
 @pytest.mark.parametrize("appends", [1, 2, 3])
 @pytest.mark.parametrize("is_written", [False, True])
 @pytest.mark.parametrize("on_save_error", ["fail", "warn"])
-async def test_what_another_process_wrote_is_not_taken_for_what_was_to_be_saved(
+async def test_an_append_of_another_process_is_not_mistaken_for_the_own_one(
     on_save_error: Literal["fail", "warn"], is_written: bool, appends: int
 ) -> None:
     async with MemoryStore() as store:

@@ -84,7 +84,7 @@ CASES: dict[str, tuple[Callable[[], object], str]] = {
 
 
 @pytest.mark.parametrize(("make", "way_out"), CASES.values(), ids=CASES)
-def test_a_wrong_argument_is_refused_with_the_way_out(
+def test_a_wrong_argument_is_rejected_with_the_way_out(
     make: Callable[[], object], way_out: str
 ) -> None:
     with pytest.raises(TypeError, match=way_out):

@@ -21,7 +21,7 @@ from effectflow.checkpoint.values.exceptions import name_of_error
 from effectflow.effects.signatures import UnresolvedName, meaning_of, type_hints
 
 NO_CIPHER = (
-    "a secret is saved only encrypted: give Checkpoints(encryption=...), or take it from the environment "
+    "a secret is saved only encrypted: pass Checkpoints(encryption=...), or take it from the environment "
     "where it is used"
 )
 
@@ -126,7 +126,7 @@ class KnownTypes:
             built = record.build(fields)
         except Exception as error:
             raise ValueError(
-                f"{record.kind.__name__} cannot be made again of its fields: {error!r}"
+                f"{record.kind.__name__} cannot be rebuilt from its fields: {error!r}"
             ) from error
         for name, part in record.take(built).items():
             if not _is_same(part, fields[name]):
@@ -194,7 +194,7 @@ class Record:
         """Return the fields of an instance. Raises ValueError for a missing or an additional one."""
         if issubclass(self.kind, _BUILT_IN):
             raise ValueError(
-                f"{self.kind.__name__} is a built-in value besides its fields, which alone are saved"
+                f"{self.kind.__name__} is a built-in value besides its fields, and only those are saved"
             )
         try:
             fields = {name: getattr(value, name) for name in self.parameters}

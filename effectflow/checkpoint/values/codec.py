@@ -47,7 +47,7 @@ from effectflow.checkpoint.values.plain import (
 )
 
 CANNOT_BE_SAVED = (
-    "cannot be saved so that the same value comes back. Take it from the environment, or give "
+    "cannot be saved so that the same value comes back. Take it from the environment, or pass "
     "Checkpoints(codecs=...) a Codec for it"
 )
 
@@ -118,7 +118,9 @@ class _Walk:
         """Count these items. Raises _Fault if the value has too many."""
         self.items += len(parts)
         if self.items > MAX_ITEMS:
-            raise _Fault(f"with its {len(parts):,} items there are more than {MAX_ITEMS:,} in all")
+            raise _Fault(
+                f"with its {len(parts):,} items there are more than {MAX_ITEMS:,} in total"
+            )
 
     def position(self) -> str:
         """Return the path as text."""
@@ -466,9 +468,9 @@ def _encode_error(error: Exception, walk: _Walk) -> list[Any]:
             f"or pass error={cls.__name__}"
         ) from None
     except (TypeError, ValueError, AttributeError) as problem:
-        raise _Fault(f"a {cls.__name__} cannot be made again of its args: {problem}") from None
+        raise _Fault(f"a {cls.__name__} cannot be rebuilt from its args: {problem}") from None
     if not is_same_error(again, error):
-        raise _Fault(f"a {cls.__name__} made again of its args would be {again!r}")
+        raise _Fault(f"a {cls.__name__} rebuilt from its args would be {again!r}")
     return [name, walk.at("args", _encode, args), _fields(_encode, state, walk)]
 
 

@@ -85,7 +85,7 @@ class ValueOptions:
 
     Attributes:
         codecs: the codecs of the user's own classes.
-        cipher: encrypts secrets; None to refuse them.
+        cipher: encrypts secrets; None to reject them.
     """
 
     codecs: tuple[Codec[Any], ...] = ()
@@ -106,7 +106,7 @@ NO_OPTIONS = ValueOptions()
 def options_of(codecs: Iterable[Codec[Any]], cipher: Cipher | None) -> ValueOptions:
     """Return the options.
 
-    Raises ValueError if two codecs have one class or one tag, and TypeError for what is not a Codec.
+    Raises ValueError if two codecs have the same class or tag, and TypeError for anything but a Codec.
     """
     if isinstance(codecs, Codec):
         raise TypeError("codecs takes a list: write codecs=[codec]")
@@ -120,5 +120,5 @@ def options_of(codecs: Iterable[Codec[Any]], cipher: Cipher | None) -> ValueOpti
     options = ValueOptions(given, cipher)
     if not len(given) == len(options.by_class) == len(options.by_tag):
         tags = ", ".join(repr(codec.tag) for codec in given)
-        raise ValueError(f"two codecs have one class or one tag: {tags}")
+        raise ValueError(f"two codecs have the same class or tag: {tags}")
     return options

@@ -154,7 +154,7 @@ def _checked(data: bytes, parts_of: Callable[[bytes], int]) -> bytes:
 
 
 def _check_parts(data: bytes, parts_of: Callable[[bytes], int]) -> None:
-    """Refuse data that would take too much memory when decoded. A part takes at least one byte."""
+    """Reject data that would take too much memory when decoded. A part takes at least one byte."""
     if len(data) > MAX_PARTS and parts_of(data) > MAX_PARTS:
         raise MalformedValue("$", f"it has more than {MAX_PARTS:,} lists, maps, keys and items")
 

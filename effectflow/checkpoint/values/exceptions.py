@@ -109,7 +109,7 @@ def put_together(kind: type[Exception], args: list[Any], state: Mapping[str, Any
         elif members[name].__objclass__ in _CHECKED_WHEN_MADE:
             raise ValueError(f"its {name} contradicts its arguments")
         else:
-            # Not setattr: a frozen class refuses it, and a property would be called.
+            # Not setattr: a frozen class rejects it, and a property would be called.
             members[name].__set__(error, part)
     return error
 

@@ -1,14 +1,14 @@
-"""The requirements for every store, as checks that its tests call.
+"""Check that a store meets the requirements of effectflow.
 
-Call a check with a function that creates a store. Stores that keep their data must be created over the
-same data each time, which is empty at first. With pytest and anyio::
+Call each check with a function that creates a store. If your store keeps its data, the function must
+create it over the same data each time, and that data must be empty at first. With pytest and anyio::
 
     @pytest.mark.anyio
     @pytest.mark.parametrize("check", store_conformance.CHECKS, ids=lambda check: check.__name__)
     async def test_my_store(check: store_conformance.Check, tmp_path: Path) -> None:
         await check(lambda: MyStore(tmp_path))
 
-A check that fails raises AssertionError, or what the store raised.
+A failing check raises AssertionError, or passes on what the store raised.
 """
 
 from effectflow.testing.store_conformance import _due_runs, _journals, _mailboxes, _runs

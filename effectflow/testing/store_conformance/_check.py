@@ -1,4 +1,4 @@
-"""What a check of a store is, and what the checks share."""
+"""The class `Check`, and the helpers that the checks share."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Check:
         return f"<check {self.__name__}>"
 
     async def __call__(self, make: MakeStore) -> None:
-        """Raise AssertionError, or what the store raises, if the store does not meet the requirement."""
+        """Raise AssertionError, or pass on what the store raises, if it does not meet the requirement."""
         await self._work(make)
 
 
@@ -56,7 +56,7 @@ def check(f: Callable[[CheckpointStore], Awaitable[None]]) -> Check:
 
 
 def check_reopening(f: Callable[[MakeStore], Awaitable[None]]) -> Check:
-    """Make a check that opens and closes the store itself. Skip it for stores that keep nothing."""
+    """Make a check that opens and closes the store itself. It skips stores in memory."""
 
     async def work(make: MakeStore) -> None:
         if make().durability != "memory":
@@ -66,7 +66,7 @@ def check_reopening(f: Callable[[MakeStore], Awaitable[None]]) -> Check:
 
 
 def check_of_two(f: Callable[[CheckpointStore, CheckpointStore], Awaitable[None]]) -> Check:
-    """Make a check of two open stores over the same data, which are one if a store keeps nothing."""
+    """Make a check of two open stores over the same data. A store in memory is passed twice."""
 
     async def work(make: MakeStore) -> None:
         store = make()
@@ -105,7 +105,7 @@ def summary_of(
 
 
 async def at_once(work: Callable[[T], Coroutine[object, object, None]], given: Iterable[T]) -> None:
-    """Do the same with each of these values, concurrently."""
+    """Call `work` with each of these values, concurrently."""
     async with anyio.create_task_group() as group:
         for value in given:
             group.start_soon(work, value)
@@ -113,7 +113,7 @@ async def at_once(work: Callable[[T], Coroutine[object, object, None]], given: I
 
 @asynccontextmanager
 async def owner_in_another_process() -> AsyncGenerator[str]:
-    """Yield an owner in a process that lives as long as the context."""
+    """Yield an owner in another process, which is killed when the context ends."""
     script = "from effectflow.checkpoint import Owner; print(Owner.new(), flush=True); input()"
     child = subprocess.Popen(  # noqa: ASYNC220, it takes only milliseconds
         [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -162,14 +162,14 @@ async def created(
 
 
 async def info_of(store: CheckpointStore, run_id: str = "r") -> RunInfo:
-    """Return what the store knows of a run that must exist."""
+    """Return the info of a run, which must exist."""
     info = await store.info(run_id)
     assert info is not None
     return info
 
 
 async def written(store: CheckpointStore, run_id: str, *bodies: bytes) -> None:
-    """Write a run with these entries, and release it."""
+    """Write a run with these entries and release it."""
     lease = await claimed(store, run_id)
     await store.append(lease, bodies, after=0, summary=summary_of(), release=True)
 

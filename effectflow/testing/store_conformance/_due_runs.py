@@ -1,4 +1,4 @@
-"""Claim the runs that are due, within limits, and watch runs for changes."""
+"""Check claims of due runs, limits, and the changes that watchers receive."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def claim_due(
     seconds: float = 60,
     limits: Mapping[str, Limit] | None = None,
 ) -> Claimed:
-    """Claim runs that are due, for new owners. At `now`, by the clock of the claimant, it is 1970."""
+    """Claim due runs for new owners. The claimant's clock says `now`, a time in 1970."""
     owners = [str(Owner.new()) for _ in range(most)]
     return await store.claim_due(
         DueRuns(frozenset(workflows), owners, seconds, now, {} if limits is None else limits)
@@ -62,7 +62,7 @@ def taken(claimed: Claimed) -> list[str]:
 
 
 @check
-async def runs_that_are_due_are_claimed(store: CheckpointStore) -> None:
+async def due_runs_are_claimed(store: CheckpointStore) -> None:
     assert await claim_due(store) == Claimed()
     for run_id, due_at in {"past": 99.0, "now": 100.0, "future": 100.001, "never": None}.items():
         await created(store, run_id, due_at=due_at)
@@ -81,8 +81,8 @@ async def runs_that_are_due_are_claimed(store: CheckpointStore) -> None:
 
 
 @check
-async def a_claim_because_it_was_due_is_like_any_other(store: CheckpointStore) -> None:
-    """It fences earlier ones, and can be renewed and released."""
+async def a_due_run_is_claimed_with_an_ordinary_lease(store: CheckpointStore) -> None:
+    """It invalidates earlier leases, and can be renewed and released."""
     old = await begun(store, seconds=0)
     due = replace(summary_of(), due_at=1.0)
     await store.append(old, [], after=1, summary=due)
@@ -102,7 +102,7 @@ async def a_claim_because_it_was_due_is_like_any_other(store: CheckpointStore) -
 
 
 @check
-async def a_higher_priority_comes_first_and_then_what_has_been_due_for_longer(
+async def due_runs_are_claimed_by_priority_and_then_by_due_time(
     store: CheckpointStore,
 ) -> None:
     there = {
@@ -123,7 +123,7 @@ async def a_higher_priority_comes_first_and_then_what_has_been_due_for_longer(
 
 
 @check
-async def runs_of_other_workflows_are_left_alone(store: CheckpointStore) -> None:
+async def runs_of_other_workflows_are_not_claimed(store: CheckpointStore) -> None:
     for workflow in ("a", "b", "c"):
         await created(store, workflow, workflow=workflow, due_at=1.0)
         await created(store, f"{workflow} later", workflow=workflow, due_at=200.0 + ord(workflow))
@@ -137,7 +137,7 @@ async def runs_of_other_workflows_are_left_alone(store: CheckpointStore) -> None
 
 
 @check
-async def runs_of_any_status_are_claimed_once_they_are_due(store: CheckpointStore) -> None:
+async def due_runs_that_have_not_ended_are_claimed(store: CheckpointStore) -> None:
     statuses = [status for status in RunStatus if not status.has_ended]
     for status in statuses:
         await created(store, status.value, status, due_at=1.0)
@@ -149,7 +149,7 @@ async def runs_of_any_status_are_claimed_once_they_are_due(store: CheckpointStor
 
 
 @check
-async def a_run_that_is_held_is_not_claimed_until_its_lease_expires(
+async def a_held_run_is_not_claimed_until_its_lease_expires(
     store: CheckpointStore,
 ) -> None:
     elsewhere = str(Owner(1, "elsewhere", "1", "1"))
@@ -172,7 +172,7 @@ async def a_run_that_is_held_is_not_claimed_until_its_lease_expires(
 
 @check
 async def a_run_of_a_dead_process_is_claimed_at_once(store: CheckpointStore) -> None:
-    """The claimant sees who has driven it."""
+    """The claimant sees who drove it."""
     async with owner_in_another_process() as owner:
         lease = await store.claim("r", owner=owner, seconds=3600)
         due = replace(summary_of(), due_at=1.0)
@@ -188,8 +188,8 @@ async def a_run_of_a_dead_process_is_claimed_at_once(store: CheckpointStore) -> 
 
 
 @check
-async def held_runs_do_not_hide_those_that_are_free(store: CheckpointStore) -> None:
-    """However many there are, and although they come first."""
+async def held_runs_do_not_hide_free_runs(store: CheckpointStore) -> None:
+    """However many there are, and even if they have a higher priority."""
 
     async def hold(number: int) -> None:
         lease = await claimed(store, f"held{number}")
@@ -206,7 +206,7 @@ async def held_runs_do_not_hide_those_that_are_free(store: CheckpointStore) -> N
 
 @check
 async def a_nested_run_is_never_claimed(store: CheckpointStore) -> None:
-    """Not even after a message: the run around it is."""
+    """Not even after a message, which makes the outer run due."""
     await created(store, "outer", SUSPENDED)
     summary = await created(store, "nested", SUSPENDED, parent="outer", is_nested=True)
     await store.send("nested", GO, key="k")
@@ -219,7 +219,7 @@ async def a_nested_run_is_never_claimed(store: CheckpointStore) -> None:
 
 
 @check
-async def a_run_that_a_message_wakes_is_claimed(store: CheckpointStore) -> None:
+async def a_run_woken_by_a_message_is_claimed(store: CheckpointStore) -> None:
     await created(store, "r", SUSPENDED, due_at=time.time() + 3600)
     now = time.time() + 60
     assert taken(await claim_due(store, now=now)) == []
@@ -229,8 +229,8 @@ async def a_run_that_a_message_wakes_is_claimed(store: CheckpointStore) -> None:
 
 
 @check
-async def a_run_is_due_as_its_newest_summary_says(store: CheckpointStore) -> None:
-    """After an append, a truncation and a deletion."""
+async def the_newest_summary_determines_when_a_run_is_due(store: CheckpointStore) -> None:
+    """After an append, a truncation or a deletion."""
     for run_id in ("appended", "truncated", "deleted", "ended"):
         await created(store, run_id, due_at=1.0)
     later = replace(summary_of(), due_at=200.0)
@@ -247,11 +247,11 @@ async def a_run_is_due_as_its_newest_summary_says(store: CheckpointStore) -> Non
     assert taken(await claim_due(store, now=300.0)) == ["appended", "truncated"]
 
 
-# Many claimants.
+# Concurrent claimants.
 
 
 @check_of_two
-async def no_run_is_claimed_by_two(store: CheckpointStore, other: CheckpointStore) -> None:
+async def no_run_is_claimed_twice(store: CheckpointStore, other: CheckpointStore) -> None:
     run_ids = [f"r{number}" for number in range(60)]
 
     async def create(run_id: str) -> None:
@@ -272,7 +272,7 @@ async def no_run_is_claimed_by_two(store: CheckpointStore, other: CheckpointStor
 
 
 @check_of_two
-async def a_claim_of_a_run_and_of_what_is_due_exclude_each_other(
+async def claiming_a_run_and_claiming_due_runs_exclude_each_other(
     store: CheckpointStore, other: CheckpointStore
 ) -> None:
     for number in range(20):
@@ -296,7 +296,7 @@ async def a_claim_of_a_run_and_of_what_is_due_exclude_each_other(
 
 
 @check_of_two
-async def at_most_so_many_runs_of_a_workflow_are_held_at_once(
+async def a_limit_bounds_how_many_runs_of_a_workflow_are_held_at_once(
     store: CheckpointStore, other: CheckpointStore
 ) -> None:
     for number in range(6):
@@ -318,7 +318,7 @@ async def at_most_so_many_runs_of_a_workflow_are_held_at_once(
 
 
 @check
-async def a_dead_or_expired_owner_does_not_count_for_a_limit(store: CheckpointStore) -> None:
+async def a_dead_or_expired_owner_does_not_count_towards_a_limit(store: CheckpointStore) -> None:
     own = Owner.new()
     dead = str(Owner(2**80, own.host, "1", "1"))
     elsewhere = str(Owner(1, "elsewhere", "1", "1"))
@@ -331,7 +331,7 @@ async def a_dead_or_expired_owner_does_not_count_for_a_limit(store: CheckpointSt
 
 
 @check_of_two
-async def concurrent_claimants_keep_a_limit_together(
+async def concurrent_claimants_share_a_limit(
     store: CheckpointStore, other: CheckpointStore
 ) -> None:
     limits = {"held": Limit(at_once=3), "started": Limit(per_second=0.001)}
@@ -353,7 +353,7 @@ async def concurrent_claimants_keep_a_limit_together(
 
 
 @check_of_two
-async def at_most_so_many_pending_runs_are_started_in_a_time(
+async def a_limit_bounds_how_fast_pending_runs_are_started(
     store: CheckpointStore, other: CheckpointStore
 ) -> None:
     for number in range(5):
@@ -370,7 +370,7 @@ async def at_most_so_many_pending_runs_are_started_in_a_time(
 
 
 @check_of_two
-async def runs_are_started_once_the_time_of_a_limit_is_over(
+async def more_runs_are_started_when_a_limit_allows_it(
     store: CheckpointStore, other: CheckpointStore
 ) -> None:
     for number in range(8):
@@ -406,7 +406,7 @@ async def limits_do_not_hide_the_runs_of_other_workflows(store: CheckpointStore)
 
 
 async def has_changed(changes: Changes, *run_ids: str) -> bool:
-    """Return whether the changes of these runs arrive, in up to 30 seconds."""
+    """Return whether a change of each of these runs arrives within 30 seconds."""
     missing = set(run_ids)
     until = time.monotonic() + 30
     while missing and time.monotonic() < until:
@@ -418,7 +418,7 @@ async def has_changed(changes: Changes, *run_ids: str) -> bool:
 
 
 async def is_quiet(changes: Changes) -> bool:
-    """Return whether nothing more arrives."""
+    """Return whether changes stop arriving."""
     for _ in range(100):
         if await changes.wait(0.2) == frozenset():
             return True
@@ -426,8 +426,8 @@ async def is_quiet(changes: Changes) -> bool:
 
 
 @check_of_two
-async def changes_of_runs_are_seen(store: CheckpointStore, other: CheckpointStore) -> None:
-    """For every kind of change, through either store."""
+async def watchers_see_every_kind_of_change(store: CheckpointStore, other: CheckpointStore) -> None:
+    """Through either store, whichever made the change."""
     async with store.changes() as changes, other.changes() as others:
         both = (changes, others)
         for writer in (store, other):
@@ -461,7 +461,7 @@ async def a_notice_is_a_change_of_the_parent(
 
 
 @check_of_two
-async def changes_gather_until_they_are_asked_for(
+async def changes_accumulate_until_a_watcher_asks_for_them(
     store: CheckpointStore, other: CheckpointStore
 ) -> None:
     run_ids = [f"r{number}" for number in range(20)]
@@ -476,7 +476,7 @@ async def changes_gather_until_they_are_asked_for(
 
 
 @check
-async def nothing_changes_while_nothing_happens(store: CheckpointStore) -> None:
+async def reads_are_not_reported_as_changes(store: CheckpointStore) -> None:
     await created(store, due_at=1.0)
     async with store.changes() as changes:
         assert await is_quiet(changes)

@@ -1,4 +1,4 @@
-"""Append to a run and read it: in order, many at once, and after the store is opened again."""
+"""Check appends and reads: in order, concurrently, and after the store is opened again."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ async def a_reader_sees_whole_appends(store: CheckpointStore) -> None:
 
 
 @check
-async def two_hundred_runs_are_written_at_once(store: CheckpointStore) -> None:
+async def two_hundred_runs_can_be_written_concurrently(store: CheckpointStore) -> None:
     async def drive(run_id: str) -> None:
         lease = await begun(store, run_id, b"0")
         for number in range(1, 3):
@@ -179,8 +179,8 @@ async def two_hundred_runs_are_written_at_once(store: CheckpointStore) -> None:
 
 
 @check
-async def a_refused_append_does_not_affect_concurrent_ones(store: CheckpointStore) -> None:
-    """They may be part of the same commit."""
+async def a_rejected_append_does_not_affect_concurrent_ones(store: CheckpointStore) -> None:
+    """A store may commit all of them together."""
 
     async def drive(number: int) -> None:
         lease = await claimed(store, f"r{number}")
@@ -270,7 +270,7 @@ async def a_truncation_at_the_end_only_replaces_the_summary(store: CheckpointSto
 
 
 @check
-async def a_truncation_needs_the_lease_and_a_record_that_is_there(store: CheckpointStore) -> None:
+async def a_truncation_needs_the_lease_and_an_existing_record(store: CheckpointStore) -> None:
     stale = await begun(store, "r", b"1", b"2", seconds=0)
     lease = await claimed(store)
     done = summary_of(RunStatus.COMPLETED)
@@ -294,7 +294,7 @@ async def a_truncation_needs_the_lease_and_a_record_that_is_there(store: Checkpo
 
 
 @check
-async def a_long_journal_is_truncated_anywhere(store: CheckpointStore) -> None:
+async def a_long_journal_can_be_truncated_anywhere(store: CheckpointStore) -> None:
     bodies = [str(number).encode() for number in range(1100)]
     lease = await begun(store, "r", *bodies[:10])
     for after in range(10, 1100, 109):
@@ -307,7 +307,7 @@ async def a_long_journal_is_truncated_anywhere(store: CheckpointStore) -> None:
 
 
 @check
-async def a_cancelled_append_is_settled_by_the_next_claim(store: CheckpointStore) -> None:
+async def a_cancelled_append_is_not_written_after_the_next_claim(store: CheckpointStore) -> None:
     owner = str(Owner.new())
     lease = await store.claim("r", owner=owner, seconds=60)
     await store.append(lease, [b"first"], after=0, summary=summary_of())
@@ -346,7 +346,7 @@ async def a_truncated_run_survives_reopening(make: MakeStore) -> None:
 
 
 @check_reopening
-async def two_stores_on_the_same_data_fence_each_other(make: MakeStore) -> None:
+async def stores_on_the_same_data_respect_the_same_leases(make: MakeStore) -> None:
     async with make() as one, make() as other:
         lease = await begun(one)
         assert await bodies_of(other) == [b"1"]
@@ -361,7 +361,7 @@ async def two_stores_on_the_same_data_fence_each_other(make: MakeStore) -> None:
 
 
 @check
-async def a_store_entered_again_closes_at_the_last_exit(store: CheckpointStore) -> None:
+async def a_reentered_store_closes_at_the_last_exit(store: CheckpointStore) -> None:
     async with store as again:
         lease = await claimed(again)
     await store.append(lease, [b"1"], after=0, summary=summary_of())
@@ -374,8 +374,8 @@ async def a_store_entered_again_closes_at_the_last_exit(store: CheckpointStore) 
 
 
 @check_reopening
-async def tasks_that_enter_at_once_wait_until_the_store_is_open(make: MakeStore) -> None:
-    """And those that enter while it is closed wait, and open it again."""
+async def concurrent_tasks_wait_until_the_store_is_open(make: MakeStore) -> None:
+    """Tasks that enter while it closes wait, and open it again."""
     store = make()
 
     async def use(number: int) -> None:
@@ -403,7 +403,7 @@ async def a_closed_store_can_be_opened_again(make: MakeStore) -> None:
 
 
 @check_reopening
-async def a_store_that_is_not_open_raises(make: MakeStore) -> None:
+async def using_a_store_that_is_not_open_raises(make: MakeStore) -> None:
     closed, unopened = make(), make()
     async with closed:
         pass
@@ -413,4 +413,4 @@ async def a_store_that_is_not_open_raises(make: MakeStore) -> None:
         except Exception as error:
             assert "open" in str(error), error  # noqa: PT017, pytest may not be installed
         else:
-            raise AssertionError("a store that is not open was used")
+            raise AssertionError("a store that is not open did not raise")

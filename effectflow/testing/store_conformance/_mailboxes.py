@@ -1,4 +1,4 @@
-"""Create runs without driving them, send messages to them, and take the messages."""
+"""Check the creation of runs, messages to runs, and notices to parents."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def is_due(store: CheckpointStore, run_id: str = "r") -> bool:
     return due_at is not None and due_at <= time.time()
 
 
-# Creating.
+# Creating runs.
 
 
 @check
@@ -73,7 +73,7 @@ async def a_created_run_is_not_held(store: CheckpointStore) -> None:
 
 @check
 async def an_existing_run_is_not_created_again(store: CheckpointStore) -> None:
-    """Whether it is held, free or has ended."""
+    """Whether it is held, is free, or has ended."""
     other = summary_of(RunStatus.PENDING, workflow="other")
     lease = await begun(store)
     assert not await store.create("r", [b"x"], summary=other)
@@ -89,7 +89,7 @@ async def an_existing_run_is_not_created_again(store: CheckpointStore) -> None:
 
 
 @check
-async def a_run_that_a_live_owner_is_about_to_begin_is_not_created(store: CheckpointStore) -> None:
+async def a_run_claimed_by_a_live_owner_cannot_be_created(store: CheckpointStore) -> None:
     lease = await claimed(store)
     with fails(RunBusy) as caught:
         await store.create("r", [b"x"], summary=summary_of(RunStatus.PENDING))
@@ -100,7 +100,7 @@ async def a_run_that_a_live_owner_is_about_to_begin_is_not_created(store: Checkp
 
 
 @check
-async def a_created_run_fences_a_claim_that_had_expired(store: CheckpointStore) -> None:
+async def creating_a_run_invalidates_an_expired_lease(store: CheckpointStore) -> None:
     stale = await claimed(store, seconds=0)
     await created(store)
 
@@ -159,11 +159,11 @@ async def a_summary_is_returned_as_it_was_written(
     assert found == {"r": replace(full, dead_letters=5), "begun": summary_of()}
 
 
-# Sending.
+# Sending messages.
 
 
 @check_of_two
-async def messages_are_kept_in_the_order_in_which_they_were_sent(
+async def messages_keep_the_order_in_which_they_were_sent(
     store: CheckpointStore, other: CheckpointStore
 ) -> None:
     await created(store)
@@ -186,7 +186,7 @@ async def messages_are_kept_in_the_order_in_which_they_were_sent(
 
 @check
 async def a_message_is_received_once(store: CheckpointStore) -> None:
-    """Also if it is sent again after it was taken."""
+    """Even if it is sent again after it was taken."""
     await created(store)
     assert await store.send("r", GO, key="k", body=b"first")
     assert not await store.send("r", GO, key="k", body=b"second")
@@ -204,7 +204,7 @@ async def a_message_is_received_once(store: CheckpointStore) -> None:
 
 
 @check
-async def notices_are_received_again_and_again(store: CheckpointStore) -> None:
+async def notices_with_the_same_key_are_all_kept(store: CheckpointStore) -> None:
     await created(store)
     for _ in range(3):
         assert await store.send("r", NOTICE, key="child")
@@ -236,7 +236,7 @@ async def one_of_many_concurrent_senders_of_a_message_wins(
 
 
 @check
-async def nothing_is_sent_to_a_run_that_is_unknown_or_has_ended(store: CheckpointStore) -> None:
+async def sending_to_an_unknown_or_ended_run_fails(store: CheckpointStore) -> None:
     await claimed(store, "claimed")
     for run_id in ("unknown", "claimed"):
         with fails(RunNotFound):
@@ -252,7 +252,7 @@ async def nothing_is_sent_to_a_run_that_is_unknown_or_has_ended(store: Checkpoin
 
 
 @check
-async def a_message_makes_due_the_runs_that_it_wakes(store: CheckpointStore) -> None:
+async def a_message_that_wakes_a_run_makes_it_due(store: CheckpointStore) -> None:
     far = time.time() + 3600
     for status in RunStatus:
         if status.has_ended:
@@ -277,7 +277,7 @@ async def a_message_never_makes_a_run_due_later(store: CheckpointStore) -> None:
 
 
 @check
-async def a_run_that_a_message_woke_stays_due_until_a_summary_says_otherwise(
+async def a_woken_run_stays_due_until_its_summary_changes(
     store: CheckpointStore,
 ) -> None:
     await created(store, "r", RunStatus.SUSPENDED)
@@ -290,7 +290,7 @@ async def a_run_that_a_message_woke_stays_due_until_a_summary_says_otherwise(
 
 
 @check
-async def a_message_that_is_received_again_wakes_nothing(store: CheckpointStore) -> None:
+async def a_repeated_message_wakes_nothing(store: CheckpointStore) -> None:
     summary = await created(store, "r", RunStatus.SUSPENDED)
     await store.send("r", GO, key="k")
     lease = await claimed(store)
@@ -302,8 +302,8 @@ async def a_message_that_is_received_again_wakes_nothing(store: CheckpointStore)
 
 
 @check
-async def a_message_to_a_run_that_is_held_is_kept(store: CheckpointStore) -> None:
-    """And leaves its lease alone."""
+async def a_message_to_a_held_run_is_kept(store: CheckpointStore) -> None:
+    """It does not affect the lease."""
     lease = await begun(store)
     assert await store.send("r", GO, key="k")
     assert await topics_and_keys(store) == [(GO, "k")]
@@ -313,7 +313,7 @@ async def a_message_to_a_run_that_is_held_is_kept(store: CheckpointStore) -> Non
 
 
 @check
-async def names_of_messages_are_plain_texts(store: CheckpointStore) -> None:
+async def topics_and_keys_of_messages_may_be_any_text(store: CheckpointStore) -> None:
     for name in HOSTILE_RUN_IDS:
         await created(store, name, RunStatus.SUSPENDED)
         assert await store.send(name, f"signal:{name}", key=name, body=name.encode())
@@ -356,7 +356,7 @@ async def an_append_takes_messages(store: CheckpointStore) -> None:
 
 
 @check
-async def an_append_that_takes_a_message_that_is_gone_changes_nothing(
+async def an_append_that_takes_a_missing_message_changes_nothing(
     store: CheckpointStore,
 ) -> None:
     lease = await begun(store)
@@ -378,7 +378,7 @@ async def an_append_that_takes_a_message_that_is_gone_changes_nothing(
 
 
 @check
-async def a_refused_append_takes_no_message(store: CheckpointStore) -> None:
+async def a_rejected_append_takes_no_message(store: CheckpointStore) -> None:
     stale = await begun(store, seconds=0)
     await store.send("r", GO, key="a")
     takes = await numbers(store)
@@ -397,7 +397,6 @@ async def a_refused_append_takes_no_message(store: CheckpointStore) -> None:
 async def one_of_many_concurrent_takers_of_a_message_wins(
     store: CheckpointStore, other: CheckpointStore
 ) -> None:
-    """For journals of every length."""
     lease = await begun(store, "r", b"0")
     await store.send("r", GO, key="a")
     takes = await numbers(store)
@@ -419,7 +418,7 @@ async def one_of_many_concurrent_takers_of_a_message_wins(
 
 
 @check
-async def a_message_that_the_writer_has_not_seen_makes_the_run_due(store: CheckpointStore) -> None:
+async def an_unseen_message_makes_the_run_due(store: CheckpointStore) -> None:
     later = replace(summary_of(RunStatus.SUSPENDED), due_at=time.time() + 3600)
     lease = await begun(store)
     await store.send("r", GO, key="seen")
@@ -436,7 +435,7 @@ async def a_message_that_the_writer_has_not_seen_makes_the_run_due(store: Checkp
 
 
 @check
-async def a_message_that_is_taken_or_seen_makes_nothing_due(store: CheckpointStore) -> None:
+async def a_taken_message_does_not_make_the_run_due(store: CheckpointStore) -> None:
     suspended = summary_of(RunStatus.SUSPENDED)
     lease = await begun(store)
     await store.append(lease, [], after=1, summary=suspended, seen=0)
@@ -449,10 +448,10 @@ async def a_message_that_is_taken_or_seen_makes_nothing_due(store: CheckpointSto
 
 
 @check_of_two
-async def a_message_that_is_sent_while_its_run_is_suspended_wakes_it(
+async def a_message_sent_during_a_suspension_wakes_the_run(
     store: CheckpointStore, other: CheckpointStore
 ) -> None:
-    """It arrives before the append or after it."""
+    """Whether it arrives before or after the append."""
     suspended = replace(summary_of(RunStatus.SUSPENDED), due_at=time.time() + 3600)
     for number in range(30):
         run_id = f"r{number}"
@@ -468,8 +467,8 @@ async def a_message_that_is_sent_while_its_run_is_suspended_wakes_it(
 
 
 @check
-async def a_run_that_ends_has_no_messages(store: CheckpointStore) -> None:
-    """Not even one that the last writer did not know, and it is not due."""
+async def an_ended_run_has_no_messages(store: CheckpointStore) -> None:
+    """Not even one that its last writer did not see. And it is not due."""
     for status in (RunStatus.COMPLETED, RunStatus.CANCELLED):
         run_id = status.value
         lease = await begun(store, run_id)
@@ -484,7 +483,7 @@ async def a_run_that_ends_has_no_messages(store: CheckpointStore) -> None:
 
 
 @check_of_two
-async def a_message_that_is_sent_while_its_run_ends_is_refused_or_removed(
+async def a_message_sent_while_its_run_ends_is_rejected_or_removed(
     store: CheckpointStore, other: CheckpointStore
 ) -> None:
     done = summary_of(RunStatus.COMPLETED)
@@ -514,7 +513,7 @@ async def a_failed_run_keeps_its_messages(store: CheckpointStore) -> None:
 
 @check
 async def a_deleted_run_has_no_messages(store: CheckpointStore) -> None:
-    """A new run with its id may receive the same ones."""
+    """A new run with the same id may receive the same messages again."""
     await created(store)
     await store.send("r", GO, key="taken")
     lease = await claimed(store)
@@ -560,7 +559,7 @@ async def messages_survive_reopening(make: MakeStore) -> None:
         assert await is_due(second)
 
 
-# Parents.
+# Notices to parents.
 
 
 async def become(store: CheckpointStore, run_id: str, summary: RunSummary) -> None:
@@ -575,7 +574,7 @@ async def is_due_or_has_messages(store: CheckpointStore, run_id: str) -> bool:
 
 
 @check
-async def the_end_of_a_spawned_run_is_a_notice_to_its_parent(store: CheckpointStore) -> None:
+async def the_end_of_a_spawned_run_notifies_its_parent(store: CheckpointStore) -> None:
     for status in (RunStatus.COMPLETED, RunStatus.CANCELLED, RunStatus.FAILED):
         parent, child = f"parent {status}", f"child {status}"
         far = time.time() + 3600
@@ -592,7 +591,7 @@ async def the_end_of_a_spawned_run_is_a_notice_to_its_parent(store: CheckpointSt
 
 @check
 async def a_run_that_fails_and_then_ends_notifies_its_parent_twice(store: CheckpointStore) -> None:
-    """Also if its parent has taken the first notice."""
+    """Even if its parent has taken the first notice."""
     await created(store, "parent", RunStatus.SUSPENDED)
     summary = await created(store, "child", parent="parent")
     await become(store, "child", replace(summary, status=RunStatus.FAILED))
@@ -608,7 +607,7 @@ async def a_run_that_fails_and_then_ends_notifies_its_parent_twice(store: Checkp
 
 
 @check
-async def a_run_ends_although_its_parent_is_gone_or_has_ended(store: CheckpointStore) -> None:
+async def a_run_can_end_if_its_parent_is_unknown_or_has_ended(store: CheckpointStore) -> None:
     await created(store, "over", RunStatus.CANCELLED)
     for parent in ("unknown", "over"):
         child = f"child of {parent}"
@@ -622,7 +621,7 @@ async def a_run_ends_although_its_parent_is_gone_or_has_ended(store: CheckpointS
 
 
 @check
-async def the_end_of_a_nested_run_is_no_notice(store: CheckpointStore) -> None:
+async def the_end_of_a_nested_run_does_not_notify_its_parent(store: CheckpointStore) -> None:
     await created(store, "parent", RunStatus.SUSPENDED)
     summary = await created(store, "nested", RunStatus.RUNNING, parent="parent", is_nested=True)
     await become(store, "nested", replace(summary, status=RunStatus.COMPLETED))
@@ -631,7 +630,7 @@ async def the_end_of_a_nested_run_is_no_notice(store: CheckpointStore) -> None:
 
 
 @check
-async def a_message_to_a_nested_run_is_a_notice_to_the_runs_around_it(
+async def a_message_to_a_nested_run_notifies_the_runs_around_it(
     store: CheckpointStore,
 ) -> None:
     suspended = RunStatus.SUSPENDED
@@ -650,7 +649,7 @@ async def a_message_to_a_nested_run_is_a_notice_to_the_runs_around_it(
 
 
 @check
-async def the_end_of_a_child_of_a_nested_run_is_a_notice_to_the_runs_around_it(
+async def the_end_of_a_child_of_a_nested_run_notifies_the_runs_around_it(
     store: CheckpointStore,
 ) -> None:
     suspended = RunStatus.SUSPENDED
@@ -665,7 +664,7 @@ async def the_end_of_a_child_of_a_nested_run_is_a_notice_to_the_runs_around_it(
 
 
 @check_of_two
-async def many_children_that_end_at_once_all_notify_their_parent(
+async def children_that_end_concurrently_all_notify_their_parent(
     store: CheckpointStore, other: CheckpointStore
 ) -> None:
     await created(store, "parent", RunStatus.SUSPENDED)
@@ -684,7 +683,7 @@ async def many_children_that_end_at_once_all_notify_their_parent(
 
 
 @check
-async def a_dead_owner_does_not_keep_a_run_from_being_created(store: CheckpointStore) -> None:
+async def a_dead_owner_does_not_prevent_the_creation_of_a_run(store: CheckpointStore) -> None:
     own = Owner.new()
     dead = str(Owner(2**80, own.host, "1", "1"))
     await store.claim("r", owner=dead, seconds=3600)

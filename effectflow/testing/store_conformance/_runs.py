@@ -1,4 +1,4 @@
-"""Hold runs by leases; find, name, keep and delete them."""
+"""Check leases, searches, run ids, and deletions."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def a_stale_owner_cannot_write(store: CheckpointStore) -> None:
 
 
 @check
-async def an_expired_lease_writes_until_the_run_is_claimed(store: CheckpointStore) -> None:
+async def an_expired_lease_stays_valid_until_the_run_is_claimed(store: CheckpointStore) -> None:
     lease = await begun(store, seconds=0)
     store.renew(lease, seconds=60)
 
@@ -83,7 +83,7 @@ async def a_held_run_is_busy_until_it_is_released(store: CheckpointStore) -> Non
 
 @check
 async def an_owner_can_claim_a_run_that_it_holds(store: CheckpointStore) -> None:
-    """It does so if it does not know whether its first claim succeeded."""
+    """It claims again if it does not know whether its first claim succeeded."""
     owner = str(Owner.new())
     first = await store.claim("r", owner=owner, seconds=60)
     second = await store.claim("r", owner=owner, seconds=60)
@@ -109,7 +109,7 @@ async def a_renewal_extends_the_lease(store: CheckpointStore) -> None:
 
 @check
 async def a_lease_is_renewed_while_the_event_loop_is_blocked(store: CheckpointStore) -> None:
-    """From another thread, as one that renews the leases of all runs does."""
+    """One other thread renews the leases of all runs."""
     expired = await claimed(store, seconds=0)
     stale = await claimed(store, "taken", seconds=0)
     await claimed(store, "taken")
@@ -149,7 +149,7 @@ async def a_concurrent_renewal_never_undoes_a_takeover(store: CheckpointStore) -
 
 
 ELSEWHERE = str(Owner(1, "elsewhere", "1", "1"))
-"""An owner on another host, so that nobody can check whether it is alive."""
+"""An owner on another host, so that this host cannot check whether it is alive."""
 
 
 @check
@@ -163,7 +163,7 @@ async def an_expired_lease_is_free(store: CheckpointStore) -> None:
 
 
 @check
-async def a_lease_may_last_longer_than_calendars(store: CheckpointStore) -> None:
+async def a_lease_may_end_after_the_year_9999(store: CheckpointStore) -> None:
     seconds = timedelta.max.total_seconds()
     lease = await begun(store, seconds=seconds)
     store.renew(lease, seconds=seconds)
@@ -175,8 +175,8 @@ async def a_lease_may_last_longer_than_calendars(store: CheckpointStore) -> None
 
 
 @check
-async def a_lease_from_a_slow_clock_is_free_and_then_fenced(store: CheckpointStore) -> None:
-    """By its own clock the owner still holds it, and may write until another owner claims the run."""
+async def a_lease_from_a_slow_clock_can_be_taken_over(store: CheckpointStore) -> None:
+    """By its own clock, the owner still holds it, and may write until another owner claims the run."""
     behind = await store.claim("r", owner=ELSEWHERE, seconds=-3600)
     await store.append(behind, [b"1"], after=0, summary=summary_of())
     assert [info.run_id for info in await store.find(RunQuery(resumable=True))] == ["r"]
@@ -240,7 +240,7 @@ async def a_lease_of_a_dead_process_is_free_at_once(store: CheckpointStore) -> N
 
 @check
 async def the_holder_of_a_run_can_delete_it(store: CheckpointStore) -> None:
-    """Nothing comes between its last append and the deletion."""
+    """So no other process can claim the run between its last append and the deletion."""
     lease = await begun(store)
     with fails(RunBusy):
         await store.delete("r")
@@ -316,7 +316,7 @@ async def find_selects_runs_and_sorts_the_newest_first(store: CheckpointStore) -
     assert await found(RunQuery(limit=0, offset=2)) == []
     assert await found(RunQuery(workflow="odd")) == ["r3", "r1"]
     assert await found(RunQuery(statuses=frozenset({RunStatus.FAILED}))) == ["r4", "r2", "r0"]
-    # This process holds the newest.
+    # A live process holds r4.
     assert await found(RunQuery(resumable=True)) == ["r2", "r0"]
     assert await found(RunQuery(updated_before=time.time() - 60)) == []
     assert len(await found(RunQuery(updated_before=time.time() + 60))) == 5
@@ -388,7 +388,7 @@ async def pages_contain_every_run_once(store: CheckpointStore) -> None:
 
 @check
 async def each_run_is_found_once_while_others_are_added(store: CheckpointStore) -> None:
-    """Even by a store that queries them in pieces."""
+    """Even if the store reads its runs in several queries."""
     there = {f"r{number:03}" for number in range(450)}
     await at_once(lambda run_id: written(store, run_id, b"x"), there)
 
@@ -430,7 +430,7 @@ async def a_stale_owner_cannot_restore_a_deleted_run(store: CheckpointStore) -> 
 
 
 @check
-async def hostile_run_ids_are_plain_names(store: CheckpointStore) -> None:
+async def hostile_run_ids_are_treated_as_plain_names(store: CheckpointStore) -> None:
     for run_id in HOSTILE_RUN_IDS:
         await written(store, run_id, run_id.encode())
 
@@ -482,7 +482,7 @@ async def a_completed_run_is_deleted_unless_it_is_preserved(store: CheckpointSto
 
 @check
 async def a_history_limit_removes_no_records(store: CheckpointStore) -> None:
-    """At any value and any time. It concerns one run only."""
+    """At any value, set at any time. Each run has its own limit."""
     if not isinstance(store, KeepsHistory):
         return
     expected: dict[str, list[bytes]] = {"r0": [], "r1": [], "other": []}

@@ -103,7 +103,7 @@ def walk(structure: Structure, state: Any) -> AnyEffect:
     """Return the effect that takes a state from the entry of a graph to an exit, and yields it there."""
     shown = ("walk", structure.name)
 
-    def begin(audience: Audience | None) -> AnyEffect:
+    def begin(audience: Audience | None, _scope: Scope) -> AnyEffect:
         watch = None if audience is None else Watch(structure.name, audience)
         return advance(partial(pick, structure, watch), Reached(state), shown)
 

@@ -211,18 +211,17 @@ class Attempt:
         retries, feedback = (0, None) if pending is None else (pending.attempts, pending.feedback)
         return TransitionInfo(run_id, step, attempt, self.bound.name, retries, feedback)
 
-    def _watched(self, audience: Audience | None) -> AnyEffect:
-        """Return the work of the attempt, with notifications of its beginning and its end."""
-        act = Suspend(self._act)
-        return act if audience is None else Suspend(lambda scope: self._over(act, audience, scope))
-
-    def _over(self, act: AnyEffect, audience: Audience, scope: Scope) -> AnyEffect:
+    def _watched(self, audience: Audience | None, scope: Scope) -> AnyEffect:
+        """Return the work of the attempt. The audience is told of its beginning and its end."""
+        if audience is None:
+            return self._act(scope)
         machine, name = self.machine, self.bound.name
         number = 1 if self.pending is None else self.pending.attempts + 1
         count = machine.metadata.total_attempts.get(name, 0) + 1
         path, source = path_of(scope, name, count), name_of(machine.current)
         place = (audience.run_id, machine.form.name, name, source, number, path)
-        return audience.watch(act, TransitionStarted(*place), partial(_ended, place))
+        began, ended = TransitionStarted(*place), partial(_ended, place)
+        return audience.watch(Suspend(self._act), began, ended)
 
     def _act(self, scope: Scope) -> AnyEffect:
         clock, began = scope.clock, scope.clock.now()

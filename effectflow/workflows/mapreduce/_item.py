@@ -63,7 +63,7 @@ class ItemWork:
     def begin(self, scope: Scope) -> AnyEffect:
         """Return the effect that maps the item."""
         if self.job.keeps_dead_letters and isinstance(scope.flow, DurableFlow):
-            # A dead letter has the item, so one that cannot be saved is refused before it acts.
+            # A dead letter has the item, so one that cannot be saved is rejected before it acts.
             self._saved_item(scope.flow.run)
         return self.mapped(0)
 

@@ -298,7 +298,7 @@ async def test_a_condition_that_returns_an_effect_or_awaitable_is_a_defect(
     assert "in the condition of the edge 'a' -> 'b' if True" in caught.value.__notes__
 
 
-def test_two_classes_with_the_same_name_are_refused() -> None:
+def test_two_classes_with_the_same_name_are_rejected() -> None:
     def of_a_class() -> Callable[[int], Effect[object, Never, int]]:
         @dataclass
         class Order:

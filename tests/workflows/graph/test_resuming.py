@@ -260,7 +260,7 @@ async def test_a_nested_workflow_reads_the_same_time_again(store: MemoryStore) -
     built, app = line(stamp=stamped), app_on(store, failing=["stamped#1"])
     await built.start("a", run_id="r").run(app)
 
-    # A resume with another time would be refused with StepInputChanged.
+    # A resume with another time would be rejected with StepInputChanged.
     assert await built.resume("r").run(app) == Success(f"a at {seen[0]}")
     assert seen == [seen[0]] * 2
 

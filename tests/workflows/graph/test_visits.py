@@ -118,7 +118,7 @@ def something_else(number: int) -> Effect[App, str, int]:
     return pure(number)
 
 
-async def test_the_checkpoint_of_another_workflow_is_refused() -> None:
+async def test_the_checkpoint_of_another_workflow_is_rejected() -> None:
     app = App(Checkpoints(MemoryStore()))
     await something_else.start(1, run_id="r").run(app)
     checkpoint = await read_checkpoint(app.checkpoints.store, "r")

@@ -273,7 +273,7 @@ Name = NewType("Name", str)
     "annotation",
     [Box[int], list[str], Name, Any, Annotated[Draft, "a page"], T, Callable[[int], int], {Name}],
 )
-def test_other_annotations_are_refused(annotation: Any) -> None:
+def test_other_annotations_are_rejected(annotation: Any) -> None:
     [named] = annotation if isinstance(annotation, set) else [annotation]
 
     with pytest.raises(TypeError) as caught:
@@ -320,7 +320,7 @@ def test_a_frozenset_is_one_state(named: Any) -> None:
     assert problems(Transition("go", {named}, "z"), initial=named, final={"z"}) == ()
 
 
-def test_two_classes_with_the_same_name_are_refused() -> None:
+def test_two_classes_with_the_same_name_are_rejected() -> None:
     other = type("Draft", (Page,), {"__module__": __name__})
 
     [problem] = problems(Transition("go", Draft, other, act), initial=DRAFT, final=[other])
@@ -351,7 +351,7 @@ def test_actions_may_fail_with_different_classes_of_the_same_name() -> None:
     )
 
 
-def test_a_list_of_states_is_refused() -> None:
+def test_a_list_of_states_is_rejected() -> None:
     with pytest.raises(TypeError, match="use a set for several states"):
         Transition("go", [Step.A, Step.B], Step.D)
 

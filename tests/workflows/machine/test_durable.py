@@ -531,7 +531,7 @@ def renamed(name: str, **options: Any) -> StateMachine[App, Any, Order]:
     )
 
 
-async def test_a_changed_definition_is_refused_unless_forced(store: MemoryStore) -> None:
+async def test_a_changed_definition_is_rejected_unless_forced(store: MemoryStore) -> None:
     app = app_on(store, is_declined=True)
     await orders.start(run_id="r").run(app)
 

@@ -119,7 +119,7 @@ async def test_a_check_that_raises_names_itself() -> None:
     assert raised.value.__notes__ == ["in the check 'it works' of transition 'go'"]
 
 
-def test_checks_that_are_not_functions_are_refused() -> None:
+def test_checks_that_are_not_functions_are_rejected() -> None:
     async def later(_: str) -> bool:
         return True
 
@@ -254,11 +254,11 @@ async def test_a_machine_has_the_id_of_its_run() -> None:
     await crash_everywhere(two_orders, 2, lambda store: App(checkpoints=Checkpoints(store)))
 
 
-def test_a_time_without_a_zone_is_refused() -> None:
+def test_a_time_without_a_zone_is_rejected() -> None:
     with pytest.raises(ValueError, match="time zone"):
         orders.begin(at=datetime(2026, 1, 1))
 
 
-def test_an_id_that_is_not_text_is_refused() -> None:
+def test_an_id_that_is_not_text_is_rejected() -> None:
     with pytest.raises(CorruptCheckpoint):
         orders.from_json(json.dumps(json.loads(orders.begin(machine_id="a").to_json()) | {"id": 7}))

@@ -91,7 +91,7 @@ async def test_machine_of_ignores_steps_within_actions(store: MemoryStore) -> No
     assert len(ended.history) == 1
 
 
-async def test_the_checkpoint_of_another_workflow_is_refused(store: MemoryStore) -> None:
+async def test_the_checkpoint_of_another_workflow_is_rejected(store: MemoryStore) -> None:
     await orders.start(run_id="r").run_or_raise(app_on(store))
     checkpoint = await read_checkpoint(store, "r")
     with pytest.raises(ValueError, match="run 'r' is of workflow 'orders', not of 'other'"):

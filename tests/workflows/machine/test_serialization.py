@@ -214,7 +214,7 @@ def test_a_history_is_saved_up_to_a_million_items() -> None:
         return replace(begun, history=History([entry] * count)).to_binary()
 
     assert saved(142_800)
-    with pytest.raises(NotSerializable, match="more than 1,000,000 in all"):
+    with pytest.raises(NotSerializable, match="more than 1,000,000 in total"):
         saved(142_900)
 
 
@@ -282,7 +282,7 @@ def test_a_machine_with_a_long_history_can_be_pickled() -> None:
     assert machine.from_binary(ended.to_binary()) == ended
 
 
-def test_a_newer_format_is_refused(order: Machine[Order]) -> None:
+def test_a_newer_format_is_rejected(order: Machine[Order]) -> None:
     data = json.loads(order.to_json()) | {"version": 2, "new": "part"}
 
     with pytest.raises(UnsupportedVersion) as caught:
@@ -307,7 +307,7 @@ def test_a_newer_format_is_refused(order: Machine[Order]) -> None:
         "é\ud800",
     ],
 )
-def test_other_text_is_refused(text: str) -> None:
+def test_other_text_is_rejected(text: str) -> None:
     with pytest.raises(CorruptCheckpoint, match="the saved machine cannot be read"):
         orders.from_json(text)
 

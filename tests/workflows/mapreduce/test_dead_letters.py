@@ -298,7 +298,7 @@ async def test_a_retry_fails_as_a_resume_does(store: MemoryStore) -> None:
     )
 
 
-async def test_an_error_that_cannot_be_restored_is_refused_at_the_first_item(
+async def test_an_error_that_cannot_be_restored_is_rejected_at_the_first_item(
     store: MemoryStore,
 ) -> None:
     class Undeclared(Exception):

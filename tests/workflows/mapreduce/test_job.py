@@ -145,7 +145,7 @@ async def test_a_defect_of_an_item_parks_the_run(store: MemoryStore) -> None:
     assert await job.resume("r").run(app_around(store)) == Success(JobResult("1 1 1", 3))
 
 
-async def test_a_duplicate_key_is_refused_by_name(store: MemoryStore) -> None:
+async def test_a_duplicate_key_is_rejected_by_name(store: MemoryStore) -> None:
     job = spelling(key=lambda number: number % 4)
 
     with pytest.raises(
@@ -275,7 +275,7 @@ async def test_a_listing_that_is_a_step_is_recorded(store: MemoryStore) -> None:
     ],
     ids=["another order", "one is gone", "a new one"],
 )
-async def test_a_changed_item_in_a_reduced_group_is_refused(
+async def test_a_changed_item_in_a_reduced_group_is_rejected(
     store: MemoryStore, after: list[int], shown: str
 ) -> None:
     source = Source([0, 1, 2, 3, 4])
@@ -286,7 +286,7 @@ async def test_a_changed_item_in_a_reduced_group_is_refused(
     assert (error.recorded, error.current) == ("(3 items, '0' to '2')", shown)
 
 
-async def test_a_step_refuses_another_item_with_the_same_key(store: MemoryStore) -> None:
+async def test_a_step_rejects_another_item_with_the_same_key(store: MemoryStore) -> None:
     source = [("a", 1), ("b", 2), ("c", 3)]
     is_broken = True
 
@@ -513,7 +513,7 @@ async def test_a_job_without_a_run_is_a_plain_effect(store: MemoryStore) -> None
     ],
     ids=str,
 )
-def test_an_invalid_option_is_refused(nonsense: dict[str, Any]) -> None:
+def test_an_invalid_option_is_rejected(nonsense: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"must be|is unbounded"):
         spelling(**nonsense)
 

@@ -384,6 +384,6 @@ async def test_attempts_of_a_step_with_retries_are_counted(store: MemoryStore) -
         ),
     ],
 )
-def test_an_invalid_limit_is_refused(nonsense: dict[str, Any], problem: str) -> None:
+def test_an_invalid_limit_is_rejected(nonsense: dict[str, Any], problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         spelling(**{"on_item_failure": "dead_letter", **nonsense})

@@ -124,7 +124,7 @@ async def test_attempts_that_a_crash_cut_off_count_and_have_no_error(store: Memo
     assert (letter.attempts, len(letter.failures)) == (3, 2)
 
 
-async def test_an_item_that_cannot_be_saved_is_refused_before_it_acts(store: MemoryStore) -> None:
+async def test_an_item_that_cannot_be_saved_is_rejected_before_it_acts(store: MemoryStore) -> None:
     class Handle:
         pass
 
@@ -159,7 +159,7 @@ async def test_a_selection_of_dead_letters_is_retried(store: MemoryStore) -> Non
     assert (await verify_run(store, "r")).problem is None
 
 
-async def test_a_key_that_never_was_a_dead_letter_is_refused(store: MemoryStore) -> None:
+async def test_a_key_that_never_was_a_dead_letter_is_rejected(store: MemoryStore) -> None:
     app = app_around(store)
     app.world.break_items(1)
     job = setting_aside()

@@ -78,7 +78,7 @@ async def test_a_failed_item_can_be_removed_by_force(store: MemoryStore) -> None
     [([0, 7, 2], "(a new item '7')"), ([0, 1, 2, 3], "(a new item '3')")],
     ids=["replaced", "grown"],
 )
-async def test_an_item_that_is_new_after_the_map_phase_is_refused(
+async def test_an_item_that_is_new_after_the_map_phase_is_rejected(
     store: MemoryStore, after: list[int], shown: str
 ) -> None:
     source = Source([0, 1, 2], is_broken=True)
