@@ -150,7 +150,7 @@ def _read_encryption(path: Path) -> Encryption:
                 keys[name] = bytes.fromhex(digits)
         return Encryption(next(reversed(keys)), keys)
     except (ValueError, StopIteration):
-        # The message must not quote the file, which may hold part of a key.
+        # The message must not quote the file, which may have part of a key.
         raise BadUse(
             f"{path} should have one line `ID HEX` for each key of 16, 24 or 32 bytes"
         ) from None

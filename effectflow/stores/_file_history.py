@@ -67,9 +67,9 @@ class History:
 
 
 def _new_stamp(copies: list[Path]) -> str:
-    """Return the time, or just after the newest copy if the clock was set back since."""
+    """Return the time, or a time just after the newest copy if the clock was set back."""
     now = datetime.now(UTC)
-    # The name may have the form of a time that no calendar has.
+    # The name may look like a time that `datetime` does not have.
     with suppress(IndexError, ValueError):
         newest = datetime.strptime(copies[0].name, f"checkpoint-{_STAMP}.json").replace(tzinfo=UTC)
         now = max(now, newest + timedelta(microseconds=1))

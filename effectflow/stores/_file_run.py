@@ -488,7 +488,7 @@ class RunFolder:
         if fence > self.deleted_fence():
             make_folder(self._lock.parent)
             write_whole(self._lock.with_suffix(".fence"), b"%d" % fence)
-        # The copies first: a missing checkpoint would be read from them.
+        # The copies first, because without a checkpoint the run would be read from them.
         self._history.empty()
         self._checkpoint.unlink(missing_ok=True)
         if self.path.is_dir():

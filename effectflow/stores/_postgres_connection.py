@@ -17,7 +17,7 @@ Connection: TypeAlias = psycopg.AsyncConnection[Any]
 _CONNECT_SECONDS = 10
 
 CLOSING_SECONDS = 1.0
-"""How long closing waits for answers of the server that no caller waits for."""
+"""How long closing the store waits for answers that no caller waits for any more."""
 
 ESCAPED_FIELDS = ("workflow", "version", "waits_for", "blocked", "parent")
 """The fields of a summary that are stored `escaped`."""
