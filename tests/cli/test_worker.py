@@ -50,6 +50,14 @@ def work(folder: Path, mall: Any) -> Iterator[Work]:
         process.communicate()
 
 
+def end_of(worker: subprocess.Popen[str]) -> str:
+    """Wait for the end of a worker. Return what it has logged since the line that was read last."""
+    assert worker.stderr is not None
+    rest = worker.stderr.read()
+    worker.wait(60)
+    return rest
+
+
 def lines_of(path: Path) -> list[str]:
     return path.read_text().splitlines() if path.exists() else []
 
@@ -66,7 +74,7 @@ def test_sigterm_lets_steps_in_progress_end_and_begins_nothing_more(
     told = iter(worker.stderr.readline, "")
     assert any("SIGTERM: steps in progress may end" in line for line in told)
     (folder / "flag").touch()
-    _, rest = worker.communicate(timeout=60)
+    rest = end_of(worker)
     assert worker.returncode == 0
     assert "run 'p1' of 'pack' is released, interrupted" in rest
     # The step has ended, and the next one was not begun.
@@ -91,7 +99,7 @@ def test_a_second_signal_interrupts_the_steps_at_once(
     worker.send_signal(signal.SIGINT)
     assert any("SIGINT: steps in progress may end" in line for line in told)
     worker.send_signal(signal.SIGINT)
-    _, rest = worker.communicate(timeout=60)
+    rest = end_of(worker)
     assert worker.returncode == 0
     assert "SIGINT again: steps in progress are interrupted" in rest
 
@@ -139,7 +147,7 @@ def test_signals_and_cancellation_come_from_other_processes(
     until(mall, "cancelled", RunStatus.CANCELLED)
 
     worker.send_signal(signal.SIGTERM)
-    _, rest = worker.communicate(timeout=60)
+    rest = end_of(worker)
     logged = [json.loads(line) for line in rest.splitlines()]
     assert all(line["level"] == "info" for line in logged), logged
     messages = [line["message"] for line in logged]
