@@ -15,19 +15,31 @@ from effectflow.effects.operators import Operator
 from effectflow.effects.scope import Scope
 
 
-def around_body(root: DurableFlow, scope: Scope) -> Operator:
-    """Return the operator around the body of a run. It decides when a message requests a cancellation.
+class Cancellation(Operator):
+    """The operator around the body of a run. It decides when a message requests a cancellation.
 
     If an earlier life made that decision, the body is only replayed, to complete its finalizers.
+
+    Attributes:
+        cut: the cancel scope around the body.
     """
-    limit = anyio.CancelScope()
-    operator = Operator(scope, _Cancellation(root, scope), limit=limit)
-    if operator.is_decided:
-        limit.cancel()
-    return operator
+
+    __slots__ = ("cut",)
+
+    def __init__(self, root: DurableFlow, scope: Scope) -> None:
+        self.cut = anyio.CancelScope()
+        super().__init__(scope, _Body(root, scope), limit=self.cut)
+        if self.is_decided:
+            self.cut.cancel()
+
+    def request(self) -> None:
+        """Cancel the body. Any flow within may call this, even one that is itself cancelled."""
+        if not self.is_decided:
+            self._decide(None, failed=False)
+            self.cut.cancel()
 
 
-class _Cancellation(DurableBranches):
+class _Body(DurableBranches):
     """The body as the only branch, and the request to cancel it as the decision."""
 
     def __init__(self, root: DurableFlow, scope: Scope) -> None:

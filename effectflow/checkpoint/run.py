@@ -16,6 +16,7 @@ import anyio.lowlevel
 from effectflow.checkpoint.activity import Activity
 from effectflow.checkpoint.attendant import Drain
 from effectflow.checkpoint.branches import DurableBranches
+from effectflow.checkpoint.cancellation import Cancellation
 from effectflow.checkpoint.changes import woken_by
 from effectflow.checkpoint.checkpoints import Checkpoints
 from effectflow.checkpoint.entries import (
@@ -162,7 +163,7 @@ class Run:
         self.stopping = Stopping(self.tasks, outer, outer_operators)
         self.activity = Activity() if around is None else around.run.activity
         self.mailbox = Mailbox(run_id, checkpoints, writer)
-        self.cancellation: Operator | None = None
+        self.cancellation: Cancellation | None = None
         self.drain: Drain | None = None if around is None else around.run.drain
         self.spawned = dict(recording.spawned)
         self.last_completed: str | None = None
@@ -568,18 +569,12 @@ class Run:
         """Read the new messages. One of them may cancel the run."""
         await self.mailbox.refresh()
         request = self.mailbox.first(CANCEL)
-        if request is not None and self.cancellation is not None:
-            self._cancel_by(request, self.cancellation)
-
-    def _cancel_by(self, request: Message, cancellation: Operator) -> None:
-        """Cancel the body because a message requests it, unless the run is being stopped."""
-        if self.stopping.has_begun or self.writer.halted is not None:
+        if request is None or self.cancellation is None:
             return
-        self.mailbox.take(request)
-        if not cancellation.is_decided:
-            cancellation.decide(None, failed=False)
-            assert cancellation.limit is not None
-            cancellation.limit.cancel()
+        # The next life finds the request, too.
+        if not self.stopping.has_begun and self.writer.halted is None:
+            self.mailbox.take(request)
+            self.cancellation.request()
 
     def decode_message(self, tree: Tree, path: str, decode: Callable[[Tree], A]) -> A:
         """Return the value of a message. Halt the run if it is not what the wait declares."""

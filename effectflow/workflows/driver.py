@@ -14,7 +14,7 @@ import anyio
 import anyio.lowlevel
 
 from effectflow.checkpoint.attendant import Drain, attended
-from effectflow.checkpoint.cancellation import around_body
+from effectflow.checkpoint.cancellation import Cancellation
 from effectflow.checkpoint.delayed_saves import save_request
 from effectflow.checkpoint.entries import Finished, Resumed, Suspended
 from effectflow.checkpoint.errors import (
@@ -445,13 +445,12 @@ async def _interpret(place: Place, run: Run, body: AnyEffect, *, is_new: bool) -
         return await _interpret_nested(place, run, body, flow, scope)
     if is_new:
         return await interpret(body, place.env, scope)
-    operator = run.cancellation = around_body(flow, scope)
-    limit, inside = operator.limit, operator.inside
-    assert limit is not None
+    operator = run.cancellation = Cancellation(flow, scope)
+    inside = operator.inside
     # One that came before this life began cancels the body before it begins anything. Not within the
     # limit: if an earlier life was cancelled, nothing but the replay may wait there.
     await run.look_for_messages()
-    with limit:
+    with operator.cut:
         outcome = await flow.run_branch(inside, partial(interpret, body, place.env, inside))
         # What comes after the decision is discarded.
         if not operator.is_decided:

@@ -16,6 +16,7 @@ from effectflow import (
     Signal,
     Workflow,
     bracket,
+    current_step,
     from_async,
     par,
     race,
@@ -24,7 +25,14 @@ from effectflow import (
     step,
     workflow,
 )
-from effectflow.checkpoint import CheckpointStore, Lease, RunCancelled, RunEnded, RunStatus
+from effectflow.checkpoint import (
+    CheckpointStore,
+    Lease,
+    Message,
+    RunCancelled,
+    RunEnded,
+    RunStatus,
+)
 from effectflow.checkpoint.entries import CancelRequested, Finished
 from effectflow.stores import MemoryStore
 from effectflow.testing.forwarding import ForwardingStore
@@ -243,6 +251,48 @@ async def test_what_completes_after_the_cancellation_was_recorded_is_cancelled(
         await assert_cancelled(handle)
     kinds = [type(entry) for entry in await entries_of(service, "r")]
     assert kinds.index(CancelRequested) < kinds.index(Finished)
+
+
+class SlowToRead(ForwardingStore):
+    """Its reads of a mailbox take longer than a wait lasts, and no cancellation cuts them off."""
+
+    async def mailbox(self, run_id: str, *, after: int = 0) -> list[Message]:
+        messages = await super().mailbox(run_id, after=after)
+        with anyio.CancelScope(shield=True):
+            await anyio.sleep(0.1)
+        return messages
+
+
+async def test_a_wait_that_has_timed_out_may_be_the_first_to_read_the_request() -> None:
+    """Its own cancellation does not stop the run."""
+    service = Service(SlowToRead(MemoryStore()))
+    has_begun = anyio.Event()
+
+    async def ask(_: App) -> None:
+        if current_step().attempt == 1:
+            has_begun.set()
+            await anyio.sleep_forever()
+        await service.client.handle(impatient, "r").cancel()
+
+    @step
+    def asked() -> Effect[App, Broken, None]:
+        return from_async(ask)
+
+    @workflow
+    def impatient(_: None) -> Do[App, Any, str]:
+        yield from asked()
+        return (yield from rented(approval.wait().timeout(0.05)))
+
+    app = App(service.client.checkpoints, service.world)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(impatient.start(None, run_id="r").run, app)
+        await has_begun.wait()
+        tasks.cancel_scope.cancel()
+
+    ended = await impatient.resume("r").run(app)
+
+    assert isinstance(ended.failure(), RunCancelled), ended
+    assert service.world.done == ["rent", "return"]
 
 
 # In every flow.
