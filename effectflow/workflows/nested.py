@@ -142,10 +142,15 @@ class _Child:
         self.flow.ended_at = record_end(self.flow, ended)
 
     def fail(self, ended: Failed | Exception) -> None:
-        record = write_end(ended, self.place.blueprint.output_types)
+        types = self.place.blueprint.output_types
+        record = write_end(ended, types)
         error = ended.error if isinstance(ended, Failed) else ended
         entry = ChildEnded(self.path, RunStatus.FAILED, self.run.now(), None, record)
-        self.flow.last_failure = (error, record_end(self.flow, entry))
+        sequence = record_end(self.flow, entry)
+        self.flow.last_failure = (error, sequence)
+        # A defect that cannot be rebuilt comes back as a RecordedDefect.
+        if not record.is_defect:
+            self.run.failures.check_readable(sequence, error, record, types, self.path)
 
 
 def record_start(
