@@ -432,7 +432,7 @@ class DurableFlow:
             if item.kind == "finalizer":
                 # This life reaches the finalizer in another way, or not at all.
                 self._cursor += 1
-            elif scope.limit < math.inf:
+            elif scope.was_cancelled():
                 # The flow was cancelled then, and is cancelled here.
                 self._cursor = len(items)
             elif self.run.force:
@@ -552,7 +552,7 @@ class DurableFlow:
                     outcome = await work()
             else:
                 outcome = await work()
-            if scope.limit == math.inf:
+            if not scope.was_cancelled():
                 self.end()
             return outcome
         except Parked as parked:
