@@ -649,15 +649,34 @@ class DurableFlow:
     def has_gone_on(self, scope: Scope, path: str, sequence: int) -> bool:
         """Return whether an earlier life continued after an operation or operator of this flow.
 
+        Here or, once this flow had ended, in a flow around it.
+
         Parameters:
             path: its path.
             sequence: its entry.
         """
+        flow, limit = self, scope.limit
+        if limit < math.inf and not scope.was_cancelled():
+            # This flow led to a decision, so it had ended.
+            return True
+        while not flow._has_others_ahead(limit, path, sequence):
+            branches, around = flow.branches_around, flow.around
+            if around is None:
+                return False
+            if branches is None:
+                # A finalizer, or the body of a step. No operator limits what comes after it.
+                path, limit = flow.path, math.inf
+            else:
+                path, limit = branches.path, branches.scope.limit
+            flow = around
+        return True
+
+    def _has_others_ahead(self, limit: float, path: str, sequence: int) -> bool:
+        """Return whether other operations than this one are recorded, and follow its entry."""
         if self.is_ordered or self._recorded is None:
-            return self.has_ahead(scope.limit)
+            return self.has_ahead(limit)
         return any(
-            sequence < item.sequence < scope.limit and item.path != path
-            for item in self._recorded.items
+            sequence < item.sequence < limit and item.path != path for item in self._recorded.items
         )
 
     def set_item(self, digest: str) -> None:
