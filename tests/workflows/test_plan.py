@@ -379,6 +379,27 @@ async def test_a_plan_names_nested_runs_that_start_or_continue(store: MemoryStor
     assert plan.start == ("after",)
 
 
+@pytest.mark.parametrize("place", ["acquisition", "release"])
+async def test_a_plan_passes_waits_that_recorded_steps_follow(
+    store: MemoryStore, place: str
+) -> None:
+    """A resume waits again in an acquisition or a release, which records no waits."""
+    name = "slow"
+    steps = {"acquisition": lambda: act("a"), "release": lambda: act("b")}
+    steps[place] = lambda: sleep(1).and_then(lambda _: act(name))
+    held = made_of(
+        lambda: in_turn(
+            bracket(steps["acquisition"](), lambda _: steps["release"](), lambda _: act("use")),
+            act("after"),
+        )
+    )
+    await start(held, app_on(store, failing=["after"]))
+    plan = await plan_of(held, store)
+    assert (plan.start, plan.waiting) == (("after",), ())
+    name = "renamed"
+    assert isinstance((await plan_of(held, store)).problem, DefinitionChanged)
+
+
 async def test_a_plan_has_the_problem_of_a_nested_run(store: MemoryStore) -> None:
     names = ["charge", "ship"]
     innermost = made_of(lambda: in_turn(*map(act, names)), "innermost")
