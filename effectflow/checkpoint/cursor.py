@@ -11,6 +11,7 @@ import anyio
 
 from effectflow.checkpoint.errors import DefinitionChanged
 from effectflow.checkpoint.replay import Item
+from effectflow.effects.scope import Scope
 
 if TYPE_CHECKING:
     from effectflow.checkpoint.run import Run
@@ -35,12 +36,12 @@ class Cursor:
         self._gate: anyio.CancelScope | None = None
         self._gate_limit = math.inf
 
-    def reach(self, path: str, limit: float) -> bool:
+    def reach(self, path: str, scope: Scope) -> bool:
         """Reach an operation. Return whether it is recorded.
 
         Halts the run with DefinitionChanged if something else is recorded here.
         """
-        run = self._run
+        run, limit = self._run, scope.limit
         if not self._is_ordered:
             return path in run.recording.places
         if path in run.recording.left_behind:
@@ -57,7 +58,7 @@ class Cursor:
             if item.kind == "finalizer":
                 # This life reaches the finalizer in another way, or not at all.
                 self.position += 1
-            elif limit < math.inf:
+            elif scope.was_cancelled():
                 # The flow was cancelled then, and is cancelled here.
                 self.position = len(self._items)
             elif run.force:
@@ -112,12 +113,11 @@ class Cursor:
         items, position = self._items, self.position
         return position < len(items) and items[position].sequence < limit
 
-    def has_gone_on(self, path: str, sequence: int, limit: float) -> bool:
-        """Return whether an earlier life continued after an operation or operator.
+    def has_others_ahead(self, path: str, sequence: int, limit: float) -> bool:
+        """Return whether other operations than this one are recorded, and follow its entry.
 
         Parameters:
-            path: its path.
-            sequence: its entry.
+            path, sequence: the path and the entry of the operation.
             limit: as in `Scope`.
         """
         if self._is_ordered:

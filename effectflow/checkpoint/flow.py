@@ -263,7 +263,7 @@ class DurableFlow:
 
         Halts the run with DefinitionChanged if something else is recorded here.
         """
-        return self.cursor is not None and self.cursor.reach(path, scope.limit)
+        return self.cursor is not None and self.cursor.reach(path, scope)
 
     def has_ahead(self, limit: float) -> bool:
         return self.cursor is not None and self.cursor.has_ahead(limit)
@@ -271,12 +271,27 @@ class DurableFlow:
     def has_gone_on(self, scope: Scope, path: str, sequence: int) -> bool:
         """Return whether an earlier life continued after an operation or operator of this flow.
 
+        Here or, once this flow had ended, in a flow around it.
+
         Parameters:
             path: its path.
             sequence: its entry.
         """
-        cursor = self.cursor
-        return cursor is not None and cursor.has_gone_on(path, sequence, scope.limit)
+        flow, limit = self, scope.limit
+        if limit < math.inf and not scope.was_cancelled():
+            # This flow led to a decision, so it had ended.
+            return True
+        while flow.cursor is None or not flow.cursor.has_others_ahead(path, sequence, limit):
+            branches, around = flow.branches_around, flow.around
+            if around is None:
+                return False
+            if branches is None:
+                # A finalizer, or the body of a step. No operator limits what comes after it.
+                path, limit = flow.path, math.inf
+            else:
+                path, limit = branches.path, branches.scope.limit
+            flow = around
+        return True
 
     # Cancellation and replay.
 
@@ -310,7 +325,7 @@ class DurableFlow:
                 return await work()
             with cursor.gated(scope.limit):
                 outcome = await work()
-            if scope.limit == math.inf:
+            if not scope.was_cancelled():
                 cursor.end()
             return outcome
         except Parked as parked:

@@ -181,7 +181,8 @@ class PlannedRun(Run):
         raise Parked
 
     async def sleep(self, path: str, seconds: float, scope: Scope) -> None:
-        if seconds > 0:
+        # A wait in an acquisition or a finalizer is not recorded. What follows it may be.
+        if seconds > 0 and not scope.flow.has_ahead(scope.limit):
             await self.wait(path)
 
     async def next_message(self, path: str, topic: str) -> Message:

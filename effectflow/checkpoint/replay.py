@@ -387,7 +387,9 @@ class _Reader:
                 wait = recording.waits[path]
                 wait.received, wait.value = sequence, entry.value
             case Published(path=path):
-                self._add(sequence, path, "published", entry.item)
+                # Within a step it has no path, because each attempt publishes again.
+                if path:
+                    self._add(sequence, path, "published", entry.item)
             case CancelRequested():
                 if recording.cancelled_at is None:
                     recording.cancelled_at = sequence

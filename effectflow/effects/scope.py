@@ -422,6 +422,13 @@ class Scope:
                 return operator
         return None
 
+    def was_cancelled(self) -> bool:
+        """Return whether an operator cancelled this flow in an earlier life.
+
+        The flow that led to the decision, such as the winner of a race, has its limit, too.
+        """
+        return self.limit < math.inf and any(operator.is_decided for operator in self.operators)
+
     def is_cancelled(self) -> bool:
         """Return whether a scope has cancelled the running task, so that its next wait raises."""
         return self.cancelling_operator() is not None or is_cancelled_by_scope()

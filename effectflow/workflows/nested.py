@@ -15,10 +15,12 @@ from effectflow.checkpoint.errors import (
     CheckpointError,
     CompensationFailed,
     RunCancelled,
+    RunNotFound,
     StepInputChanged,
 )
 from effectflow.checkpoint.failures import write_end
 from effectflow.checkpoint.flow import DurableFlow
+from effectflow.checkpoint.plan import ResumePlan
 from effectflow.checkpoint.planned_run import PlannedRun
 from effectflow.checkpoint.replay import RecordedChild
 from effectflow.checkpoint.run import Run
@@ -34,6 +36,7 @@ async def run_nested(
     run_id: str | None,
     input_digest: str,
     drive: Callable[[Place, str], Awaitable[Any]],
+    plan: Callable[[Place, str], Awaitable[ResumePlan]] | None,
 ) -> Any:
     """Return the outcome of a nested run, recorded or driven now.
 
@@ -43,6 +46,7 @@ async def run_nested(
         run_id: the id of the nested run; made from the outer run's id and the path if None.
         input_digest: tells whether the body reaches the same nested run again.
         drive: drives the nested run.
+        plan: returns what a resume of the nested run would do; None if it continues in any case.
     """
     scope = place.scope
     flow = scope.flow
@@ -62,6 +66,8 @@ async def run_nested(
     if not is_interrupted:
         await flow.check(scope, path)
     if isinstance(run, PlannedRun):
+        if recorded is not None and plan is not None and scope.cancelling_operator() is None:
+            await _check_can_continue(run, place, child_id, plan)
         run.begin_child(path, is_begun=recorded is not None)
     # The replay of an interrupted nested run is part of the replay of this one, so it cannot be
     # cancelled before it reaches its finalizers.
@@ -88,6 +94,24 @@ async def run_nested(
     else:
         child.fail(outcome)
     return outcome
+
+
+async def _check_can_continue(
+    run: Run, place: Place, run_id: str, plan: Callable[[Place, str], Awaitable[ResumePlan]]
+) -> None:
+    """Halt a plan with the problem that a resume would meet in a nested run."""
+    try:
+        problem = (await plan(place, run_id)).problem
+    except RunNotFound:
+        # The process died before it had created the run.
+        return
+    except CheckpointError as error:
+        problem = error
+    except Exception:
+        # The body ends in a defect, and so does a resume of the nested run, which is not refused.
+        return
+    if problem is not None:
+        raise run.writer.halt(problem)
 
 
 def _derived_id(run: Run, path: str, input_digest: str) -> str:
@@ -142,10 +166,15 @@ class _Child:
         self.flow.ended_at = record_end(self.flow, ended)
 
     def fail(self, ended: Failed | Exception) -> None:
-        record = write_end(ended, self.place.blueprint.output_types)
+        types = self.place.blueprint.output_types
+        record = write_end(ended, types)
         error = ended.error if isinstance(ended, Failed) else ended
         entry = ChildEnded(self.path, RunStatus.FAILED, self.run.now(), None, record)
-        self.flow.last_failure = (error, record_end(self.flow, entry))
+        sequence = record_end(self.flow, entry)
+        self.flow.last_failure = (error, sequence)
+        # A defect that cannot be rebuilt comes back as a RecordedDefect.
+        if not record.is_defect:
+            self.run.failures.check_readable(sequence, error, record, types, self.path)
 
 
 def record_start(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Never
 
 import anyio
 import pytest
@@ -108,6 +108,25 @@ async def test_a_step_publishes(service: Service) -> None:
         handle = await worker.client.submit(stepped, None)
         assert await handle.result() == Success("whole")
         assert await handle.published("half") == 2
+
+
+async def test_killed_anywhere_a_run_continues_after_the_steps_that_published() -> None:
+    @step
+    def pack(number: int) -> Effect[object, Never, int]:
+        return publish("packing", number).map(lambda _: number)
+
+    @workflow
+    def packing(total: int) -> Do[App, Broken, int]:
+        for number in range(total):
+            yield from pack(number)
+        return total
+
+    async def live(service: Service) -> object:
+        async with working(service, packing) as worker:
+            handle = await worker.client.submit(packing, 3, run_id="r")
+            return await handle.result(timeout=10), await handle.published("packing")
+
+    await killed_everywhere(live, more_than=5)
 
 
 async def test_a_value_that_readers_cannot_rebuild_is_rejected(service: Service) -> None:

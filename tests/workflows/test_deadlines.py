@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 from returns.result import Failure, Success
 
-from effectflow import Do, TimedOut, from_async, race, sleep, with_checkpointing, workflow
+from effectflow import (
+    Do,
+    TimedOut,
+    bracket,
+    compensate,
+    from_async,
+    par,
+    par_traverse,
+    race,
+    saga,
+    sleep,
+    with_checkpointing,
+    workflow,
+)
 from effectflow.checkpoint import Decided, Waiting, read_entries
 from effectflow.stores import MemoryStore
 from tests.apps import App, app_on, both_backends, note
@@ -130,6 +145,45 @@ async def test_no_deadline_strikes_while_recorded_entries_are_ahead(store: Memor
     assert await resume(made, app, at=1000) == Success("last")
     assert app.world.done == ["last"]
     assert "C <Success: b>" in await journal(store)
+
+
+def in_time(*before: AnyEffect) -> AnyEffect:
+    """Return effects with a time limit, of which the last one waits and records nothing."""
+    look: AnyEffect = from_async(lambda _: anyio.lowlevel.checkpoint())
+    return in_turn(*before, look.map(lambda _: "in time")).timeout(60)
+
+
+ENDED: dict[str, Callable[[], AnyEffect]] = {
+    "branch": lambda: par(in_time(), act("b")),
+    "branch after a step": lambda: par(in_time(act("a")), act("b")),
+    "item": lambda: par_traverse([1, 2], lambda n: in_time(act(str(n))), key=str),
+    "branch of a branch": lambda: par(par(in_time(act("a")), act("b")), act("c")),
+    "winner": lambda: race([in_time(act("a")), sleep(30)]),
+    "within a timeout": lambda: in_time(act("a")).timeout(90),
+    "saga": lambda: saga(compensate(in_time(act("a")), lambda _: act("undo"))),
+    "release": lambda: bracket(act("a"), lambda _: in_time(act("b")), lambda _: act("c")),
+    "acquisition": lambda: bracket(in_time(act("a")), lambda _: act("b"), lambda _: act("c")),
+}
+
+
+@pytest.mark.parametrize("ended", ENDED.values(), ids=ENDED.keys())
+async def test_no_deadline_strikes_in_what_had_ended_before_the_run_continued(
+    store: MemoryStore, ended: Callable[[], AnyEffect]
+) -> None:
+    """Nothing recorded follows within the branch, but it does in the flow around it."""
+    made = made_of(lambda: in_turn(ended(), act("after")))
+    assert await start(made, app_on(store)) == Success("after")
+    shorter = await cut(store, (await journal(store)).index("B after") + 1)
+    app = app_on(shorter)
+    assert await resume(made, app, at=DAY) == Success("after")
+    assert app.world.done == ["after"]
+
+
+async def test_no_deadline_strikes_in_the_winner_of_a_race(store: MemoryStore) -> None:
+    made = made_of(lambda: race([in_time(act("a")), sleep(30)]))
+    assert await start(made, app_on(store)) == Success("in time")
+    shorter = await cut(store, (await journal(store)).index("D race") + 1)
+    assert await resume(made, app_on(shorter), at=DAY) == Success("in time")
 
 
 async def test_a_deadline_does_not_cut_the_replay_of_its_own_branch(store: MemoryStore) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,9 +12,13 @@ from effectflow import (
     Do,
     Effect,
     bracket,
+    fail,
+    first_success,
     now,
     par,
     par_traverse,
+    pure,
+    race,
     random,
     sleep,
     step,
@@ -22,8 +27,17 @@ from effectflow import (
 )
 from effectflow.checkpoint import DefinitionChanged, Resumed, StepInputChanged, read_entries
 from effectflow.stores import MemoryStore
-from tests.apps import App, Crash, app_on, note
-from tests.workflows.journals import AnyWorkflow, act, in_turn, journal, made_of, resume, start
+from tests.apps import App, Crash, app_on, both_backends, note
+from tests.workflows.journals import (
+    AnyEffect,
+    AnyWorkflow,
+    act,
+    in_turn,
+    journal,
+    made_of,
+    resume,
+    start,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -224,6 +238,32 @@ async def test_a_branch_that_diverges_is_rejected_before_its_first_new_step(
     assert isinstance(error, DefinitionChanged)
     assert "branch 'par[1]'" in str(error)
     assert {"b2", "other"}.isdisjoint(app.world.done)
+
+
+DECIDING: dict[str, Callable[[AnyEffect], AnyEffect]] = {
+    "winner of a race": lambda branch: race([branch, sleep(60)]),
+    "first success": lambda branch: first_success([sleep(60), branch]),
+    "winner that is parallel itself": lambda branch: race([par(branch, sleep(1)), sleep(60)]),
+    "first failure": lambda branch: par(in_turn(branch, fail("closed")), sleep(60)).result(),
+    "first failure of items": lambda branch: par_traverse(
+        [1, 60], lambda n: in_turn(branch, fail("closed")) if n == 1 else sleep(n)
+    ).result(),
+}
+
+
+@both_backends
+@pytest.mark.parametrize("after", [act("bill"), pure(None)], ids=["renamed", "ends early"])
+@pytest.mark.parametrize("around", DECIDING.values(), ids=DECIDING.keys())
+async def test_steps_of_the_branch_that_led_to_a_decision_are_compared(
+    store: MemoryStore, around: Callable[[AnyEffect], AnyEffect], after: AnyEffect
+) -> None:
+    branch = act("charge")
+    made = made_of(lambda: in_turn(around(branch).map(lambda _: None), act("last")))
+    await failed_at_last(made, store)
+    branch = after
+    assert "/charge'" in await is_refused(made, store)
+    plan = (await made.plan("r").run(app_on(store))).unwrap()
+    assert isinstance(plan.problem, DefinitionChanged)
 
 
 async def test_force_continues_without_the_recorded_steps(store: MemoryStore) -> None:

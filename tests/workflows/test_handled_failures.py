@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, Never
 
 import anyio
 import pytest
@@ -94,7 +94,7 @@ NO_NUMBER = parse.run_sync(None).failure()
 ARGUMENTS = "Its class is known, but an instance cannot be rebuilt from its arguments"
 
 
-@pytest.mark.parametrize(
+cannot_be_rebuilt = pytest.mark.parametrize(
     ("error", "advice"),
     [
         (Undeclared("x"), "Declare its class"),
@@ -103,6 +103,9 @@ ARGUMENTS = "Its class is known, but an instance cannot be rebuilt from its argu
         (NO_NUMBER, ARGUMENTS),  # which only pickle can make again
     ],
 )
+
+
+@cannot_be_rebuilt
 async def test_an_error_that_a_resume_could_not_rebuild_must_not_be_handled(
     store: MemoryStore, error: Exception, advice: str
 ) -> None:
@@ -113,6 +116,24 @@ async def test_an_error_that_a_resume_could_not_rebuild_must_not_be_handled(
     app = app_on(store)
     assert await made_of(lambda: failing).start(None).run(app) == Failure(error)
     handling = made_of(lambda: failing.fallback("handled").and_then(act))
+    refused = (await handling.start(None).run(app)).failure()
+    assert isinstance(refused, NotSerializable)
+    assert advice in str(refused)
+    assert app.world.done == []
+
+
+@cannot_be_rebuilt
+async def test_an_error_of_a_nested_run_that_a_resume_could_not_rebuild_must_not_be_handled(
+    store: MemoryStore, error: Exception, advice: str
+) -> None:
+    @workflow
+    def failing(_: object) -> Effect[App, Holding | ValidationError, Never]:
+        failed: AnyEffect = suspend(lambda: fail(error))
+        return failed
+
+    app = app_on(store)
+    assert await made_of(lambda: failing.call(None)).start(None).run(app) == Failure(error)
+    handling = made_of(lambda: failing.call(None).fallback("handled").and_then(act))
     refused = (await handling.start(None).run(app)).failure()
     assert isinstance(refused, NotSerializable)
     assert advice in str(refused)

@@ -16,6 +16,7 @@ from effectflow import (
     fail,
     from_async,
     from_fn,
+    never,
     now,
     par,
     par_all,
@@ -53,6 +54,7 @@ from tests.workflows.journals import (
     next_life,
     resume,
     start,
+    stopped,
 )
 
 pytestmark = pytest.mark.anyio
@@ -375,6 +377,54 @@ async def test_a_plan_names_nested_runs_that_start_or_continue(store: MemoryStor
     )
     plan = await plan_of(made, await cut(store, 3))
     assert plan.start == ("after",)
+
+
+@pytest.mark.parametrize("place", ["acquisition", "release"])
+async def test_a_plan_passes_waits_that_recorded_steps_follow(
+    store: MemoryStore, place: str
+) -> None:
+    """A resume waits again in an acquisition or a release, which records no waits."""
+    name = "slow"
+    steps = {"acquisition": lambda: act("a"), "release": lambda: act("b")}
+    steps[place] = lambda: sleep(1).and_then(lambda _: act(name))
+    held = made_of(
+        lambda: in_turn(
+            bracket(steps["acquisition"](), lambda _: steps["release"](), lambda _: act("use")),
+            act("after"),
+        )
+    )
+    await start(held, app_on(store, failing=["after"]))
+    plan = await plan_of(held, store)
+    assert (plan.start, plan.waiting) == (("after",), ())
+    name = "renamed"
+    assert isinstance((await plan_of(held, store)).problem, DefinitionChanged)
+
+
+async def test_a_plan_has_the_problem_of_a_nested_run(store: MemoryStore) -> None:
+    names = ["charge", "ship"]
+    innermost = made_of(lambda: in_turn(*map(act, names)), "innermost")
+    inner = made_of(lambda: innermost.call(None), "inner")
+    made = made_of(lambda: inner.call(None))
+    await start(made, app_on(store, failing=["ship"]))
+    assert (await plan_of(made, store)).start == ("inner",)
+
+    names[0] = "bill"
+    plan = await plan_of(made, store)
+    assert isinstance(plan.problem, DefinitionChanged)
+    refused = (await resume(made, app_on(store))).failure()
+    assert (type(refused), str(refused)) == (DefinitionChanged, str(plan.problem))
+
+
+async def test_a_plan_has_the_unknown_outcome_of_a_nested_run(store: MemoryStore) -> None:
+    paying: AnyEffect = with_checkpointing(
+        "pay", note("pay").and_then(lambda _: never()), at_most_once=True
+    )
+    inner = made_of(lambda: paying, "inner")
+    made = made_of(lambda: in_turn(inner.call(None), act("after")))
+    await stopped(made.start(None, run_id="r"), app_on(store))
+    plan = await plan_of(made, store)
+    assert isinstance(plan.problem, OutcomeUnknown)
+    assert plan.start == ()
 
 
 async def test_a_complete_run_has_nothing_to_start(store: MemoryStore) -> None:
