@@ -28,6 +28,7 @@ from effectflow.effects.interpreter import interpret
 from effectflow.effects.nodes import Failed, Options, Perform
 from effectflow.effects.scope import Scope
 from effectflow.effects.signatures import effect_types, environment_type, type_hints
+from effectflow.workflows.checks import check_new_run_id
 from effectflow.workflows.engine import Done, Next, advance, durable_scope
 from effectflow.workflows.migrations import (
     Migration,
@@ -281,7 +282,11 @@ class Workflow(Generic[Env, E, Input, Out]):
         Fails with the workflow's own errors, with RunConflict if the id belongs to another workflow or
         input, with RunBusy if another process drives the run, and with the other CheckpointErrors. The
         trail of a failure, and the notes of an exception, name the run.
+
+        Raises ValueError for an id that is empty, blank or has control characters, such as line breaks.
         """
+        if run_id is not None:
+            check_new_run_id(run_id)
         saved = self.blueprint.save_input(input)
 
         async def perform(place: Place) -> Any:
@@ -324,8 +329,11 @@ class Workflow(Generic[Env, E, Input, Out]):
             run_id: the id of the nested run; by default made from the outer run's id and the path, so
                 that a resume finds it again.
 
-        Outside a durable run it ends in a TypeError: use `start` there.
+        Outside a durable run it ends in a TypeError: use `start` there. Raises ValueError for the same
+        ids as `start`.
         """
+        if run_id is not None:
+            check_new_run_id(run_id)
 
         async def perform(place: Place) -> Any:
             if not place.is_nested:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from returns.result import Success
 
 from effectflow import (
     App,
@@ -81,6 +82,28 @@ CASES: dict[str, tuple[Callable[[], object], str]] = {
         r"App\(\[order\], ...\)",
     ),
 }
+
+
+@pytest.mark.parametrize(
+    "run_id", ["", " ", "\t", "r\n1", "r\x1b[31m", "r\x7f", "r\x85", "r\u2028"]
+)
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda run_id: order.start(1, run_id=run_id),
+        lambda run_id: order.call(1, run_id=run_id),
+        lambda run_id: spawn(order, 1, run_id=run_id),
+    ],
+    ids=["start", "call", "spawn"],
+)
+def test_the_id_of_a_new_run_is_visible_text(make: Callable[[str], object], run_id: str) -> None:
+    with pytest.raises(ValueError, match="cannot be the id of a run: use text with at least one"):
+        make(run_id)
+
+
+@pytest.mark.parametrize("run_id", ["0", "a b", "order/17#2", "naïve 日本", "[red]"])
+def test_other_text_can_be_a_run_id(run_id: str) -> None:
+    assert run(order.start(1, run_id=run_id)) == Success(1)
 
 
 @pytest.mark.parametrize(("make", "way_out"), CASES.values(), ids=CASES)
