@@ -9,7 +9,13 @@ from typing import TypeVar
 
 from effectflow.checkpoint.step import StepDefinition
 from effectflow.effects import RetryPolicy
-from effectflow.effects.arguments import check_count, check_type, is_async, unfinished_kind
+from effectflow.effects.arguments import (
+    check_count,
+    check_type,
+    is_async,
+    is_callable,
+    unfinished_kind,
+)
 from effectflow.effects.errors import Copyable, add_note
 
 S = TypeVar("S")
@@ -67,7 +73,7 @@ def function_problems(given: object, owner: str, expected: str) -> Iterator[str]
         owner: the part that it was passed for, such as `node 'draft'`.
         expected: what that part takes, such as `a function from a state to an effect`.
     """
-    if not callable(given):
+    if not is_callable(given):
         yield f"{owner} takes {expected}, not {given!r}"
     elif inspect.isgeneratorfunction(given):
         yield f"{owner} takes {expected}, not a generator function: decorate it with @do"
