@@ -127,7 +127,7 @@ class Checkpoints:
             raise TypeError(
                 f"encryption takes an Encryption with its keys, not a value of type {kind}"
             )
-        key: object = self.key
+        key: Any = self.key
         if key is not None and not isinstance(key, bytes):
             kind = type(key).__name__
             raise TypeError(
