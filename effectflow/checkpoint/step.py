@@ -343,7 +343,8 @@ def _check_returns_an_effect(function: Callable[..., Any]) -> None:
 def _may_be_an_effect(annotation: Any) -> bool:
     """Return whether an effect or a generator may be of this type. Only classes of values cannot."""
     kind: Any = get_origin(annotation) or annotation
-    if not isinstance(kind, type) or getattr(kind, "_is_protocol", False):
+    # `Any` is a class since Python 3.11.
+    if kind is Any or not isinstance(kind, type) or getattr(kind, "_is_protocol", False):
         return True
     try:
         return any(issubclass(kind, part) or issubclass(part, kind) for part in (Effect, Generator))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import pytest
 from returns.result import Success
@@ -130,7 +130,7 @@ CASES: dict[str, tuple[Callable[[], object], str]] = {
         "takes a class of exceptions or a tuple of classes",
     ),
     "a union of errors": (
-        lambda: effect(errors=KeyError | LookupError)(double),  # type: ignore[call-overload]
+        lambda: effect(errors=KeyError | LookupError)(double),
         r"a tuple of classes, such as .* not KeyError \| LookupError",
     ),
     "the name of an error": (
@@ -279,7 +279,7 @@ def plainly(number: int) -> Effect[Environment, Any, int]:
 
 
 @step
-def forgotten(env, number):  # type: ignore[no-untyped-def]
+def forgotten(env, number):
     return number
 
 
@@ -339,6 +339,33 @@ def test_a_call_with_wrong_arguments_says_what_to_write(
         run(calling.start(None))
 
 
+class AnEffect(Protocol):
+    def run(self, env: Any) -> Any: ...
+
+
+@pytest.mark.parametrize(
+    "annotation",
+    [
+        None,
+        Any,
+        object,
+        AnEffect,
+        Effect,
+        Effect[Any, Any, int],
+        Do[Any, Any, int],
+        TypeVar("T"),
+        "Later",
+    ],
+    ids=repr,
+)
+def test_a_step_may_be_annotated_with_what_may_be_an_effect(annotation: object) -> None:
+    def acting(number: int) -> Any:
+        return pure(number)
+
+    acting.__annotations__ = {} if annotation is None else {"return": annotation}
+    assert step(acting)(1).run_sync(None) == Success(1)
+
+
 def test_a_type_error_of_the_code_itself_is_unchanged() -> None:
     def inner(first: int) -> int:
         return first
@@ -373,7 +400,7 @@ def returning(value: object, declared: object) -> Any:
     def body(_: None) -> Any:
         return pure(value)
 
-    body.__annotations__ = {"return": Effect[Environment, Any, declared]}  # type: ignore[valid-type]
+    body.__annotations__ = {"return": Effect[Environment, Any, declared]}
     return workflow(body)
 
 
@@ -436,8 +463,8 @@ def test_a_conflict_shortens_long_inputs() -> None:
     def long(text: str) -> Do[Environment, Any, str]:
         return (yield from pure(text))
 
-    for letter in "ab":
-        ended = long.start(letter * 1000, run_id="long").run_sync(ENVIRONMENT)
+    long.start("a" * 1000, run_id="long").run_sync(ENVIRONMENT)
+    ended = long.start("b" * 1000, run_id="long").run_sync(ENVIRONMENT)
     with pytest.raises(RunConflict, match=r"another input: 'a{199}\.\.\., not 'b{199}\.\.\.\."):
         raise ended.failure()
 
