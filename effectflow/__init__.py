@@ -6,6 +6,7 @@ The names here are those of every day; the rest is in `effectflow.effects`, `eff
 Importing this package imports what every effect needs. The rest is imported with its first use.
 """
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 from effectflow.effects import (
@@ -153,3 +154,9 @@ def _make_durable(
 
 
 Effect.make_durable = _make_durable
+
+if sys.flags.dev_mode and "pytest" not in sys.modules:
+    # The plugin for pytest does this for each test.
+    from effectflow.testing.pytest_checks import watch_program
+
+    watch_program()

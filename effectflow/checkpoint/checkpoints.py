@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from effectflow.checkpoint.values.custom import NO_OPTIONS, Codec, ValueOptions, options_of
-from effectflow.effects.arguments import check_count
+from effectflow.effects.arguments import check_count, check_type
 from effectflow.effects.clock import Duration, in_seconds
 
 if TYPE_CHECKING:
@@ -109,6 +109,29 @@ class Checkpoints:
             raise TypeError(
                 "Checkpoints takes a store, such as SqliteStore('runs.db') or open_store('runs.db'), and "
                 f"got {self.store!r}"
+            )
+        check_type(
+            self.policy,
+            CheckpointPolicy,
+            "policy takes a CheckpointPolicy, such as CheckpointPolicy()",
+        )
+        check_type(self.observers, Iterable, "observers takes a list of observers")
+        for observer in self.observers:
+            if isinstance(observer, type) or not callable(getattr(observer, "notify", None)):
+                raise TypeError(
+                    f"observers takes objects with a method `notify(event)`, not {observer!r}"
+                )
+        if self.encryption is not None and not hasattr(self.encryption, "encrypt"):
+            # Without its repr, which may show keys.
+            kind = type(self.encryption).__name__
+            raise TypeError(
+                f"encryption takes an Encryption with its keys, not a value of type {kind}"
+            )
+        key: Any = self.key
+        if key is not None and not isinstance(key, bytes):
+            kind = type(key).__name__
+            raise TypeError(
+                f"the key is bytes, such as secrets.token_bytes(32), not of type {kind}"
             )
         check_count("history", self.history, least=0)
         if not 0 < in_seconds(self.lease_seconds) < math.inf:

@@ -48,6 +48,13 @@ def printable(text: str, *, keep: str = "") -> str:
     )
 
 
+CLASS_CHANGED = (
+    "If a class has changed, give its new fields defaults and keep its name, or give the workflow a new "
+    "version and a migration (docs/durability.md). Otherwise, start a new run"
+)
+"""What to do if saved data is intact, and the code does not declare it."""
+
+
 class CheckpointError(Copyable, Exception):
     """The base class of all errors of checkpointing."""
 

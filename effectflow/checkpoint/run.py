@@ -31,6 +31,7 @@ from effectflow.checkpoint.entries import (
     Signalled,
 )
 from effectflow.checkpoint.errors import (
+    CLASS_CHANGED,
     CorruptCheckpoint,
     NotSerializable,
     OutcomeUnknown,
@@ -638,7 +639,8 @@ class Run:
             value = from_tree(tree, path=f"{path}: $", types=self.checkpoints.known(types))
             return of_type(value, None if self.force else annotation, path=f"{path}: $")
         except MalformedValue as error:
-            reason = f"the output of step {path!r} is not what the step declares: {error}"
+            problem = f"the output of step {path!r} is not what the step declares: {error}"
+            reason = f"{problem}. {CLASS_CHANGED}"
             raise self.writer.halt(CorruptCheckpoint(self.run_id, reason)) from error
 
     def _arguments_of(self, step: Step) -> Arguments | None:

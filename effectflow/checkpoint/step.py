@@ -11,8 +11,20 @@ from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, update_wrapper
 from os import urandom
-from typing import Any, Generic, Never, ParamSpec, Protocol, TypeVar, overload
+from types import FunctionType
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Generic,
+    Never,
+    ParamSpec,
+    Protocol,
+    TypeVar,
+    get_origin,
+    overload,
+)
 
+from effectflow.checkpoint.errors import NotSerializable
 from effectflow.checkpoint.values import KnownTypes, ValueOptions, encode_arguments
 from effectflow.effects import (
     Effect,
@@ -25,16 +37,21 @@ from effectflow.effects import (
 )
 from effectflow.effects.arguments import (
     TEST_THE_VALUE,
+    call_of,
     check_effects,
     check_function,
+    effectful_decorator,
     mark_as_effectful,
+    misfit_of,
+    was_rejected,
 )
 from effectflow.effects.clock import Duration, in_seconds
+from effectflow.effects.errors import add_hint
 from effectflow.effects.interpreter import interpret
 from effectflow.effects.nodes import AnyEffect
 from effectflow.effects.retry import check_bounded
 from effectflow.effects.scope import PLAIN, Scope, running_step
-from effectflow.effects.signatures import effect_types
+from effectflow.effects.signatures import UnresolvedName, effect_types, type_hints
 
 Env = TypeVar("Env")
 E = TypeVar("E")
@@ -250,6 +267,7 @@ class Step(Generic[P, Env, E, A]):
         timeout: float | None = None,
     ) -> None:
         check_function(function, "@step", "write @effect below @step")
+        _check_returns_an_effect(function)
         self.function = function
         update_wrapper(self, function)
         mark_as_effectful(self, "step")
@@ -288,6 +306,13 @@ class Step(Generic[P, Env, E, A]):
         call = StepCall(self, args, kwargs)
         return nodes.Step(self.definition, nodes.Suspend(call, self._shown), call.arguments)
 
+    if not TYPE_CHECKING:
+        # Hidden from type checkers, which therefore reject `yield from step`.
+        def __iter__(self) -> Never:
+            raise TypeError(
+                f"step {self.name!r} is not called: write `yield from {call_of(self.function)}`"
+            )
+
     def __repr__(self) -> str:
         return f"<Step {self.name!r}>"
 
@@ -298,6 +323,34 @@ class Step(Generic[P, Env, E, A]):
             signature = inspect.signature(self.function)
             return signature.bind_partial(*args, **kwargs).arguments
         return dict(zip(self.parameters, args))  # noqa: B905, `strict=False` takes as long as the rest
+
+
+def _check_returns_an_effect(function: Callable[..., Any]) -> None:
+    """Raise TypeError for a plain function that is annotated to return a value, not an effect."""
+    is_plain = isinstance(function, FunctionType) and not hasattr(function, "__wrapped__")
+    if not is_plain or effectful_decorator(function) is not None:
+        return
+    annotation: Any = type_hints(function).get("return")
+    if isinstance(annotation, UnresolvedName) or _may_be_an_effect(annotation):
+        return
+    raise TypeError(
+        f"@step takes a function that returns an effect, and {function.__qualname__} returns "
+        f"{getattr(annotation, '__name__', annotation)}: write @effect below @step, and make the "
+        "environment the first parameter"
+    )
+
+
+def _may_be_an_effect(annotation: Any) -> bool:
+    """Return whether an effect or a generator may be of this type. Only classes of values cannot."""
+    kind: Any = get_origin(annotation) or annotation
+    # `Any` is a class since Python 3.11.
+    if kind is Any or not isinstance(kind, type) or getattr(kind, "_is_protocol", False):
+        return True
+    try:
+        return any(issubclass(kind, part) or issubclass(part, kind) for part in (Effect, Generator))
+    except TypeError:
+        # Some classes, such as a TypedDict, reject the question.
+        return True
 
 
 class StepCall:
@@ -314,13 +367,37 @@ class StepCall:
 
     def __call__(self, _scope: Scope) -> AnyEffect:
         # Only if the step runs: a resume does not even call the function of a skipped step.
-        return self.step.function(*self.args, **self.kwargs)
+        try:
+            return self.step.function(*self.args, **self.kwargs)
+        except TypeError as error:
+            if was_rejected(error, self.step.function, self.args, self.kwargs):
+                add_hint(error, self._way_out())
+            raise
 
     def arguments(self, options: ValueOptions) -> tuple[str, str]:
         """Return the digest of the arguments and a preview; see `encode_arguments`."""
         step = self.step
-        bound = step.bind(self.args, self.kwargs)
-        return encode_arguments(bound, options, path=step.definition.name)
+        try:
+            bound = step.bind(self.args, self.kwargs)
+            return encode_arguments(bound, options, path=step.definition.name)
+        except (TypeError, NotSerializable):
+            # An environment that is passed cannot be saved, and that is not what is wrong with it.
+            misfit = misfit_of(step.function, self.args, self.kwargs)
+            if misfit is None:
+                raise
+            problem = TypeError(f"step {step.name!r}: {misfit}")
+            add_hint(problem, self._way_out())
+            raise problem from None
+
+    def _way_out(self) -> str:
+        """Return what to write in place of a call that the function rejects."""
+        function = self.step.function
+        if effectful_decorator(function) is None:
+            return (
+                "@step passes only these arguments. If the first parameter is the environment, write "
+                "@effect below @step, and the environment is passed for you"
+            )
+        return f"Write {call_of(function)}: the environment is passed for you"
 
 
 @overload

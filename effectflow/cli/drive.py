@@ -65,6 +65,7 @@ from effectflow.effects.nodes import AnyEffect
 from effectflow.service import StoppedBySignal, run_until_signal
 from effectflow.service.environment import AnyWorkflow, BadEnvironment
 from effectflow.workflows import JobResult, Machine, TooManyFailures
+from effectflow.workflows.checks import check_new_run_id, without_control_characters
 
 
 def demo(
@@ -262,7 +263,13 @@ def dead_letters(
 
 
 def _run_id_or_new(run_id: str | None, workflow_name: str) -> str:
-    return f"{workflow_name}-{uuid4().hex[:8]}" if run_id is None else run_id
+    if run_id is None:
+        return f"{without_control_characters(workflow_name)}-{uuid4().hex[:8]}"
+    try:
+        check_new_run_id(run_id)
+    except ValueError as problem:
+        raise BadUse(f"--run-id: {problem}") from problem
+    return run_id
 
 
 @dataclass(frozen=True, slots=True)

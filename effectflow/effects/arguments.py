@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any, Final, TypeVar
@@ -22,6 +22,8 @@ AND_THEN = "await it in an effect: .and_then(lambda value: from_async(lambda env
 TEST_THE_VALUE = (
     "a coroutine would count as true; await the condition in an effect, and test its value"
 )
+
+START_A_WORKFLOW = "use its .start(...), or .call(...) within another workflow"
 
 
 def is_async(function: Any) -> bool:
@@ -60,7 +62,7 @@ def check_function(function: Any, operator: str, way_out: str = RETURN_AN_EFFECT
         return
     if isinstance(function, Effect):
         raise TypeError(f"{operator} takes a function, not an effect: use `lambda _: {function!r}`")
-    if not callable(function):
+    if not is_callable(function):
         raise TypeError(f"{operator} takes a function, not {function!r}")
     if is_async(function):
         name = getattr(function, "__qualname__", None) or repr(function)
@@ -75,6 +77,46 @@ def mark_as_effectful(function: Any, decorator: str) -> None:
 def effectful_decorator(function: object) -> str | None:
     """Return the decorator, such as "step", that made a function return effects; None for others."""
     return getattr(function, "_effectflow_decorator", None)
+
+
+def is_callable(given: object) -> bool:
+    """Return whether this can be called. A workflow cannot: its `__call__` only says what to write."""
+    return callable(given) and effectful_decorator(given) != "workflow"
+
+
+def was_rejected(
+    error: TypeError, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> bool:
+    """Return whether a call raised this because the arguments do not fit, before any code of it ran."""
+    traceback = error.__traceback__
+    ran = traceback is not None and traceback.tb_next is not None
+    return not ran and misfit_of(function, args, kwargs) is not None
+
+
+def misfit_of(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
+    """Return why the parameters of a function reject these arguments; None if they do not."""
+    try:
+        inspect.signature(function).bind(*args, **kwargs)
+    except TypeError as problem:
+        return str(problem)
+    except ValueError:
+        # Some built-in functions have no signature.
+        pass
+    return None
+
+
+def call_of(function: Any, *, skip: int = 0) -> str:
+    """Return a call of a function as its author would write it, without the first `skip` parameters."""
+    shown: list[str] = []
+    for one in [*inspect.signature(function).parameters.values()][skip:]:
+        if one.kind is one.VAR_POSITIONAL:
+            shown.append(f"*{one.name}")
+        elif one.kind is one.VAR_KEYWORD:
+            shown.append(f"**{one.name}")
+        elif one.default is one.empty:
+            is_keyword = one.kind is one.KEYWORD_ONLY
+            shown.append(f"{one.name}={one.name}" if is_keyword else one.name)
+    return f"{getattr(function, '__name__', None) or repr(function)}({', '.join(shown)})"
 
 
 def check_effects(operator: str, *given: object) -> None:
@@ -100,6 +142,8 @@ def not_an_effect(found: object) -> str:
     elif inspect.isawaitable(found):
         hint = "await it in from_async(lambda env: ...)"
         close_coroutine(found)
+    elif effectful_decorator(found) == "workflow":
+        hint = START_A_WORKFLOW
     elif callable(found):
         hint = "did you forget to call it?"
     elif isinstance(found, Iterable) and not isinstance(found, str | bytes):

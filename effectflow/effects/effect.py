@@ -28,6 +28,7 @@ from effectflow.effects.errors import (
     RetryExhausted,
     TimedOut,
     TracedError,
+    add_hint,
     show_trail,
 )
 from effectflow.effects.scope import EffectObserver, Scope
@@ -151,7 +152,7 @@ class Effect(Generic[Env, E, A]):
                 finalizer_deadline=finalizer_deadline,
             )
 
-        return anyio.run(main, backend=backend)
+        return _run_in_new_loop(main, backend)
 
     def run_sync_or_raise(
         self,
@@ -175,7 +176,7 @@ class Effect(Generic[Env, E, A]):
                 env, clock=clock, observer=observer, finalizer_deadline=finalizer_deadline
             )
 
-        return anyio.run(main, backend=backend)
+        return _run_in_new_loop(main, backend)
 
     def map(self, f: Callable[[A], B]) -> Effect[Env, E, B]:
         """Apply a function to the value."""
@@ -639,6 +640,22 @@ class Effect(Generic[Env, E, A]):
 
     def __repr__(self) -> str:
         return nodes.describe(self)
+
+
+def _run_in_new_loop(main: Callable[[], Awaitable[A]], backend: Literal["asyncio", "trio"]) -> A:
+    has_begun = False
+
+    async def begun() -> A:
+        nonlocal has_begun
+        has_begun = True
+        return await main()
+
+    try:
+        return anyio.run(begun, backend=backend)
+    except RuntimeError as refused:
+        if not has_begun:
+            add_hint(refused, "In async code, write `await effect.run(env)`")
+        raise
 
 
 class EnvironmentClass(Protocol[MadeB, MadeEnv]):

@@ -247,6 +247,13 @@ Exit: TypeAlias = Result[A, E] | Defect | Interruption
 _OURS = "_effectflow_notes"
 
 
+def add_hint(error: Exception, hint: str) -> None:
+    """Append what to do to the message of an exception that Python has just raised."""
+    # It may pass through several interpreters.
+    if hint not in str(error):
+        error.args = (f"{error}. {hint}",)
+
+
 def add_note(error: BaseException, note: str) -> None:
     """Add a note and remember that we added it. A frozen exception gets none."""
     # A frozen dataclass with slots raises TypeError.

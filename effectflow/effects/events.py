@@ -13,6 +13,7 @@ from typing import Any, Never, TypeVar, cast
 from returns.result import Success
 
 from effectflow.effects import nodes
+from effectflow.effects.arguments import is_callable
 from effectflow.effects.effect import Effect
 from effectflow.effects.errors import Exit
 from effectflow.effects.interpreter import interpret
@@ -44,7 +45,7 @@ def emit(event: object) -> Effect[object, Never, None]:
 
 def into_sink(source: Effect[Env, E, A], f: Callable[[Any], object]) -> Effect[Env, E, A]:
     """Run an effect with `f` as its listener; see `Effect.into_sink`."""
-    if not callable(f):
+    if not is_callable(f):
         raise TypeError(f"into_sink takes a function that takes each event, not {f!r}")
 
     async def perform(env: Any, scope: Scope) -> Any:

@@ -9,12 +9,19 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Coroutine, Generator
 from functools import wraps
-from typing import Any, Concatenate, Never, ParamSpec, Protocol, TypeAlias, TypeVar, overload
+from typing import Any, Concatenate, Never, ParamSpec, Protocol, TypeAlias, TypeVar, cast, overload
 
 from effectflow.effects import nodes
-from effectflow.effects.arguments import effectful_decorator, is_async, mark_as_effectful
+from effectflow.effects.arguments import (
+    call_of,
+    effectful_decorator,
+    is_async,
+    mark_as_effectful,
+    was_rejected,
+)
 from effectflow.effects.constructors import attempt
 from effectflow.effects.effect import Effect
+from effectflow.effects.errors import add_hint
 from effectflow.effects.nodes import describe_call
 from effectflow.effects.signatures import remember_body
 
@@ -41,7 +48,14 @@ class Call:
         self.kwargs = kwargs
 
     def __call__(self, env: Any) -> Any:
-        return self.function(env, *self.args, **self.kwargs)
+        try:
+            return self.function(env, *self.args, **self.kwargs)
+        except TypeError as error:
+            # Checked only now, because each check takes longer than the creation of an effect.
+            if was_rejected(error, self.function, (env, *self.args), self.kwargs):
+                call = call_of(self.function, skip=1)
+                add_hint(error, f"Write {call}: the environment is passed for you")
+            raise
 
     def __repr__(self) -> str:
         return describe_call(self.function, self.args, self.kwargs)
@@ -93,7 +107,7 @@ def effect(
         >>> price("tea").run_sync({"tea": 3})
         <Success: 3>
     """
-    declared = errors if isinstance(errors, tuple) else (errors,)
+    declared = _checked_errors(errors)
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Effect[Any, Any, Any]]:
         signature = _checked_signature(function)
@@ -112,6 +126,18 @@ def effect(
         return make
 
     return decorate if function is None else decorate(function)
+
+
+def _checked_errors(errors: Any) -> tuple[type[Exception], ...]:
+    """Return the classes of `errors=`. Raise TypeError for anything but classes of exceptions."""
+    given = cast("tuple[Any, ...]", errors if isinstance(errors, tuple) else (errors,))
+    for one in given:
+        if not (isinstance(one, type) and issubclass(one, Exception)):
+            raise TypeError(
+                "@effect(errors=...) takes a class of exceptions or a tuple of classes, such as "
+                f"errors=(Declined, Closed), not {one!r}"
+            )
+    return given
 
 
 def _checked_signature(function: Callable[..., Any]) -> inspect.Signature:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import suppress
 from functools import partial
 from types import GeneratorType
@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import anyio
 from returns.result import Failure, Success
 
-from effectflow.effects.arguments import not_an_effect
+from effectflow.effects.arguments import call_of, misfit_of, not_an_effect
 from effectflow.effects.errors import (
     Defect,
     EffectError,
@@ -35,6 +35,7 @@ from effectflow.effects.errors import (
     Parked,
     Suppressed,
     TracedError,
+    add_hint,
     add_note,
     log_hidden,
     our_notes,
@@ -358,11 +359,26 @@ async def interpret(effect: AnyEffect, env: Any, scope: Scope) -> Any:
                     return value
         except BaseException as raised:
             try:
+                if isinstance(raised, TypeError):
+                    _add_hint_of(current, raised)
                 current, env, scope = await _unwind(stack, raised, env, scope)
             except BaseException:
                 # The traceback keeps this frame, even if somebody keeps the error to raise it again.
                 frame = current = value = env = None
                 raise
+
+
+def _add_hint_of(effect: Any, raised: TypeError) -> None:
+    """Add what to write to an error that Python raised for the call of a node's function."""
+    if raised.__traceback__ is None or raised.__traceback__.tb_next is not None:
+        # It comes from the code of a function.
+        return
+    if effect.__class__ is FromGenerator and misfit_of(effect.f, effect.args, effect.kwargs):
+        add_hint(raised, f"Write {call_of(effect.f)}")
+    elif effect.__class__ is FromAsync and "await" in str(raised):
+        add_hint(
+            raised, f"{effect!r} takes an async function of the environment; use from_fn for others"
+        )
 
 
 def raise_failure(failed: Failed) -> NoReturn:
@@ -495,6 +511,8 @@ async def _unwind(
         raised = stray_cancellation(raised) or raised
     elif raised.__class__ is RecursionError:
         raised = _explained(raised)
+    elif raised.__class__ is AttributeError and _is_of_a_list(raised):
+        add_hint(raised, "`yield from` takes one effect, not a list: use par_try_all or traverse")
     while stack:
         frame = stack.pop()
         kind = frame.__class__
@@ -534,6 +552,11 @@ async def _unwind(
             raised = await _finalize_after(frame, raised, env, scope)
     frame = env = None
     raise raised
+
+
+def _is_of_a_list(raised: Any) -> bool:
+    """Return whether an AttributeError comes from `yield from` before a list."""
+    return raised.name == "send" and isinstance(raised.obj, Iterator)
 
 
 _DEEP = 30

@@ -14,7 +14,7 @@ import anyio
 import anyio.lowlevel
 
 from effectflow.effects import nodes
-from effectflow.effects.arguments import check_effects, check_function
+from effectflow.effects.arguments import check_effects, check_function, not_an_effect
 from effectflow.effects.effect import Effect
 from effectflow.effects.errors import LeftToResume, Suppressed, add_note, log_hidden
 from effectflow.effects.event_loop import is_cancellation
@@ -132,11 +132,26 @@ class Undo:
     value: Any
     env: Any
     _made: AnyEffect | None = None
+    _problem: Exception | None = None
 
     def effect(self) -> AnyEffect:
-        """Return the effect that undoes it, the same each time."""
+        """Return the effect that undoes it, the same each time. Raise what making it raised.
+
+        It is made once, because a function that returns no effect may have acted already.
+        """
+        if self._problem is not None:
+            raise self._problem
         if self._made is None:
-            self._made = self.f(self.value)
+            try:
+                made: Any = self.f(self.value)
+                if not isinstance(made, Effect):
+                    raise TypeError(
+                        f"the undo of compensate returns an effect: {not_an_effect(made)}"
+                    )
+            except Exception as problem:
+                self._problem = problem
+                raise
+            self._made = made
         return self._made
 
     @property

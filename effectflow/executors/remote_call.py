@@ -11,13 +11,14 @@ import traceback
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from pickle import PicklingError
 from types import MappingProxyType, TracebackType
 from typing import Any, cast
 
 import anyio
 
 from effectflow.effects import Effect, ExecutorError
-from effectflow.effects.errors import add_note
+from effectflow.effects.errors import add_hint, add_note
 from effectflow.effects.interpreter import interpret
 from effectflow.effects.nodes import Failed
 from effectflow.effects.scope import PLAIN, RunningStep, Scope, running_step
@@ -61,11 +62,32 @@ def write_call(
     try:
         return dumps(call)
     except Exception as refusal:
+        what = "item" if _can_be_pickled(function) and not _can_be_pickled(item) else "function"
+        sent = item if what == "item" else function
+        _say_what(
+            refusal,
+            f"That is in the {what} that a worker was to receive, {reprlib.repr(sent)}: put what cannot "
+            "be pickled into the environment of the worker",
+        )
         refusal.add_note(
             f"while sending {function!r} with {reprlib.repr(item)} to a worker: both are pickled, with "
             "everything they refer to; put what cannot be pickled into the environment of the worker"
         )
         raise
+
+
+def _can_be_pickled(part: object) -> bool:
+    try:
+        dumps(part)
+    except Exception:
+        return False
+    return True
+
+
+def _say_what(refusal: Exception, hint: str) -> None:
+    """Add to the message of an error of pickle, which names only the innermost class."""
+    if refusal.__class__ in (TypeError, AttributeError, PicklingError):
+        add_hint(refusal, hint)
 
 
 async def answer(call: bytes, env: Any) -> bytes:
@@ -89,6 +111,10 @@ async def answer(call: bytes, env: Any) -> bytes:
         loads(reply)
     except Exception as refusal:
         what = outcome.error if outcome.__class__ is Failed else outcome
+        end = "error" if outcome.__class__ is Failed else "value"
+        _say_what(
+            refusal, f"That is in the {end} that a worker was to send back, {reprlib.repr(what)}"
+        )
         refusal.add_note(
             f"while sending back a value of {type(what)!r}: it cannot be pickled and unpickled"
         )
@@ -148,6 +174,7 @@ def write_factory(make_env: Callable[[], Any]) -> bytes:
     try:
         return dumps(make_env)
     except Exception as refusal:
+        _say_what(refusal, f"That is in make_env, {make_env!r}")
         refusal.add_note(
             f"while sending make_env, {make_env!r}, to the workers: it is pickled, with everything it "
             "refers to; it should make what cannot be pickled, in the worker"

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, overload
 
 from effectflow.checkpoint import Checkpoints
-from effectflow.effects.arguments import check_type
+from effectflow.effects.arguments import check_type, is_callable
 from effectflow.service.environment import (
     AnyWorkflow,
     BadEnvironment,
@@ -95,7 +95,7 @@ class App(Generic[Env]):
         workflow is not among the workflows.
         """
         check_type(checkpoints, Checkpoints, "the checkpoints of an App are Checkpoints(store)")
-        if not callable(environment):
+        if not is_callable(environment):
             raise TypeError(
                 "the environment of an App is a function that makes it from the checkpoints, not "
                 f"{environment!r}: write environment=lambda checkpoints: ..."

@@ -31,6 +31,7 @@ from effectflow.effects.scope import Scope
 from effectflow.service.journal_tail import JournalTail, newest_entry
 from effectflow.service.signal import Signal
 from effectflow.workflows import Workflow
+from effectflow.workflows.checks import check_new_run_id
 from effectflow.workflows.driver import new_run_id
 from effectflow.workflows.lookup import Place, decode_as, look
 from effectflow.workflows.submission import submit_run
@@ -131,8 +132,11 @@ class Client:
 
         Raises NotSerializable for an input that is not as declared or cannot be saved, RunConflict if
         the id belongs to another workflow or input, SaveFailed, and StoreUnavailable. If this
-        is cancelled, the run may or may not exist: submit it again with the same id.
+        is cancelled, the run may or may not exist: submit it again with the same id. Raises ValueError
+        for an id that `Workflow.start` rejects.
         """
+        if run_id is not None:
+            check_new_run_id(run_id)
         seconds = 0.0 if delay is None else in_seconds(delay)
         if not 0 <= seconds < math.inf:
             raise ValueError(f"delay must be a finite number of seconds, 0 or more, not {delay!r}")

@@ -25,6 +25,7 @@ from effectflow.effects.errors import needs
 from effectflow.effects.event_loop import strays_as_errors
 from effectflow.service.outage import Outage
 from effectflow.workflows import Workflow
+from effectflow.workflows.checks import check_new_run_id
 
 if TYPE_CHECKING:
     from cronsim import CronSim
@@ -99,6 +100,12 @@ class Schedule(Generic[Input]):
         check_text("the name of a schedule", self.name)
         if not self.name:
             object.__setattr__(self, "name", self.workflow.name)
+        try:
+            check_new_run_id(self.name)
+        except ValueError as problem:
+            raise ValueError(
+                f"the name of a schedule begins the ids of its runs, and {problem}"
+            ) from problem
         if self.missed not in ("latest", "all", "skip"):
             raise ValueError(f'missed must be "latest", "all" or "skip", not {self.missed!r}')
         # Check the time zone and the expression here, not in a worker.

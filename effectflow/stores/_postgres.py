@@ -50,6 +50,7 @@ from effectflow.stores._postgres_connection import (
     fields_of,
     is_lost,
     key_of,
+    location_of,
     parsed,
     set_timeout,
     unescaped,
@@ -121,7 +122,8 @@ class PostgresStore(ServerStore):
         self._requests: set[asyncio.Task[Any]] = set()
 
     def __repr__(self) -> str:
-        return f"PostgresStore(schema={self._schema!r})"
+        shown = {**location_of(self._parameters), "schema": self._schema}
+        return f"PostgresStore({', '.join(f'{name}={part!r}' for name, part in shown.items())})"
 
     @property
     def durability(self) -> str:

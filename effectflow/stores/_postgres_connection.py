@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 import psycopg
@@ -69,6 +69,14 @@ def parsed(dsn: str) -> dict[str, Any]:
             "password, such as %2F for /"
         )
     return {"connect_timeout": _CONNECT_SECONDS, **parameters, "autocommit": True}
+
+
+def location_of(parameters: Mapping[str, Any]) -> dict[str, str]:
+    """Return the host, port and database of a connection string, as far as it names them."""
+    named = {"host": "host", "hostaddr": "host", "port": "port", "dbname": "database"}
+    found = {name: str(parameters[key]) for key, name in named.items() if parameters.get(key)}
+    # A password that contains a @ is parsed as part of the host or the database.
+    return {} if any("@" in part for part in found.values()) else found
 
 
 def _are_ports(text: object) -> bool:

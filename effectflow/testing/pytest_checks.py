@@ -1,12 +1,15 @@
 """The checks of the pytest plugin: effects that are never run, and steps that change their arguments.
 
-They replace functions of the library while a test runs, so production code pays nothing.
+They replace functions of the library while a test runs, so production code pays nothing. In Python's
+development mode, the first check runs in every program.
 """
 
 from __future__ import annotations
 
+import atexit
 import gc
 import sys
+import warnings
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable
@@ -16,8 +19,6 @@ from functools import partial, wraps
 from os.path import dirname, sep
 from types import CellType, CodeType, FunctionType, MethodType, NoneType
 from typing import Any, ClassVar, Self, TypeAlias, cast
-
-import pytest
 
 import effectflow
 from effectflow.checkpoint.errors import NotSerializable
@@ -43,6 +44,29 @@ _WITHOUT_PARTS = frozenset(
 """The most common classes in a search, which is skipped for them."""
 
 
+class _Patches:
+    """Replaces attributes of classes and modules. `undo` restores them."""
+
+    def __init__(self) -> None:
+        self._replaced: list[tuple[Any, str, Any]] = []
+
+    def setattr(self, owner: Any, name: str, value: object) -> None:
+        # An inherited one is not in the class itself.
+        self._replaced.append((owner, name, vars(owner).get(name, _INHERITED)))
+        setattr(owner, name, value)
+
+    def undo(self) -> None:
+        while self._replaced:
+            owner, name, value = self._replaced.pop()
+            if value is _INHERITED:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, value)
+
+
+_INHERITED: Any = object()
+
+
 class _Watch(ABC):
     """Replaces functions of the library, and restores them on exit.
 
@@ -54,7 +78,7 @@ class _Watch(ABC):
     """Of the watches of a kind, only the one that was entered last takes note."""
 
     def __init__(self) -> None:
-        self._patches = pytest.MonkeyPatch()
+        self._patches = _Patches()
         self._has_steps = False
         self._outer: _Watch | None = None
 
@@ -287,6 +311,10 @@ class UnusedEffects(_Watch):
             gc.collect()
         return self._never_run
 
+    def report(self, created: CreatedEffect) -> None:
+        """Take note of an effect that was never run. It is called while the effect is destroyed."""
+        self._never_run.append(created)
+
     def mark_used(self, parts: Iterable[CreatedEffect]) -> None:
         """Mark these effects as used."""
         for part in parts:
@@ -297,10 +325,10 @@ class UnusedEffects(_Watch):
         super().__enter__()
         self.around(nodes.Step, "__init__", self._creating_step)
         self.around(Workflow, "_durably", self._creating_run)
-        # Older releases of pytest do not have it.
-        raises: Any = getattr(pytest, "RaisesExc", None)
+        # Older releases of pytest do not have it, and programs do not import pytest.
+        raises: Any = getattr(sys.modules.get("pytest"), "RaisesExc", None)
         if raises is not None:
-            self.before(raises, "__exit__", self._forget)
+            self.before(raises, "__exit__", self.forget)
         return self
 
     def replace_functions(self) -> None:
@@ -323,8 +351,8 @@ class UnusedEffects(_Watch):
             self.before(Effect, name, lambda args, _: self._use(args[0]))
         self.around(Effect, "run_or_raise", self._running)
         for name in ("_unwind", "_throw_failure", "declares"):
-            self.before(interpreter, name, self._forget)
-        self.before(Operator, "decide", self._forget)
+            self.before(interpreter, name, self.forget)
+        self.before(Operator, "decide", self.forget)
 
     def _creating_step(self, create: Callable[..., None]) -> Callable[..., None]:
         def creating(step: nodes.Step, *args: Any, **kwargs: Any) -> None:
@@ -358,7 +386,7 @@ class UnusedEffects(_Watch):
             try:
                 return await run(effect, *args, **kwargs)
             except BaseException:
-                self._forget()
+                self.forget()
                 raise
 
         return running
@@ -370,12 +398,13 @@ class UnusedEffects(_Watch):
         def die(dead: weakref.ref[Any]) -> None:
             if self._pending.get(key) == (created, dead):
                 del self._pending[key]
-                self._never_run.append(created)
+                self.report(created)
 
         self._pending[key] = created, weakref.ref(effect, die)
         return created
 
-    def _forget(self, *_: object) -> None:
+    def forget(self, *_: object) -> None:
+        """Stop watching the effects that exist now."""
         self._pending.clear()
 
     def _use(self, whole: object) -> None:
@@ -397,7 +426,7 @@ class UnusedEffects(_Watch):
                 is_searched[kind] = is_dataclass(kind) or issubclass(kind, _SEARCHED)
             seen.add(key)
             if len(seen) > _MOST_OBJECTS:
-                self._forget()
+                self.forget()
                 break
             if key in pending:
                 created, alive = pending[key]
@@ -417,6 +446,33 @@ class UnusedEffects(_Watch):
             elif is_searched[kind]:
                 left += gc.get_referents(part)
         return found
+
+
+class UnusedEffectsOfAProgram(UnusedEffects):
+    """Warns of each such effect at once, in Python's development mode; once for each line of code."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._warned: dict[Any, Any] = {}
+
+    def report(self, created: CreatedEffect) -> None:
+        message = f"{created.name} was created and never run"
+        warnings.warn_explicit(
+            message, ResourceWarning, created.file, created.line, registry=self._warned
+        )
+
+
+def watch_program() -> None:
+    """Warn of effects that are never run, until the program ends."""
+    watch = UnusedEffectsOfAProgram()
+    watch.__enter__()
+
+    def end() -> None:
+        # What is destroyed from here on could have been run.
+        watch.__exit__()
+        watch.forget()
+
+    atexit.register(end)
 
 
 _WITH_FUNCTIONS = (

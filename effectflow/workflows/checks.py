@@ -3,17 +3,47 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import TypeVar
 
 from effectflow.checkpoint.step import StepDefinition
 from effectflow.effects import RetryPolicy
-from effectflow.effects.arguments import check_count, is_async, unfinished_kind
+from effectflow.effects.arguments import (
+    check_count,
+    check_type,
+    is_async,
+    is_callable,
+    unfinished_kind,
+)
 from effectflow.effects.errors import Copyable, add_note
 
 S = TypeVar("S")
 T = TypeVar("T")
 N = TypeVar("N", bound=Hashable)
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+"""The control characters and line breaks of Unicode."""
+
+
+def check_new_run_id(run_id: object) -> None:
+    """Raise TypeError for a run id that is not text, and ValueError for one that cannot be seen.
+
+    It applies where a caller names a run to create. Stored runs may have other ids.
+    """
+    check_type(run_id, str, "a run id is text")
+    assert isinstance(run_id, str)
+    if not run_id.strip() or _CONTROL.search(run_id):
+        raise ValueError(
+            f"{run_id!r} cannot be the id of a run: use text with at least one visible character and "
+            "without line breaks and other control characters, such as 'order-17'; without an id, the "
+            "run gets one of its own"
+        )
+
+
+def without_control_characters(text: str) -> str:
+    """Return a text as a part of a run id."""
+    return _CONTROL.sub("_", text)
 
 
 def workflow_name_problems(name: object) -> Iterator[str]:
@@ -43,7 +73,7 @@ def function_problems(given: object, owner: str, expected: str) -> Iterator[str]
         owner: the part that it was passed for, such as `node 'draft'`.
         expected: what that part takes, such as `a function from a state to an effect`.
     """
-    if not callable(given):
+    if not is_callable(given):
         yield f"{owner} takes {expected}, not {given!r}"
     elif inspect.isgeneratorfunction(given):
         yield f"{owner} takes {expected}, not a generator function: decorate it with @do"

@@ -28,6 +28,7 @@ from effectflow.effects.arguments import check_type
 from effectflow.effects.nodes import Failed, Options, Perform, Written
 from effectflow.effects.paths import as_name
 from effectflow.effects.scope import Scope
+from effectflow.workflows.checks import check_new_run_id
 from effectflow.workflows.lookup import Place, find, look
 from effectflow.workflows.nested import (
     check_same,
@@ -69,9 +70,12 @@ def spawn(
         context: plain data to keep with it; by default the context of this run.
 
     Fails with RunConflict if a run with this id and another workflow or input exists. Any other error of
-    the store halts this run, as when a step cannot be saved.
+    the store halts this run, as when a step cannot be saved. Raises ValueError for an id that
+    `Workflow.start` rejects.
     """
     check_type(workflow, Workflow, "spawn takes a workflow and its input")
+    if run_id is not None:
+        check_new_run_id(run_id)
 
     options = Options(run_id=run_id, is_detached=is_detached, priority=priority, context=context)
     work = _Spawn(workflow, input, run_id, is_detached, priority, context)

@@ -42,6 +42,7 @@ from effectflow.effects.event_loop import cancel_natively, is_cancellation, mark
 from effectflow.effects.interpreter import interpret
 from effectflow.effects.nodes import AnyEffect, Failed
 from effectflow.effects.scope import Scope
+from effectflow.workflows.checks import without_control_characters
 from effectflow.workflows.children import cancel_spawned
 from effectflow.workflows.claim import Claim
 from effectflow.workflows.lookup import (
@@ -125,7 +126,7 @@ class Service:
 
 def new_run_id(workflow: str) -> str:
     """Return a random id for a run."""
-    return f"{workflow}-{urandom(6).hex()}"
+    return f"{without_control_characters(workflow)}-{urandom(6).hex()}"
 
 
 async def start_run(

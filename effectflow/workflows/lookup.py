@@ -11,6 +11,7 @@ from effectflow.checkpoint.checkpoints import Checkpoints
 from effectflow.checkpoint.definition import Definition
 from effectflow.checkpoint.entries import Entry, Finished, HeadState, Started
 from effectflow.checkpoint.errors import (
+    CLASS_CHANGED,
     CheckpointError,
     CorruptCheckpoint,
     NotSerializable,
@@ -31,6 +32,7 @@ from effectflow.checkpoint.values import (
     are_same,
     from_tree,
     of_type,
+    render_tree,
     to_tree,
     tree_digest,
 )
@@ -43,6 +45,9 @@ from effectflow.workflows.workflow import Blueprint
 
 _OWN_ERRORS = KnownTypes.of(CheckpointError).errors
 """The errors with which a run fails that cannot be continued."""
+
+_SHOWN = 200
+"""The characters of an input that an error shows."""
 
 _ENTRIES_AT_THE_END = 8
 """The entries to read of a complete run. The newest step is usually among them."""
@@ -242,11 +247,21 @@ def last_completion(found: Found, given: GivenInput | None = None) -> Finished |
     That output is valid while a complete run is continued, until that succeeds.
     """
     if given is not None and not given.equals(found.checkpoint.initial_state):
-        raise RunConflict(found.checkpoint.run_id, "it was started with another input")
+        recorded = found.checkpoint.initial_state
+        raise RunConflict(
+            found.checkpoint.run_id,
+            f"it was started with another input: {_shown(recorded)}, not {_shown(given.tree)}",
+        )
     for entry in reversed(found.journal.entries):
         if isinstance(entry, Finished) and entry.status is RunStatus.COMPLETED:
             return entry
     return None
+
+
+def _shown(tree: Tree) -> str:
+    """Return a value for messages, shortened."""
+    text = render_tree(tree)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
 def output_of(
@@ -313,5 +328,5 @@ def decode_as(
         path = f"{what}: $"
         return of_type(from_tree(tree, path=path, types=types), declared, path=path)
     except MalformedValue as error:
-        reason = f"its {what} is not what the workflow declares: {error}"
+        reason = f"its {what} is not what the workflow declares: {error}. {CLASS_CHANGED}"
         raise CorruptCheckpoint(run_id, reason) from error

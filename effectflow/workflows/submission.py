@@ -36,8 +36,7 @@ def check_priority(priority: object) -> None:
 
 def given_input(blueprint: Blueprint, input: object) -> GivenInput:
     """Return an input in its saved form. Raise NotSerializable if it cannot be saved."""
-    types = blueprint.input_types
-    return GivenInput(to_tree(input, path="input: $", types=types), types)
+    return GivenInput(blueprint.encode_input(input), blueprint.input_types)
 
 
 def context_tree(context: Mapping[str, object] | None) -> Tree:

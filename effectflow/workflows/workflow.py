@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable,
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Never, Protocol, TypeAlias, TypeVar, overload
 
 from effectflow.checkpoint.checkpoints import Checkpoints, HasCheckpoints
 from effectflow.checkpoint.definition import Definition
@@ -16,6 +16,7 @@ from effectflow.checkpoint.step import Step, step
 from effectflow.checkpoint.values import (
     NO_OPTIONS,
     KnownTypes,
+    Tree,
     check_savable,
     digest_of,
     mismatch_of,
@@ -23,11 +24,17 @@ from effectflow.checkpoint.values import (
 )
 from effectflow.checkpoint.values.exceptions import importable_name
 from effectflow.effects import Effect, do
-from effectflow.effects.arguments import check_function
+from effectflow.effects.arguments import (
+    START_A_WORKFLOW,
+    check_function,
+    mark_as_effectful,
+    misfit_of,
+)
 from effectflow.effects.interpreter import interpret
 from effectflow.effects.nodes import Failed, Options, Perform
 from effectflow.effects.scope import Scope
 from effectflow.effects.signatures import effect_types, environment_type, type_hints
+from effectflow.workflows.checks import check_new_run_id
 from effectflow.workflows.engine import Done, Next, advance, durable_scope
 from effectflow.workflows.migrations import (
     Migration,
@@ -126,9 +133,22 @@ class Blueprint:
     def check_types(self, input: object) -> None:
         """Raise NotSerializable for another input than declared, or for outputs that cannot be saved."""
         check_savable(self.output_type, self.output_types, path="output")
+        self._check_input(input)
+
+    def _check_input(self, input: object) -> None:
         mismatch = mismatch_of(input, self.input_type)
         if mismatch is not None:
-            raise NotSerializable(f"input: ${mismatch[0]}", mismatch[1])
+            way_out = "Pass a value of that type, or correct the annotation of the input"
+            raise NotSerializable(f"input: ${mismatch[0]}", f"{mismatch[1]}. {way_out}")
+
+    def encode_input(self, input: object) -> Tree:
+        """Return an input in its saved form. Raise NotSerializable if it cannot be saved."""
+        try:
+            return to_tree(input, path="input: $", types=self.input_types)
+        except NotSerializable:
+            # Most often, the cause is that it is not what the workflow declares.
+            self._check_input(input)
+            raise
 
     def removed(self, entries: tuple[Entry, ...]) -> tuple[int, ...]:
         """Return the sequence numbers of entries of steps that migrations remove."""
@@ -152,6 +172,7 @@ class Workflow(Generic[Env, E, Input, Out]):
     def __init__(self, blueprint: Blueprint, again: Callable[[], Blueprint] | None = None) -> None:
         self._blueprint = blueprint
         self._again = again
+        mark_as_effectful(self, "workflow")
 
     @property
     def blueprint(self) -> Blueprint:
@@ -281,7 +302,11 @@ class Workflow(Generic[Env, E, Input, Out]):
         Fails with the workflow's own errors, with RunConflict if the id belongs to another workflow or
         input, with RunBusy if another process drives the run, and with the other CheckpointErrors. The
         trail of a failure, and the notes of an exception, name the run.
+
+        Raises ValueError for an id that is empty, blank or has control characters, such as line breaks.
         """
+        if run_id is not None:
+            check_new_run_id(run_id)
         saved = self.blueprint.save_input(input)
 
         async def perform(place: Place) -> Any:
@@ -302,7 +327,7 @@ class Workflow(Generic[Env, E, Input, Out]):
                 from effectflow.workflows.nested import run_nested
 
                 # Rejected before the outer run records anything.
-                to_tree(saved, path="input: $", types=place.blueprint.input_types)
+                place.blueprint.encode_input(saved)
                 digest = digest_of(saved, options=place.checkpoints.value_options)
                 return place.read(await run_nested(place, run_id, digest, drive, _plan))
             # A new id for each run of this effect: run twice, it starts two runs.
@@ -324,8 +349,11 @@ class Workflow(Generic[Env, E, Input, Out]):
             run_id: the id of the nested run; by default made from the outer run's id and the path, so
                 that a resume finds it again.
 
-        Outside a durable run it ends in a TypeError: use `start` there.
+        Outside a durable run it ends in a TypeError: use `start` there. Raises ValueError for the same
+        ids as `start`.
         """
+        if run_id is not None:
+            check_new_run_id(run_id)
 
         async def perform(place: Place) -> Any:
             if not place.is_nested:
@@ -508,10 +536,7 @@ class Workflow(Generic[Env, E, Input, Out]):
         async def run(env: Any, scope: Scope) -> Any:
             checkpoints = getattr(env, "checkpoints", None)
             if not isinstance(checkpoints, Checkpoints):
-                raise TypeError(
-                    "a durable run needs an environment with an attribute `checkpoints`, such as "
-                    f"Checkpoints(SqliteStore('runs.db')); this one is {type(env).__name__}"
-                )
+                raise TypeError(_without_checkpoints(env, checkpoints))
             place = _driver().Place(self.blueprint.saved_by(checkpoints), checkpoints, env, scope)
             try:
                 # A store that is not open is opened for this, and closed afterwards.
@@ -549,6 +574,14 @@ class Workflow(Generic[Env, E, Input, Out]):
 
         options = NO_OPTIONS if checkpoints is None else checkpoints.value_options
         return structure_as(self.blueprint.input_type, data, options)
+
+    if not TYPE_CHECKING:
+        # Hidden from type checkers, which therefore reject both.
+        def __call__(self, *_: object, **__: object) -> Never:
+            raise TypeError(f"workflow {self.name!r} cannot be called: {START_A_WORKFLOW}")
+
+        def __iter__(self) -> Never:
+            raise TypeError(f"workflow {self.name!r} is not an effect: {START_A_WORKFLOW}")
 
     def __repr__(self) -> str:
         return f"<Workflow {self.name!r} version {self.version!r}>"
@@ -600,6 +633,7 @@ def workflow(
 
     def decorate(body: Callable[[Any], Any]) -> Workflow[Any, Any, Any, Any]:
         check_function(body, "@workflow", "write @effect below @workflow, or use @do")
+        _check_takes_one_input(body)
         chosen = name or body.__name__
         check_migrations(chosen, version, migrations or {})
         started = do(body) if inspect.isgeneratorfunction(body) else body
@@ -620,6 +654,53 @@ def workflow(
         return Workflow(describe(), describe)
 
     return decorate if body is None else decorate(body)
+
+
+def _without_checkpoints(env: object, found: object) -> str:
+    """Return the message for an environment without Checkpoints. `found` is its attribute, or None."""
+    name = type(env).__name__
+    if isinstance(env, Checkpoints):
+        return (
+            "a durable run needs an environment with an attribute `checkpoints`, and this one is the "
+            "Checkpoints themselves: pass an object that has them"
+        )
+    if found is None:
+        return (
+            "a durable run needs an environment with an attribute `checkpoints`, such as "
+            f"Checkpoints(SqliteStore('runs.db')); this one is {name}"
+        )
+    way_out = "Checkpoints(store)"
+    if isinstance(found, type):
+        kind = f"the class {found.__name__}"
+    else:
+        kind = f"a {type(found).__name__}"
+        way_out += " around that store" if hasattr(found, "claim") else ""
+    return (
+        f"the attribute `checkpoints` of the environment, {name}, is {kind}, and not Checkpoints: "
+        f"write {way_out}, such as Checkpoints(SqliteStore('runs.db'))"
+    )
+
+
+def _check_takes_one_input(body: Callable[..., Any]) -> None:
+    """Raise TypeError for a function that cannot be called with an input, and for a method."""
+    try:
+        parameters = inspect.signature(body).parameters
+    except (TypeError, ValueError):
+        # Some built-in functions have no signature.
+        return
+    name = getattr(body, "__qualname__", None) or repr(body)
+    first = next(iter(parameters), None)
+    if first in ("self", "cls"):
+        raise TypeError(
+            f"@workflow takes a function of one input, and {name} is a method: write a function outside "
+            "of the class, whose input or environment has what it needs of the object"
+        )
+    if misfit_of(body, (None,), {}) is not None:
+        has = f"has the parameters {', '.join(parameters)}" if parameters else "has no parameters"
+        raise TypeError(
+            f"@workflow takes a function of one input, and {name} {has}: use a dataclass for several "
+            "values, or `_: None` for none"
+        )
 
 
 def _step_of(function: Callable[[Any], Effect[Any, Any, Any]]) -> Step[[Any], Any, Any, Any]:

@@ -143,7 +143,7 @@ def test_what_one_codec_makes_savable_is_not_savable_with_other_options() -> Non
 
 
 def acting(declared: Any, world: list[str]) -> Any:
-    def act() -> Effect[App, str, Any]:
+    def act(*_: object) -> Effect[App, str, Any]:
         return from_fn(lambda _: world.append("acted"))
 
     act.__annotations__ = {"return": Effect[App, str, declared]}

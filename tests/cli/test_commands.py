@@ -118,11 +118,16 @@ def test_commands_print_json(effectflow: Command) -> None:
 @pytest.mark.parametrize(
     "arguments", [("run", "mall:sell", "--input", '{"item": "cap"}'), ("demo", "code")]
 )
-def test_an_empty_run_id_is_a_run_id(effectflow: Command, arguments: tuple[str, ...]) -> None:
-    ran = [effectflow(*arguments, "--run-id", "", "--json").json for _ in range(2)]
+@pytest.mark.parametrize("run_id", ["", " ", "r\n1", "r\x1b[31m"])
+def test_an_empty_or_unprintable_run_id_is_rejected(
+    effectflow: Command, arguments: tuple[str, ...], run_id: str
+) -> None:
+    ran = effectflow(*arguments, "--run-id", run_id)
 
-    assert [(one["run_id"], one["status"]) for one in ran] == [("", "completed")] * 2
-    assert ran[1]["steps_run"] == 0
+    assert ran.code == 2
+    assert "--run-id: " in ran.err
+    assert "cannot be the id of a run: use text with at least one visible character" in ran.err
+    assert "does not exist" in effectflow("list").err
 
 
 def test_a_failure_ends_with_code_1_and_the_command_that_resumes(effectflow: Command) -> None:

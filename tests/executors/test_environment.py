@@ -62,6 +62,7 @@ async def test_entering_fails_if_the_factory_cannot_be_pickled(make_remote: Make
         async with make_remote(lambda: lock):
             raise AssertionError("entered")
 
+    assert "That is in make_env, <function" in str(refused.value)
     assert "while sending make_env" in refused.value.__notes__[0]
 
 

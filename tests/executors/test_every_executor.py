@@ -286,6 +286,13 @@ async def test_a_value_that_cannot_be_pickled_is_a_defect_with_a_note(
     with pytest.raises(TypeError, match="lock") as returning:
         await executor.apply(lambda _: from_fn(lambda _: Lock()), None).run(None)
 
+    assert "That is in the item that a worker was to receive, <unlocked" in str(sending.value)
+    assert "That is in the value that a worker was to send back" in str(returning.value)
+    lock = Lock()
+    with pytest.raises(TypeError, match="That is in the function that a worker was to receive"):
+        await executor.apply(lambda _: from_fn(lambda _: str(lock)), None).run(None)
+    with pytest.raises(TypeError, match="That is in the error that a worker was to send back"):
+        await executor.apply(lambda _: fail(Lock()), None).run(None)
     assert "to a worker: both are pickled" in sending.value.__notes__[0]
     assert "it cannot be pickled and unpickled" in returning.value.__notes__[0]
     assert await executor.apply(pure, "still there").run(None) == Success("still there")

@@ -622,6 +622,37 @@ async def test_a_defect_of_an_undo_and_one_that_cannot_be_made_park_the_run() ->
         assert parked.reason == reason
 
 
+async def test_an_undo_that_returns_no_effect_acts_once_in_each_life() -> None:
+    app = app_on(MemoryStore())
+    acted: list[object] = []
+
+    def plain(value: object) -> Any:
+        acted.append(value)
+
+    body = saga(in_turn(compensate(book("flight"), plain), fail(Broken("no"))))
+    parked = (await made_of(lambda: body).start(None, run_id="r").run(app)).failure()
+    assert isinstance(parked, CompensationFailed)
+    assert (
+        "the undo of compensate returns an effect: expected an effect and got None" in parked.reason
+    )
+    assert "the undo plain of" in str(parked)
+    assert len(acted) == 1
+    await made_of(lambda: body).resume("r").run(app)
+    assert len(acted) == 2
+
+
+async def test_outside_of_durable_runs_an_undo_that_returns_no_effect_acts_once() -> None:
+    acted: list[int] = []
+
+    def plain(value: int) -> Any:
+        acted.append(value)
+
+    body = saga(compensate(pure(1), plain).and_then(lambda _: fail("no")))
+    traced = (await body.traced().run(None)).failure()
+    assert "the undo of compensate returns an effect" in repr(traced.suppressed)
+    assert acted == [1]
+
+
 async def test_an_undo_is_retried_by_the_policy_of_its_step_first() -> None:
     @step(retry=RetryPolicy.constant(60).with_max_retries(5))
     def insist(what: str) -> Effect[App, Broken, None]:

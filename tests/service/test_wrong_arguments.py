@@ -170,3 +170,17 @@ async def test_a_worker_can_be_entered_again_after_its_environment_could_not_be_
     async with worker:
         handle = await worker.client.submit(act, "a")
         assert (await handle.result(timeout=10)).unwrap() == 1
+
+
+@pytest.mark.parametrize("run_id", ["", " ", "r\n1", "r\x1b[31m"])
+async def test_the_id_of_a_submitted_run_is_visible_text(run_id: str) -> None:
+    client = Client(Checkpoints(MemoryStore()))
+    with pytest.raises(ValueError, match="cannot be the id of a run: use text with at least one"):
+        await client.submit(act, "a", run_id=run_id)
+    assert await client.find() == []
+
+
+@pytest.mark.parametrize("name", [" ", "nightly\n"])
+def test_the_name_of_a_schedule_can_begin_a_run_id(name: str) -> None:
+    with pytest.raises(ValueError, match="the name of a schedule begins the ids of its runs, and"):
+        Schedule(act, "@daily", input="a", name=name)

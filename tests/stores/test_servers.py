@@ -1021,9 +1021,40 @@ async def test_a_missing_server_is_reported(url: str) -> None:
             pass
 
 
-@pytest.mark.parametrize("url", ["postgresql://me:s3cret@host/db", "redis://:s3cret@host"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://me:s3cret@host/db",
+        "postgresql://host/db?user=me&password=s3cret",
+        # A password with a special character, which should be percent-encoded.
+        "postgresql://me:p@s3cret@host/db",
+        "postgresql://me:p@a/s3cret@host/db",
+        "redis://:s3cret@host",
+    ],
+)
 def test_a_password_is_not_shown(url: str) -> None:
     assert "s3cret" not in repr(open_store(url))
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        (
+            "postgresql://me:s3cret@127.0.0.1:1/shop?connect_timeout=2",
+            "host='127.0.0.1', port='1', database='shop', schema='effectflow'",
+        ),
+        ("postgresql:///shop?host=/no/folder", "host='/no/folder', database='shop', schema="),
+    ],
+)
+@pytest.mark.anyio
+async def test_a_store_that_cannot_be_opened_names_its_host_and_database(
+    url: str, shown: str
+) -> None:
+    with pytest.raises(StoreUnavailable, match="it cannot be opened") as missing:
+        async with open_store(url):
+            pass
+    assert shown in missing.value.location
+    assert "s3cret" not in "".join(traceback.format_exception(missing.value))
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 pytest_plugins = ["pytester"]
@@ -683,3 +685,44 @@ def test_it():
     )
 
     ran.assert_outcomes(passed=1)
+
+
+MISTAKES = (
+    SHOP
+    + """
+@workflow
+def forgetful(amount: int) -> Do[App, Declined, int]:
+    charge(5)
+    yield from par_all([charge(6), decline(7)]).result()
+    return (yield from charge(amount).fallback_to(charge(8)))
+
+
+kept = charge(9)
+print(forgetful.start(1).run_sync(App()))
+pay.start(2)
+"""
+).replace("import pytest\n", "")
+
+
+def test_development_mode_warns_of_effects_that_a_program_never_runs(
+    pytester: pytest.Pytester,
+) -> None:
+    program = pytester.makepyfile(app=MISTAKES)
+    ran = pytester.run(sys.executable, "-X", "dev", program)
+
+    ran.stdout.fnmatch_lines(["<Success: 1>"])
+    assert [line.partition("app.py:")[2].partition(" ")[2] or line for line in ran.errlines] == [
+        "ResourceWarning: step 'charge' was created and never run",
+        "  charge(5)",
+        "ResourceWarning: pay.start was created and never run",
+        "  pay.start(2)",
+    ]
+
+
+def test_other_programs_are_not_watched(pytester: pytest.Pytester) -> None:
+    program = pytester.makepyfile(
+        app=MISTAKES + "\nimport sys\nassert 'effectflow.testing' not in sys.modules\n"
+    )
+    ran = pytester.run(sys.executable, "-W", "always", program)
+
+    assert (ran.ret, ran.errlines) == (0, [])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, make_dataclass
+from dataclasses import dataclass, field, make_dataclass
 from decimal import Decimal
 from typing import Any, TypeAlias
 
@@ -23,6 +23,7 @@ from effectflow import (
     workflow,
 )
 from effectflow.checkpoint import CorruptCheckpoint, NotSerializable, read_checkpoint
+from effectflow.checkpoint.errors import CLASS_CHANGED
 from effectflow.stores import MemoryStore
 from tests.apps import App, app_on, last
 
@@ -131,10 +132,54 @@ async def test_a_recorded_input_must_have_the_declared_type(
     app = app_on(MemoryStore(), failing={"last"})
     assert await code(was).start(value, run_id="r").run(app) == Failure("crash here")
     app.world.recover()
-    assert "its input is not what the workflow declares: input: $" in await refused(code(now), app)
+    reason = await refused(code(now), app)
+    assert "its input is not what the workflow declares: input: $" in reason
+    assert reason.endswith(CLASS_CHANGED)
     plan = await code(now).plan("r").run(app)
     assert isinstance(plan.failure(), CorruptCheckpoint)
     assert await code(now).resume("r", force=True).run(app) == Success(value)
+
+
+@dataclass(frozen=True)
+class Receipt:
+    number: int
+
+
+RENAMED = make_dataclass("Bill", [("number", int)], frozen=True)
+GROWN = make_dataclass("Receipt", [("number", int), ("colour", str)], frozen=True)
+COMPATIBLE = make_dataclass(
+    "Receipt", [("number", int), ("colour", str, field(default="red"))], frozen=True
+)
+
+
+@pytest.mark.parametrize(
+    ("now", "problem"), [(RENAMED, "'Receipt' is not declared"), (GROWN, "'colour'")]
+)
+async def test_a_saved_class_that_has_changed_says_what_to_do(now: type, problem: str) -> None:
+    app = app_on(MemoryStore(), failing={"last"})
+    assert await code(Receipt).start(Receipt(1), run_id="r").run(app) == Failure("crash here")
+    app.world.recover()
+
+    reason = await refused(code(now), app)
+    assert problem in reason
+    assert "give its new fields defaults and keep its name" in reason
+    compatible = code(COMPATIBLE, output=COMPATIBLE)
+    assert await compatible.resume("r").run(app) == Success(COMPATIBLE(1))
+
+
+@pytest.mark.parametrize(
+    ("now", "problem"), [(RENAMED, "'Receipt' is not declared"), (GROWN, "'colour'")]
+)
+async def test_a_saved_class_of_a_step_that_has_changed_says_what_to_do(
+    now: type, problem: str
+) -> None:
+    app = app_on(MemoryStore(), failing={"last"})
+    await steps(Receipt, Receipt(1)).start(Receipt(0), run_id="r").run(app)
+    app.world.recover()
+
+    reason = await refused(steps(now, None), app)
+    assert problem in reason
+    assert "give its new fields defaults and keep its name" in reason
 
 
 async def test_an_input_of_another_type_is_rejected_before_anything_is_recorded() -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, Never
 
@@ -559,13 +560,22 @@ async def test_a_run_that_is_not_to_be_preserved_is_gone_once_complete(store: Me
     assert await store.find() == []
 
 
-async def test_an_empty_run_id_names_a_run_as_any_other_does(store: MemoryStore) -> None:
-    app = app_on(store)
-    for _ in range(2):
-        assert await three_acts.start("a", run_id="").run(app) == Success(ALL)
+@pytest.mark.parametrize("run_id", ["", " ", "r\n1", "r\x1b[31m"])
+async def test_a_stored_run_with_an_id_that_new_runs_cannot_have_can_be_continued(
+    store: MemoryStore, run_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = app_on(store, failing=["a2"])
+    with monkeypatch.context() as earlier_version:
+        earlier_version.setattr(
+            import_module("effectflow.workflows.workflow"), "check_new_run_id", str
+        )
+        await three_acts.start("a", run_id=run_id).run(app)
+    app.world.recover()
 
-    assert app.world.done == ["a1", "a2", "a3"]
-    assert [info.run_id for info in await store.find()] == [""]
+    assert (await three_acts.plan(run_id).run_or_raise(app)).retry == ("act#2",)
+    assert await three_acts.resume(run_id).run(app) == Success(ALL)
+    assert await three_acts.result(run_id).run(app) == Success(ALL)
+    assert [info.run_id for info in await store.find()] == [run_id]
 
 
 async def test_a_run_within_another_is_done_once_though_nothing_is_to_be_preserved(

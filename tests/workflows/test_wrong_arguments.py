@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
 
 import pytest
+from returns.result import Success
 
 from effectflow import (
     App,
     Checkpoints,
     Do,
+    Effect,
     Workflow,
+    die,
+    do,
+    effect,
     emit,
+    from_async,
     pure,
     spawn,
     step,
     with_checkpointing,
     workflow,
 )
+from effectflow.checkpoint import NotSerializable, RunConflict
 from effectflow.stores import MemoryStore, SqliteStore
+from effectflow.testing import RecordingObserver
 
 pytestmark = pytest.mark.allow_unused_effects
 
@@ -36,6 +45,47 @@ def order(number: int) -> Do[Environment, Any, int]:
 
 def run(effect: Any) -> object:
     return effect.run_sync(Environment(Checkpoints(MemoryStore())))
+
+
+def double(env: Environment, number: int) -> int:
+    return number * 2
+
+
+def receipt(env: Environment) -> Environment:
+    return env
+
+
+doubled = step(effect(double))
+
+
+def yielding(yielded: Any) -> Any:
+    @workflow
+    def body(_: int) -> Do[Environment, Any, int]:
+        return (yield from yielded)
+
+    return body
+
+
+def called(function: Any) -> object:
+    return function(1)
+
+
+@dataclass(frozen=True)
+class Exact:
+    number: int
+
+
+@dataclass(frozen=True)
+class Inexact:
+    number: int
+
+
+class Methods:
+    def order(self, number: int) -> Effect[Environment, Any, int]:
+        return pure(number)
+
+    def all(self) -> Effect[Environment, Any, int]:
+        return pure(0)
 
 
 anything: Any = pure(1)
@@ -71,6 +121,111 @@ CASES: dict[str, tuple[Callable[[], object], str]] = {
         lambda: run(order.start(1, context=number)),
         "dict of plain data by name, not 3",
     ),
+    "an exception in place of a class": (
+        lambda: effect(errors=anything)(double),
+        r"errors=\(Declined, Closed\), not pure\(1\)",
+    ),
+    "a list of errors": (
+        lambda: effect(errors=[KeyError, LookupError])(double),  # type: ignore[call-overload]
+        "takes a class of exceptions or a tuple of classes",
+    ),
+    "a union of errors": (
+        lambda: effect(errors=KeyError | LookupError)(double),
+        r"a tuple of classes, such as .* not KeyError \| LookupError",
+    ),
+    "the name of an error": (
+        lambda: effect(errors="KeyError")(double),  # type: ignore[call-overload]
+        "a tuple of classes, such as .* not 'KeyError'",
+    ),
+    "a tuple with something else": (
+        lambda: effect(errors=(KeyError, int))(double),  # type: ignore[type-var]
+        "not <class 'int'>",
+    ),
+    "a step that returns a value": (
+        lambda: step(double),  # type: ignore[arg-type]
+        "double returns int: write @effect below @step",
+    ),
+    "a step that returns an object of the user": (
+        lambda: step(receipt),  # type: ignore[arg-type]
+        "receipt returns Environment: write @effect below @step",
+    ),
+    "a step that is not called": (
+        lambda: run(yielding(doubled).start(1)),
+        r"step 'double' is not called: write `yield from double\(number\)`",
+    ),
+    "a workflow in place of an effect": (
+        lambda: run(yielding(order).start(1)),
+        r"'order' is not an effect: use its .start\(...\), or .call\(...\) within another workflow",
+    ),
+    "a workflow that is called": (
+        lambda: called(order),
+        r"'order' cannot be called: use its .start\(...\), or .call\(...\) within another workflow",
+    ),
+    "a workflow in place of a function": (
+        lambda: pure(1).and_then(order),  # type: ignore[arg-type]
+        "and_then takes a function, not <Workflow 'order'",
+    ),
+    "a workflow that is run": (
+        lambda: run(pure(1).and_then(lambda _: order)),  # type: ignore[arg-type, return-value]
+        r"expected an effect and got <Workflow 'order' version '1'>: use its .start",
+    ),
+    "a workflow without an input": (
+        lambda: workflow(lambda: pure(1)),  # type: ignore[arg-type, misc]
+        "has no parameters: use a dataclass for several values, or `_: None` for none",
+    ),
+    "a workflow with two inputs": (
+        lambda: workflow(lambda a, b: pure(1)),  # type: ignore[arg-type, misc]
+        "has the parameters a, b: use a dataclass for several",
+    ),
+    "a method as a workflow": (
+        lambda: workflow(Methods.order),  # type: ignore[arg-type]
+        "Methods.order is a method: write a function outside",
+    ),
+    "a method without an input as a workflow": (
+        lambda: workflow(Methods.all),
+        "Methods.all is a method",
+    ),
+    "a store as checkpoints": (
+        lambda: order.start(1).run_sync(Environment(MemoryStore())),  # type: ignore[arg-type]
+        r"the environment, Environment, is a MemoryStore, and not Checkpoints: write Checkpoints\(",
+    ),
+    "a class as checkpoints": (
+        lambda: order.start(1).run_sync(Environment(Checkpoints)),  # type: ignore[arg-type]
+        "is the class Checkpoints, and not Checkpoints: write",
+    ),
+    "checkpoints as the environment": (
+        lambda: order.start(1).run_sync(Checkpoints(MemoryStore())),  # type: ignore[misc]
+        "this one is the Checkpoints themselves: pass an object that has them",
+    ),
+    "a policy that is none": (
+        lambda: Checkpoints(MemoryStore(), policy=number),
+        "policy takes a CheckpointPolicy, .* not 3",
+    ),
+    "an observer that is none": (
+        lambda: Checkpoints(MemoryStore(), observers=[number]),
+        r"observers takes objects with a method `notify\(event\)`, not 3",
+    ),
+    "the class of an observer": (
+        lambda: Checkpoints(MemoryStore(), observers=[RecordingObserver]),  # type: ignore[list-item]
+        "not <class '.*RecordingObserver'>",
+    ),
+    "an observer in place of a list": (
+        lambda: Checkpoints(MemoryStore(), observers=RecordingObserver()),  # type: ignore[arg-type]
+        "observers takes a list",
+    ),
+    "a codec that is none": (lambda: Checkpoints(MemoryStore(), codecs=number), "a list of Codecs"),
+    "a key as text": (
+        lambda: Checkpoints(MemoryStore(), key="of a secret"),  # type: ignore[arg-type]
+        r"the key is bytes, such as secrets.token_bytes\(32\), not of type str$",
+    ),
+    "keys in place of an encryption": (
+        lambda: Checkpoints(MemoryStore(), encryption={"a": b""}),  # type: ignore[arg-type]
+        "takes an Encryption with its keys, not a value of type dict$",
+    ),
+    "a plain function to await": (
+        lambda: from_async(lambda _: 1).run_sync(None),  # type: ignore[arg-type, return-value]
+        r"from_async\(<lambda>\) takes an async function of the environment; use from_fn",
+    ),
     "an effect to spawn": (lambda: spawn(anything, 1), r"spawn takes a workflow .* not pure\(1\)"),
     "a workflow in place of a list": (
         lambda: App(
@@ -83,9 +238,244 @@ CASES: dict[str, tuple[Callable[[], object], str]] = {
 }
 
 
+@pytest.mark.parametrize(
+    "run_id", ["", " ", "\t", "r\n1", "r\x1b[31m", "r\x7f", "r\x85", "r\u2028"]
+)
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda run_id: order.start(1, run_id=run_id),
+        lambda run_id: order.call(1, run_id=run_id),
+        lambda run_id: spawn(order, 1, run_id=run_id),
+    ],
+    ids=["start", "call", "spawn"],
+)
+def test_the_id_of_a_new_run_is_visible_text(make: Callable[[str], object], run_id: str) -> None:
+    with pytest.raises(ValueError, match="cannot be the id of a run: use text with at least one"):
+        make(run_id)
+
+
+@pytest.mark.parametrize("run_id", ["0", "a b", "order/17#2", "naïve 日本", "[red]"])
+def test_other_text_can_be_a_run_id(run_id: str) -> None:
+    assert run(order.start(1, run_id=run_id)) == Success(1)
+
+
 @pytest.mark.parametrize(("make", "way_out"), CASES.values(), ids=CASES)
 def test_a_wrong_argument_is_rejected_with_the_way_out(
     make: Callable[[], object], way_out: str
 ) -> None:
     with pytest.raises(TypeError, match=way_out):
         make()
+
+
+@effect
+async def later(env: Environment, number: int) -> int:
+    return number
+
+
+@step
+def plainly(number: int) -> Effect[Environment, Any, int]:
+    return pure(number)
+
+
+@step
+def forgotten(env, number):
+    return number
+
+
+@do
+def body(number: int) -> Do[Environment, Any, int]:
+    return (yield from pure(number))
+
+
+ENVIRONMENT = Environment(Checkpoints(MemoryStore()))
+PASSED = "the environment is passed for you"
+ABOVE_EFFECT = "write @effect below @step, and the environment is passed for you"
+CALLS: dict[str, tuple[Callable[[], Any], str]] = {
+    "a step with the environment": (
+        lambda: doubled(ENVIRONMENT, 3),  # type: ignore[arg-type, call-arg]
+        rf"step 'double': too many .*\. Write double\(number\): {PASSED}",
+    ),
+    "a step with an argument too many": (
+        lambda: doubled(3, 4),  # type: ignore[arg-type, call-arg]
+        rf"double\(\) takes 2 .*\. Write double\(number\): {PASSED}",
+    ),
+    "a step without its argument": (
+        lambda: doubled(),  # type: ignore[arg-type, call-arg]
+        rf"double\(\) missing 1 .*\. Write double\(number\): {PASSED}",
+    ),
+    "a step with an unknown argument": (
+        lambda: doubled(count=3),  # type: ignore[arg-type, call-arg]
+        rf"step 'double': .*\. Write double\(number\): {PASSED}",
+    ),
+    "an effect with the environment": (
+        lambda: later(ENVIRONMENT, 3),  # type: ignore[arg-type, call-arg]
+        rf"later\(\) takes 2 .*\. Write later\(number\): {PASSED}",
+    ),
+    "a step that takes no environment": (
+        lambda: plainly(3, 4),  # type: ignore[arg-type, call-arg]
+        rf"plainly\(\) takes 1 .*\. @step passes only these .* {ABOVE_EFFECT}",
+    ),
+    "a step without @effect": (
+        lambda: forgotten(3),  # type: ignore[arg-type, call-arg]
+        rf"forgotten\(\) missing 1 .*'number'\. @step passes only these .* {ABOVE_EFFECT}",
+    ),
+    "a body with the environment": (
+        lambda: body(ENVIRONMENT, 3),  # type: ignore[arg-type, call-arg]
+        r"body\(\) takes 1 .*\. Write body\(number\)\n",
+    ),
+}
+
+
+@pytest.mark.parametrize(("call", "way_out"), CALLS.values(), ids=CALLS)
+def test_a_call_with_wrong_arguments_says_what_to_write(
+    call: Callable[[], Any], way_out: str
+) -> None:
+    @workflow
+    def calling(_: None) -> Do[Environment, Any, int]:
+        return (yield from call())
+
+    with pytest.raises(TypeError, match=way_out):
+        run(calling.start(None))
+
+
+class AnEffect(Protocol):
+    def run(self, env: Any) -> Any: ...
+
+
+@pytest.mark.parametrize(
+    "annotation",
+    [
+        None,
+        Any,
+        object,
+        AnEffect,
+        Effect,
+        Effect[Any, Any, int],
+        Do[Any, Any, int],
+        TypeVar("T"),
+        "Later",
+    ],
+    ids=repr,
+)
+def test_a_step_may_be_annotated_with_what_may_be_an_effect(annotation: object) -> None:
+    def acting(number: int) -> Any:
+        return pure(number)
+
+    acting.__annotations__ = {} if annotation is None else {"return": annotation}
+    assert step(acting)(1).run_sync(None) == Success(1)
+
+
+def test_a_type_error_of_the_code_itself_is_unchanged() -> None:
+    def inner(first: int) -> int:
+        return first
+
+    @effect
+    def calls(env: Environment, number: int) -> int:
+        return called_with_nothing(inner)
+
+    with pytest.raises(TypeError) as raised:
+        run(calls(3))
+    assert str(raised.value).endswith("missing 1 required positional argument: 'first'")
+
+
+def called_with_nothing(function: Any) -> int:
+    return function()
+
+
+def test_yield_from_a_list_says_what_to_write() -> None:
+    @workflow
+    def listing(_: None) -> Do[Environment, Any, object]:
+        effects: Any = [doubled(1), doubled(2)]
+        return (yield from effects)
+
+    with pytest.raises(
+        AttributeError, match="takes one effect, not a list: use par_try_all"
+    ) as raised:
+        run(listing.start(None))
+    assert str(raised.value).count("takes one effect") == 1
+
+
+def returning(value: object, declared: object) -> Any:
+    def body(_: None) -> Any:
+        return pure(value)
+
+    body.__annotations__ = {"return": Effect[Environment, Any, declared]}
+    return workflow(body)
+
+
+@pytest.mark.parametrize(
+    ("value", "declared", "problem"),
+    [
+        (
+            doubled(1),
+            int,
+            r"output: \$: step\('double'\) is not of the declared type int, but an effect",
+        ),
+        (doubled(1), Any, r"output: \$: step\('double'\) is an effect, not its value"),
+        (
+            [pure(1)],
+            list[int],
+            r"output: \$\[0\]: pure\(1\) is not of the declared type int, but an effect",
+        ),
+        ({"a": pure(1)}, Any, r"pure\(1\) is an effect, not its value"),
+    ],
+)
+def test_an_effect_as_an_output_asks_for_yield_from(
+    value: object, declared: object, problem: str
+) -> None:
+    ended: Any = run(returning(value, declared).start(None))
+    with pytest.raises(NotSerializable, match=rf"{problem} \(did you forget `yield from`\?\)"):
+        raise ended.failure()
+
+
+@pytest.mark.parametrize("given", [Inexact(1), {"number": 1}, "1"], ids=["class", "dict", "text"])
+def test_an_input_of_another_type_names_the_type(given: object) -> None:
+    @workflow
+    def exact(_: Exact) -> Do[Environment, Any, int]:
+        return (yield from pure(1))
+
+    ended: Any = run(exact.start(given))  # type: ignore[arg-type]
+    with pytest.raises(
+        NotSerializable,
+        match=r"is not of the declared type Exact\. Pass a value of that type, or correct the annotation",
+    ):
+        raise ended.failure()
+
+
+def test_an_input_of_an_undeclared_class_asks_for_an_annotation() -> None:
+    ended: Any = run(workflow(lambda _: pure(1)).start(Inexact(1)))
+    with pytest.raises(
+        NotSerializable, match=r"annotate the function that .* takes it as its input"
+    ):
+        raise ended.failure()
+
+
+def test_a_conflict_shows_both_inputs() -> None:
+    order.start(1, run_id="r").run_sync(ENVIRONMENT)
+    ended = order.start(2, run_id="r").run_sync(ENVIRONMENT)
+    with pytest.raises(RunConflict, match="it was started with another input: 1, not 2"):
+        raise ended.failure()
+
+
+def test_a_conflict_shortens_long_inputs() -> None:
+    @workflow
+    def long(text: str) -> Do[Environment, Any, str]:
+        return (yield from pure(text))
+
+    long.start("a" * 1000, run_id="long").run_sync(ENVIRONMENT)
+    ended = long.start("b" * 1000, run_id="long").run_sync(ENVIRONMENT)
+    with pytest.raises(RunConflict, match=r"another input: 'a{199}\.\.\., not 'b{199}\.\.\.\."):
+        raise ended.failure()
+
+
+@pytest.mark.anyio
+async def test_run_sync_in_async_code_says_what_to_write() -> None:
+    for run_sync in (pure(1).run_sync, pure(1).run_sync_or_raise):
+        with pytest.raises(RuntimeError, match=r"In async code, write `await effect.run\(env\)`"):
+            run_sync(None)
+
+
+def test_a_runtime_error_of_the_effect_is_unchanged() -> None:
+    with pytest.raises(RuntimeError, match=r"^out of paper$"):
+        die(RuntimeError("out of paper")).run_sync(None)

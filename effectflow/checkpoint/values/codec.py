@@ -45,6 +45,7 @@ from effectflow.checkpoint.values.plain import (
     is_scalar,
     sorted_json,
 )
+from effectflow.effects.effect import Effect
 
 CANNOT_BE_SAVED = (
     "cannot be saved so that the same value comes back. Take it from the environment, or pass "
@@ -433,12 +434,14 @@ def _declared_kind(value: Any, types: KnownTypes) -> _Kind:
         return _ERROR
     if is_record(cls) or isinstance(value, Enum):
         raise _Fault(
-            f"{cls.__name__} is not declared: annotate the function that returns it, "
-            f"or pass output={cls.__name__}"
+            f"{cls.__name__} is not declared: annotate the function that returns it or takes it as its "
+            f"input, or pass output={cls.__name__}"
         )
     kind = pydantic_kind(cls)
     if kind is not None:
         return kind
+    if isinstance(value, Effect):
+        raise _Fault(f"{value!r} is an effect, not its value (did you forget `yield from`?)")
     raise _Fault(f"a {cls.__qualname__} {CANNOT_BE_SAVED}")
 
 

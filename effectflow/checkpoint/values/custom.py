@@ -110,6 +110,7 @@ def options_of(codecs: Iterable[Codec[Any]], cipher: Cipher | None) -> ValueOpti
     """
     if isinstance(codecs, Codec):
         raise TypeError("codecs takes a list: write codecs=[codec]")
+    check_type(codecs, Iterable, "codecs takes a list of Codecs")
     given = tuple(codecs)
     for one in given:
         check_type(

@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal, Never, TypeAlias, TypedDict, Union, 
 from effectflow.checkpoint.values.classes import is_record, record_of
 from effectflow.checkpoint.values.exceptions import safe_repr
 from effectflow.checkpoint.values.plain import MalformedValue
+from effectflow.effects.effect import Effect
 from effectflow.effects.signatures import UnresolvedName, meaning_of, type_hints
 
 Mismatch: TypeAlias = tuple[str, str]
@@ -332,7 +333,9 @@ def _first(parts: Any) -> Mismatch | None:
 
 
 def _other(value: Any, annotation: Any) -> Mismatch:
-    return "", f"{safe_repr(value):.80} is not of the declared type {name_of_type(annotation)}"
+    problem = f"{safe_repr(value):.80} is not of the declared type {name_of_type(annotation)}"
+    is_effect = isinstance(value, Effect)
+    return "", f"{problem}, but an effect (did you forget `yield from`?)" if is_effect else problem
 
 
 def name_of_type(annotation: Any) -> str:

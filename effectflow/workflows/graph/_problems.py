@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 
 from effectflow.checkpoint.step import Step
+from effectflow.effects.arguments import is_callable
 from effectflow.workflows.checks import (
     InvalidDefinition,
     count_problems,
@@ -58,7 +59,7 @@ def parallel_problems(name: str, branches: Mapping[str, object], merge: object) 
                 "step cannot save: use `lambda state: machine.body(state).map(lambda machine: "
                 "machine.current)`"
             )
-    if not callable(merge):
+    if not is_callable(merge):
         yield (
             f"node {name!r} takes a function of the state and the results of its branches to merge them, "
             f"not {merge!r}"

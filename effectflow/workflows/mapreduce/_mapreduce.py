@@ -25,7 +25,7 @@ from effectflow.checkpoint.definition import Definition
 from effectflow.checkpoint.step import Step, StepDefinition
 from effectflow.checkpoint.values import KnownTypes
 from effectflow.effects import Effect, Executor, RetryExhausted, RetryPolicy, TimedOut, WorkerLost
-from effectflow.effects.arguments import is_async
+from effectflow.effects.arguments import is_async, is_callable
 from effectflow.effects.clock import Duration, in_seconds
 from effectflow.effects.nodes import AnyEffect
 from effectflow.effects.reduce import FAN_IN
@@ -359,7 +359,7 @@ def _executor_function(
 def _function_problems(
     items: object, map: object, reduce: object, key: object, executor: object
 ) -> Iterator[str]:
-    if not callable(items):
+    if not is_callable(items):
         yield f"`items` takes {_SOURCE}, not {items!r}"
     elif is_async(items):
         yield (
