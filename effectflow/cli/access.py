@@ -12,7 +12,7 @@ from typing import TypeVar
 import anyio
 
 from effectflow.checkpoint import Checkpoints, CheckpointStore, Encryption, Seal
-from effectflow.cli.app_loader import find_app, load_app
+from effectflow.cli.app_loader import app_of_runs, find_app
 from effectflow.cli.options import STORE, BadUse, read_file
 from effectflow.stores import open_store
 
@@ -85,11 +85,12 @@ def access_to(
 
     Parameters:
         app: the MODULE:APP of an App, or something else that defines a workflow.
-        service: the MODULE:APP of an App. Raise BadUse if it is something else.
+        service: the same, for a command that needs no code. Raise BadUse if it names a module that has an
+            App, but not this App.
     """
     found = None
     if service is not None:
-        found = load_app(service)
+        found = app_of_runs(service)
     elif app is not None:
         found = find_app(app)
     if found is not None:
