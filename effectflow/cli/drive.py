@@ -23,6 +23,7 @@ from effectflow.checkpoint import (
     CheckpointError,
     CheckpointStore,
     HasCheckpoints,
+    ResumePlan,
     RunCancelled,
     RunInfo,
     RunQuery,
@@ -59,7 +60,14 @@ from effectflow.cli.options import (
     chosen_run,
     read_json,
 )
-from effectflow.cli.render import counted, dead_letter_tree, print_json, say, show_dead_letters
+from effectflow.cli.render import (
+    counted,
+    dead_letter_tree,
+    print_json,
+    recurrence,
+    say,
+    show_dead_letters,
+)
 from effectflow.cli.run_progress import RunProgress
 from effectflow.effects.nodes import AnyEffect
 from effectflow.service import StoppedBySignal, run_until_signal
@@ -293,16 +301,21 @@ class _Job:
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """How a run ended in this process."""
+    """How a run ended in this process.
+
+    Attributes:
+        recurs: the steps whose recorded failures end each resume of the run again.
+    """
 
     status: Literal["completed", "failed", "cancelled", "interrupted", "checkpoint error"]
     message: str | None = None
     output: object = None
     has_dead_letters: bool = False
+    recurs: tuple[str, ...] = ()
 
     @property
     def can_be_resumed(self) -> bool:
-        return self.status in ("interrupted", "failed")
+        return self.status in ("interrupted", "failed") and not self.recurs
 
 
 _EXIT_CODES = {
@@ -395,12 +408,15 @@ async def _perform(job: _Job, progress: RunProgress, ends: list[_End | BadUse]) 
         if job.title and not job.as_json:
             say(job.title, progress.console)
         with progress.bar:
-            ends.append(await _end_of(effect, env, progress.console))
+            ends.append(await _end_of(job, effect, env, progress))
 
 
-async def _end_of(effect: AnyEffect, env: object, console: Console) -> _End:
+async def _end_of(job: _Job, effect: AnyEffect, env: HasCheckpoints, progress: RunProgress) -> _End:
     def stopping(signal_name: str) -> None:
-        say(f"Stopping after {signal_name}. A second signal ends the process at once.", console)
+        say(
+            f"Stopping after {signal_name}. A second signal ends the process at once.",
+            progress.console,
+        )
 
     try:
         result: Result[Any, Any] = await run_until_signal(
@@ -412,22 +428,52 @@ async def _end_of(effect: AnyEffect, env: object, console: Console) -> _End:
         return _End("cancelled", str(error))
     except CheckpointError as error:
         return _End("checkpoint error", str(error))
-    except Exception:
-        say(traceback.format_exc().rstrip(), Console(stderr=True))
-        return _End("failed", "The workflow ended in a defect, shown above.")
+    except Exception as defect:
+        shown = traceback.format_exc().rstrip()
+        recurs = await _recurring(job, env)
+        if recurs and not progress.begun:
+            return _End("failed", _only_replayed(defect), recurs=recurs)
+        say(shown, Console(stderr=True))
+        return _End("failed", "The workflow ended in a defect, shown above.", recurs=recurs)
     match result:
         case Failure(RunCancelled() as error):
             return _End("cancelled", str(error))
         case Failure(CheckpointError() as error):
             return _End("checkpoint error", str(error))
         case Failure(error):
-            kind = f"{type(error).__name__}: " if isinstance(error, Exception) else ""
-            message = f"The workflow failed: {kind}{error}"
+            recurs = await _recurring(job, env)
+            message = f"The workflow failed: {_error_text(error)}"
+            if recurs and not progress.begun:
+                message = _only_replayed(error)
             has_dead_letters = isinstance(error, TooManyFailures)
-            return _End("failed", message, has_dead_letters=has_dead_letters)
+            return _End("failed", message, has_dead_letters=has_dead_letters, recurs=recurs)
         case _:
             output = result.unwrap()
             return _End("completed", output=output, has_dead_letters=_has_dead_letters(output))
+
+
+def _error_text(error: object) -> str:
+    return f"{type(error).__name__}: {error}" if isinstance(error, Exception) else str(error)
+
+
+def _only_replayed(error: object) -> str:
+    return f"Nothing was executed. The recorded failure is {_error_text(error)}"
+
+
+async def _recurring(job: _Job, env: HasCheckpoints) -> tuple[str, ...]:
+    """Return the steps whose recorded failures end each resume of the run again, as its plan does."""
+    try:
+        async with env.checkpoints.store as store:
+            entries = await read_existing(store, job.run_id, env.checkpoints.seal)
+            # A plan replays the body, so it is made only if it can find such a failure.
+            if not read_recording(entries).has_lasting_failures:
+                return ()
+            planned = await job.loaded.workflow.plan(job.run_id).run(env)
+    except Exception:
+        # The command has already reported why the run ended. This would only add what to do.
+        return ()
+    plan: ResumePlan = planned.value_or(ResumePlan())
+    return () if plan.start or plan.waiting else plan.recurs
 
 
 def _has_dead_letters(output: object) -> bool:
@@ -449,6 +495,8 @@ def _report(job: _Job, progress: RunProgress, end: _End) -> None:
             f"Some items failed and were set aside. See them with: {job.dead_letters_command}",
             console,
         )
+    for step in end.recurs:
+        say(f"A resume {recurrence(step)}.", console)
     if end.can_be_resumed:
         say(f"Resume it with: {job.resume_command}", console)
 
@@ -462,6 +510,7 @@ def _answer(job: _Job, progress: RunProgress, end: _End) -> dict[str, object]:
         "steps_skipped": progress.skipped,
         "output": _output_tree(end.output, job.loaded.workflow),
         "message": end.message,
+        "recurs": [*end.recurs],
         "resume_with": job.resume_command if end.can_be_resumed else None,
     }
 

@@ -53,8 +53,8 @@ ServiceOption = Annotated[
     typer.Option(
         "--app",
         metavar="MODULE:APP",
-        help="The App that says where its runs are, instead of --store. A module without an App is accepted, "
-        "and not used.",
+        help="The App that says where its runs are, instead of --store. A module without an App "
+        "is accepted, and not used.",
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]

@@ -333,10 +333,7 @@ def _plan_lines(plan: ResumePlan, workflow_name: str, app_hint: str) -> Iterable
     for step in plan.waiting:
         yield f"wait: {step}"
     for step in plan.recurs:
-        yield (
-            f"fails again: {step}; the run ends with its recorded failure, which a resume does not "
-            "retry. To try again, start a new run with another id"
-        )
+        yield recurrence(step)
     for unverified in plan.unverified:
         yield f"unverified: {unverified.step} ({unverified.reason})"
     if plan.problem is not None:
@@ -345,6 +342,14 @@ def _plan_lines(plan: ResumePlan, workflow_name: str, app_hint: str) -> Iterable
         yield f"start: unknown; only the code of {workflow_name} can tell: {app_hint}"
     elif not (plan.start or plan.waiting or plan.recurs or plan.problem):
         yield "start: no step is reached; to run the effects between steps as well, add --effects"
+
+
+def recurrence(step: str) -> str:
+    """Return that a resume fails again with the recorded failure of this step, and what to do."""
+    return (
+        f"fails again: {step}; the run ends with its recorded failure, which a resume does not retry. "
+        "To try again, start a new run with another id"
+    )
 
 
 _MAX_WIDTH = 32

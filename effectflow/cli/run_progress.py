@@ -38,6 +38,7 @@ class RunProgress:
     Attributes:
         completed: steps that this process completed.
         skipped: steps whose recorded output was used.
+        begun: steps and nested runs that this process began.
         began_with: the path of the step that a resumed run began with, or None.
         total: the number of steps of the run, known for the demo once it has found its files.
         bar: enter it while the run is driven.
@@ -47,6 +48,7 @@ class RunProgress:
         self.console = console
         self.completed = 0
         self.skipped = 0
+        self.begun = 0
         self.began_with: str | None = None
         self._workflow = workflow
         self._resumed: str | None = None
@@ -91,6 +93,7 @@ class RunProgress:
         self._show()
 
     def _begin(self, run_id: str, path: str) -> None:
+        self.begun += 1
         if self.began_with is None and run_id == self._resumed:
             self.began_with = path
             say(
