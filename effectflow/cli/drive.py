@@ -375,7 +375,7 @@ def _drive_all(
 def _driven(job: _Job) -> tuple[RunProgress, _End]:
     """Drive a run to its end, or until a signal. Raise BadEnvironment before the run is touched."""
     errors = Console(stderr=True)
-    progress = RunProgress(Console(stderr=job.as_json), job.loaded.workflow)
+    progress = RunProgress(Console(stderr=job.as_json), job.loaded.workflow, job.run_id)
     ends: list[_End | BadUse] = []
     try:
         anyio.run(_perform, job, progress, ends)

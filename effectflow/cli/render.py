@@ -329,7 +329,7 @@ def _plan_lines(plan: ResumePlan, workflow_name: str, app_hint: str) -> Iterable
         yield "start: nothing; the run is complete, and a resume returns its recorded output"
         return
     for step in plan.start:
-        yield f"start: {step}{' (again)' if step in plan.retry else ''}"
+        yield f"start: {step}{_again(step, plan)}"
     for step in plan.waiting:
         yield f"wait: {step}"
     for step in plan.recurs:
@@ -342,6 +342,14 @@ def _plan_lines(plan: ResumePlan, workflow_name: str, app_hint: str) -> Iterable
         yield f"start: unknown; only the code of {workflow_name} can tell: {app_hint}"
     elif not (plan.start or plan.waiting or plan.recurs or plan.problem):
         yield "start: no step is reached; to run the effects between steps as well, add --effects"
+
+
+def _again(step: str, plan: ResumePlan) -> str:
+    """Return whether a step has begun before, and whether a resume continues inside it."""
+    if step not in plan.retry:
+        return ""
+    within = sum(done.startswith(f"{step}/") for done in plan.skip)
+    return f" (again, after {counted(within, 'completed step')} inside)" if within else " (again)"
 
 
 def recurrence(step: str) -> str:
