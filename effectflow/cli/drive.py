@@ -69,6 +69,7 @@ from effectflow.cli.render import (
     show_dead_letters,
 )
 from effectflow.cli.run_progress import RunProgress
+from effectflow.cli.suggestions import message_of, suggested
 from effectflow.effects.nodes import AnyEffect
 from effectflow.service import StoppedBySignal, run_until_signal
 from effectflow.service.environment import AnyWorkflow, BadEnvironment
@@ -135,7 +136,7 @@ def run(
             raise BadUse(f"{error}{way_out}") from error
         return loaded.to_start.start(value, run_id=run_id)
 
-    access = access_to(store, key_file, encryption_keys, app=app)
+    access = access_to(store, key_file, encryption_keys, app=app or workflow)
     _drive(_Job(loaded, start, run_id, access, app=app or workflow, as_json=as_json))
 
 
@@ -258,8 +259,8 @@ def dead_letters(
         else:
             show_dead_letters(Console(), letters, recording)
             if letters:
-                reopen = access.command(
-                    "dead-letters", checkpoint.run_id, "--retry", app=app or checkpoint.module
+                reopen = suggested(
+                    "dead-letters", checkpoint.run_id, "--retry", module=app or checkpoint.module
                 )
                 say(f"Retry them with: {reopen}\nTo give them up, write --drop instead of --retry.")
         return
@@ -291,12 +292,12 @@ class _Job:
     @property
     def resume_command(self) -> str:
         """The command that resumes the run."""
-        return self.access.command("resume", self.run_id, app=self.app)
+        return suggested("resume", self.run_id, module=self.app)
 
     @property
     def dead_letters_command(self) -> str:
         """The command that shows the dead letters of the run."""
-        return self.access.command("dead-letters", self.run_id)
+        return suggested("dead-letters", self.run_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,8 +351,10 @@ def _drive_all(
         except (BadUse, BadEnvironment, CheckpointError) as error:
             is_bad_use = not isinstance(error, CheckpointError)
             codes.add(ExitCode.BAD_USE if is_bad_use else ExitCode.CHECKPOINT_ERROR)
-            answers.append({"run_id": run.run_id, "status": "not resumed", "message": str(error)})
-            say(f"effectflow: {error}", Console(stderr=True))
+            answers.append(
+                {"run_id": run.run_id, "status": "not resumed", "message": message_of(error)}
+            )
+            say(f"effectflow: {message_of(error)}", Console(stderr=True))
             continue
         codes.add(_EXIT_CODES[end.status])
         answers.append(_answer(job, progress, end))
@@ -425,9 +428,9 @@ async def _end_of(job: _Job, effect: AnyEffect, env: HasCheckpoints, progress: R
     except StoppedBySignal as stop:
         return _End("interrupted", f"Interrupted by {stop.signal_name}.")
     except RunCancelled as error:
-        return _End("cancelled", str(error))
+        return _End("cancelled", message_of(error))
     except CheckpointError as error:
-        return _End("checkpoint error", str(error))
+        return _End("checkpoint error", message_of(error))
     except Exception as defect:
         shown = traceback.format_exc().rstrip()
         recurs = await _recurring(job, env)
@@ -437,9 +440,9 @@ async def _end_of(job: _Job, effect: AnyEffect, env: HasCheckpoints, progress: R
         return _End("failed", "The workflow ended in a defect, shown above.", recurs=recurs)
     match result:
         case Failure(RunCancelled() as error):
-            return _End("cancelled", str(error))
+            return _End("cancelled", message_of(error))
         case Failure(CheckpointError() as error):
-            return _End("checkpoint error", str(error))
+            return _End("checkpoint error", message_of(error))
         case Failure(error):
             recurs = await _recurring(job, env)
             message = f"The workflow failed: {_error_text(error)}"
