@@ -32,15 +32,20 @@ class _Kept:
     Attributes:
         due: when to renew it.
         asked: when the keeper asked the event loop to respond; None once it has responded.
+        is_late: whether a warning said that the event loop does not respond.
+        is_given_up: whether an error said that the lease is not renewed any more.
     """
 
     writer: JournalWriter
     call_soon: CallSoon
     due: float
     asked: float | None = None
+    is_late: bool = False
+    is_given_up: bool = False
 
     def respond(self) -> None:
         self.asked = None
+        self.is_late = self.is_given_up = False
 
 
 class _Keeper:
@@ -101,6 +106,8 @@ class _Keeper:
         max_block = in_seconds(writer.checkpoints.max_block)
         now = time.monotonic()
         kept.due = now + seconds / 3
+        if kept.asked is not None:
+            self._warn(kept, now - kept.asked)
         asked = kept.asked = kept.asked or now
         try:
             kept.call_soon(kept.respond)
@@ -114,12 +121,15 @@ class _Keeper:
                 return False
             return True
         if now - asked > max_block:
-            logger.error(
-                "the event loop of run %r has been blocked for %.0f s, more than max_block of its "
-                "Checkpoints: its lease is not renewed, so that another process may take over the run",
-                writer.run_id,
-                now - asked,
-            )
+            if not kept.is_given_up:
+                kept.is_given_up = True
+                logger.error(
+                    "the event loop of run %r has been blocked for %.0f s, more than max_block of "
+                    "its Checkpoints: its lease is not renewed, so that another process may take "
+                    "over the run",
+                    writer.run_id,
+                    now - asked,
+                )
             return True
         lease = writer.lease
         try:
@@ -137,6 +147,22 @@ class _Keeper:
             if writer.lease is lease:
                 writer.lease = renewed
         return True
+
+    def _warn(self, kept: _Kept, seconds: float) -> None:
+        """Warn, once for each block, that an event loop does not respond."""
+        runs = [other for other in list(self._kept.values()) if other.call_soon == kept.call_soon]
+        if any(other.is_late for other in runs):
+            return
+        kept.is_late = True
+        others = f" and {len(runs) - 1} more" if len(runs) > 1 else ""
+        logger.warning(
+            "the event loop of run %r%s has not responded for %.1f s: some code blocks it, and until it "
+            "returns, no other run continues and no timeout expires. Run such code in a thread, with "
+            "from_blocking",
+            kept.writer.run_id,
+            others,
+            seconds,
+        )
 
 
 _keeper = _Keeper()

@@ -24,11 +24,19 @@ class EntryAppended:
 
 @dataclass(frozen=True, slots=True)
 class StepSkipped:
-    """A step with a recorded outcome was reached and not run. `output` is in its saved form."""
+    """A step with a recorded outcome was reached and not run.
+
+    Attributes:
+        run_id: the run.
+        step: the path of the step.
+        output: its output in its saved form; None if it failed.
+        has_failed: whether the recorded outcome is a failure.
+    """
 
     run_id: str
     step: str
     output: Tree
+    has_failed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from effectflow.checkpoint.definition import Definition
 from effectflow.checkpoint.entries import BeforeStep, Completed, Failed, Interrupted
 from effectflow.checkpoint.errors import CheckpointError
 from effectflow.checkpoint.store import RunStatus
+from effectflow.effects.paths import outermost
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,8 @@ class ResumePlan:
             branch ends a race or a parallel operator without a new step, scheduling determines which of
             the other branches begin a step before they are cancelled.
         retry: the members of `start` that have begun before.
-        skip: the steps whose recorded output is used instead of running them.
+        skip: the steps whose recorded output is used instead of running them, including those inside a
+            member of `retry`.
         recurs: the steps whose recorded failures end the run again. To try again, start the work with
             another run id.
         waiting: the waits that have not ended.
@@ -47,6 +49,11 @@ class ResumePlan:
     problem: CheckpointError | None = None
     is_complete: bool = False
     reason: str = ""
+
+
+def skipped_steps(checkpoint: Checkpoint) -> tuple[str, ...]:
+    """Return the completed steps that a replay of this checkpoint skips, without those inside others."""
+    return tuple(outermost(step.step for step in checkpoint.completed_steps))
 
 
 def plan_resume(checkpoint: Checkpoint, definition: Definition | None = None) -> ResumePlan:
@@ -71,7 +78,7 @@ def plan_resume(checkpoint: Checkpoint, definition: Definition | None = None) ->
         definition: the current definition of the workflow; that of the checkpoint by default. If it
             changed, the plan has DefinitionChanged as its `problem`.
     """
-    skip = tuple(step.step for step in checkpoint.completed_steps)
+    skip = skipped_steps(checkpoint)
     if checkpoint.status is RunStatus.COMPLETED:
         return ResumePlan(skip=skip, is_complete=True)
     if definition is not None:

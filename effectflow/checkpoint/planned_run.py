@@ -23,6 +23,7 @@ from effectflow.checkpoint.values import KnownTypes, Tree
 from effectflow.effects.clock import Clock
 from effectflow.effects.errors import Halt, Parked
 from effectflow.effects.nodes import Failed, Step
+from effectflow.effects.paths import outermost
 from effectflow.effects.scope import Scope
 
 A = TypeVar("A")
@@ -171,7 +172,17 @@ class PlannedRun(Run):
         self._start.append(path)
         if recorded is not None:
             self._retry.append(path)
+            self._skip += self._completed_within(path)
         raise Parked
+
+    def _completed_within(self, path: str) -> list[str]:
+        """Return the completed steps inside a step, which its next attempt skips."""
+        known = self.recording
+        return outermost(
+            place
+            for place, step in known.steps.items()
+            if step.is_completed and place.startswith(f"{path}/") and place not in known.left_behind
+        )
 
     def begin_child(self, path: str, *, is_begun: bool) -> None:
         """Note that a resume starts or continues a nested run, or spawns one."""

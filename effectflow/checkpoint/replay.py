@@ -278,6 +278,18 @@ class Recording:
         """The dead letters that were neither retried nor dropped, in the order of the journal."""
         return [letter for letter in self.dead_letters.values() if letter.is_open]
 
+    @property
+    def has_lasting_failures(self) -> bool:
+        """Whether a resume gets a recorded failure again instead of retrying what failed."""
+        return (
+            any(
+                step.error and (step.is_settled or not step.retryable)
+                for step in self.steps.values()
+            )
+            or any(child.error and child.is_settled for child in self.children.values())
+            or any(end.error for end in self.source_ends.values())
+        )
+
     def failures_of(self, letter: RecordedDeadLetter) -> list[RecordedFailure]:
         """Return all failed attempts of the item of a dead letter, oldest first."""
         flow = letter.flow

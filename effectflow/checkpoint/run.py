@@ -221,7 +221,8 @@ class Run:
             if recorded.retry_at is not None or not stands:
                 return _PENDING
         if self._observers:
-            self.notify(StepSkipped(self.run_id, path, recorded.output))
+            has_failed = recorded.error is not None
+            self.notify(StepSkipped(self.run_id, path, recorded.output, has_failed))
         if recorded.error is not None:
             types = self.checkpoints.known(definition.types)
             return self.replay_failure(recorded.error, path, types)

@@ -451,6 +451,8 @@ def step(
             idempotency key. Each is recorded, so a resume continues the count. If the run ended by this
             step, a resume grants a new budget. The step fails with the error of its last attempt.
         timeout: the seconds, or a timedelta, that each attempt may take before it fails with `TimedOut`.
+            Like `Effect.timeout`, it can cancel only where the attempt waits, so not while code blocks
+            the event loop, or during a call of `from_blocking`.
         retryable: whether a failure is worth another attempt, by `retry` or by a resume; a predicate
             receives the error. True if None.
         at_most_once: whether a resume fails with OutcomeUnknown after a crash in the middle of the step,

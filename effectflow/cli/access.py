@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,8 +11,9 @@ from typing import TypeVar
 import anyio
 
 from effectflow.checkpoint import Checkpoints, CheckpointStore, Encryption, Seal
-from effectflow.cli.app_loader import find_app, load_app
+from effectflow.cli.app_loader import app_of_runs, find_app
 from effectflow.cli.options import STORE, BadUse, read_file
+from effectflow.cli.suggestions import Place, suggest_for
 from effectflow.stores import open_store
 
 A = TypeVar("A")
@@ -25,27 +25,14 @@ class Access:
 
     Attributes:
         checkpoints: their store and its keys.
-        options: the options that give another command the same runs.
-        app: the App that says where they are; None without one.
     """
 
     checkpoints: Checkpoints
-    options: tuple[str, ...] = ()
-    app: str | None = None
 
     @property
     def seal(self) -> Seal:
         """Writes and checks entries."""
         return self.checkpoints.seal
-
-    def command(self, *words: str, app: str | None = None) -> str:
-        """Return a command for these runs, as a user types it.
-
-        `app` names the module of the workflow, for a command that drives a run.
-        """
-        app = self.app or app
-        options = ["--app", app] if app is not None else []
-        return shlex.join(["effectflow", *words, *options, *self.options])
 
     def use(self, use: Callable[[CheckpointStore], Awaitable[A]], *, must_exist: bool = True) -> A:
         """Open the store and return `await use(store)`.
@@ -81,15 +68,18 @@ def access_to(
 ) -> Access:
     """Return the access to the runs of the App, if one is named, or else of the store of the options.
 
+    The commands that this command suggests find the same runs.
+
     Raise BadUse for an invalid store or key, and for options of the command line beside an App.
 
     Parameters:
         app: the MODULE:APP of an App, or something else that defines a workflow.
-        service: the MODULE:APP of an App. Raise BadUse if it is something else.
+        service: the same, for a command that needs no code. Raise BadUse if it names a module that has an
+            App, but not this App.
     """
     found = None
     if service is not None:
-        found = load_app(service)
+        found = app_of_runs(service)
     elif app is not None:
         found = find_app(app)
     if found is not None:
@@ -103,7 +93,8 @@ def access_to(
                 raise BadUse(
                     f"the App {service or app!r} says where its runs are kept: leave out {option}"
                 )
-        return Access(found.checkpoints, app=service or app)
+        suggest_for(Place(app=service or app))
+        return Access(found.checkpoints)
     checkpoints = Checkpoints(
         _store_at(store),
         key=None if key_file is None else _read_signing_key(key_file),
@@ -115,7 +106,8 @@ def access_to(
         "--encryption-keys": encryption_keys,
     }
     words = [word for option, value in given.items() if value for word in (option, str(value))]
-    return Access(checkpoints, tuple(words))
+    suggest_for(Place(tuple(words), module=app))
+    return Access(checkpoints)
 
 
 def _path_in(variable: str) -> Path | None:

@@ -95,6 +95,17 @@ def load_app(reference: str) -> App[Any]:
     return app
 
 
+def app_of_runs(reference: str) -> App[Any] | None:
+    """Return the App at `MODULE:NAME`, which says where its runs are; None if the module has no App.
+
+    Raise BadUse if the module has one, and `reference` does not name it: its runs are in its own store.
+    """
+    app = find_app(reference)
+    if app is None and _members(_import(reference.partition(":")[0]), App):
+        return load_app(reference)
+    return app
+
+
 def find_app(reference: str) -> App[Any] | None:
     """Return the App at `MODULE:NAME`; None if that is a module, or a workflow in it.
 

@@ -23,6 +23,7 @@ from effectflow.checkpoint import (
     CheckpointError,
     CheckpointStore,
     HasCheckpoints,
+    ResumePlan,
     RunCancelled,
     RunInfo,
     RunQuery,
@@ -59,8 +60,16 @@ from effectflow.cli.options import (
     chosen_run,
     read_json,
 )
-from effectflow.cli.render import counted, dead_letter_tree, print_json, say, show_dead_letters
+from effectflow.cli.render import (
+    counted,
+    dead_letter_tree,
+    print_json,
+    recurrence,
+    say,
+    show_dead_letters,
+)
 from effectflow.cli.run_progress import RunProgress
+from effectflow.cli.suggestions import message_of, suggested
 from effectflow.effects.nodes import AnyEffect
 from effectflow.service import StoppedBySignal, run_until_signal
 from effectflow.service.environment import AnyWorkflow, BadEnvironment
@@ -128,7 +137,7 @@ def run(
             raise BadUse(f"{error}{way_out}") from error
         return loaded.to_start.start(value, run_id=run_id)
 
-    access = access_to(store, key_file, encryption_keys, app=app)
+    access = access_to(store, key_file, encryption_keys, app=app or workflow)
     _drive(_Job(loaded, start, run_id, access, app=app or workflow, as_json=as_json))
 
 
@@ -251,8 +260,8 @@ def dead_letters(
         else:
             show_dead_letters(Console(), letters, recording)
             if letters:
-                reopen = access.command(
-                    "dead-letters", checkpoint.run_id, "--retry", app=app or checkpoint.module
+                reopen = suggested(
+                    "dead-letters", checkpoint.run_id, "--retry", module=app or checkpoint.module
                 )
                 say(f"Retry them with: {reopen}\nTo give them up, write --drop instead of --retry.")
         return
@@ -290,26 +299,31 @@ class _Job:
     @property
     def resume_command(self) -> str:
         """The command that resumes the run."""
-        return self.access.command("resume", self.run_id, app=self.app)
+        return suggested("resume", self.run_id, module=self.app)
 
     @property
     def dead_letters_command(self) -> str:
         """The command that shows the dead letters of the run."""
-        return self.access.command("dead-letters", self.run_id)
+        return suggested("dead-letters", self.run_id)
 
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """How a run ended in this process."""
+    """How a run ended in this process.
+
+    Attributes:
+        recurs: the steps whose recorded failures end each resume of the run again.
+    """
 
     status: Literal["completed", "failed", "cancelled", "interrupted", "checkpoint error"]
     message: str | None = None
     output: object = None
     has_dead_letters: bool = False
+    recurs: tuple[str, ...] = ()
 
     @property
     def can_be_resumed(self) -> bool:
-        return self.status in ("interrupted", "failed")
+        return self.status in ("interrupted", "failed") and not self.recurs
 
 
 _EXIT_CODES = {
@@ -344,8 +358,10 @@ def _drive_all(
         except (BadUse, BadEnvironment, CheckpointError) as error:
             is_bad_use = not isinstance(error, CheckpointError)
             codes.add(ExitCode.BAD_USE if is_bad_use else ExitCode.CHECKPOINT_ERROR)
-            answers.append({"run_id": run.run_id, "status": "not resumed", "message": str(error)})
-            say(f"effectflow: {error}", Console(stderr=True))
+            answers.append(
+                {"run_id": run.run_id, "status": "not resumed", "message": message_of(error)}
+            )
+            say(f"effectflow: {message_of(error)}", Console(stderr=True))
             continue
         codes.add(_EXIT_CODES[end.status])
         answers.append(_answer(job, progress, end))
@@ -369,7 +385,7 @@ def _drive_all(
 def _driven(job: _Job) -> tuple[RunProgress, _End]:
     """Drive a run to its end, or until a signal. Raise BadEnvironment before the run is touched."""
     errors = Console(stderr=True)
-    progress = RunProgress(Console(stderr=job.as_json), job.loaded.workflow)
+    progress = RunProgress(Console(stderr=job.as_json), job.loaded.workflow, job.run_id)
     ends: list[_End | BadUse] = []
     try:
         anyio.run(_perform, job, progress, ends)
@@ -402,12 +418,15 @@ async def _perform(job: _Job, progress: RunProgress, ends: list[_End | BadUse]) 
         if job.title and not job.as_json:
             say(job.title, progress.console)
         with progress.bar:
-            ends.append(await _end_of(effect, env, progress.console))
+            ends.append(await _end_of(job, effect, env, progress))
 
 
-async def _end_of(effect: AnyEffect, env: object, console: Console) -> _End:
+async def _end_of(job: _Job, effect: AnyEffect, env: HasCheckpoints, progress: RunProgress) -> _End:
     def stopping(signal_name: str) -> None:
-        say(f"Stopping after {signal_name}. A second signal ends the process at once.", console)
+        say(
+            f"Stopping after {signal_name}. A second signal ends the process at once.",
+            progress.console,
+        )
 
     try:
         result: Result[Any, Any] = await run_until_signal(
@@ -416,25 +435,55 @@ async def _end_of(effect: AnyEffect, env: object, console: Console) -> _End:
     except StoppedBySignal as stop:
         return _End("interrupted", f"Interrupted by {stop.signal_name}.")
     except RunCancelled as error:
-        return _End("cancelled", str(error))
+        return _End("cancelled", message_of(error))
     except CheckpointError as error:
-        return _End("checkpoint error", str(error))
-    except Exception:
-        say(traceback.format_exc().rstrip(), Console(stderr=True))
-        return _End("failed", "The workflow ended in a defect, shown above.")
+        return _End("checkpoint error", message_of(error))
+    except Exception as defect:
+        shown = traceback.format_exc().rstrip()
+        recurs = await _recurring(job, env)
+        if recurs and not progress.begun:
+            return _End("failed", _only_replayed(defect), recurs=recurs)
+        say(shown, Console(stderr=True))
+        return _End("failed", "The workflow ended in a defect, shown above.", recurs=recurs)
     match result:
         case Failure(RunCancelled() as error):
-            return _End("cancelled", str(error))
+            return _End("cancelled", message_of(error))
         case Failure(CheckpointError() as error):
-            return _End("checkpoint error", str(error))
+            return _End("checkpoint error", message_of(error))
         case Failure(error):
-            kind = f"{type(error).__name__}: " if isinstance(error, Exception) else ""
-            message = f"The workflow failed: {kind}{error}"
+            recurs = await _recurring(job, env)
+            message = f"The workflow failed: {_error_text(error)}"
+            if recurs and not progress.begun:
+                message = _only_replayed(error)
             has_dead_letters = isinstance(error, TooManyFailures)
-            return _End("failed", message, has_dead_letters=has_dead_letters)
+            return _End("failed", message, has_dead_letters=has_dead_letters, recurs=recurs)
         case _:
             output = result.unwrap()
             return _End("completed", output=output, has_dead_letters=_has_dead_letters(output))
+
+
+def _error_text(error: object) -> str:
+    return f"{type(error).__name__}: {error}" if isinstance(error, Exception) else str(error)
+
+
+def _only_replayed(error: object) -> str:
+    return f"Nothing was executed. The recorded failure is {_error_text(error)}"
+
+
+async def _recurring(job: _Job, env: HasCheckpoints) -> tuple[str, ...]:
+    """Return the steps whose recorded failures end each resume of the run again, as its plan does."""
+    try:
+        async with env.checkpoints.store as store:
+            entries = await read_existing(store, job.run_id, env.checkpoints.seal)
+            # A plan replays the body, so it is made only if it can find such a failure.
+            if not read_recording(entries).has_lasting_failures:
+                return ()
+            planned = await job.loaded.workflow.plan(job.run_id).run(env)
+    except Exception:
+        # The command has already reported why the run ended. This would only add what to do.
+        return ()
+    plan: ResumePlan = planned.value_or(ResumePlan())
+    return () if plan.start or plan.waiting else plan.recurs
 
 
 def _has_dead_letters(output: object) -> bool:
@@ -456,6 +505,8 @@ def _report(job: _Job, progress: RunProgress, end: _End) -> None:
             f"Some items failed and were set aside. See them with: {job.dead_letters_command}",
             console,
         )
+    for step in end.recurs:
+        say(f"A resume {recurrence(step)}.", console)
     if end.can_be_resumed:
         say(f"Resume it with: {job.resume_command}", console)
 
@@ -469,6 +520,7 @@ def _answer(job: _Job, progress: RunProgress, end: _End) -> dict[str, object]:
         "steps_skipped": progress.skipped,
         "output": _output_tree(end.output, job.loaded.workflow),
         "message": end.message,
+        "recurs": [*end.recurs],
         "resume_with": job.resume_command if end.can_be_resumed else None,
     }
 

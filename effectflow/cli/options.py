@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 
 from effectflow.checkpoint import CheckpointError, CheckpointStore, RunEnded, RunNotFound, RunQuery
 from effectflow.cli.render import say
+from effectflow.cli.suggestions import Place, message_of, suggest_for
 from effectflow.service.environment import BadEnvironment
 
 STORE = "sqlite:///effectflow.db"
@@ -53,7 +54,8 @@ ServiceOption = Annotated[
     typer.Option(
         "--app",
         metavar="MODULE:APP",
-        help="The App that says where its runs are, instead of --store.",
+        help="The App that says where its runs are, instead of --store. A module without an App "
+        "is accepted, and not used.",
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -96,12 +98,13 @@ class Commands(TyperGroup):
     """A group of commands. It turns what a command raises into a message and an exit code."""
 
     def invoke(self, ctx: Any) -> Any:
+        suggest_for(Place())
         try:
             return super().invoke(ctx)
         except (BadUse, BadEnvironment, RunEnded, RunNotFound) as error:
-            code, message = ExitCode.BAD_USE, str(error)
+            code, message = ExitCode.BAD_USE, message_of(error)
         except CheckpointError as error:
-            code, message = ExitCode.CHECKPOINT_ERROR, str(error)
+            code, message = ExitCode.CHECKPOINT_ERROR, message_of(error)
         say(f"effectflow: {message}", Console(stderr=True))
         raise typer.Exit(code)
 

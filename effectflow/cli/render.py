@@ -42,6 +42,7 @@ from effectflow.checkpoint.entries import write_entry
 from effectflow.checkpoint.errors import printable
 from effectflow.checkpoint.replay import RecordedDeadLetter, Recording
 from effectflow.checkpoint.values import Tree, plain_tree, render_tree
+from effectflow.cli.suggestions import message_of, suggested
 from effectflow.effects.paths import StepPath
 
 
@@ -240,7 +241,7 @@ def show_verifications(console: Console, verifications: Sequence[Verification]) 
             say(f"{one.run_id}: good, {counted(one.length, 'entry')}", console)
         else:
             good = f"{one.good} of {counted(one.length, 'entry')} are good"
-            say(f"{one.run_id}: {good}. {one.problem}", console)
+            say(f"{one.run_id}: {good}. {message_of(one.problem)}", console)
     damaged = sum(one.problem is not None for one in verifications)
     say(f"{counted(len(verifications), 'run')} checked, {damaged} damaged", console)
 
@@ -283,7 +284,7 @@ def _repair_lines(repair: Repair) -> Iterable[str]:
         yield f"wait again: {path} (send its message again, with a new idempotency key)"
     if repair.cancels_again:
         yield "cancel again: the cancellation of the run was requested, and the repair requests it again"
-    plan = f"`effectflow plan {repair.run_id!r}` shows what a resume does."
+    plan = f"`{suggested('plan', repair.run_id)}` shows what a resume does."
     if repair.is_due:
         yield f"After the repair, a worker continues the run at once. Without workers, {plan}"
     elif repair.runs_again or repair.waits_again or repair.has_unknown_steps:
@@ -312,7 +313,7 @@ def plan_tree(plan: ResumePlan) -> dict[str, Tree]:
         "recurs": [*plan.recurs],
         "waiting": [*plan.waiting],
         "unverified": [{"step": one.step, "reason": one.reason} for one in plan.unverified],
-        "problem": None if plan.problem is None else str(plan.problem),
+        "problem": None if plan.problem is None else message_of(plan.problem),
         "is_complete": plan.is_complete,
     }
 
@@ -329,22 +330,35 @@ def _plan_lines(plan: ResumePlan, workflow_name: str, app_hint: str) -> Iterable
         yield "start: nothing; the run is complete, and a resume returns its recorded output"
         return
     for step in plan.start:
-        yield f"start: {step}{' (again)' if step in plan.retry else ''}"
+        yield f"start: {step}{_again(step, plan)}"
     for step in plan.waiting:
         yield f"wait: {step}"
     for step in plan.recurs:
-        yield (
-            f"fails again: {step}; the run ends with its recorded failure, which a resume does not "
-            "retry. To try again, start a new run with another id"
-        )
+        yield recurrence(step)
     for unverified in plan.unverified:
         yield f"unverified: {unverified.step} ({unverified.reason})"
     if plan.problem is not None:
-        yield f"problem: {plan.problem}"
+        yield f"problem: {message_of(plan.problem)}"
     if plan.reason:
         yield f"start: unknown; only the code of {workflow_name} can tell: {app_hint}"
     elif not (plan.start or plan.waiting or plan.recurs or plan.problem):
         yield "start: no step is reached; to run the effects between steps as well, add --effects"
+
+
+def _again(step: str, plan: ResumePlan) -> str:
+    """Return whether a step has begun before, and whether a resume continues inside it."""
+    if step not in plan.retry:
+        return ""
+    within = sum(done.startswith(f"{step}/") for done in plan.skip)
+    return f" (again, after {counted(within, 'completed step')} inside)" if within else " (again)"
+
+
+def recurrence(step: str) -> str:
+    """Return that a resume fails again with the recorded failure of this step, and what to do."""
+    return (
+        f"fails again: {step}; the run ends with its recorded failure, which a resume does not retry. "
+        "To try again, start a new run with another id"
+    )
 
 
 _MAX_WIDTH = 32

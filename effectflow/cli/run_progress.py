@@ -37,16 +37,19 @@ class RunProgress:
 
     Attributes:
         completed: steps that this process completed.
-        skipped: steps whose recorded output was used.
+        skipped: steps of the run whose recorded output was used.
+        begun: steps and nested runs that this process began.
         began_with: the path of the step that a resumed run began with, or None.
         total: the number of steps of the run, known for the demo once it has found its files.
         bar: enter it while the run is driven.
     """
 
-    def __init__(self, console: Console, workflow: AnyWorkflow) -> None:
+    def __init__(self, console: Console, workflow: AnyWorkflow, run_id: str) -> None:
         self.console = console
+        self._run_id = run_id
         self.completed = 0
         self.skipped = 0
+        self.begun = 0
         self.began_with: str | None = None
         self._workflow = workflow
         self._resumed: str | None = None
@@ -81,7 +84,8 @@ class RunProgress:
                 return
             case EntryAppended(_, Completed(step, output)):
                 self.completed += 1
-            case StepSkipped(_, step, output):
+            case StepSkipped(run_id, step, output, has_failed=False) if run_id == self._run_id:
+                # As in a plan, which does not look into nested runs.
                 self.skipped += 1
             case _:
                 return
@@ -91,6 +95,7 @@ class RunProgress:
         self._show()
 
     def _begin(self, run_id: str, path: str) -> None:
+        self.begun += 1
         if self.began_with is None and run_id == self._resumed:
             self.began_with = path
             say(

@@ -28,7 +28,6 @@ from effectflow.checkpoint.mailbox import open_message
 from effectflow.checkpoint.replay import read_recording
 from effectflow.checkpoint.store import CANCEL, NOTICE
 from effectflow.checkpoint.values import Tree, plain_tree
-from effectflow.cli.access import Access
 from effectflow.cli.render import (
     age,
     bounded,
@@ -41,6 +40,7 @@ from effectflow.cli.render import (
     topic_text,
     when,
 )
+from effectflow.cli.suggestions import message_of, suggested
 from effectflow.workflows.progress import JobProgress, job_progress
 
 
@@ -131,10 +131,10 @@ def _opened(checkpoints: Checkpoints, run_id: str, message: Message) -> MessageV
     try:
         return MessageView(message, open_message(checkpoints, run_id, message))
     except CheckpointError as error:
-        return MessageView(message, problem=str(error))
+        return MessageView(message, problem=message_of(error))
 
 
-def show_run(console: Console, view: RunView, access: Access) -> None:
+def show_run(console: Console, view: RunView) -> None:
     """Print the view of one run, and the commands that show more."""
     checkpoint = view.checkpoint
     head, metadata = checkpoint.state, checkpoint.metadata
@@ -156,7 +156,7 @@ def show_run(console: Console, view: RunView, access: Access) -> None:
         "position": position,
         **_state_row(checkpoint),
         **_progress_rows(job_progress(checkpoint)),
-        **_dead_letter_row(view, access),
+        **_dead_letter_row(view),
         "steps": f"{len(checkpoint.completed_steps)} completed, {len(metadata.attempts)} begun",
         "resumes": str(metadata.resumes),
         "entries": str(metadata.entries),
@@ -168,7 +168,7 @@ def show_run(console: Console, view: RunView, access: Access) -> None:
         "digest": checkpoint.digest,
     }
     say_table(list(rows.items()), console)
-    for line in _lines_around(view, access):
+    for line in _lines_around(view):
         say_line(line, console)
     finished = checkpoint.finished
     if finished is None:
@@ -209,10 +209,10 @@ def _progress_rows(progress: JobProgress | None) -> dict[str, str]:
     return rows
 
 
-def _dead_letter_row(view: RunView, access: Access) -> dict[str, str]:
+def _dead_letter_row(view: RunView) -> dict[str, str]:
     if not view.dead_letters:
         return {}
-    see = access.command("dead-letters", view.checkpoint.run_id)
+    see = suggested("dead-letters", view.checkpoint.run_id)
     return {"dead letters": f"{view.dead_letters}: {see}"}
 
 
@@ -243,7 +243,7 @@ def _summary_rows(view: RunView) -> dict[str, str]:
 _MOST_CHILDREN = 20
 
 
-def _lines_around(view: RunView, access: Access) -> Iterable[str]:
+def _lines_around(view: RunView) -> Iterable[str]:
     """Yield a line for each value that a run has published, its children, and its messages."""
     if view.published:
         yield "published:"
@@ -254,7 +254,7 @@ def _lines_around(view: RunView, access: Access) -> Iterable[str]:
             status = _child_status(child, view.at) or "not in this store"
             yield f"  {child.run_id} of {child.workflow}: {status}"
         if len(view.children) > _MOST_CHILDREN:
-            yield f"  and others: {access.command('list', '--parent', view.checkpoint.run_id)}"
+            yield f"  and others: {suggested('list', '--parent', view.checkpoint.run_id)}"
     if view.mailbox:
         yield f"{counted(len(view.mailbox), 'message')} not taken yet:"
         for one in view.mailbox:

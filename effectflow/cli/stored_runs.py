@@ -78,6 +78,7 @@ from effectflow.cli.run_search import (
     read_statuses,
 )
 from effectflow.cli.run_view import RunView, show_run, view_run, view_tree
+from effectflow.cli.suggestions import message_of, with_options
 from effectflow.stores._atomic_files import folder_name, write_whole
 
 
@@ -159,12 +160,12 @@ def _show_found(
     elif search.is_for_all:
         say("This store has no runs. `effectflow demo` starts one.", console)
     else:
-        say("No run matches; `effectflow list` shows all runs.", console)
+        say(with_options("No run matches; `effectflow list` shows all runs."), console)
     errors = Console(stderr=True)
     if found.has_more:
         say(f"There are more than these {search.limit} runs: --limit shows more.", errors)
     for problem in found.problems:
-        say(f"effectflow: its context is unknown: {problem}", errors)
+        say(f"effectflow: its context is unknown: {message_of(problem)}", errors)
 
 
 def show(
@@ -195,7 +196,7 @@ def show(
     if as_json:
         print_json(view_tree(view))
     else:
-        show_run(Console(), view, access)
+        show_run(Console(), view)
 
 
 def history(
@@ -227,6 +228,7 @@ def verify(
         str | None, typer.Argument(help="The run to check; by default all runs.")
     ] = None,
     latest: LatestOption = False,
+    app: ServiceOption = None,
     store: StoreOption = STORE,
     key_file: KeyFileOption = None,
     encryption_keys: EncryptionKeysOption = None,
@@ -235,7 +237,7 @@ def verify(
     """Check that the entries of a run, or of all runs, are undamaged."""
     if run_id is not None:
         check_choice(run_id=run_id, latest=latest)
-    access = access_to(store, key_file, encryption_keys)
+    access = access_to(store, key_file, encryption_keys, service=app)
     seal = access.seal
 
     async def check(opened: CheckpointStore) -> list[Verification]:
@@ -253,7 +255,7 @@ def verify(
                     "run_id": one.run_id,
                     "entries": one.length,
                     "good": one.good,
-                    "problem": None if one.problem is None else str(one.problem),
+                    "problem": None if one.problem is None else message_of(one.problem),
                 }
                 for one in verifications
             ]
@@ -271,6 +273,7 @@ def repair(
     aside: Annotated[
         Path, typer.Option(help="The folder for a file that keeps the removed entries.")
     ] = Path(),
+    app: ServiceOption = None,
     store: StoreOption = STORE,
     key_file: KeyFileOption = None,
     encryption_keys: EncryptionKeysOption = None,
@@ -281,7 +284,7 @@ def repair(
     First show what is lost and which steps run again, and ask. A file keeps what is removed.
     """
     check_choice(run_id=run_id, latest=latest)
-    access = access_to(store, key_file, encryption_keys)
+    access = access_to(store, key_file, encryption_keys, service=app)
     seal = access.seal
     console = Console(stderr=as_json)
 
@@ -379,6 +382,7 @@ def export_runs(
     output: Annotated[
         Path | None, typer.Option(help="The file to write; by default standard output.")
     ] = None,
+    app: ServiceOption = None,
     store: StoreOption = STORE,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the exported runs as JSON; needs --output.")
@@ -404,7 +408,7 @@ def export_runs(
                 problems.append(error)
         return runs
 
-    exported = access_to(store).use(export)
+    exported = access_to(store, service=app).use(export)
     data = b"".join(line for run in exported for line in write_exported(run))
     if output is None:
         sys.stdout.buffer.write(data)
@@ -419,13 +423,14 @@ def export_runs(
         else:
             say(f"{counted(len(exported), 'run')} written to {output}")
     if problems:
-        reasons = "; ".join(map(str, problems))
+        reasons = "; ".join(map(message_of, problems))
         say(f"effectflow: some runs were not exported: {reasons}", Console(stderr=True))
         raise typer.Exit(ExitCode.CHECKPOINT_ERROR)
 
 
 def import_runs(
     source: Annotated[Path, typer.Argument(help="A file that `export` wrote.")],
+    app: ServiceOption = None,
     store: StoreOption = STORE,
     as_json: JsonOption = False,
 ) -> None:
@@ -435,7 +440,7 @@ def import_runs(
     async def load(opened: CheckpointStore) -> dict[str, bool]:
         return {run.run_id: await import_run(opened, run) for run in read_exported(lines)}
 
-    imported = access_to(store).use(load, must_exist=False)
+    imported = access_to(store, service=app).use(load, must_exist=False)
     if as_json:
         print_json(dict(imported))
         return

@@ -59,7 +59,8 @@ def from_blocking(f: Callable[[Env], A]) -> Effect[Env, Never, A]:
     """Call `f(env)` in a worker thread, without blocking the event loop.
 
     At most 40 such calls run at the same time, which is anyio's default limit. A thread cannot be
-    stopped, so an interruption waits until the call returns, unless the call has not begun. If a step of
+    stopped, so an interruption waits until the call returns, unless the call has not begun. A timeout
+    around it takes effect only after that, where the effect waits next. If a step of
     a durable run ends with the call, its end is recorded before the interruption takes effect. To call
     into the event loop, `f` needs the token of `anyio.lowlevel.current_token()`.
     """

@@ -444,9 +444,12 @@ class Effect(Generic[Env, E, A]):
     def timeout(self: Effect[Env2, E2, A2], limit: Duration) -> Effect[Env2, E2 | TimedOut, A2]:
         """Cancel this effect after this many seconds, or this `timedelta`, and fail with TimedOut.
 
-        Its finalizers have run by then. In a durable run the absolute deadline is recorded, so a resume
-        waits only for the remaining time. An expired timeout stands if the workflow continued after it.
-        If it ended the run, a resume sets a new deadline.
+        Its finalizers have run by then. It can cancel only where the effect waits: code that blocks the
+        event loop runs to its end first, and so does a call of `from_blocking`.
+
+        In a durable run the absolute deadline is recorded, so a resume waits only for the remaining time.
+        An expired timeout stands if the workflow continued after it. If it ended the run, a resume sets a
+        new deadline.
         """
         return timeout(self, in_seconds(limit))
 

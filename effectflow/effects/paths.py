@@ -14,6 +14,7 @@ the child of a parallel operator, a key. It does not depend on scheduling.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 _ESCAPES = str.maketrans({"%": "%25", "[": "%5B", "]": "%5D", "\n": "%0A"})
 
@@ -66,6 +67,24 @@ def flow_of(path: str) -> str:
     # Keys escape brackets, so the last "[" opens the key of the last segment.
     end = path.rfind("[") if path.endswith("]") else len(path)
     return path[: max(path.rfind("/", 0, end), 0)]
+
+
+def outermost(paths: Iterable[str]) -> list[str]:
+    """Return the paths of these steps that are not inside another one of them.
+
+    Example:
+        >>> outermost(["charge", "charge/par[0]/quote", "ship/pack"])
+        ['charge', 'ship/pack']
+    """
+    found = dict.fromkeys(paths)
+
+    def is_inside(path: str) -> bool:
+        while path := flow_of(path):
+            if path in found:
+                return True
+        return False
+
+    return [path for path in found if not is_inside(path)]
 
 
 class StepPath(str):

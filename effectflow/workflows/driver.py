@@ -30,7 +30,7 @@ from effectflow.checkpoint.flow import DurableFlow
 from effectflow.checkpoint.journal_reader import run_not_found
 from effectflow.checkpoint.lease_keeper import keep_lease
 from effectflow.checkpoint.observers import RunResumed
-from effectflow.checkpoint.plan import ResumePlan, plan_resume
+from effectflow.checkpoint.plan import ResumePlan, plan_resume, skipped_steps
 from effectflow.checkpoint.planned_run import PlannedRun
 from effectflow.checkpoint.replay import Recording, compressed, read_recording
 from effectflow.checkpoint.run import Run
@@ -223,7 +223,7 @@ async def plan_run(place: Place, run_id: str, *, effects: bool) -> ResumePlan:
     if found is None:
         raise await run_not_found(place.checkpoints.store, run_id)
     blueprint, known, scope = place.blueprint, found.checkpoint, place.scope
-    skip = tuple(step.step for step in known.completed_steps)
+    skip = skipped_steps(known)
     if known.status is RunStatus.COMPLETED:
         return ResumePlan(skip=skip, is_complete=True)
     if known.status is RunStatus.CANCELLED:

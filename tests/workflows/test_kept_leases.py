@@ -134,7 +134,39 @@ async def test_a_stuck_event_loop_does_not_keep_its_runs(caplog: pytest.LogCaptu
     error = (await blocking.start(None, run_id="r").run(app)).failure()
     assert isinstance(error, LeaseLost)
     assert time.monotonic() - began > 1
-    assert "the event loop of run 'r' has been blocked for" in caplog.text
+    assert caplog.text.count("the event loop of run 'r' has been blocked for") == 1
+
+
+async def test_each_block_of_an_event_loop_is_warned_of_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    store = Renewed(MemoryStore())
+
+    @step
+    @effect
+    def block(app: App) -> None:
+        store.block_until(renewals=store.renewals + 6)
+
+    @step
+    @effect
+    async def respond(app: App) -> None:
+        await store.wait_until(renewals=store.renewals + 2)
+
+    @workflow
+    def blocking(_: None) -> Do[App, Never, None]:
+        for _ in range(2):
+            yield from respond()
+            yield from block()
+
+    app = App(Checkpoints(store, lease_seconds=0.9))
+    async with anyio.create_task_group() as tasks:
+        # Both runs are in the same event loop.
+        tasks.start_soon(idle.start(None, run_id="other").run, app)
+        await blocking.start(None, run_id="r").run(app)
+        tasks.cancel_scope.cancel()
+    warnings = [one for one in caplog.messages if "has not responded for" in one]
+    assert len(warnings) == 2
+    assert all("and 1 more" in one and "from_blocking" in one for one in warnings)
 
 
 async def test_an_event_loop_that_responds_is_not_stuck_even_if_it_is_asked_rarely() -> None:

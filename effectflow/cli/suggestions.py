@@ -1,0 +1,68 @@
+"""The commands that messages suggest, with the options that make them find the same runs."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the runs of this command are, as its user said it.
+
+    Attributes:
+        options: the options that name the store and its keys.
+        app: the MODULE:APP of the App that says where they are; None without one.
+        module: what brings the workflow, if it is no App; None without it.
+    """
+
+    options: tuple[str, ...] = ()
+    app: str | None = None
+    module: str | None = None
+
+    def options_of(self, command: str, module: str | None = None) -> list[str]:
+        """Return the options that another command needs."""
+        app = self.app or module or (self.module if command in _NEED_CODE else None)
+        return [*(["--app", app] if app is not None else []), *self.options]
+
+
+_NEED_CODE = ("resume", "plan")
+
+_COMMAND = re.compile(r"`effectflow (list|show|history|plan|resume|verify|repair)\b([^`]*)`")
+
+_NO_OPTIONS = Place()
+
+_place: ContextVar[Place] = ContextVar("effectflow_place", default=_NO_OPTIONS)
+
+
+def suggest_for(place: Place) -> None:
+    """Let the suggestions of this command lead to these runs."""
+    _place.set(place)
+
+
+def suggested(*words: str, module: str | None = None) -> str:
+    """Return a command for the same runs, as a user types it.
+
+    Parameters:
+        words: the name of the command, and its arguments.
+        module: what brings the workflow of the run, for a command that needs its code.
+    """
+    return shlex.join(["effectflow", *words, *_place.get().options_of(words[0], module)])
+
+
+def with_options(text: str) -> str:
+    """Return a text in which the quoted commands lead to the same runs."""
+
+    def complete(found: re.Match[str]) -> str:
+        name, rest = found.groups()
+        options = [] if " --app " in rest else _place.get().options_of(name)
+        return f"`{' '.join([f'effectflow {name}{rest}', *map(shlex.quote, options)])}`"
+
+    return _COMMAND.sub(complete, text)
+
+
+def message_of(error: Exception) -> str:
+    """Return the message of an error, whose commands lead to the same runs."""
+    return with_options(str(error))

@@ -1,0 +1,149 @@
+"""The first program of README.md, and the commands that it lists, work as written."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import COMMAND, ENVIRONMENT, ROOT, Command
+from tests.pages import examples
+
+README = ROOT / "README.md"
+
+DIES = "import os, signal\n    os.kill(os.getpid(), signal.SIGKILL)\n"
+
+
+def first_program() -> str:
+    return next(examples(README))
+
+
+def execute(folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run the first program as its reader does."""
+    return subprocess.run(
+        [sys.executable, "first.py"],
+        cwd=folder,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.fixture
+def killed(folder: Path) -> Path:
+    """A folder with the first program, whose run was killed while it executed `ship`."""
+    ship = '    return f"{item} is on its way"\n'
+    assert first_program().count(ship) == 1
+    (folder / "first.py").write_text(first_program().replace(ship, f"    {DIES}{ship}"))
+    assert execute(folder).returncode == -signal.SIGKILL
+    (folder / "first.py").write_text(first_program())
+    return folder
+
+
+def test_the_first_program_prints_the_same_result_twice(folder: Path) -> None:
+    (folder / "first.py").write_text(first_program())
+    promised = re.findall(r"^ *# (<Success: .*>)$", first_program(), re.MULTILINE)
+
+    assert [execute(folder).stdout.splitlines() for _ in range(2)] == [promised, promised]
+
+
+def test_a_plan_of_the_killed_first_program_changes_nothing(
+    effectflow: Command, killed: Path
+) -> None:
+    before = effectflow("history", "order-17").out
+
+    planned = effectflow("plan", "order-17", "--app", "first")
+    assert planned.out == "skip: 1 completed step\nstart: ship (again)\n"
+    assert effectflow("history", "order-17", "--app", "first").out == before
+    assert "crashed" in effectflow("show", "order-17", "--app", "first").out
+
+    resumed = effectflow("resume", "order-17", "--app", "first")
+    assert resumed.code == 0
+    assert "cap is on its way" in resumed.out
+
+
+def test_the_killed_first_program_continues_when_it_is_started_again(
+    effectflow: Command, killed: Path
+) -> None:
+    assert "cap is on its way" in execute(killed).stdout
+    assert effectflow("show", "order-17", "--json").json["status"] == "completed"
+
+
+def table_of_commands() -> Sequence[str]:
+    """Return the commands in the first column of the table."""
+    section = (
+        README.read_text(encoding="utf-8").partition("\n## Commands\n")[2].partition("\n## ")[0]
+    )
+    rows = [line.split(" | ")[0] for line in section.splitlines() if line.startswith("| `")]
+    return [command for row in rows for command in re.findall(r"`(effectflow [^`]*)`", row)]
+
+
+def test_the_commands_of_the_table_work_as_written(effectflow: Command, killed: Path) -> None:
+    commands = [one for one in table_of_commands() if "shop" not in one]
+
+    assert len(commands) == 12
+    for command in commands:
+        ended = effectflow(*shlex.split(command)[1:])
+        assert ended.code == 0, (command, ended)
+
+
+def test_the_commands_of_the_service_work_as_written(folder: Path) -> None:
+    run, worker, send, _ = [one for one in table_of_commands() if "shop" in one]
+
+    drive_until(folder, run, "waits for signal approval", code=3)
+    assert "was sent signal 'approval'" in done(folder, send)
+    drive_until(folder, worker, "is released, completed", code=0)
+
+
+def test_the_order_of_the_table_can_be_cancelled_while_it_waits(folder: Path) -> None:
+    run, worker, _, cancel = [one for one in table_of_commands() if "shop" in one]
+
+    drive_until(folder, run, "waits for signal approval", code=3)
+    assert "was asked to cancel itself" in done(folder, cancel)
+    drive_until(folder, worker, "is released, cancelled", code=0)
+
+
+def started(folder: Path, command: str) -> subprocess.Popen[str]:
+    """Start a command of the table as if in the folder of the examples."""
+    return subprocess.Popen(
+        [*COMMAND, *shlex.split(command)[1:]],
+        cwd=folder,
+        env=ENVIRONMENT | {"PYTHONPATH": f"{ROOT}:{ROOT / 'examples'}"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def drive_until(folder: Path, command: str, until: str, *, code: int) -> None:
+    """Let a command run until it says this, and stop it. It must end with this code."""
+    process = started(folder, command)
+    assert process.stdout is not None
+    alarm = threading.Timer(60, process.kill)
+    alarm.start()
+    said = ""
+    for line in process.stdout:
+        said += line
+        if until in line:
+            break
+    process.terminate()
+    rest, _ = process.communicate()
+    alarm.cancel()
+    assert until in said, said + rest
+    assert process.returncode == code, said + rest
+
+
+def done(folder: Path, command: str) -> str:
+    """Return what a command says that succeeds."""
+    process = started(folder, command)
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, said
+    return said

@@ -1,0 +1,143 @@
+"""The commands that messages suggest find the same runs: they can be copied."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import sqlite3
+import textwrap
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Command, Ended
+from tests.cli.services import driven, submitted, write_mall
+
+DESK = textwrap.dedent("""
+    from pathlib import Path
+
+    from effectflow import Do, Effect, fail, pure, step, workflow
+
+
+    @step
+    def first(value: int) -> Effect[object, str, int]:
+        return pure(value)
+
+
+    @step
+    def gated(value: int) -> Effect[object, str, int]:
+        return pure(value) if Path("key").exists() else fail("closed")
+
+
+    @workflow
+    def code(value: int) -> Do[object, str, int]:
+        yield from first(value)
+        return (yield from gated(value))
+""")
+
+STORE = ("--store", "my orders.db")
+
+
+def suggestions(ended: Ended) -> list[list[str]]:
+    """Return the arguments of the commands that a command has suggested."""
+    said = re.findall(
+        r"`effectflow ([^`]*)`|Resume it with: effectflow (.*)", ended.out + ended.err
+    )
+    return [shlex.split(quoted or plain) for quoted, plain in said]
+
+
+def damage(path: Path) -> None:
+    """Change the recorded output of the first step of the only run."""
+    with closing(sqlite3.connect(path)) as database:
+        database.execute(
+            "UPDATE entries SET body = CAST(replace(CAST(body AS TEXT), '\"output\":1', '\"output\":7')"
+            " AS BLOB)"
+        )
+        database.commit()
+
+
+@pytest.fixture
+def failed(effectflow: Command, folder: Path) -> Ended:
+    (folder / "desk.py").write_text(DESK)
+    return effectflow("run", "desk:code", "--input", "1", "--run-id", "r", *STORE)
+
+
+def test_the_suggested_resume_of_a_failed_run_works(
+    effectflow: Command, folder: Path, failed: Ended
+) -> None:
+    [command] = suggestions(failed)
+    (folder / "key").touch()
+    assert effectflow(*command).code == 0
+
+
+def test_the_message_about_an_unknown_run_names_the_store(
+    effectflow: Command, failed: Ended
+) -> None:
+    [command] = suggestions(effectflow("show", "unknown", *STORE))
+    assert "r  " in effectflow(*command).out
+
+
+def test_the_message_of_an_empty_list_names_the_store(effectflow: Command, failed: Ended) -> None:
+    [command] = suggestions(effectflow("list", "--status", "completed", *STORE))
+    assert "r  " in effectflow(*command).out
+
+
+@pytest.mark.parametrize(
+    "arguments", [("plan", "--app", "desk"), ("resume", "--app", "desk"), ("show",), ("verify",)]
+)
+def test_the_commands_for_a_damaged_run_name_the_store(
+    effectflow: Command, folder: Path, failed: Ended, arguments: tuple[str, ...]
+) -> None:
+    damage(folder / "my orders.db")
+
+    name, *options = arguments
+    show, repair = suggestions(effectflow(name, "r", *options, *STORE))
+    assert (show[0], repair[0]) == ("show", "repair")
+    assert "workflow" in effectflow(*show).out
+    repaired = effectflow(*repair, "--yes")
+    assert repaired.code == 0
+    [plan] = suggestions(repaired)
+    assert plan[0] == "plan"
+    assert effectflow(*plan).code == 0
+
+
+def test_commands_in_json_name_the_store(effectflow: Command, folder: Path, failed: Ended) -> None:
+    damage(folder / "my orders.db")
+
+    [checked] = effectflow("verify", "r", "--json", *STORE).json
+    assert "`effectflow repair 'r' --store 'my orders.db'`" in checked["problem"]
+
+
+def test_the_commands_of_an_app_name_the_app(effectflow: Command, folder: Path) -> None:
+    mall = write_mall(folder)
+    submitted(mall, "pack", "box", "p")
+
+    [command] = suggestions(effectflow("show", "q", "--app", "mall:app"))
+    assert command == ["list", "--app", "mall:app"]
+    assert "p  " in effectflow(*command).out
+
+
+def test_runs_of_an_app_are_verified_repaired_and_moved(effectflow: Command, folder: Path) -> None:
+    mall = write_mall(folder)
+    (folder / "box").touch()
+    submitted(mall, "pack", "box", "p")
+    driven(mall, "p")
+
+    assert "p: good" in effectflow("verify", "--app", "mall:app").out
+    assert "nothing to repair" in effectflow("repair", "p", "--app", "mall:app").out
+    assert effectflow("export", "--output", "runs.jsonl", "--app", "mall:app").code == 0
+    assert json.loads((folder / "runs.jsonl").read_text().splitlines()[0])
+    assert "already in the store" in effectflow("import", "runs.jsonl", "--app", "mall:app").out
+
+
+def test_a_store_of_its_own_and_an_app_contradict_each_other(
+    effectflow: Command, folder: Path
+) -> None:
+    write_mall(folder)
+    (folder / "runs.jsonl").touch()
+    for command in (["verify"], ["repair", "p"], ["export"], ["import", "runs.jsonl"]):
+        refused = effectflow(*command, "--app", "mall:app", *STORE)
+        assert refused.code == 2
+        assert "leave out --store" in refused.err
