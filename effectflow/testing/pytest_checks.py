@@ -52,7 +52,8 @@ class _Patches:
 
     def setattr(self, owner: Any, name: str, value: object) -> None:
         # An inherited one is not in the class itself.
-        self._replaced.append((owner, name, vars(owner).get(name, _INHERITED)))
+        own = cast("dict[str, Any]", vars(owner))
+        self._replaced.append((owner, name, own.get(name, _INHERITED)))
         setattr(owner, name, value)
 
     def undo(self) -> None:
