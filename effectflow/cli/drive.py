@@ -24,7 +24,9 @@ from effectflow.checkpoint import (
     CheckpointStore,
     HasCheckpoints,
     ResumePlan,
+    RunBusy,
     RunCancelled,
+    RunConflict,
     RunInfo,
     RunQuery,
     RunStatus,
@@ -315,7 +317,9 @@ class _End:
         recurs: the steps whose recorded failures end each resume of the run again.
     """
 
-    status: Literal["completed", "failed", "cancelled", "interrupted", "checkpoint error"]
+    status: Literal[
+        "completed", "failed", "cancelled", "interrupted", "refused", "checkpoint error"
+    ]
     message: str | None = None
     output: object = None
     has_dead_letters: bool = False
@@ -331,6 +335,7 @@ _EXIT_CODES = {
     "failed": ExitCode.WORKFLOW_FAILED,
     "cancelled": ExitCode.WORKFLOW_FAILED,
     "interrupted": ExitCode.INTERRUPTED,
+    "refused": ExitCode.CHECKPOINT_ERROR,
     "checkpoint error": ExitCode.CHECKPOINT_ERROR,
 }
 
@@ -437,7 +442,7 @@ async def _end_of(job: _Job, effect: AnyEffect, env: HasCheckpoints, progress: R
     except RunCancelled as error:
         return _End("cancelled", message_of(error))
     except CheckpointError as error:
-        return _End("checkpoint error", message_of(error))
+        return _unable(error)
     except Exception as defect:
         shown = traceback.format_exc().rstrip()
         recurs = await _recurring(job, env)
@@ -449,7 +454,7 @@ async def _end_of(job: _Job, effect: AnyEffect, env: HasCheckpoints, progress: R
         case Failure(RunCancelled() as error):
             return _End("cancelled", message_of(error))
         case Failure(CheckpointError() as error):
-            return _End("checkpoint error", message_of(error))
+            return _unable(error)
         case Failure(error):
             recurs = await _recurring(job, env)
             message = f"The workflow failed: {_error_text(error)}"
@@ -460,6 +465,13 @@ async def _end_of(job: _Job, effect: AnyEffect, env: HasCheckpoints, progress: R
         case _:
             output = result.unwrap()
             return _End("completed", output=output, has_dead_letters=_has_dead_letters(output))
+
+
+def _unable(error: CheckpointError) -> _End:
+    """Return the end of a run that could not be driven. If another one has it or its id, nothing is wrong
+    with its checkpoint."""
+    is_refused = isinstance(error, RunBusy | RunConflict)
+    return _End("refused" if is_refused else "checkpoint error", message_of(error))
 
 
 def _error_text(error: object) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Annotated
 
 import typer
@@ -24,6 +25,7 @@ from effectflow.cli.options import (
     read_json,
 )
 from effectflow.cli.render import print_json, say
+from effectflow.cli.suggestions import suggested
 from effectflow.service.client import request_cancel, send_value
 from effectflow.workflows.structured_input import structure_as
 
@@ -49,6 +51,11 @@ def cancel(
 
     chosen, info = access.use(ask)
     _report(chosen, info, "was asked to cancel itself", as_json=as_json)
+    if not as_json and info is not None and not info.is_held(time.time()):
+        say(
+            "No process drives it, so the request is pending: the next worker that takes the run carries "
+            f"it out. Without workers, this does: {suggested('resume', chosen)}"
+        )
 
 
 def send(

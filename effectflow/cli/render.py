@@ -185,6 +185,8 @@ def _entry_text(entry: Entry) -> str:
         case CancelRequested(reason=reason):
             return f"Cancelling   {reason}"
         case Finished(status=status, output=output, error=error):
+            if status is RunStatus.CANCELLED and error is None:
+                return f"Finished     {status}"
             what = f"{error.type}: {error.message}" if error else bounded(output, 60)
             return f"Finished     {status}: {what}"
 

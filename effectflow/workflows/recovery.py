@@ -106,10 +106,14 @@ async def recover_run(
             await _block(claim, error)
         except Exception as defect:
             # It is in the journal, where people look for it.
-            logger.warning("run %r has failed with a defect: %r", taken.lease.run_id, defect)
+            logger.warning(
+                "run %r has failed with a defect: %r", taken.lease.run_id, defect, exc_info=defect
+            )
         else:
             if isinstance(outcome, Failure) and isinstance(outcome.error, CheckpointError):
                 await _block(claim, outcome.error)
+            elif isinstance(outcome, Failure):
+                logger.warning("run %r has failed: %r", taken.lease.run_id, outcome.error)
         finally:
             _log_end(what, claim.summary)
 

@@ -154,7 +154,7 @@ async def test_each_block_of_an_event_loop_is_warned_of_once(
 
     @workflow
     def blocking(_: None) -> Do[App, Never, None]:
-        for _ in range(2):
+        for _once_more in range(2):
             yield from respond()
             yield from block()
 
