@@ -308,7 +308,7 @@ class DurableFlow:
             raise NotAcquired
         run = self.run
         if run.stopping.has_begun:
-            if scope.is_shielded:
+            if scope.is_shielded or run.is_shielded:
                 raise LeftToResume(repr(what))
             await anyio.sleep_forever()
         if run.drain is not None and run.drain.has_begun and not scope.is_shielded:

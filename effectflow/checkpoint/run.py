@@ -94,6 +94,11 @@ class Around(Protocol):
     @property
     def run(self) -> Run: ...
 
+    @property
+    def is_shielded(self) -> bool:
+        """Whether it is in an acquisition or a finalizer, which no cancellation reaches."""
+        ...
+
     async def begin(self) -> None:
         """Record in the outer run that the nested run starts or continues."""
         ...
@@ -177,6 +182,11 @@ class Run:
         self._cut_off: dict[str, None] = {}
         self._interrupted_at: int | None = None
         self._savable: dict[str, Any] = {}
+
+    @property
+    def is_shielded(self) -> bool:
+        """Whether it is in an acquisition or a finalizer of an outer run."""
+        return self.around is not None and self.around.is_shielded
 
     @property
     def may_record(self) -> bool:

@@ -423,9 +423,12 @@ async def _run_body(
             body = place.blueprint.body(input)
             async with nullcontext() if service is None else attended(run, service.suspend_after):
                 end.outcome = await _interpret(place, run, body, is_new=is_new)
-        except LeftToResume:
-            # The run is being stopped. This wait raises its cancellation.
-            await anyio.sleep_forever()
+        except LeftToResume as left:
+            if not run.is_shielded:
+                # The run is being stopped. This wait raises its cancellation.
+                await anyio.sleep_forever()
+            # No cancellation reaches this run: it ends the finalizer that it is in.
+            end.raised = left
         except BaseException as raised:
             end.raised = raised
             if is_cancellation(raised):

@@ -145,6 +145,10 @@ class _Child:
         """The outer run."""
         return self.flow.run
 
+    @property
+    def is_shielded(self) -> bool:
+        return self.place.scope.is_shielded or self.run.is_shielded
+
     async def begin(self) -> None:
         """Record durably that it starts or continues."""
         run = self.run

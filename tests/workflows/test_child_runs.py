@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
+import anyio
 import pytest
 from returns.result import Success
 
@@ -13,6 +15,7 @@ from effectflow import (
     TimedOut,
     bracket,
     die,
+    from_async,
     never,
     par,
     par_traverse,
@@ -39,7 +42,7 @@ from effectflow.checkpoint import (
 from effectflow.stores import MemoryStore
 from effectflow.testing import FaultyStore, SaveFails, TakenOver, crash_everywhere
 from effectflow.testing.crash import crash_points
-from tests.apps import App, Broken, Crash, app_on, note
+from tests.apps import App, Broken, Crash, app_on, both_backends, note
 from tests.workflows.journals import (
     AnyEffect,
     AnyWorkflow,
@@ -453,6 +456,42 @@ async def test_an_outside_stop_interrupts_the_child(store: MemoryStore) -> None:
     again = next_life(app)
     assert await resume(timed, again, at=5) == Success("handle")
     assert again.world.done == ["use", "release", "handle"]
+
+
+@both_backends
+@pytest.mark.parametrize("is_parallel", [False, True], ids=["in turn", "in branches"])
+async def test_an_outside_stop_ends_a_release_after_the_step_of_its_child(
+    store: MemoryStore, *, is_parallel: bool
+) -> None:
+    """No cancellation reaches the child, so it has to end by itself."""
+    began = anyio.Event()
+
+    async def close(app: App) -> None:
+        app.world.note("close")
+        began.set()
+        await anyio.sleep(0.05)
+
+    closing: AnyEffect = with_checkpointing("close", from_async(close))
+    both = in_turn(closing, act("report"))
+    releasing = made_of(lambda: par(both, sleep(0)) if is_parallel else both, "releasing")
+    made = made_of(
+        lambda: in_turn(
+            bracket(act("acquire"), lambda _: releasing.call(None), lambda _: act("use")),
+            act("after"),
+        )
+    )
+    app = app_on(store)
+    async with anyio.create_task_group() as tasks:
+        run = made.start(None, run_id="r").run
+        tasks.start_soon(partial(run, app, finalizer_deadline=5))
+        await began.wait()
+        tasks.cancel_scope.cancel()
+    assert app.world.done == ["acquire", "use", "close"]
+    for run_id in ("r", "r/bracket/releasing"):
+        assert await status_of(store, run_id) is RunStatus.INTERRUPTED
+    again = next_life(app)
+    assert await resume(made, again) == Success("after")
+    assert again.world.done == ["report", "after"]
 
 
 async def test_a_cancelled_run_cannot_be_resumed(store: MemoryStore) -> None:
