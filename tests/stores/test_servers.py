@@ -151,7 +151,7 @@ async def test_an_append_cut_off_while_the_server_executes_it_is_not_rejected(
     async with proxied_postgres.store as store:
         lease = await begun(store, [b"1"])
         with psycopg.connect(postgres) as blocking:
-            schema = repr(store).partition("'")[2].partition("'")[0]
+            schema = repr(store).partition("schema='")[2].partition("'")[0]
             blocking.execute(f"LOCK TABLE {schema}.entries IN SHARE MODE")  # type: ignore[arg-type]
             async with anyio.create_task_group() as group:
                 group.start_soon(lambda: store.append(lease, [b"2"], after=1))
