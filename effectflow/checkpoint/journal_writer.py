@@ -188,9 +188,7 @@ class JournalWriter:
         if entry is not None:
             self.add(entry)
         due_at = None if self.summary.is_nested else due_at
-        self.summary = replace(
-            self.summary, status=status, due_at=due_at, waits_for=waits_for, blocked=""
-        )
+        self.summary = self.summary.become(status, due_at=due_at, waits_for=waits_for)
         self._is_summary_due = True
         self._seen = seen
         # From here on, the lease may be released before this process knows it.

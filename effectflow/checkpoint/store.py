@@ -8,8 +8,8 @@ the tests that every store must pass.
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import TracebackType
@@ -92,6 +92,23 @@ class RunSummary:
     blocked: str = ""
     parent: str = ""
     is_nested: bool = False
+
+    def become(self, status: RunStatus, *, due_at: float | None, waits_for: str) -> RunSummary:
+        """Return the summary once the run has this status. It is not blocked then."""
+        # Without `replace`, which takes twice as long.
+        return RunSummary(
+            self.workflow,
+            self.kind,
+            self.version,
+            status,
+            self.created_at,
+            self.dead_letters,
+            due_at=due_at,
+            priority=self.priority,
+            waits_for=waits_for,
+            parent=self.parent,
+            is_nested=self.is_nested,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -513,17 +530,27 @@ class Salvages(Protocol):
         ...
 
 
-@contextmanager
-def store_errors(store: CheckpointStore, run_id: str | None = None) -> Generator[None]:
-    """Turn every error of a store into a CheckpointError, which no body of an outer run can handle.
+class store_errors:  # noqa: N801, used like a function in `with`
+    """Turns every error of a store into a CheckpointError, which no body of an outer run can handle.
 
     Parameters:
         run_id: the run that the block is about; None for many.
     """
-    try:
-        yield
-    except CheckpointError:
-        raise
-    except Exception as error:
-        what = "" if run_id is None else f" for run {run_id!r}"
-        raise StoreUnavailable(repr(store), f"it raised {error!r}{what}") from error
+
+    # Not made by `contextmanager`, which takes three times as long.
+    __slots__ = ("_run_id", "_store")
+
+    def __init__(self, store: CheckpointStore, run_id: str | None = None) -> None:
+        self._store = store
+        self._run_id = run_id
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, _kind: object, error: BaseException | None, _traceback: TracebackType | None
+    ) -> None:
+        if not isinstance(error, Exception) or isinstance(error, CheckpointError):
+            return
+        what = "" if self._run_id is None else f" for run {self._run_id!r}"
+        raise StoreUnavailable(repr(self._store), f"it raised {error!r}{what}") from error
