@@ -193,7 +193,8 @@ class PlannedRun(Run):
 
     async def sleep(self, path: str, seconds: float, scope: Scope) -> None:
         # A wait in an acquisition or a finalizer is not recorded. What follows it may be.
-        if seconds > 0 and not scope.flow.has_ahead(scope.limit):
+        is_recorded = path in self.recording.waits
+        if seconds > 0 and (is_recorded or not scope.flow.has_ahead(scope.limit)):
             await self.wait(path)
 
     async def next_message(self, path: str, topic: str) -> Message:
