@@ -51,7 +51,7 @@ def cancel(
 
     chosen, info = access.use(ask)
     _report(chosen, info, "was asked to cancel itself", as_json=as_json)
-    if not as_json and info is not None and not info.is_held(time.time()):
+    if not as_json and info is not None and info.is_resumable(time.time()):
         say(
             "No process drives it, so the request is pending: the next worker that takes the run carries "
             f"it out. Without workers, this does: {suggested('resume', chosen)}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -90,7 +91,10 @@ def test_cancel_of_a_run_that_a_process_drives_does_not_say_that_it_is_pending(
     finally:
         worker.kill()
         worker.wait()
-    assert said == "Run p was asked to cancel itself. Its status is running.\n"
+    # It may be cancelled already.
+    assert re.fullmatch(
+        r"Run p was asked to cancel itself\. Its status is (running|cancelled)\.\n", said
+    )
 
 
 def test_a_run_id_of_another_run_is_refused_without_the_word_error(
