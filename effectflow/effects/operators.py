@@ -103,7 +103,8 @@ class Operator:
         The branch replays the entries before the decision and is cancelled then. In a plan, it ends at
         the step of a finalizer that a resume begins.
         """
-        with anyio.CancelScope() as cancelled:
+        # Shielded, or the cancellation of an outer operator would skip the branches that follow this one.
+        with anyio.CancelScope(shield=True) as cancelled:
             cancelled.cancel()
             try:
                 await self.run_branch(effect, env, scope)

@@ -9,7 +9,7 @@ from typing import Any
 
 import anyio
 import pytest
-from hypothesis import HealthCheck, given, settings, strategies as st
+from hypothesis import HealthCheck, example, given, settings, strategies as st
 from returns.result import Failure
 
 from effectflow import (
@@ -220,6 +220,17 @@ async def check(tree: Tree, deaths: list[tuple[int, bool]]) -> None:
             assert order == sorted(order, reverse=True), (flow, world.done)
 
 
+# A race that an outer race cancels just after it has decided. Its loser ends after both decisions.
+OVERTAKEN = Tree(
+    "race",
+    (
+        Tree("sleep", (), 1),
+        Tree("race", (Tree("slow", (), 2), Tree("book", (), 3)), 4),
+    ),
+    5,
+)
+
+
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 @examples(30, 150)
 def test_a_saga_that_is_killed_leaves_the_world_as_its_journal_says(
@@ -229,6 +240,7 @@ def test_a_saga_that_is_killed_leaves_the_world_as_its_journal_says(
 
     @settings(max_examples=examples, database=None, suppress_health_check=[HealthCheck.too_slow])
     @given(trees, deaths)
+    @example(OVERTAKEN, [(5, False)])
     def check_drawn(tree: Tree, deaths: list[tuple[int, bool]]) -> None:
         anyio.run(check, tree, deaths, backend=backend)
 
