@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the runs of this command are, as its user said it.
+    """Where the runs of this command are, by its options.
 
     Attributes:
         options: the options that name the store and its keys.
         app: the MODULE:APP of the App that says where they are; None without one.
-        module: what brings the workflow, if it is no App; None without it.
+        module: the module with the workflow, if `app` is None; None without one.
     """
 
     options: tuple[str, ...] = ()
