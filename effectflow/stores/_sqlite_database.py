@@ -16,7 +16,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from effectflow.checkpoint.errors import (
     CheckpointError,
@@ -219,12 +219,23 @@ class DatabaseFiles:
         self.path = path
         self.log = f"{real}-wal"
         self._database = os.path.abspath(path)
+        self._folder = os.path.dirname(real)
         self._opened = {
             name: self._identity(name) for name in (self._database, self.log, f"{real}-shm")
         }
+        self._checked: _FolderState | None = None
 
     def check(self) -> None:
-        """Raise StoreUnavailable unless these are the files that were opened."""
+        """Raise StoreUnavailable unless these are the files that were opened.
+
+        The log is written with each commit. To ask for its state as well would cost a quarter of the
+        commit, because the next write would change its times. So the log and its index are looked at
+        only when something in their folder was created, deleted or renamed since the last time.
+        """
+        folder = _FolderState.of(self._folder)
+        is_same = folder is not None and folder == self._checked
+        if is_same and self._identity(self._database) == self._opened[self._database]:
+            return
         changed = [name for name, opened in self._opened.items() if self._identity(name) != opened]
         if changed:
             raise StoreUnavailable(
@@ -234,6 +245,7 @@ class DatabaseFiles:
                 "lost. Put the same files back. Or close the store, restore a copy if they are gone, "
                 "and resume the runs",
             )
+        self._checked = folder if folder is not None and folder.is_settled() else None
 
     def _identity(self, name: str) -> tuple[int, int] | None:
         """Return what identifies a file, or None if the file is gone."""
@@ -245,6 +257,35 @@ class DatabaseFiles:
         if not found.st_size and name is self._database:
             return None
         return found.st_dev, found.st_ino
+
+
+class _FolderState(NamedTuple):
+    """What changes when a file in a folder is created, deleted or renamed, or the folder itself is.
+
+    Attributes:
+        device, inode: identify the folder.
+        modified, changed: times in nanoseconds since the epoch. A program can set the first one.
+    """
+
+    device: int
+    inode: int
+    modified: int
+    changed: int
+
+    @staticmethod
+    def of(path: str) -> _FolderState | None:
+        """Return the state of a folder, or None if it is gone."""
+        try:
+            found = os.stat(path)
+        except OSError:
+            return None
+        return _FolderState(found.st_dev, found.st_ino, found.st_mtime_ns, found.st_ctime_ns)
+
+    def is_settled(self) -> bool:
+        """Return whether another change from now on would show, however coarse the times are."""
+        latest = max(self.modified, self.changed)
+        has_whole_seconds = latest % 1_000_000_000 == 0
+        return time.time() - latest / 1e9 > (2.0 if has_whole_seconds else 0.1)
 
 
 class _BlockedThread:

@@ -21,7 +21,7 @@ import psutil
 import pytest
 from anyio import to_thread
 
-from effectflow import Do, step, workflow
+from effectflow import Do, sleep, step, workflow
 from effectflow.checkpoint import (
     CorruptCheckpoint,
     LeaseLost,
@@ -216,26 +216,36 @@ def replace_by_copy(path: Path) -> None:
     os.replace(f"{path}.copy", path)
 
 
+def unlink_log_and_keep_times(path: Path) -> None:
+    folder = path.parent.stat()
+    os.unlink(f"{path}-wal")
+    os.utime(path.parent, ns=(folder.st_atime_ns, folder.st_mtime_ns))
+
+
 HARM: dict[str, Callable[[Path], object]] = {
     "removed": remove,
     "moved": lambda path: os.rename(path, f"{path}.moved"),
     "replaced": replace_by_copy,
     "emptied": lambda path: os.truncate(path, 0),
     "without its log": lambda path: os.unlink(f"{path}-wal"),
+    "without its log, in a folder with its old times": unlink_log_and_keep_times,
     "without its index": lambda path: os.unlink(f"{path}-shm"),
     "with its folder": lambda path: shutil.rmtree(path.parent),
 }
 
 
 @pytest.mark.parametrize("durability", ["full", "process"])
+@pytest.mark.parametrize("age", [0, 0.15])
 @pytest.mark.parametrize("harm", HARM)
 async def test_a_run_ends_if_its_database_is_gone(
-    harm: str, durability: Literal["full", "process"], tmp_path: Path
+    harm: str, age: float, durability: Literal["full", "process"], tmp_path: Path
 ) -> None:
     path = tmp_path / "folder" / "runs.db"
 
     @workflow
     def made(_: None) -> Do[App, Any, int]:
+        # The store trusts the times of a folder once they are older than their granularity.
+        yield from sleep(age)
         yield from step(name="one")(lambda: note("one"))()
         HARM[harm](path)
         return (yield from step(name="two")(lambda: note("two"))())
