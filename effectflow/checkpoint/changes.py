@@ -8,10 +8,9 @@ from contextlib import asynccontextmanager
 from typing import TypeAlias
 
 import anyio
-from anyio.lowlevel import RunVar
 
 from effectflow.checkpoint.store import CheckpointStore
-from effectflow.effects.event_loop import spawn_background
+from effectflow.effects.event_loop import PerEventLoop, spawn_background
 
 logger = logging.getLogger(__name__)
 
@@ -55,10 +54,7 @@ async def watching(
 
     No change is missed after the block begins.
     """
-    watches = _watches.get(None)
-    if watches is None:
-        watches = dict[int, _Watch]()
-        _watches.set(watches)
+    watches = _watches.get()
     watch = watches.get(id(store))
     if watch is None or watch.is_ending:
         watch = watches[id(store)] = _Watch(store)
@@ -140,4 +136,4 @@ class _Watch:
             notify()
 
 
-_watches: RunVar[dict[int, _Watch]] = RunVar("_watches")
+_watches = PerEventLoop(dict[int, _Watch])

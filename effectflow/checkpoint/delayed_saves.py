@@ -12,9 +12,8 @@ from typing import Any, Protocol
 from weakref import WeakSet
 
 import anyio
-from anyio.lowlevel import RunVar
 
-from effectflow.effects.event_loop import spawn_background
+from effectflow.effects.event_loop import PerEventLoop, spawn_background
 
 
 class Delayed(Protocol):
@@ -50,7 +49,7 @@ class SaveRequest:
         for journal in list(self._journals):
             if not journal.is_released:
                 journal.due = 0.0
-                delays_of_event_loop().watch(journal)
+                delays.get().watch(journal)
 
 
 save_request: ContextVar[SaveRequest | None] = ContextVar("save_request", default=None)
@@ -111,13 +110,5 @@ class Delays:
             self._woken = None
 
 
-_delays: RunVar[Delays | None] = RunVar("_delays", None)
-
-
-def delays_of_event_loop() -> Delays:
-    """Return the delays of the running event loop."""
-    delays = _delays.get(None)
-    if delays is None:
-        delays = Delays()
-        _delays.set(delays)
-    return delays
+delays = PerEventLoop(Delays)
+"""The entries that wait in each event loop."""

@@ -211,8 +211,8 @@ class Seal:
             payload = _COMPRESSED + zlib.compress(payload, 1)
         if self.encryption is not None:
             payload = self.encryption.encrypt(payload, after=previous)
-        digest = self._digest(payload, previous)
-        return payload + self._trailer(payload, digest), digest
+        trailer, digest = self._trailer(payload, previous)
+        return payload + trailer, digest
 
     def open(self, record: Record, run_id: str, previous: bytes) -> tuple[Entry, bytes]:
         """Return the entry in a record that follows `previous`, and its digest.
@@ -224,8 +224,8 @@ class Seal:
         try:
             if len(record.body) > 2 * MAX_ENTRY_BYTES:
                 raise ValueError(f"it has {len(record.body):,} bytes, more than any entry")
-            digest = self._digest(payload, previous)
-            if not hmac.compare_digest(trailer, self._trailer(payload, digest)):
+            expected, digest = self._trailer(payload, previous)
+            if not hmac.compare_digest(trailer, expected):
                 raise self._what_is_wrong(payload, trailer)
             is_as_written = True
             payload = _decompressed(self._decrypted(payload, previous))
@@ -276,16 +276,17 @@ class Seal:
             raise _OtherKey("it is not encrypted, although encryption is asked for")
         return self.encryption.decrypt(payload, after=previous)
 
-    def _trailer(self, payload: bytes, digest: bytes) -> bytes:
-        """Return what follows a payload. A digest has one form: other case or blanks are rejected."""
-        if payload[:1] == b"{":
-            return (b"\nsha256:" if self.key is None else b"\nhmac:") + hexlify(digest)
-        return digest + (b"S" if self.key is None else b"H")
+    def _trailer(self, payload: bytes, previous: bytes) -> tuple[bytes, bytes]:
+        """Return what follows a payload, and the digest in it, which follows `previous`.
 
-    def _digest(self, payload: bytes, previous: bytes) -> bytes:
+        A digest has one form: other case or blanks are rejected.
+        """
+        is_text = payload[:1] == b"{"
         if self.key is None:
-            return hashlib.sha256(previous + payload).digest()
-        return hmac.digest(self.key, previous + payload, "sha256")
+            digest = hashlib.sha256(previous + payload).digest()
+            return b"\nsha256:" + hexlify(digest) if is_text else digest + b"S", digest
+        digest = hmac.digest(self.key, previous + payload, "sha256")
+        return b"\nhmac:" + hexlify(digest) if is_text else digest + b"H", digest
 
 
 UNSIGNED = Seal()

@@ -46,11 +46,6 @@ class Journal:
     entries: tuple[Entry, ...]
     digest: bytes
 
-    @staticmethod
-    def empty(run_id: str) -> Journal:
-        """Return the journal of a run that does not exist yet."""
-        return Journal((), first_digest(run_id))
-
     @property
     def started(self) -> Started:
         """The first entry of a run that exists."""

@@ -11,7 +11,7 @@ from dataclasses import replace
 import anyio
 
 from effectflow.checkpoint.checkpoints import Checkpoints
-from effectflow.checkpoint.delayed_saves import Delays, delays_of_event_loop
+from effectflow.checkpoint.delayed_saves import Delays, delays
 from effectflow.checkpoint.entries import Completed, Entry, HeadState
 from effectflow.checkpoint.errors import (
     CheckpointError,
@@ -310,7 +310,7 @@ class JournalWriter:
             self.due = time.monotonic() + self._linger
             if not self.is_watched:
                 if self._delays is None:
-                    self._delays = delays_of_event_loop()
+                    self._delays = delays.get()
                 self._delays.watch(self)
 
     async def _next_save(self) -> None:

@@ -49,11 +49,15 @@ class Lease:
     expires_at: float
     expires_at_uptime: float | None = None
 
+    @staticmethod
+    def of(run_id: str, owner: str, fence: int, *, seconds: float, now: float) -> Lease:
+        """Return a lease that is valid for this many seconds from `now`, the time of the store."""
+        up = uptime()
+        return Lease(run_id, owner, fence, now + seconds, None if up is None else up + seconds)
+
     def renewed(self, seconds: float, *, now: float) -> Lease:
         """Return the lease, valid for this many seconds from `now`, the time of the store."""
-        up = uptime()
-        until = None if up is None else up + seconds
-        return Lease(self.run_id, self.owner, self.fence, now + seconds, until)
+        return Lease.of(self.run_id, self.owner, self.fence, seconds=seconds, now=now)
 
     def expires_in(self, now: float) -> float:
         """Return the seconds until it expires at `now`, in seconds since the epoch."""

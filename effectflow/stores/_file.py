@@ -160,7 +160,7 @@ class FileStore(ReentrantStore, CheckpointStore):
     ) -> Lease:
         folder.tidy(state)
         fence = max(folder.lease(state).fence, folder.deleted_fence()) + 1
-        lease = Lease(folder.run_id, owner, fence, now).renewed(seconds, now=now)
+        lease = Lease.of(folder.run_id, owner, fence, seconds=seconds, now=now)
         folder.write_lease(lease)
         return lease
 

@@ -85,7 +85,7 @@ class MemoryStore(CheckpointStore):
             return self._claim(run_id, owner, seconds, now)
 
     def _claim(self, run_id: str, owner: str, seconds: float, now: float) -> Lease:
-        lease = Lease(run_id, owner, next(self._fences), now).renewed(seconds, now=now)
+        lease = Lease.of(run_id, owner, next(self._fences), seconds=seconds, now=now)
         self._leases[run_id] = lease
         return lease
 
@@ -119,12 +119,13 @@ class MemoryStore(CheckpointStore):
             check_length(lease, 0 if run is None else len(run.bodies), after=after)
             if run is None:
                 run = self._runs[lease.run_id] = _Run(first_summary(summary))
-            check_messages(lease, takes, run.mailbox)
+            if takes:
+                check_messages(lease, takes, run.mailbox)
+                for number in takes:
+                    del run.mailbox[number]
             now = time.time()
             run.bodies += map(bytes, bodies)
             run.times += [now] * len(bodies)
-            for number in takes:
-                del run.mailbox[number]
             if release:
                 del self._leases[lease.run_id]
             if summary is None:

@@ -47,7 +47,7 @@ class Freed:
 
 def request_of(due: DueRuns, owners: Sequence[str], freed: Freed) -> str:
     """Return a request to claim runs for these owners, as the script reads it."""
-    uptime = Lease("", "", 0, 0.0).renewed(due.seconds, now=0.0).expires_at_uptime
+    uptime = Lease.of("", "", 0, seconds=due.seconds, now=0.0).expires_at_uptime
     return json.dumps(
         {
             "now": repr(due.now),

@@ -108,7 +108,7 @@ class ServerStore(ReentrantStore, CheckpointStore):
     # Leases.
 
     async def claim(self, run_id: str, *, owner: str, seconds: float) -> Lease:
-        wanted = Lease(run_id, owner, _NO_FENCE, 0.0).renewed(seconds, now=0.0)
+        wanted = Lease.of(run_id, owner, _NO_FENCE, seconds=seconds, now=0.0)
 
         async def ask(free: int) -> Lease | Held:
             held = await self._ask_claim(wanted, seconds, free)

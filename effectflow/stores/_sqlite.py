@@ -439,7 +439,7 @@ def _take(
 ) -> Lease:
     """Give a free lease to this owner."""
     [fence] = database.execute("UPDATE fences SET last = last + 1 RETURNING last").fetchone()
-    lease = Lease(run_id, owner, fence, now).renewed(seconds, now=now)
+    lease = Lease.of(run_id, owner, fence, seconds=seconds, now=now)
     database.execute(
         "INSERT OR REPLACE INTO leases VALUES (?, ?, ?, ?, ?)",
         (run_id, owner, fence, lease.expires_at, lease.expires_at_uptime),

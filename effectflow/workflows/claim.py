@@ -14,7 +14,8 @@ import anyio
 from effectflow.checkpoint.checkpoint import Checkpoint
 from effectflow.checkpoint.entries import Finished, Resumed, Started
 from effectflow.checkpoint.errors import CheckpointError, RunConflict
-from effectflow.checkpoint.journal_reader import Journal, check_against
+from effectflow.checkpoint.integrity import first_digest
+from effectflow.checkpoint.journal_reader import check_against
 from effectflow.checkpoint.journal_writer import JournalWriter
 from effectflow.checkpoint.lease import Lease, Owner, claim_or_release, end_claim
 from effectflow.checkpoint.replay import Recording
@@ -35,10 +36,10 @@ logger = logging.getLogger(__name__)
 
 
 class _Overlap:
-    """The starts and resumes of one run in this process that are under way at the same time.
+    """The starts and resumes of one run with `preserve=False` that are under way in this process.
 
-    With `preserve=False`, a start may claim a run that another one has completed and deleted since the
-    first one began. It must not execute the run again, and finds the output here.
+    A start may claim a run that another one has completed and deleted since the first one began. It
+    must not execute the run again, and finds the output here.
 
     Attributes:
         completed: the workflow and the last entry of the run that was deleted.
@@ -71,7 +72,9 @@ class Claim:
         self._checkpoints = place.checkpoints
         self.run_id = run_id
         self._key = (id(place.checkpoints.store), run_id)
-        self._overlap = _overlaps.setdefault(self._key, _Overlap())
+        self._overlap: _Overlap | None = None
+        if not place.checkpoints.preserve:
+            self._overlap = _overlaps.setdefault(self._key, _Overlap())
         self._owner: Owner | None = None
         self._lease: Lease | None = None
         self._info: RunInfo | None = None
@@ -164,6 +167,7 @@ class Claim:
     async def _delete(self, finished: Finished) -> bool:
         """Delete the run. Return False if that failed: the next start or resume of it tries again."""
         writer = None if self._run is None else self._run.writer
+        assert self._overlap is not None
         self._overlap.completed = self.place.blueprint.definition.name, finished
         is_deleted = False
         try:
@@ -201,7 +205,7 @@ class Claim:
 
         Raise RunConflict if it was one of another workflow, or of another input than the given one.
         """
-        if self._overlap.completed is None:
+        if self._overlap is None or self._overlap.completed is None:
             return None
         workflow, finished = self._overlap.completed
         if workflow != self.place.blueprint.definition.name:
@@ -245,10 +249,11 @@ class Claim:
         newest = None
         if found is None:
             assert isinstance(opening, Started)
-            started, journal = opening, Journal.empty(self.run_id)
+            started, length, digest = opening, 0, first_digest(self.run_id)
             version = started_version = started.version
         else:
             started, journal = found.started, found.journal
+            length, digest = len(journal.entries), journal.digest
             version, started_version = found.checkpoint.definition.version, found.started_version
             newest = found.checkpoint.state
         checkpoints, place = self._checkpoints, self.place
@@ -260,8 +265,8 @@ class Claim:
             self.run_id,
             checkpoints,
             lease=self.lease,
-            length=len(journal.entries),
-            digest=journal.digest,
+            length=length,
+            digest=digest,
             summary=self._running(started, version, len(recording.open_dead_letters), opening.at),
             opening=opening,
             newest_step=None if newest is None else newest.step,

@@ -314,6 +314,8 @@ def defect_in(run_id: str, defect: Exception) -> Exception:
 
 def context_of(started: Started) -> Mapping[str, object]:
     """Return the context that a run was started with."""
+    if started.context == {}:
+        return {}
     context = decode_as(started.context, NO_TYPES, started.run_id, "context")
     if not isinstance(context, dict):
         raise CorruptCheckpoint(started.run_id, "its context is not a mapping")
