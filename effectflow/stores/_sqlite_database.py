@@ -285,7 +285,8 @@ class _FolderState(NamedTuple):
         """Return whether another change from now on would show, however coarse the times are."""
         latest = max(self.modified, self.changed)
         has_whole_seconds = latest % 1_000_000_000 == 0
-        return time.time() - latest / 1e9 > (2.0 if has_whole_seconds else 0.1)
+        # Systems take the times from a clock that ticks every 16 ms or more often.
+        return time.time() - latest / 1e9 > (2.0 if has_whole_seconds else 0.02)
 
 
 class _BlockedThread:

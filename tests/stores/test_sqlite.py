@@ -235,7 +235,7 @@ HARM: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("durability", ["full", "process"])
-@pytest.mark.parametrize("age", [0, 0.15])
+@pytest.mark.parametrize("age", [0, 0.05])
 @pytest.mark.parametrize("harm", HARM)
 async def test_a_run_ends_if_its_database_is_gone(
     harm: str, age: float, durability: Literal["full", "process"], tmp_path: Path
