@@ -9,7 +9,7 @@ from bisect import bisect_right, insort
 from collections import Counter
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import count
 from typing import NamedTuple, Self
 
@@ -50,10 +50,10 @@ class _Run:
     """A run's records, as bodies and times: bytes and floats cost the garbage collector nothing."""
 
     summary: RunSummary
-    bodies: list[bytes] = field(default_factory=lambda: [])
-    times: list[float] = field(default_factory=lambda: [])
-    mailbox: dict[int, Message] = field(default_factory=lambda: {})
-    received: set[tuple[str, str]] = field(default_factory=lambda: set())
+    bodies: list[bytes]
+    times: list[float]
+    mailbox: dict[int, Message]
+    received: set[tuple[str, str]]
 
 
 class MemoryStore(CheckpointStore):
@@ -118,7 +118,7 @@ class MemoryStore(CheckpointStore):
             run = self._runs.get(lease.run_id)
             check_length(lease, 0 if run is None else len(run.bodies), after=after)
             if run is None:
-                run = self._runs[lease.run_id] = _Run(first_summary(summary))
+                run = self._runs[lease.run_id] = _Run(first_summary(summary), [], [], {}, set())
             if takes:
                 check_messages(lease, takes, run.mailbox)
                 for number in takes:
@@ -171,7 +171,9 @@ class MemoryStore(CheckpointStore):
             now = time.time()
             check_free(self._leases.get(run_id), now=now)
             self._leases.pop(run_id, None)
-            run = self._runs[run_id] = _Run(summary, [*map(bytes, bodies)], [now] * len(bodies))
+            times = [now] * len(bodies)
+            run = _Run(summary, [*map(bytes, bodies)], times, {}, set())
+            self._runs[run_id] = run
             self._summarize(run_id, run, summary)
         self._announcements.announce(run_id)
         return True

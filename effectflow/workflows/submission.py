@@ -41,9 +41,10 @@ def given_input(blueprint: Blueprint, input: object) -> GivenInput:
 
 def context_tree(context: Mapping[str, object] | None) -> Tree:
     """Return the context of a run in its saved form. Raise NotSerializable if it cannot be saved."""
-    if context is not None:
-        check_type(context, Mapping, "the context of a run is a dict of plain data by name")
-    return to_tree(dict(context), path="context: $", types=NO_TYPES) if context else {}
+    if context is None or context == {}:
+        return {}
+    check_type(context, Mapping, "the context of a run is a dict of plain data by name")
+    return to_tree(dict(context), path="context: $", types=NO_TYPES)
 
 
 def new_started(

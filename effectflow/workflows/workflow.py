@@ -125,9 +125,9 @@ class Blueprint:
 
     def saved_by(self, checkpoints: Checkpoints) -> Blueprint:
         """Return the blueprint with the codecs and the encryption of these checkpoints."""
-        inputs, outputs = map(checkpoints.known, (self.input_types, self.output_types))
-        if outputs is self.output_types:
+        if checkpoints.value_options is self.output_types.options:
             return self
+        inputs, outputs = map(checkpoints.known, (self.input_types, self.output_types))
         return replace(self, input_types=inputs, output_types=outputs)
 
     def check_types(self, input: object) -> None:
