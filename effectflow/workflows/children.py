@@ -74,8 +74,7 @@ def spawn(
     `Workflow.start` rejects.
     """
     check_type(workflow, Workflow, "spawn takes a workflow and its input")
-    if run_id is not None:
-        check_new_run_id(run_id)
+    check_new_run_id(run_id)
 
     options = Options(run_id=run_id, is_detached=is_detached, priority=priority, context=context)
     work = _Spawn(workflow, input, run_id, is_detached, priority, context)
