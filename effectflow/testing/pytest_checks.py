@@ -44,27 +44,6 @@ _WITHOUT_PARTS = frozenset(
 """The most common classes in a search, which is skipped for them."""
 
 
-class _Patches:
-    """Replaces attributes of classes and modules. `undo` restores them."""
-
-    def __init__(self) -> None:
-        self._replaced: list[tuple[Any, str, Any]] = []
-
-    def setattr(self, owner: Any, name: str, value: object) -> None:
-        # An inherited one is not in the class itself.
-        own = cast("dict[str, Any]", vars(owner))
-        self._replaced.append((owner, name, own.get(name, _INHERITED)))
-        setattr(owner, name, value)
-
-    def undo(self) -> None:
-        while self._replaced:
-            owner, name, value = self._replaced.pop()
-            if value is _INHERITED:
-                delattr(owner, name)
-            else:
-                setattr(owner, name, value)
-
-
 _INHERITED: Any = object()
 
 
@@ -79,7 +58,7 @@ class _Watch(ABC):
     """Of the watches of a kind, only the one that was entered last takes note."""
 
     def __init__(self) -> None:
-        self._patches = _Patches()
+        self._replaced: list[tuple[Any, str, Any]] = []
         self._has_steps = False
         self._outer: _Watch | None = None
 
@@ -90,7 +69,12 @@ class _Watch(ABC):
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._patches.undo()
+        while self._replaced:
+            owner, name, function = self._replaced.pop()
+            if function is _INHERITED:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, function)
         type(self).active = self._outer
 
     def begin(self) -> None:
@@ -114,7 +98,12 @@ class _Watch(ABC):
                 react(args, kwargs)
             return function(*args, **kwargs)
 
-        self._patches.setattr(owner, name, replaced)
+        self._replace(owner, name, replaced)
+
+    def _replace(self, owner: Any, name: str, function: object) -> None:
+        own = cast("dict[str, Any]", vars(owner))
+        self._replaced.append((owner, name, own.get(name, _INHERITED)))
+        setattr(owner, name, function)
 
     def around(
         self, owner: Any, name: str, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -128,7 +117,7 @@ class _Watch(ABC):
             __tracebackhide__ = True
             return (wrapped if kind.active is self else function)(*args, **kwargs)
 
-        self._patches.setattr(owner, name, replaced)
+        self._replace(owner, name, replaced)
 
 
 _Encode: TypeAlias = Callable[[ValueOptions], tuple[str, str]]
