@@ -349,7 +349,7 @@ def _may_be_an_effect(annotation: Any) -> bool:
     try:
         return issubclass(kind, (Effect, Generator)) or issubclass(Effect, kind)
     except TypeError:
-        # Some classes, such as protocols, reject the question.
+        # Some classes, such as protocols, do not support `issubclass`.
         return True
 
 

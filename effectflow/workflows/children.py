@@ -41,7 +41,7 @@ from effectflow.workflows.submission import submit_run
 from effectflow.workflows.workflow import Workflow
 
 _REFUSALS = KnownTypes.of(RunConflict)
-"""The errors with which a run rejects to be created."""
+"""The errors with which the creation of a run fails."""
 
 Input = TypeVar("Input", contravariant=True)
 E = TypeVar("E", covariant=True)

@@ -328,7 +328,7 @@ class Workflow(Generic[Env, E, Input, Out]):
                 # Rejected before the outer run records anything.
                 place.blueprint.encode_input(saved)
                 digest = digest_of(saved, options=place.checkpoints.value_options)
-                return place.read(await run_nested(place, run_id, digest, drive, _plan))
+                return place.read(await run_nested(place, run_id, digest, drive))
             # A new id for each run of this effect: run twice, it starts two runs.
             chosen = _driver().new_run_id(self.name) if run_id is None else run_id
             return place.read(await drive(place, chosen))
@@ -454,10 +454,9 @@ class Workflow(Generic[Env, E, Input, Out]):
             if place.is_nested:
                 from effectflow.workflows.nested import run_nested
 
-                # What is forced meets none of the problems of a plan.
                 is_forced = force or reopening is not None
-                plan = None if is_forced else _plan
-                return place.read(await run_nested(place, run_id, "", drive, plan))
+                ended = await run_nested(place, run_id, "", drive, is_forced=is_forced)
+                return place.read(ended)
             return place.read(await drive(place, run_id))
 
         return self._durably(perform, (name, run_id, written))
@@ -587,11 +586,6 @@ class Workflow(Generic[Env, E, Input, Out]):
 
     def __repr__(self) -> str:
         return f"<Workflow {self.name!r} version {self.version!r}>"
-
-
-def _plan(place: Place, run_id: str) -> Coroutine[Any, Any, ResumePlan]:
-    """Return what a resume of a nested run would do, in the plan of its outer run."""
-    return _driver().plan_run(place, run_id, effects=not place.scope.is_planned)
 
 
 class WorkflowDecorator(Protocol):
