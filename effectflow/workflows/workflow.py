@@ -654,16 +654,11 @@ def workflow(
 
 def _check_takes_one_input(body: Callable[..., Any]) -> None:
     """Raise TypeError for a function that cannot be called with an input, and for a method."""
-    try:
-        parameters = inspect.signature(body).parameters
-    except (TypeError, ValueError):
-        # Some built-in functions have no signature.
-        return
-    is_method = next(iter(parameters), None) in ("self", "cls")
-    if is_method or misfit_of(body, (None,), {}) is not None:
+    names = _parameters_of(body)
+    if names[:1] in (["self"], ["cls"]) or misfit_of(body, (None,), {}) is not None:
         name = getattr(body, "__qualname__", None) or repr(body)
         raise TypeError(
-            f"@workflow takes a function of one input, not {name}({', '.join(parameters)}): use a "
+            f"@workflow takes a function of one input, not {name}({', '.join(names)}): use a "
             "dataclass for several values, `_: None` for none, and a function in place of a method"
         )
 
@@ -681,10 +676,14 @@ def input_type(function: Callable[..., Any]) -> object:
 
     For an `@effect`, that is the one after the environment.
     """
+    names = _parameters_of(function)
+    return type_hints(function).get(names[0]) if names else None
+
+
+def _parameters_of(function: Callable[..., Any]) -> list[str]:
+    """Return the names of a function's parameters. An `@effect` leaves out the environment."""
     try:
-        names = list(inspect.signature(function).parameters)
+        return list(inspect.signature(function).parameters)
     except (TypeError, ValueError):
         # Some built-in functions have no signature.
-        return None
-    # Of a function in `@effect`, the signature leaves out the environment.
-    return type_hints(function).get(names[0]) if names else None
+        return []
