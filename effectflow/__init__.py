@@ -157,6 +157,6 @@ Effect.make_durable = _make_durable
 
 if sys.flags.dev_mode and "pytest" not in sys.modules:
     # The plugin for pytest does this for each test.
-    from effectflow.testing.pytest_checks import watch_program
+    from effectflow.testing.unused_effects import watch_program
 
     watch_program()

@@ -121,18 +121,6 @@ class Checkpoints:
                 raise TypeError(
                     f"observers takes objects with a method `notify(event)`, not {observer!r}"
                 )
-        if self.encryption is not None and not hasattr(self.encryption, "encrypt"):
-            # Without its repr, which may show keys.
-            kind = type(self.encryption).__name__
-            raise TypeError(
-                f"encryption takes an Encryption with its keys, not a value of type {kind}"
-            )
-        key: Any = self.key
-        if key is not None and not isinstance(key, bytes):
-            kind = type(key).__name__
-            raise TypeError(
-                f"the key is bytes, such as secrets.token_bytes(32), not of type {kind}"
-            )
         check_count("history", self.history, least=0)
         if not 0 < in_seconds(self.lease_seconds) < math.inf:
             # The lease is the only sign of life of a process on another host.
@@ -145,7 +133,7 @@ class Checkpoints:
             raise ValueError(f'format must be "json" or "cbor", not {self.format!r}')
         if self.on_save_error not in ("fail", "warn"):
             raise ValueError(f'on_save_error must be "fail" or "warn", not {self.on_save_error!r}')
-        # Check the key and the codecs here, not in the middle of a run.
+        # Check the keys and the codecs here, not in the middle of a run.
         _ = self.seal, self.value_options
 
     @cached_property

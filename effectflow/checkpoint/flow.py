@@ -186,14 +186,9 @@ class DurableFlow:
             run.writer.count_dead_letter()
         return letter
 
-    async def wait(self, scope: Scope, seconds: float) -> None:
-        await waits.wait_for(self, scope, seconds)
-
-    async def wait_until(self, scope: Scope, until: float) -> None:
-        await waits.wait_until(self, scope, until)
-
-    async def wait_for_retry(self, scope: Scope, until: float, longest: float) -> None:
-        await waits.wait_for_retry(self, scope, until, longest)
+    wait = waits.wait_for
+    wait_until = waits.wait_until
+    wait_for_retry = waits.wait_for_retry
 
     async def publish(self, scope: Scope, key: str, value: object, types: KnownTypes) -> None:
         """Record a value for others to read, once. Within a step, each attempt records it again."""

@@ -62,8 +62,7 @@ class Encryption:
         keys: the keys by id, 16, 24 or 32 bytes each. To rotate a key, add a new one, make it
             `current`, and keep the old one as long as there are runs that were written with it.
 
-    An entry can be decrypted only at its position: after the digest that preceded it when it was
-        written.
+    An entry can be decrypted only at its position: after the digest that preceded it when it was written.
 
     Example:
         >>> keys = Encryption("2026", {"2026": bytes(32)})
@@ -171,6 +170,12 @@ def digest_in(record: Record) -> bytes:
         return b""
 
 
+def _check_secret(name: str, given: object, kind: type) -> None:
+    if given is not None and not isinstance(given, kind):
+        # Without its repr, which may show a key.
+        raise TypeError(f"{name} is of type {kind.__name__}, not {type(given).__name__}")
+
+
 @dataclass(frozen=True, slots=True)
 class Seal:
     """Writes and checks entries.
@@ -188,7 +193,9 @@ class Seal:
     encryption: Encryption | None = None
 
     def __post_init__(self) -> None:
-        if self.key is not None and not _is_long_enough(self.key):
+        _check_secret("key", self.key, bytes)
+        _check_secret("encryption", self.encryption, Encryption)
+        if self.key is not None and len(self.key) < 16:
             raise ValueError("a key needs at least 16 bytes; secrets.token_bytes(32) creates one")
 
     def close(
@@ -310,7 +317,3 @@ def _decompressed(payload: bytes) -> bytes:
     if not inflation.eof or inflation.unused_data:
         raise ValueError("it cannot be decompressed: its size is wrong")
     return data
-
-
-def _is_long_enough(key: object) -> bool:
-    return isinstance(key, bytes) and len(key) >= 16

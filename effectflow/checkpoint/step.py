@@ -344,12 +344,12 @@ def _may_be_an_effect(annotation: Any) -> bool:
     """Return whether an effect or a generator may be of this type. Only classes of values cannot."""
     kind: Any = get_origin(annotation) or annotation
     # `Any` is a class since Python 3.11.
-    if kind is Any or not isinstance(kind, type) or getattr(kind, "_is_protocol", False):
+    if kind is Any or not isinstance(kind, type):
         return True
     try:
-        return any(issubclass(kind, part) or issubclass(part, kind) for part in (Effect, Generator))
+        return issubclass(kind, (Effect, Generator)) or issubclass(Effect, kind)
     except TypeError:
-        # Some classes, such as a TypedDict, reject the question.
+        # Some classes, such as protocols, do not support `issubclass`.
         return True
 
 
@@ -385,9 +385,7 @@ class StepCall:
             misfit = misfit_of(step.function, self.args, self.kwargs)
             if misfit is None:
                 raise
-            problem = TypeError(f"step {step.name!r}: {misfit}")
-            add_hint(problem, self._way_out())
-            raise problem from None
+            raise TypeError(f"step {step.name!r}: {misfit}. {self._way_out()}") from None
 
     def _way_out(self) -> str:
         """Return what to write in place of a call that the function rejects."""

@@ -51,12 +51,12 @@ def make_app() -> typer.Typer:
         ),
         ("dead-letters", drive.dead_letters, "dead-letters words --retry emma/50 --app books"),
         ("list", stored_runs.list_runs, "list --workflow census"),
-        ("show", stored_runs.show, "show census-1f0c7a2e"),
-        ("history", stored_runs.history, "history census-1f0c7a2e"),
+        ("show", stored_runs.show, "show census-1f0c7a2e9b3d"),
+        ("history", stored_runs.history, "history census-1f0c7a2e9b3d"),
         ("verify", stored_runs.verify, "verify --store file:./runs"),
-        ("repair", stored_runs.repair, "repair census-1f0c7a2e --aside ./damaged"),
-        ("plan", stored_runs.plan, "plan census-1f0c7a2e"),
-        ("export", stored_runs.export_runs, "export census-1f0c7a2e --output run.jsonl"),
+        ("repair", stored_runs.repair, "repair census-1f0c7a2e9b3d --aside ./damaged"),
+        ("plan", stored_runs.plan, "plan census-1f0c7a2e9b3d"),
+        ("export", stored_runs.export_runs, "export census-1f0c7a2e9b3d --output run.jsonl"),
         ("import", stored_runs.import_runs, "import run.jsonl --store file:./runs"),
     ):
         app.command(name, epilog=f"Example: effectflow {example}")(command)

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn, cast
-from uuid import uuid4
 
 import anyio
 import orjson
@@ -76,7 +75,8 @@ from effectflow.effects.nodes import AnyEffect
 from effectflow.service import StoppedBySignal, run_until_signal
 from effectflow.service.environment import AnyWorkflow, BadEnvironment
 from effectflow.workflows import JobResult, Machine, TooManyFailures
-from effectflow.workflows.checks import check_new_run_id, without_control_characters
+from effectflow.workflows.checks import check_new_run_id
+from effectflow.workflows.driver import new_run_id
 
 
 def demo(
@@ -140,7 +140,7 @@ def run(
         return loaded.to_start.start(value, run_id=run_id)
 
     access = access_to(store, key_file, encryption_keys, app=app or workflow)
-    _drive(_Job(loaded, start, run_id, access, app=app or workflow, as_json=as_json))
+    _drive(_Job(loaded, start, run_id, access, as_json=as_json))
 
 
 def resume(
@@ -196,7 +196,7 @@ def resume(
         def resume(_: object) -> AnyEffect:
             return loaded.workflow.resume(info.run_id, force=force)
 
-        return _Job(loaded, resume, info.run_id, access, app=app, as_json=as_json)
+        return _Job(loaded, resume, info.run_id, access, as_json=as_json)
 
     found = access.use(find)
     if not every:
@@ -270,17 +270,15 @@ def dead_letters(
     loaded = workflow_of_run(checkpoint.run_id, checkpoint.workflow, app, checkpoint.module)
     change = loaded.workflow.retry_dead_letters if retry else loaded.workflow.drop_dead_letters
     effect = change(checkpoint.run_id, chosen_keys or None, force=force)
-    _drive(_Job(loaded, lambda _: effect, checkpoint.run_id, access, app=app, as_json=as_json))
+    _drive(_Job(loaded, lambda _: effect, checkpoint.run_id, access, as_json=as_json))
 
 
 def _run_id_or_new(run_id: str | None, workflow_name: str) -> str:
-    if run_id is None:
-        return f"{without_control_characters(workflow_name)}-{uuid4().hex[:8]}"
     try:
         check_new_run_id(run_id)
     except ValueError as problem:
         raise BadUse(f"--run-id: {problem}") from problem
-    return run_id
+    return new_run_id(workflow_name) if run_id is None else run_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,19 +292,13 @@ class _Job:
     effect: Callable[[HasCheckpoints], AnyEffect]
     run_id: str
     access: Access
-    app: str | None = None
     title: str | None = None
     as_json: bool = False
 
     @property
     def resume_command(self) -> str:
         """The command that resumes the run."""
-        return suggested("resume", self.run_id, module=self.app)
-
-    @property
-    def dead_letters_command(self) -> str:
-        """The command that shows the dead letters of the run."""
-        return suggested("dead-letters", self.run_id)
+        return suggested("resume", self.run_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -439,47 +431,48 @@ async def _end_of(job: _Job, effect: AnyEffect, env: HasCheckpoints, progress: R
         )
     except StoppedBySignal as stop:
         return _End("interrupted", f"Interrupted by {stop.signal_name}.")
-    except RunCancelled as error:
-        return _End("cancelled", message_of(error))
     except CheckpointError as error:
         return _unable(error)
     except Exception as defect:
-        shown = traceback.format_exc().rstrip()
-        recurs = await _recurring(job, env)
-        if recurs and not progress.begun:
-            return _End("failed", _only_replayed(defect), recurs=recurs)
-        say(shown, Console(stderr=True))
-        return _End("failed", "The workflow ended in a defect, shown above.", recurs=recurs)
+        return await _failed(job, env, progress, defect, traceback.format_exc().rstrip())
     match result:
-        case Failure(RunCancelled() as error):
-            return _End("cancelled", message_of(error))
         case Failure(CheckpointError() as error):
             return _unable(error)
         case Failure(error):
-            recurs = await _recurring(job, env)
-            message = f"The workflow failed: {_error_text(error)}"
-            if recurs and not progress.begun:
-                message = _only_replayed(error)
-            has_dead_letters = isinstance(error, TooManyFailures)
-            return _End("failed", message, has_dead_letters=has_dead_letters, recurs=recurs)
+            return await _failed(job, env, progress, error)
         case _:
             output = result.unwrap()
             return _End("completed", output=output, has_dead_letters=_has_dead_letters(output))
 
 
 def _unable(error: CheckpointError) -> _End:
-    """Return the end of a run that could not be driven. If another one has it or its id, nothing is wrong
-    with its checkpoint."""
-    is_refused = isinstance(error, RunBusy | RunConflict)
-    return _End("refused" if is_refused else "checkpoint error", message_of(error))
+    """Return the end of a run that could not be driven further."""
+    match error:
+        case RunCancelled():
+            status = "cancelled"
+        case RunBusy() | RunConflict():
+            # Another one has the run or its id, and nothing is wrong with the checkpoint.
+            status = "refused"
+        case _:
+            status = "checkpoint error"
+    return _End(status, message_of(error))
 
 
-def _error_text(error: object) -> str:
-    return f"{type(error).__name__}: {error}" if isinstance(error, Exception) else str(error)
-
-
-def _only_replayed(error: object) -> str:
-    return f"Nothing was executed. The recorded failure is {_error_text(error)}"
+async def _failed(
+    job: _Job, env: HasCheckpoints, progress: RunProgress, error: object, origin: str | None = None
+) -> _End:
+    """Return the end of a failed run. `origin` is the traceback of a defect, which this shows."""
+    recurs = await _recurring(job, env)
+    text = f"{type(error).__name__}: {error}" if isinstance(error, Exception) else str(error)
+    if recurs and not progress.begun:
+        message = f"Nothing was executed. The recorded failure is {text}"
+    elif origin is not None:
+        say(origin, Console(stderr=True))
+        message = "The workflow ended in a defect, shown above."
+    else:
+        message = f"The workflow failed: {text}"
+    has_dead_letters = isinstance(error, TooManyFailures)
+    return _End("failed", message, has_dead_letters=has_dead_letters, recurs=recurs)
 
 
 async def _recurring(job: _Job, env: HasCheckpoints) -> tuple[str, ...]:
@@ -514,7 +507,8 @@ def _report(job: _Job, progress: RunProgress, end: _End) -> None:
             say(str(line), console)
     if end.has_dead_letters:
         say(
-            f"Some items failed and were set aside. See them with: {job.dead_letters_command}",
+            "Some items failed and were set aside. See them with: "
+            + suggested("dead-letters", job.run_id),
             console,
         )
     for step in end.recurs:

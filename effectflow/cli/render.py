@@ -252,7 +252,7 @@ def repair_tree(repair: Repair) -> dict[str, Tree]:
     """Return what a repair did as plain data."""
     return {
         "run_id": repair.run_id,
-        "problem": None if repair.problem is None else str(repair.problem),
+        "problem": None if repair.problem is None else message_of(repair.problem),
         "kept": repair.kept,
         "lost": repair.lost,
         "runs_again": [*repair.runs_again],

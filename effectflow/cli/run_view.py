@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
 import orjson
 from rich.console import Console
@@ -16,7 +15,6 @@ from effectflow.checkpoint import (
     Checkpoints,
     CheckpointStore,
     ChildStarted,
-    Entry,
     Message,
     Published,
     RunInfo,
@@ -46,7 +44,7 @@ from effectflow.workflows.progress import JobProgress, job_progress
 
 @dataclass(frozen=True, slots=True)
 class ChildView:
-    """A run within a run: nested in it, or spawned by it. `status` is None if it is not in the store."""
+    """A run within a run: nested in it, or spawned by it. `info` is None if it is not in the store."""
 
     run_id: str
     workflow: str
@@ -95,34 +93,23 @@ async def view_run(
     Raise ValueError if it has fewer entries.
     """
     entries = await read_existing(store, run_id, checkpoints.seal, at=at)
-    checkpoint = fold(entries, run_id)
-    published, dead_letters = _published(entries), len(read_recording(entries).open_dead_letters)
-    now = time.time()
-    if at is not None:
-        return RunView(checkpoint, published, dead_letters, store.durability, now)
-    messages = await store.mailbox(run_id)
-    return RunView(
-        checkpoint,
-        published,
-        dead_letters,
-        store.durability,
-        now,
-        await store.info(run_id),
-        [
-            ChildView(child, workflow, await store.info(child))
-            for child, workflow in _children(entries).items()
-        ],
-        [_opened(checkpoints, run_id, message) for message in messages],
+    view = RunView(
+        fold(entries, run_id),
+        published={one.key: one.value for one in entries if isinstance(one, Published)},
+        dead_letters=len(read_recording(entries).open_dead_letters),
+        durability=store.durability,
+        at=time.time(),
     )
-
-
-def _published(entries: Iterable[Entry]) -> dict[str, Tree]:
-    return {entry.key: entry.value for entry in entries if isinstance(entry, Published)}
-
-
-def _children(entries: Iterable[Entry]) -> dict[str, str]:
-    """Return the workflows of the runs within a run, by their ids."""
-    return {one.run_id: one.workflow for one in entries if isinstance(one, ChildStarted)}
+    if at is not None:
+        return view
+    # A resume starts a child again with a second entry.
+    children = {one.run_id: one.workflow for one in entries if isinstance(one, ChildStarted)}
+    return replace(
+        view,
+        info=await store.info(run_id),
+        children=[ChildView(child, of, await store.info(child)) for child, of in children.items()],
+        mailbox=[_opened(checkpoints, run_id, one) for one in await store.mailbox(run_id)],
+    )
 
 
 def _opened(checkpoints: Checkpoints, run_id: str, message: Message) -> MessageView:
@@ -312,7 +299,7 @@ def view_tree(view: RunView) -> Tree:
             for one in view.mailbox
         ]
     progress = job_progress(checkpoint)
-    return tree if progress is None else {**tree, "progress": dataclasses.asdict(progress)}
+    return tree if progress is None else {**tree, "progress": asdict(progress)}
 
 
 _AS_IT_IS_NOW = ("status", "waits_for", "due_at", "blocked", "parent", "priority", "resumable")

@@ -32,9 +32,7 @@ _NEED_CODE = ("resume", "plan")
 
 _COMMAND = re.compile(r"`effectflow (list|show|history|plan|resume|verify|repair)\b([^`]*)`")
 
-_NO_OPTIONS = Place()
-
-_place: ContextVar[Place] = ContextVar("effectflow_place", default=_NO_OPTIONS)
+_place: ContextVar[Place] = ContextVar("effectflow_place")
 
 
 def suggest_for(place: Place) -> None:

@@ -56,22 +56,18 @@ class _Reply:
 def write_call(
     function: Callable[[Any], Effect[Any, Any, Any]], item: object, scope: Scope
 ) -> bytes:
-    """Return the call of `function(item)` as bytes. Raise with a note if it cannot be pickled."""
+    """Return the call of `function(item)` as bytes. Raise with an explanation if it cannot be pickled."""
     context = dict(scope.context)
     call = _Call(function, item, scope.step, context, scope.finalizer_deadline)
     try:
         return dumps(call)
     except Exception as refusal:
-        what = "item" if _can_be_pickled(function) and not _can_be_pickled(item) else "function"
-        sent = item if what == "item" else function
-        _say_what(
+        is_item = _can_be_pickled(function)
+        what, sent = ("item", item) if is_item else ("function", function)
+        _explain(
             refusal,
-            f"That is in the {what} that a worker was to receive, {reprlib.repr(sent)}: put what cannot "
-            "be pickled into the environment of the worker",
-        )
-        refusal.add_note(
-            f"while sending {function!r} with {reprlib.repr(item)} to a worker: both are pickled, with "
-            "everything they refer to; put what cannot be pickled into the environment of the worker"
+            f"That is in the {what} that a worker was to receive, {reprlib.repr(sent)}: it is pickled "
+            "with everything it refers to. Put what cannot be pickled into the environment of the worker",
         )
         raise
 
@@ -84,10 +80,12 @@ def _can_be_pickled(part: object) -> bool:
     return True
 
 
-def _say_what(refusal: Exception, hint: str) -> None:
-    """Add to the message of an error of pickle, which names only the innermost class."""
+def _explain(refusal: Exception, what: str) -> None:
+    """Add what was to be pickled to an error of pickle, which names only the innermost class."""
     if refusal.__class__ in (TypeError, AttributeError, PicklingError):
-        add_hint(refusal, hint)
+        add_hint(refusal, what)
+    else:
+        refusal.add_note(what)
 
 
 async def answer(call: bytes, env: Any) -> bytes:
@@ -110,13 +108,12 @@ async def answer(call: bytes, env: Any) -> bytes:
         # Some classes can be pickled but not unpickled; the worker finds that out, not the caller.
         loads(reply)
     except Exception as refusal:
-        what = outcome.error if outcome.__class__ is Failed else outcome
-        end = "error" if outcome.__class__ is Failed else "value"
-        _say_what(
-            refusal, f"That is in the {end} that a worker was to send back, {reprlib.repr(what)}"
-        )
-        refusal.add_note(
-            f"while sending back a value of {type(what)!r}: it cannot be pickled and unpickled"
+        has_failed = outcome.__class__ is Failed
+        what, sent = ("error", outcome.error) if has_failed else ("value", outcome)
+        _explain(
+            refusal,
+            f"That is in the {what} that a worker was to send back, of {type(sent)!r}: it cannot be "
+            "pickled and unpickled",
         )
         return defect_reply(refusal)
     return reply
@@ -170,14 +167,14 @@ def _no_environment() -> None:
 
 
 def write_factory(make_env: Callable[[], Any]) -> bytes:
-    """Return the factory as bytes. Raise with a note if it cannot be pickled."""
+    """Return the factory as bytes. Raise with an explanation if it cannot be pickled."""
     try:
         return dumps(make_env)
     except Exception as refusal:
-        _say_what(refusal, f"That is in make_env, {make_env!r}")
-        refusal.add_note(
-            f"while sending make_env, {make_env!r}, to the workers: it is pickled, with everything it "
-            "refers to; it should make what cannot be pickled, in the worker"
+        _explain(
+            refusal,
+            f"That is in make_env, {make_env!r}: it is pickled with everything it refers to. Let it make "
+            "what cannot be pickled, in the worker",
         )
         raise
 

@@ -135,8 +135,7 @@ class Client:
         is cancelled, the run may or may not exist: submit it again with the same id. Raises ValueError
         for an id that `Workflow.start` rejects.
         """
-        if run_id is not None:
-            check_new_run_id(run_id)
+        check_new_run_id(run_id)
         seconds = 0.0 if delay is None else in_seconds(delay)
         if not 0 <= seconds < math.inf:
             raise ValueError(f"delay must be a finite number of seconds, 0 or more, not {delay!r}")

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from effectflow.checkpoint import Checkpoints
     from effectflow.testing.doubles import TestClock
     from effectflow.testing.faulty_store import CrashPoint, Fault, FaultyStore
-    from effectflow.testing.pytest_checks import CreatedEffect
+    from effectflow.testing.unused_effects import CreatedEffect
 
 __all__ = ["checkpoints", "test_clock"]
 
@@ -111,12 +111,12 @@ class _Checks:
         with ExitStack() as watches:
             changed = unused = None
             if item.config.getini(_CHANGED_ARGUMENTS):
-                from effectflow.testing.pytest_checks import ChangedArguments
+                from effectflow.testing.changed_arguments import ChangedArguments
 
                 changed = watches.enter_context(ChangedArguments())
             is_allowed = item.get_closest_marker(_ALLOW_UNUSED) is not None
             if item.config.getini(_UNUSED_EFFECTS) and not is_allowed:
-                from effectflow.testing.pytest_checks import UnusedEffects
+                from effectflow.testing.unused_effects import UnusedEffects
 
                 unused = watches.enter_context(UnusedEffects())
             try:

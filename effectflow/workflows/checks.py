@@ -26,18 +26,18 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 """The control characters and line breaks of Unicode."""
 
 
-def check_new_run_id(run_id: object) -> None:
+def check_new_run_id(run_id: str | None) -> None:
     """Raise TypeError for a run id that is not text, and ValueError for one that cannot be seen.
 
-    It applies where a caller names a run to create. Stored runs may have other ids.
+    It applies where a caller names a run to create, or names none. Stored runs may have other ids.
     """
+    if run_id is None:
+        return
     check_type(run_id, str, "a run id is text")
-    assert isinstance(run_id, str)
     if not run_id.strip() or _CONTROL.search(run_id):
         raise ValueError(
             f"{run_id!r} cannot be the id of a run: use text with at least one visible character and "
-            "without line breaks and other control characters, such as 'order-17'; without an id, the "
-            "run gets one of its own"
+            "without line breaks and other control characters, such as 'order-17'"
         )
 
 

@@ -41,7 +41,7 @@ from effectflow.workflows.submission import submit_run
 from effectflow.workflows.workflow import Workflow
 
 _REFUSALS = KnownTypes.of(RunConflict)
-"""The errors with which a run rejects to be created."""
+"""The errors with which the creation of a run fails."""
 
 Input = TypeVar("Input", contravariant=True)
 E = TypeVar("E", covariant=True)
@@ -74,8 +74,7 @@ def spawn(
     `Workflow.start` rejects.
     """
     check_type(workflow, Workflow, "spawn takes a workflow and its input")
-    if run_id is not None:
-        check_new_run_id(run_id)
+    check_new_run_id(run_id)
 
     options = Options(run_id=run_id, is_detached=is_detached, priority=priority, context=context)
     work = _Spawn(workflow, input, run_id, is_detached, priority, context)

@@ -20,7 +20,6 @@ from effectflow.checkpoint.errors import (
 )
 from effectflow.checkpoint.failures import write_end
 from effectflow.checkpoint.flow import DurableFlow
-from effectflow.checkpoint.plan import ResumePlan
 from effectflow.checkpoint.planned_run import PlannedRun
 from effectflow.checkpoint.replay import RecordedChild
 from effectflow.checkpoint.run import Run
@@ -36,7 +35,8 @@ async def run_nested(
     run_id: str | None,
     input_digest: str,
     drive: Callable[[Place, str], Awaitable[Any]],
-    plan: Callable[[Place, str], Awaitable[ResumePlan]] | None,
+    *,
+    is_forced: bool = False,
 ) -> Any:
     """Return the outcome of a nested run, recorded or driven now.
 
@@ -46,7 +46,7 @@ async def run_nested(
         run_id: the id of the nested run; made from the outer run's id and the path if None.
         input_digest: tells whether the body reaches the same nested run again.
         drive: drives the nested run.
-        plan: returns what a resume of the nested run would do; None if it continues in any case.
+        is_forced: whether the nested run continues even where a plan of it has a problem.
     """
     scope = place.scope
     flow = scope.flow
@@ -66,8 +66,8 @@ async def run_nested(
     if not is_interrupted:
         await flow.check(scope, path)
     if isinstance(run, PlannedRun):
-        if recorded is not None and plan is not None and scope.cancelling_operator() is None:
-            await _check_can_continue(run, place, child_id, plan)
+        if recorded is not None and not is_forced and scope.cancelling_operator() is None:
+            await _check_can_continue(run, place, child_id)
         run.begin_child(path, is_begun=recorded is not None)
     # The replay of an interrupted nested run is part of the replay of this one, so it cannot be
     # cancelled before it reaches its finalizers.
@@ -96,12 +96,14 @@ async def run_nested(
     return outcome
 
 
-async def _check_can_continue(
-    run: Run, place: Place, run_id: str, plan: Callable[[Place, str], Awaitable[ResumePlan]]
-) -> None:
+async def _check_can_continue(run: Run, place: Place, run_id: str) -> None:
     """Halt a plan with the problem that a resume would meet in a nested run."""
+    # Imported late, because the driver imports this module.
+    from effectflow.workflows.driver import plan_run
+
     try:
-        problem = (await plan(place, run_id)).problem
+        plan = await plan_run(place, run_id, effects=not place.scope.is_planned)
+        problem = plan.problem
     except RunNotFound:
         # The process died before it had created the run.
         return

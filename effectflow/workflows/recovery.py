@@ -79,8 +79,7 @@ async def recover_run(
 
     How it ended is in its journal. A run that cannot be continued by this program keeps its status, and
     the reason is kept with it as `blocked`. A worker, perhaps of another program, tries it again a minute
-    later.
-    If only the store failed, it is tried again after a second, or once the store is back.
+    later. If only the store failed, it is tried again after a second, or once the store is back.
 
     Parameters:
         owner: the owner of the lease of `taken`.
@@ -100,8 +99,6 @@ async def recover_run(
                 await give_up(claim, found, error)
                 return
             outcome = await continue_run(place, found, claim, service=service)
-        except RunCancelled:
-            return
         except CheckpointError as error:
             await _block(claim, error)
         except Exception as defect:
@@ -110,10 +107,13 @@ async def recover_run(
                 "run %r has failed with a defect: %r", taken.lease.run_id, defect, exc_info=defect
             )
         else:
-            if isinstance(outcome, Failure) and isinstance(outcome.error, CheckpointError):
-                await _block(claim, outcome.error)
-            elif isinstance(outcome, Failure):
-                logger.warning("run %r has failed: %r", taken.lease.run_id, outcome.error)
+            match outcome:
+                case Failure(error=CheckpointError() as error):
+                    await _block(claim, error)
+                case Failure(error=error):
+                    logger.warning("run %r has failed: %r", taken.lease.run_id, error)
+                case _:
+                    pass
         finally:
             _log_end(what, claim.summary)
 

@@ -305,8 +305,7 @@ class Workflow(Generic[Env, E, Input, Out]):
 
         Raises ValueError for an id that is empty, blank or has control characters, such as line breaks.
         """
-        if run_id is not None:
-            check_new_run_id(run_id)
+        check_new_run_id(run_id)
         saved = self.blueprint.save_input(input)
 
         async def perform(place: Place) -> Any:
@@ -329,7 +328,7 @@ class Workflow(Generic[Env, E, Input, Out]):
                 # Rejected before the outer run records anything.
                 place.blueprint.encode_input(saved)
                 digest = digest_of(saved, options=place.checkpoints.value_options)
-                return place.read(await run_nested(place, run_id, digest, drive, _plan))
+                return place.read(await run_nested(place, run_id, digest, drive))
             # A new id for each run of this effect: run twice, it starts two runs.
             chosen = _driver().new_run_id(self.name) if run_id is None else run_id
             return place.read(await drive(place, chosen))
@@ -352,8 +351,7 @@ class Workflow(Generic[Env, E, Input, Out]):
         Outside a durable run it ends in a TypeError: use `start` there. Raises ValueError for the same
         ids as `start`.
         """
-        if run_id is not None:
-            check_new_run_id(run_id)
+        check_new_run_id(run_id)
 
         async def perform(place: Place) -> Any:
             if not place.is_nested:
@@ -456,10 +454,9 @@ class Workflow(Generic[Env, E, Input, Out]):
             if place.is_nested:
                 from effectflow.workflows.nested import run_nested
 
-                # What is forced meets none of the problems of a plan.
                 is_forced = force or reopening is not None
-                plan = None if is_forced else _plan
-                return place.read(await run_nested(place, run_id, "", drive, plan))
+                ended = await run_nested(place, run_id, "", drive, is_forced=is_forced)
+                return place.read(ended)
             return place.read(await drive(place, run_id))
 
         return self._durably(perform, (name, run_id, written))
@@ -536,7 +533,11 @@ class Workflow(Generic[Env, E, Input, Out]):
         async def run(env: Any, scope: Scope) -> Any:
             checkpoints = getattr(env, "checkpoints", None)
             if not isinstance(checkpoints, Checkpoints):
-                raise TypeError(_without_checkpoints(env, checkpoints))
+                found = "none" if checkpoints is None else repr(checkpoints)
+                raise TypeError(
+                    "a durable run needs an environment with an attribute `checkpoints`, such as "
+                    f"Checkpoints(SqliteStore('runs.db')); this one, {type(env).__name__}, has {found}"
+                )
             place = _driver().Place(self.blueprint.saved_by(checkpoints), checkpoints, env, scope)
             try:
                 # A store that is not open is opened for this, and closed afterwards.
@@ -585,11 +586,6 @@ class Workflow(Generic[Env, E, Input, Out]):
 
     def __repr__(self) -> str:
         return f"<Workflow {self.name!r} version {self.version!r}>"
-
-
-def _plan(place: Place, run_id: str) -> Coroutine[Any, Any, ResumePlan]:
-    """Return what a resume of a nested run would do, in the plan of its outer run."""
-    return _driver().plan_run(place, run_id, effects=not place.scope.is_planned)
 
 
 class WorkflowDecorator(Protocol):
@@ -656,50 +652,14 @@ def workflow(
     return decorate if body is None else decorate(body)
 
 
-def _without_checkpoints(env: object, found: object) -> str:
-    """Return the message for an environment without Checkpoints. `found` is its attribute, or None."""
-    name = type(env).__name__
-    if isinstance(env, Checkpoints):
-        return (
-            "a durable run needs an environment with an attribute `checkpoints`, and this one is the "
-            "Checkpoints themselves: pass an object that has them"
-        )
-    if found is None:
-        return (
-            "a durable run needs an environment with an attribute `checkpoints`, such as "
-            f"Checkpoints(SqliteStore('runs.db')); this one is {name}"
-        )
-    way_out = "Checkpoints(store)"
-    if isinstance(found, type):
-        kind = f"the class {found.__name__}"
-    else:
-        kind = f"a {type(found).__name__}"
-        way_out += " around that store" if hasattr(found, "claim") else ""
-    return (
-        f"the attribute `checkpoints` of the environment, {name}, is {kind}, and not Checkpoints: "
-        f"write {way_out}, such as Checkpoints(SqliteStore('runs.db'))"
-    )
-
-
 def _check_takes_one_input(body: Callable[..., Any]) -> None:
     """Raise TypeError for a function that cannot be called with an input, and for a method."""
-    try:
-        parameters = inspect.signature(body).parameters
-    except (TypeError, ValueError):
-        # Some built-in functions have no signature.
-        return
-    name = getattr(body, "__qualname__", None) or repr(body)
-    first = next(iter(parameters), None)
-    if first in ("self", "cls"):
+    names = _parameters_of(body)
+    if names[:1] in (["self"], ["cls"]) or misfit_of(body, (None,), {}) is not None:
+        name = getattr(body, "__qualname__", None) or repr(body)
         raise TypeError(
-            f"@workflow takes a function of one input, and {name} is a method: write a function outside "
-            "of the class, whose input or environment has what it needs of the object"
-        )
-    if misfit_of(body, (None,), {}) is not None:
-        has = f"has the parameters {', '.join(parameters)}" if parameters else "has no parameters"
-        raise TypeError(
-            f"@workflow takes a function of one input, and {name} {has}: use a dataclass for several "
-            "values, or `_: None` for none"
+            f"@workflow takes a function of one input, not {name}({', '.join(names)}): use a "
+            "dataclass for several values, `_: None` for none, and a function in place of a method"
         )
 
 
@@ -716,10 +676,14 @@ def input_type(function: Callable[..., Any]) -> object:
 
     For an `@effect`, that is the one after the environment.
     """
+    names = _parameters_of(function)
+    return type_hints(function).get(names[0]) if names else None
+
+
+def _parameters_of(function: Callable[..., Any]) -> list[str]:
+    """Return the names of a function's parameters. An `@effect` leaves out the environment."""
     try:
-        names = list(inspect.signature(function).parameters)
+        return list(inspect.signature(function).parameters)
     except (TypeError, ValueError):
         # Some built-in functions have no signature.
-        return None
-    # Of a function in `@effect`, the signature leaves out the environment.
-    return type_hints(function).get(names[0]) if names else None
+        return []

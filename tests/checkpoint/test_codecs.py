@@ -171,11 +171,11 @@ WRONG: Any = {"kind": list[Money], "tag": 5, "encode": "cents", "codecs": [Money
         ),
         (
             lambda: Checkpoints(MemoryStore(), codecs=WRONG["codecs"]),
-            r"codecs takes Codecs, such as Codec\(Money, tag='money', .*, not <class .*Money",
+            r"codecs takes a list of Codecs, such as Codec\(Money, tag='money', .*, not <class .*Money",
         ),
         (
             lambda: Checkpoints(MemoryStore(), codecs=MONEY),  # pyright: ignore[reportArgumentType]  # refused
-            r"codecs takes a list: write codecs=\[codec\]",
+            r"codecs takes a list of Codecs, such as .*, not Codec\(kind=",
         ),
     ],
 )

@@ -58,12 +58,9 @@ async def test_an_async_factory_is_rejected_in_favour_of_a_context_manager(
 
 async def test_entering_fails_if_the_factory_cannot_be_pickled(make_remote: MakeExecutor) -> None:
     lock = Lock()
-    with pytest.raises(TypeError, match="lock") as refused:
+    with pytest.raises(TypeError, match=r"lock.* That is in make_env, <function"):
         async with make_remote(lambda: lock):
             raise AssertionError("entered")
-
-    assert "That is in make_env, <function" in str(refused.value)
-    assert "while sending make_env" in refused.value.__notes__[0]
 
 
 def test_a_factory_must_be_callable(make_remote: MakeExecutor) -> None:

@@ -393,7 +393,7 @@ def in_child(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-async def test_a_read_only_database_rejects_to_write() -> None:
+async def test_a_read_only_database_cannot_be_written() -> None:
     # Root may write anywhere, so the child becomes another user. It could not enter a folder of pytest,
     # which makes its folders private whenever it starts.
     with TemporaryDirectory() as created:

@@ -51,10 +51,6 @@ def double(env: Environment, number: int) -> int:
     return number * 2
 
 
-def receipt(env: Environment) -> Environment:
-    return env
-
-
 doubled = step(effect(double))
 
 
@@ -121,10 +117,6 @@ CASES: dict[str, tuple[Callable[[], object], str]] = {
         lambda: run(order.start(1, context=number)),
         "dict of plain data by name, not 3",
     ),
-    "an exception in place of a class": (
-        lambda: effect(errors=anything)(double),
-        r"errors=\(Declined, Closed\), not pure\(1\)",
-    ),
     "a list of errors": (
         lambda: effect(errors=[KeyError, LookupError])(double),  # type: ignore[call-overload]
         "takes a class of exceptions or a tuple of classes",
@@ -133,10 +125,6 @@ CASES: dict[str, tuple[Callable[[], object], str]] = {
         lambda: effect(errors=KeyError | LookupError)(double),
         r"a tuple of classes, such as .* not KeyError \| LookupError",
     ),
-    "the name of an error": (
-        lambda: effect(errors="KeyError")(double),  # type: ignore[call-overload]
-        "a tuple of classes, such as .* not 'KeyError'",
-    ),
     "a tuple with something else": (
         lambda: effect(errors=(KeyError, int))(double),  # type: ignore[type-var]
         "not <class 'int'>",
@@ -144,10 +132,6 @@ CASES: dict[str, tuple[Callable[[], object], str]] = {
     "a step that returns a value": (
         lambda: step(double),  # type: ignore[arg-type]
         "double returns int: write @effect below @step",
-    ),
-    "a step that returns an object of the user": (
-        lambda: step(receipt),  # type: ignore[arg-type]
-        "receipt returns Environment: write @effect below @step",
     ),
     "a step that is not called": (
         lambda: run(yielding(doubled).start(1)),
@@ -171,31 +155,31 @@ CASES: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "a workflow without an input": (
         lambda: workflow(lambda: pure(1)),  # type: ignore[arg-type, misc]
-        "has no parameters: use a dataclass for several values, or `_: None` for none",
+        r"not .*<lambda>\(\): use a dataclass for several values, `_: None` for none",
     ),
     "a workflow with two inputs": (
         lambda: workflow(lambda a, b: pure(1)),  # type: ignore[arg-type, misc]
-        "has the parameters a, b: use a dataclass for several",
+        r"not .*<lambda>\(a, b\): use a dataclass for several",
     ),
     "a method as a workflow": (
         lambda: workflow(Methods.order),  # type: ignore[arg-type]
-        "Methods.order is a method: write a function outside",
+        r"not Methods.order\(self, number\): use .* a function in place of a method",
     ),
     "a method without an input as a workflow": (
         lambda: workflow(Methods.all),
-        "Methods.all is a method",
+        r"not Methods.all\(self\): use .* a function in place of a method",
     ),
     "a store as checkpoints": (
         lambda: order.start(1).run_sync(Environment(MemoryStore())),  # type: ignore[arg-type]
-        r"the environment, Environment, is a MemoryStore, and not Checkpoints: write Checkpoints\(",
+        r"such as Checkpoints\(SqliteStore\('runs.db'\)\); this one, Environment, has <.*MemoryStore",
     ),
     "a class as checkpoints": (
         lambda: order.start(1).run_sync(Environment(Checkpoints)),  # type: ignore[arg-type]
-        "is the class Checkpoints, and not Checkpoints: write",
+        "this one, Environment, has <class '.*Checkpoints'>",
     ),
     "checkpoints as the environment": (
         lambda: order.start(1).run_sync(Checkpoints(MemoryStore())),  # type: ignore[misc]
-        "this one is the Checkpoints themselves: pass an object that has them",
+        "needs an environment with an attribute `checkpoints`, .*; this one, Checkpoints, has none",
     ),
     "a policy that is none": (
         lambda: Checkpoints(MemoryStore(), policy=number),
@@ -213,14 +197,13 @@ CASES: dict[str, tuple[Callable[[], object], str]] = {
         lambda: Checkpoints(MemoryStore(), observers=RecordingObserver()),  # type: ignore[arg-type]
         "observers takes a list",
     ),
-    "a codec that is none": (lambda: Checkpoints(MemoryStore(), codecs=number), "a list of Codecs"),
     "a key as text": (
         lambda: Checkpoints(MemoryStore(), key="of a secret"),  # type: ignore[arg-type]
-        r"the key is bytes, such as secrets.token_bytes\(32\), not of type str$",
+        "key is of type bytes, not str$",
     ),
     "keys in place of an encryption": (
         lambda: Checkpoints(MemoryStore(), encryption={"a": b""}),  # type: ignore[arg-type]
-        "takes an Encryption with its keys, not a value of type dict$",
+        "encryption is of type Encryption, not dict$",
     ),
     "a plain function to await": (
         lambda: from_async(lambda _: 1).run_sync(None),  # type: ignore[arg-type, return-value]

@@ -108,16 +108,13 @@ def options_of(codecs: Iterable[Codec[Any]], cipher: Cipher | None) -> ValueOpti
 
     Raises ValueError if two codecs have the same class or tag, and TypeError for anything but a Codec.
     """
-    if isinstance(codecs, Codec):
-        raise TypeError("codecs takes a list: write codecs=[codec]")
-    check_type(codecs, Iterable, "codecs takes a list of Codecs")
+    expected = (
+        "codecs takes a list of Codecs, such as Codec(Money, tag='money', encode=..., decode=...)"
+    )
+    check_type(codecs, Iterable, expected)
     given = tuple(codecs)
     for one in given:
-        check_type(
-            one,
-            Codec,
-            "codecs takes Codecs, such as Codec(Money, tag='money', encode=..., decode=...)",
-        )
+        check_type(one, Codec, expected)
     options = ValueOptions(given, cipher)
     if not len(given) == len(options.by_class) == len(options.by_tag):
         tags = ", ".join(repr(codec.tag) for codec in given)

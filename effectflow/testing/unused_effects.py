@@ -1,8 +1,4 @@
-"""The checks of the pytest plugin: effects that are never run, and steps that change their arguments.
-
-They replace functions of the library while a test runs, so production code pays nothing. In Python's
-development mode, the first check runs in every program.
-"""
+"""Find effects that are never run: in tests, with the pytest plugin, and in development mode."""
 
 from __future__ import annotations
 
@@ -11,26 +7,18 @@ import gc
 import sys
 import warnings
 import weakref
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterable
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, is_dataclass
-from functools import partial, wraps
+from functools import partial
 from os.path import dirname, sep
 from types import CellType, CodeType, FunctionType, MethodType, NoneType
-from typing import Any, ClassVar, Self, TypeAlias, cast
+from typing import Any, cast
 
 import effectflow
-from effectflow.checkpoint.errors import NotSerializable
 from effectflow.checkpoint.step import StepCall, StepDefinition
-from effectflow.checkpoint.values import (
-    NO_OPTIONS,
-    ValueOptions,
-    encode_arguments,
-    render_arguments,
-)
+from effectflow.checkpoint.values import ValueOptions
 from effectflow.effects import Effect, nodes
-from effectflow.effects.scope import PLAIN
+from effectflow.testing.watch import Watch
 from effectflow.workflows.workflow import Workflow
 
 _LIBRARY = dirname(effectflow.__file__) + sep
@@ -42,212 +30,6 @@ _WITHOUT_PARTS = frozenset(
     {type, NoneType, bool, int, float, str, bytes, CodeType, StepDefinition, ValueOptions}
 )
 """The most common classes in a search, which is skipped for them."""
-
-
-class _Patches:
-    """Replaces attributes of classes and modules. `undo` restores them."""
-
-    def __init__(self) -> None:
-        self._replaced: list[tuple[Any, str, Any]] = []
-
-    def setattr(self, owner: Any, name: str, value: object) -> None:
-        # An inherited one is not in the class itself.
-        own = cast("dict[str, Any]", vars(owner))
-        self._replaced.append((owner, name, own.get(name, _INHERITED)))
-        setattr(owner, name, value)
-
-    def undo(self) -> None:
-        while self._replaced:
-            owner, name, value = self._replaced.pop()
-            if value is _INHERITED:
-                delattr(owner, name)
-            else:
-                setattr(owner, name, value)
-
-
-_INHERITED: Any = object()
-
-
-class _Watch(ABC):
-    """Replaces functions of the library, and restores them on exit.
-
-    The modules that drive runs are imported and patched at the first step or run of the test.
-    A test may run tests itself: then only the watch of the inner test is active.
-    """
-
-    active: ClassVar[_Watch | None] = None
-    """Of the watches of a kind, only the one that was entered last takes note."""
-
-    def __init__(self) -> None:
-        self._patches = _Patches()
-        self._has_steps = False
-        self._outer: _Watch | None = None
-
-    def __enter__(self) -> Self:
-        kind = type(self)
-        self._outer, kind.active = kind.active, self
-        self.before(nodes.Step, "__init__", lambda _args, _more: self.begin())
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._patches.undo()
-        type(self).active = self._outer
-
-    def begin(self) -> None:
-        """Replace the functions that only tests with steps or runs need."""
-        if not self._has_steps:
-            self._has_steps = True
-            self.replace_functions()
-
-    @abstractmethod
-    def replace_functions(self) -> None:
-        """Replace the functions of `begin`."""
-
-    def before(self, owner: Any, name: str, react: Callable[[Any, Any], object]) -> None:
-        """Call `react` with the tuple and the dict of the arguments of each call, before it."""
-        function, kind = getattr(owner, name), type(self)
-
-        @wraps(function)
-        def replaced(*args: Any, **kwargs: Any) -> Any:
-            __tracebackhide__ = True
-            if kind.active is self:
-                react(args, kwargs)
-            return function(*args, **kwargs)
-
-        self._patches.setattr(owner, name, replaced)
-
-    def around(
-        self, owner: Any, name: str, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]
-    ) -> None:
-        """Call `wrap(function)` instead of a function."""
-        function, kind = getattr(owner, name), type(self)
-        wrapped = wrap(function)
-
-        @wraps(function)
-        def replaced(*args: Any, **kwargs: Any) -> Any:
-            __tracebackhide__ = True
-            return (wrapped if kind.active is self else function)(*args, **kwargs)
-
-        self._patches.setattr(owner, name, replaced)
-
-
-_Encode: TypeAlias = Callable[[ValueOptions], tuple[str, str]]
-"""Returns the digest and the preview of arguments."""
-
-
-class ChangedArguments(_Watch):
-    """Finds steps and nested runs that change their arguments, by digests before and after each attempt.
-
-    A resume does not run a completed step, so only the life that ran it sees what it changed in an
-    argument. A test with one life does not notice.
-
-    Attributes:
-        found: a message for each change.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: list[str] = []
-        self._items: weakref.WeakKeyDictionary[Any, _Encode] = weakref.WeakKeyDictionary()
-        self._mapped: _Encode | None = None
-
-    def __enter__(self) -> Self:
-        super().__enter__()
-        self.around(Workflow, "start", self._starting)
-        self.before(Workflow, "body", lambda _args, _more: self.begin())
-        return self
-
-    def replace_functions(self) -> None:
-        from effectflow.checkpoint.run import Run
-        from effectflow.workflows.mapreduce import _item
-
-        def attempt_of(run: Any, _flow: Any, _step: Any, path: str, number: int, *_: Any) -> str:
-            return f"step {path!r} of run {run.run_id!r}, attempt {number},"
-
-        def plain(definition: Any, *_: Any) -> str:
-            return f"step {definition.name!r}"
-
-        self.around(Run, "_attempt", partial(self._comparing, attempt_of))
-        self.around(StepDefinition, "execute_plainly", partial(self._comparing, plain))
-        self.around(_item.ItemWork, "mapped", self._mapping)
-        self.around(_item, "durable", self._creating)
-
-    def _comparing(self, name_of: Callable[..., str], execute: Any) -> Callable[..., Any]:
-        async def comparing(*args: Any) -> Any:
-            step = next(arg for arg in args if isinstance(arg, nodes.Step))
-            encode = step.arguments or self._items.get(step)
-            with self._compared(encode, lambda: name_of(*args)):
-                return await execute(*args)
-
-        return comparing
-
-    def _mapping(self, make: Callable[..., Any]) -> Callable[..., Any]:
-        def mapping(work: Any, reopening: int) -> Any:
-            name = work.job.map_step.name
-            self._mapped = partial(encode_arguments, {"item": work.item}, path=name)
-            try:
-                return make(work, reopening)
-            finally:
-                self._mapped = None
-
-        return mapping
-
-    def _creating(self, create: Callable[..., Any]) -> Callable[..., Any]:
-        """Remember the item of a job's step, which records none if the function is not a step."""
-
-        def creating(*args: Any) -> Any:
-            step = create(*args)
-            if self._mapped is not None:
-                self._items[step] = self._mapped
-            return step
-
-        return creating
-
-    def _starting(self, start: Callable[..., Any]) -> Callable[..., Any]:
-        def starting(workflow: Any, input: object, **options: Any) -> Any:
-            self.begin()
-            effect = start(workflow, input, **options)
-            perform = effect.f
-            encode = partial(encode_arguments, {"input": input}, path=workflow.name)
-
-            async def comparing(env: Any, scope: Any) -> Any:
-                # The input of an outer run is recorded, so every life begins with the same input.
-                is_nested = scope.flow is not PLAIN
-                name = f"nested run {workflow.name!r}"
-                if is_nested:
-                    name += f" of run {scope.flow.run.run_id!r}"
-                with self._compared(encode if is_nested else None, lambda: name):
-                    return await perform(env, scope)
-
-            effect.f = comparing
-            return effect
-
-        return starting
-
-    @contextmanager
-    def _compared(self, encode: _Encode | None, name: Callable[[], str]) -> Generator[None]:
-        """Note if arguments change within the block."""
-        before = _encoded(encode)
-        try:
-            yield
-        finally:
-            if before is not None:
-                self._compare(before, _encoded(encode), name())
-
-    def _compare(self, before: tuple[str, str], after: tuple[str, str] | None, name: str) -> None:
-        if after is None:
-            self.found.append(f"{name} changed its arguments: they cannot be encoded any more")
-        elif after[0] != before[0]:
-            was, now = render_arguments(before[1]), render_arguments(after[1])
-            self.found.append(f"{name} changed its arguments from {was} to {now}")
-
-
-def _encoded(encode: _Encode | None) -> tuple[str, str] | None:
-    """Return the digest and the preview of arguments; None without an encoding."""
-    try:
-        return None if encode is None else encode(NO_OPTIONS)
-    except NotSerializable:
-        return None
 
 
 @dataclass(frozen=True, eq=False)
@@ -285,7 +67,7 @@ class _Performing:
         return nodes.itself, (self.f,)
 
 
-class UnusedEffects(_Watch):
+class UnusedEffects(Watch):
     """Finds effects of steps and workflows that a test creates and never runs.
 
     Such an effect is a bug, like a coroutine that is never awaited. It is found when it becomes garbage:

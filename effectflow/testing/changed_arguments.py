@@ -1,0 +1,140 @@
+"""Find steps that change their arguments. The pytest plugin does this for each test."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, Self, TypeAlias
+
+from effectflow.checkpoint.errors import NotSerializable
+from effectflow.checkpoint.step import StepDefinition
+from effectflow.checkpoint.values import (
+    NO_OPTIONS,
+    ValueOptions,
+    encode_arguments,
+    render_arguments,
+)
+from effectflow.effects import nodes
+from effectflow.effects.scope import PLAIN
+from effectflow.testing.watch import Watch
+from effectflow.workflows.workflow import Workflow
+
+_Encode: TypeAlias = Callable[[ValueOptions], tuple[str, str]]
+"""Returns the digest and the preview of arguments."""
+
+
+class ChangedArguments(Watch):
+    """Finds steps and nested runs that change their arguments, by digests before and after each attempt.
+
+    A resume does not run a completed step, so only the life that ran it sees what it changed in an
+    argument. A test with one life does not notice.
+
+    Attributes:
+        found: a message for each change.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+        self._items: weakref.WeakKeyDictionary[Any, _Encode] = weakref.WeakKeyDictionary()
+        self._mapped: _Encode | None = None
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        self.around(Workflow, "start", self._starting)
+        self.before(Workflow, "body", lambda _args, _more: self.begin())
+        return self
+
+    def replace_functions(self) -> None:
+        from effectflow.checkpoint.run import Run
+        from effectflow.workflows.mapreduce import _item
+
+        def attempt_of(run: Any, _flow: Any, _step: Any, path: str, number: int, *_: Any) -> str:
+            return f"step {path!r} of run {run.run_id!r}, attempt {number},"
+
+        def plain(definition: Any, *_: Any) -> str:
+            return f"step {definition.name!r}"
+
+        self.around(Run, "_attempt", partial(self._comparing, attempt_of))
+        self.around(StepDefinition, "execute_plainly", partial(self._comparing, plain))
+        self.around(_item.ItemWork, "mapped", self._mapping)
+        self.around(_item, "durable", self._creating)
+
+    def _comparing(self, name_of: Callable[..., str], execute: Any) -> Callable[..., Any]:
+        async def comparing(*args: Any) -> Any:
+            step = next(arg for arg in args if isinstance(arg, nodes.Step))
+            encode = step.arguments or self._items.get(step)
+            with self._compared(encode, lambda: name_of(*args)):
+                return await execute(*args)
+
+        return comparing
+
+    def _mapping(self, make: Callable[..., Any]) -> Callable[..., Any]:
+        def mapping(work: Any, reopening: int) -> Any:
+            name = work.job.map_step.name
+            self._mapped = partial(encode_arguments, {"item": work.item}, path=name)
+            try:
+                return make(work, reopening)
+            finally:
+                self._mapped = None
+
+        return mapping
+
+    def _creating(self, create: Callable[..., Any]) -> Callable[..., Any]:
+        """Remember the item of a job's step, which records none if the function is not a step."""
+
+        def creating(*args: Any) -> Any:
+            step = create(*args)
+            if self._mapped is not None:
+                self._items[step] = self._mapped
+            return step
+
+        return creating
+
+    def _starting(self, start: Callable[..., Any]) -> Callable[..., Any]:
+        def starting(workflow: Any, input: object, **options: Any) -> Any:
+            self.begin()
+            effect = start(workflow, input, **options)
+            perform = effect.f
+            encode = partial(encode_arguments, {"input": input}, path=workflow.name)
+
+            async def comparing(env: Any, scope: Any) -> Any:
+                # The input of an outer run is recorded, so every life begins with the same input.
+                is_nested = scope.flow is not PLAIN
+                name = f"nested run {workflow.name!r}"
+                if is_nested:
+                    name += f" of run {scope.flow.run.run_id!r}"
+                with self._compared(encode if is_nested else None, lambda: name):
+                    return await perform(env, scope)
+
+            effect.f = comparing
+            return effect
+
+        return starting
+
+    @contextmanager
+    def _compared(self, encode: _Encode | None, name: Callable[[], str]) -> Generator[None]:
+        """Note if arguments change within the block."""
+        before = _encoded(encode)
+        try:
+            yield
+        finally:
+            if before is not None:
+                self._compare(before, _encoded(encode), name())
+
+    def _compare(self, before: tuple[str, str], after: tuple[str, str] | None, name: str) -> None:
+        if after is None:
+            self.found.append(f"{name} changed its arguments: they cannot be encoded any more")
+        elif after[0] != before[0]:
+            was, now = render_arguments(before[1]), render_arguments(after[1])
+            self.found.append(f"{name} changed its arguments from {was} to {now}")
+
+
+def _encoded(encode: _Encode | None) -> tuple[str, str] | None:
+    """Return the digest and the preview of arguments; None without an encoding."""
+    try:
+        return None if encode is None else encode(NO_OPTIONS)
+    except NotSerializable:
+        return None
