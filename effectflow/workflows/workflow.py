@@ -533,7 +533,8 @@ class Workflow(Generic[Env, E, Input, Out]):
         async def run(env: Any, scope: Scope) -> Any:
             checkpoints = getattr(env, "checkpoints", None)
             if not isinstance(checkpoints, Checkpoints):
-                found = "none" if checkpoints is None else repr(checkpoints)
+                # Without its repr, which may show the password in the URL of a store.
+                found = "none" if checkpoints is None else f"a {type(checkpoints).__name__} there"
                 raise TypeError(
                     "a durable run needs an environment with an attribute `checkpoints`, such as "
                     f"Checkpoints(SqliteStore('runs.db')); this one, {type(env).__name__}, has {found}"
