@@ -171,7 +171,7 @@ CASES: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "a store as checkpoints": (
         lambda: order.start(1).run_sync(Environment(MemoryStore())),  # type: ignore[arg-type]
-        r"such as Checkpoints\(SqliteStore\('runs.db'\)\); this one, Environment, has a MemoryStore there",
+        r"Checkpoints\(SqliteStore\('runs.db'\)\); this one, Environment, has a MemoryStore there",
     ),
     "a class as checkpoints": (
         lambda: order.start(1).run_sync(Environment(Checkpoints)),  # type: ignore[arg-type]
