@@ -10,7 +10,7 @@ import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from effectflow.checkpoint.entries import (
     Arguments,
@@ -333,10 +333,6 @@ class Recording:
                 if gone:
                     self.left_behind.update(item.path for item in gone)
                     flow.items = [item for item in flow.items if item not in gone]
-
-
-NOTHING_RECORDED: Final = Recording()
-"""What a new run has recorded. What changes a recording only removes parts of it, so this stays empty."""
 
 
 def read_recording(entries: Iterable[Entry]) -> Recording:

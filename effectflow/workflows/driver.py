@@ -32,12 +32,7 @@ from effectflow.checkpoint.lease_keeper import keep_lease
 from effectflow.checkpoint.observers import RunResumed
 from effectflow.checkpoint.plan import ResumePlan, plan_resume, skipped_steps
 from effectflow.checkpoint.planned_run import PlannedRun
-from effectflow.checkpoint.replay import (
-    NOTHING_RECORDED,
-    Recording,
-    compressed,
-    read_recording,
-)
+from effectflow.checkpoint.replay import Recording, compressed, read_recording
 from effectflow.checkpoint.run import Run
 from effectflow.checkpoint.stopping import interruption_reason
 from effectflow.checkpoint.store import RunStatus, at_once
@@ -181,7 +176,7 @@ async def start_run(
             parent="" if place.around is None else place.around.run.run_id,
             is_nested=place.around is not None,
         )
-        run = claim.run(started, NOTHING_RECORDED)
+        run = claim.run(started, Recording())
         return await _drive(claim, run, input, is_new=True)
 
 
