@@ -47,6 +47,7 @@ from tests.service.lives import (
     killed_everywhere,
     result_of,
     suspended,
+    until,
     working,
 )
 from tests.sweeps import EVERY
@@ -187,6 +188,20 @@ async def test_the_time_of_a_wait_in_a_listed_step_is_kept(service: Service, wai
     assert entries[-1].at == pytest.approx(due_at, abs=5)
     assert entries[-1].at >= due_at - 0.01
     assert service.world.done == ["before order"]
+
+
+async def test_each_run_that_a_program_starts_receives_its_own_message(service: Service) -> None:
+    app, results = App(service.checkpoints(), service.world), list[str]()
+
+    async def start(run_id: str) -> None:
+        results.append(await listed.start("order", run_id=run_id).run_or_raise(app))
+
+    for run_id, who in ("a", "ann"), ("b", "ben"):
+        async with anyio.create_task_group() as group:
+            group.start_soon(start, run_id)
+            await until(service, run_id, RunStatus.RUNNING)
+            await service.client.handle(listed, run_id).send(approval, who)
+    assert results == ["order, ann, finished", "order, ben, finished"]
 
 
 # Attempts.
