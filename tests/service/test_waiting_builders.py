@@ -47,7 +47,6 @@ from tests.service.lives import (
     killed_everywhere,
     result_of,
     suspended,
-    until,
     working,
 )
 from tests.sweeps import EVERY
@@ -199,7 +198,8 @@ async def test_each_run_that_a_program_starts_receives_its_own_message(service: 
     for run_id, who in ("a", "ann"), ("b", "ben"):
         async with anyio.create_task_group() as group:
             group.start_soon(start, run_id)
-            await until(service, run_id, RunStatus.RUNNING)
+            while await service.store.info(run_id) is None:
+                await anyio.sleep(0.003)
             await service.client.handle(listed, run_id).send(approval, who)
     assert results == ["order, ann, finished", "order, ben, finished"]
 
