@@ -313,6 +313,13 @@ class Recording:
                 del recorded[path]
         self.places = {path for path in self.places if not _is_below(path, paths)}
 
+    def add_wait(self, path: str, wait: RecordedWait) -> None:
+        """Add what this life has received within a step."""
+        self.waits[path] = wait
+        self.places.add(path)
+        # Without a recorded flow, the next attempt would not look for it.
+        self.flows.setdefault(flow_of(path), RecordedFlow())
+
     def forget_times(self, path: str) -> None:
         """Forget the sleeps and deadlines within a step, whose next attempt has its own."""
         if path not in self.waiting:

@@ -122,8 +122,7 @@ async def receive(flow: DurableFlow, scope: Scope, topic: str, decode: Callable[
     sequence = run.take_message(path, message, tree)
     if not flow.is_ordered:
         # The next attempt of the step receives the message, too.
-        run.recording.waits[path] = RecordedWait(sequence, None, topic, sequence, tree)
-        run.recording.places.add(path)
+        run.recording.add_wait(path, RecordedWait(sequence, None, topic, sequence, tree))
     return value
 
 

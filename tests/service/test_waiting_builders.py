@@ -227,6 +227,22 @@ async def test_a_suspension_does_not_count_as_an_attempt_and_keeps_the_message(
     assert service.world.done == ["pay", "pay"]
 
 
+async def test_the_next_attempt_in_the_same_process_keeps_the_message(service: Service) -> None:
+    service.world.failing.add("pay#1")
+    app, results = App(service.checkpoints(), service.world), list[str]()
+
+    async def start() -> None:
+        results.append(await retried.start("order", run_id="r").run_or_raise(app))
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(start)
+        while await service.store.info("r") is None:
+            await anyio.sleep(0.003)
+        await service.client.handle(retried, "r").send(approval, "ann")
+    assert results == ["ann"]
+    assert service.world.done == ["pay", "pay"]
+
+
 @do
 def poll(_: Order) -> Do[App, Broken, Outcome[Order]]:
     count = yield from note("poll")
