@@ -311,7 +311,8 @@ class DurableFlow:
             if scope.is_shielded or run.is_shielded:
                 raise LeftToResume(repr(what))
             await anyio.sleep_forever()
-        if run.drain is not None and run.drain.has_begun and not scope.is_shielded:
+        has_drain = run.drain is not None and run.drain.has_begun
+        if has_drain and not (scope.is_shielded or run.is_shielded):
             with run.activity.rest("another worker", 0.0):
                 await anyio.sleep_forever()
 
