@@ -86,7 +86,7 @@ async def rest_until(
     # The clock of another machine may be ahead. Never wait longer because of that.
     left = min(max(0.0, until - run.now()), longest)
     if left > 0 and _can_rest(flow):
-        with run.activity.rest(what, run.now() + left):
+        with run.rest(what, run.now() + left, is_shielded=scope.is_shielded):
             await run.sleep(path, left, scope)
     else:
         await run.sleep(path, left, scope)
