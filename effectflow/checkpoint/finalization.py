@@ -67,7 +67,7 @@ class DurableFinalization:
 
     async def run(self, work: Coroutine[Any, Any, A]) -> tuple[A | None, BaseException | None]:
         try:
-            return await self.outer.run.stopping.finalizing(work)
+            return await self.outer.finalize(work, self._flow)
         finally:
             if self._flow is not None:
                 self.outer.unsettled += self._flow.unsettled

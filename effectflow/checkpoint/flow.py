@@ -306,7 +306,8 @@ class DurableFlow:
             if scope.is_shielded or run.is_shielded:
                 raise LeftToResume(repr(what))
             await anyio.sleep_forever()
-        if run.drain is not None and run.drain.has_begun and not scope.is_shielded:
+        has_drain = run.drain is not None and run.drain.has_begun
+        if has_drain and not (scope.is_shielded or run.is_shielded):
             with run.activity.rest("another worker", 0.0):
                 await anyio.sleep_forever()
 
@@ -353,8 +354,19 @@ class DurableFlow:
             self.cursor.pass_operator(path, scope.limit)
         return DurableBranches(self, path, scope)
 
-    async def finalize(self, work: Coroutine[Any, Any, A]) -> tuple[A | None, BaseException | None]:
-        return await self.run.stopping.finalizing(work)
+    async def finalize(
+        self, work: Coroutine[Any, Any, A], inside: DurableFlow | None = None
+    ) -> tuple[A | None, BaseException | None]:
+        """Run a finalizer or its like; `inside` is its flow, unless that is a branch."""
+        try:
+            return await self.run.stopping.finalizing(work)
+        except Parked as parked:
+            if inside is not None:
+                self.run.park(inside, parked)
+            if parked.reason is None or (parked.is_before_others and not self.has_ahead(math.inf)):
+                raise
+            # Like a resume, a plan does not check what a finalizer does outside steps.
+            return None, None
 
     async def protect(self, work: Coroutine[Any, Any, A]) -> tuple[A, BaseException | None]:
         with self.run.stopping.gated():

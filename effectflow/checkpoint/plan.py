@@ -37,7 +37,7 @@ class ResumePlan:
         unverified: recorded steps that the plan could not reach without running effects.
         problem: the error with which a resume would fail; None if there is none.
         is_complete: whether the run is complete, so that a resume yields its recorded output.
-        reason: why `start` is empty, if a plan from the checkpoint alone cannot tell.
+        reason: why `start` is empty, if the plan cannot tell what it would be.
     """
 
     start: tuple[str, ...] = ()

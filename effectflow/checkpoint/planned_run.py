@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Coroutine, Generator, Mapping
 from contextlib import contextmanager
 from typing import Any, Never, TypeVar
@@ -71,11 +72,8 @@ class _NeverStopping(Stopping):
                 return await work, None
             raise AssertionError("a scope that is not cancelled continues")
         except Parked as parked:
-            if parked.reason is None:
-                parked.is_shielded = True
-                raise
-            # Like a resume, a plan does not check what a finalizer does outside steps.
-            return None, None
+            parked.is_shielded = True
+            raise
 
     @contextmanager
     def gated(self) -> Generator[anyio.CancelScope]:
@@ -121,8 +119,10 @@ class PlannedRun(Run):
         self._waiting: list[str] = []
         self._unverified: list[Unverified] = []
 
-    def plan(self, outcome: Any, defect: Exception | None = None) -> ResumePlan:
-        """Return the plan, once the body has ended with this outcome, or was parked (None).
+    def plan(
+        self, outcome: Any, defect: Exception | None = None, parked: Parked | None = None
+    ) -> ResumePlan:
+        """Return the plan, once the body has ended with this outcome or defect, or was parked.
 
         Raises the defect that the body ended in, unless it is the recorded defect of a step.
         """
@@ -142,12 +142,14 @@ class PlannedRun(Run):
             tuple(self._waiting),
             tuple(self._unverified),
             self.writer.halted,
+            reason="" if self._start or parked is None else parked.reason or "",
         )
 
     def park(self, flow: DurableFlow, parked: Parked) -> None:
         if parked.reason is not None and flow.cursor is not None:
             reason = parked.reason
             self._unverified += [Unverified(path, reason) for path in flow.cursor.steps_ahead()]
+            parked.is_before_others |= flow.has_ahead(math.inf)
 
     def _replayed(self, definition: Any, path: str, recorded: RecordedStep, scope: Scope) -> Any:
         if recorded.is_completed:

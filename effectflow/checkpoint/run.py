@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from types import MappingProxyType
 from typing import Any, Final, Protocol, TypeVar, cast
@@ -347,8 +348,7 @@ class Run:
         # The clock may have been changed. Never wait longer because of that.
         left = min(retry_at - self.now(), max(0.0, retry_at - failed_at))
         if left > 0 and flow.is_recording:
-            # A finalizer is shielded. If the run is being stopped, it ends before its next attempt.
-            with self.activity.rest("a retry", self.now() + left), self.stopping.ends_wait():
+            with self.rest("a retry", self.now() + left, is_shielded=scope.is_shielded):
                 await self.sleep(path, left, scope)
         elif left > 0:
             # The outer step is in progress, so the run cannot be suspended.
@@ -569,7 +569,7 @@ class Run:
                 message = self.mailbox.first(topic)
                 if message is not None:
                     return message
-                with self.activity.rest(topic.replace(":", " ", 1), look=woken.set):
+                with self.rest(topic.replace(":", " ", 1), look=woken.set):
                     await woken.wait()
 
     def take_message(self, path: str, message: Message, value: Tree) -> int:
@@ -609,6 +609,27 @@ class Run:
         return Interrupted(step, in_progress=in_progress, reason=reason, at=self.now())
 
     # Common parts.
+
+    @contextmanager
+    def rest(
+        self,
+        what: str,
+        until: float = math.inf,
+        look: Callable[[], object] | None = None,
+        *,
+        is_shielded: bool = False,
+    ) -> Generator[None]:
+        """Count a flow as resting while the block runs; see `Activity.rest`.
+
+        In an acquisition or a finalizer, which no cancellation reaches, a stop of the run ends the block.
+
+        Parameters:
+            is_shielded: whether it is in one of this run, instead of an outer run.
+        """
+        is_shielded = is_shielded or self.is_shielded
+        ending = self.stopping.ends_wait(what) if is_shielded else nullcontext()
+        with self.activity.rest(what, until, look), ending:
+            yield
 
     def leave_behind(self, sequences: Iterable[int]) -> None:
         """Record that the run continues without recorded entries, as `force` allows."""

@@ -122,14 +122,31 @@ class Stopping:
         self._tasks.cancel_scope.cancel()
 
     @contextmanager
-    def ends_wait(self) -> Generator[None]:
-        """End the wait in this block once the run is being stopped, even within a shield."""
-        with anyio.CancelScope() as wait:
-            self._waits.add(wait)
+    def ends_wait(self, what: str) -> Generator[None]:
+        """End the wait in this shielded block in LeftToResume once the run, or one around it, is stopped.
+
+        `what` is what it waits for, in words.
+        """
+        with self._watched(), anyio.CancelScope() as wait:
+            self._begin_wait(wait)
             try:
                 yield
             finally:
-                self._waits.discard(wait)
+                self._end_wait(wait)
+        if wait.cancelled_caught:
+            raise LeftToResume(what)
+
+    def _begin_wait(self, wait: anyio.CancelScope) -> None:
+        if self._outer is not None:
+            self._outer._begin_wait(wait)
+        self._waits.add(wait)
+        if self._has_begun:
+            wait.cancel()
+
+    def _end_wait(self, wait: anyio.CancelScope) -> None:
+        if self._outer is not None:
+            self._outer._end_wait(wait)
+        self._waits.discard(wait)
 
     async def finalizing(
         self, work: Coroutine[Any, Any, A]

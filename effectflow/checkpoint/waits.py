@@ -84,12 +84,28 @@ async def rest_until(
     """
     run = flow.run
     # The clock of another machine may be ahead. Never wait longer because of that.
-    left = min(max(0.0, until - run.now()), longest)
+    left = 0.0 if _is_over(flow, path, scope) else min(max(0.0, until - run.now()), longest)
     if left > 0 and _can_rest(flow):
-        with run.activity.rest(what, run.now() + left):
+        with run.rest(what, run.now() + left, is_shielded=scope.is_shielded):
             await run.sleep(path, left, scope)
     else:
         await run.sleep(path, left, scope)
+
+
+def _is_over(flow: DurableFlow, path: str, scope: Scope) -> bool:
+    """Return whether a recorded wait is over, because an earlier life continued after it.
+
+    The clock may have been set back since.
+    """
+    known = flow.run.recording
+    recorded = known.waits.get(path) or known.decisions.get(path)
+    if recorded is None:
+        return False
+    if scope.was_cancelled():
+        # That the flows around it continued proves nothing, as it may have been cancelled in this wait.
+        cursor = flow.cursor
+        return cursor is not None and cursor.has_others_ahead(path, recorded.sequence, scope.limit)
+    return flow.has_gone_on(scope, path, recorded.sequence)
 
 
 async def receive(flow: DurableFlow, scope: Scope, topic: str, decode: Callable[[Tree], A]) -> A:

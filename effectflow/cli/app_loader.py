@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any, cast
 
 from effectflow.checkpoint import Checkpoints
@@ -129,11 +130,12 @@ def load_signal(reference: str) -> Signal[Any]:
     module_name, _, name = reference.partition(":")
     if not name:
         raise BadUse(f"{reference!r} should be MODULE:SIGNAL, such as shop.orders:approval")
-    signals = _members(_import(module_name), Signal)
-    if name not in signals:
-        known = ", ".join(sorted(signals)) or "none"
+    module = _import(module_name)
+    found = getattr(module, name, None)
+    if not isinstance(found, Signal):
+        known = ", ".join(sorted(_members(module, Signal))) or "none"
         raise BadUse(f"module {module_name!r} has no signal {name!r}; it has: {known}")
-    return signals[name]
+    return cast("Signal[Any]", found)
 
 
 def load_workflow(reference: str) -> LoadedWorkflow:
@@ -145,10 +147,13 @@ def load_workflow(reference: str) -> LoadedWorkflow:
     if not (module_name and name):
         raise BadUse(f"{reference!r} should be MODULE:WORKFLOW, such as shop.orders:checkout")
     module = _import(module_name)
-    if isinstance(getattr(module, name, None), App):
+    found = getattr(module, name, None)
+    if isinstance(found, App):
         raise BadUse(
             f"{reference!r} is an App: give the name of its workflow, and --app {reference}"
         )
+    if isinstance(found, Workflow):
+        return _pick(name, {name: cast("AnyWorkflow", found)}, module)
     return _pick(name, _members(module, Workflow), module)
 
 
@@ -203,9 +208,10 @@ def app_hint(module: str) -> str:
     return f"try --app {shlex.quote(module)}" if module else "add --app MODULE"
 
 
-def _members(module: Any, kind: type) -> dict[str, Any]:
-    members = {name: getattr(module, name) for name in dir(module)}
-    return {name: member for name, member in members.items() if isinstance(member, kind)}
+def _members(module: ModuleType, kind: type) -> dict[str, Any]:
+    """Return what a module defines of this kind, without evaluating anything that is lazy."""
+    # Not `isinstance`, which asks a proxy for its `__class__`.
+    return {name: found for name, found in vars(module).items() if issubclass(type(found), kind)}
 
 
 def _pick(name: str, workflows: Mapping[str, AnyWorkflow], module: Any) -> LoadedWorkflow:

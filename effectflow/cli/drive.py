@@ -442,6 +442,9 @@ async def _end_of(job: _Job, effect: AnyEffect, env: HasCheckpoints, progress: R
             return await _failed(job, env, progress, error)
         case _:
             output = result.unwrap()
+            if not (progress.begun or progress.skipped):
+                # The run may have been complete. Then it was not replayed.
+                progress.skipped = len((await _plan_of(job, env)).skip)
             return _End("completed", output=output, has_dead_letters=_has_dead_letters(output))
 
 
@@ -483,12 +486,17 @@ async def _recurring(job: _Job, env: HasCheckpoints) -> tuple[str, ...]:
             # A plan replays the body, so it is made only if it can find such a failure.
             if not read_recording(entries).has_lasting_failures:
                 return ()
-            planned = await job.loaded.workflow.plan(job.run_id).run(env)
+            plan = await _plan_of(job, env)
     except Exception:
         # The command has already reported why the run ended. This would only add what to do.
         return ()
-    plan: ResumePlan = planned.value_or(ResumePlan())
     return () if plan.start or plan.waiting else plan.recurs
+
+
+async def _plan_of(job: _Job, env: HasCheckpoints) -> ResumePlan:
+    """Return what a resume of the run would do; an empty plan if there is no such run any more."""
+    planned: Result[ResumePlan, Any] = await job.loaded.workflow.plan(job.run_id).run(env)
+    return planned.value_or(ResumePlan())
 
 
 def _has_dead_letters(output: object) -> bool:

@@ -317,11 +317,16 @@ def plan_tree(plan: ResumePlan) -> dict[str, Tree]:
         "unverified": [{"step": one.step, "reason": one.reason} for one in plan.unverified],
         "problem": None if plan.problem is None else message_of(plan.problem),
         "is_complete": plan.is_complete,
+        "reason": plan.reason,
     }
 
 
 def show_plan(console: Console, plan: ResumePlan, workflow_name: str, app_hint: str) -> None:
-    """Print what a resume would do."""
+    """Print what a resume would do.
+
+    Parameters:
+        app_hint: the option to add, if the plan was made without the code; otherwise "".
+    """
     for line in _plan_lines(plan, workflow_name, app_hint):
         say_line(line, console)
 
@@ -341,10 +346,12 @@ def _plan_lines(plan: ResumePlan, workflow_name: str, app_hint: str) -> Iterable
         yield f"unverified: {unverified.step} ({unverified.reason})"
     if plan.problem is not None:
         yield f"problem: {message_of(plan.problem)}"
-    if plan.reason:
+    if plan.reason and app_hint:
         yield f"start: unknown; only the code of {workflow_name} can tell: {app_hint}"
+    elif plan.reason:
+        yield f"start: unknown, as {plan.reason}; to run the effects between steps, add --effects"
     elif not (plan.start or plan.waiting or plan.recurs or plan.problem):
-        yield "start: no step is reached; to run the effects between steps as well, add --effects"
+        yield "start: no step is reached"
 
 
 def _again(step: str, plan: ResumePlan) -> str:

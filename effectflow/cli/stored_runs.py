@@ -351,25 +351,25 @@ def plan(
     access = access_to(store, key_file, encryption_keys, app=app)
     seal = access.seal
 
-    async def make(opened: CheckpointStore) -> tuple[Checkpoint, ResumePlan]:
+    async def make(opened: CheckpointStore) -> tuple[Checkpoint, ResumePlan, str]:
         chosen = await chosen_run(opened, run_id, resumable=True)
         checkpoint = await read_checkpoint(opened, chosen, seal)
         name, module = checkpoint.workflow, checkpoint.module
         if app is None and not is_demo(name, module):
-            return checkpoint, plan_resume(checkpoint)
+            return checkpoint, plan_resume(checkpoint), app_hint(module)
         loaded = workflow_of_run(chosen, name, app, module)
         async with loaded.opened_environment(access.checkpoints) as env:
             made = await loaded.workflow.plan(chosen, effects=effects).run(env)
         # Not raised through the environment, which might wrap it.
         if isinstance(made, Failure):
             raise made.failure()
-        return checkpoint, made.unwrap()
+        return checkpoint, made.unwrap(), ""
 
-    checkpoint, made = access.use(make)
+    checkpoint, made, hint = access.use(make)
     if as_json:
         print_json({"run_id": checkpoint.run_id, **plan_tree(made)})
     else:
-        show_plan(Console(), made, checkpoint.workflow, app_hint(checkpoint.module))
+        show_plan(Console(), made, checkpoint.workflow, hint)
     if made.problem is not None:
         raise typer.Exit(ExitCode.CHECKPOINT_ERROR)
 

@@ -215,9 +215,11 @@ class Parked(Copyable, BaseException):
         reason: names the operation; None if it is the next step of the flow.
         is_shielded: whether it ended an acquisition or a finalizer. An operator around it that has
             decided waits for those.
+        is_before_others: whether the flow has recorded operations that the plan has not reached.
     """
 
     is_shielded = False
+    is_before_others = False
 
     def __init__(self, reason: str | None = None) -> None:
         self.reason = reason

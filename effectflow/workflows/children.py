@@ -268,7 +268,7 @@ async def _end_of(run: Run, place: Place, run_id: str) -> Finished:
                 raise run.writer.halt(error) from error
             if finished is not None:
                 return finished
-            with run.activity.rest(f"run {run_id!r}", look=woken.set):
+            with run.rest(f"run {run_id!r}", look=woken.set):
                 await woken.wait()
 
 

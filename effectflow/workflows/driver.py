@@ -246,19 +246,20 @@ async def plan_run(place: Place, run_id: str, *, effects: bool) -> ResumePlan:
     input = input_of(known, blueprint)
     outcome: Any = None
     defect: Exception | None = None
+    parked: Parked | None = None
     async with run.tasks:
         try:
             outcome = await _interpret(place, run, blueprint.body(input), is_new=False)
-        except Parked:
+        except Parked as ended:
             # Every flow has reported its next step.
-            pass
+            parked = ended
         except Halt as halt:
             if halt.reason is not run.writer.halted:
                 raise
         except Exception as raised:
             # Kept from the task group, which would wrap it.
             defect = raised
-    return run.plan(outcome, defect)
+    return run.plan(outcome, defect, parked)
 
 
 async def continue_run(

@@ -94,7 +94,8 @@ async def recover_run(
             if found is None:
                 raise RunNotFound(taken.lease.run_id)
             crashes, after = crashes_in_a_row(found.journal.entries)
-            if crashes >= service.max_crashes:
+            # A life that ended because the run does not fit the program may count, but released the run.
+            if claim.was_left and crashes >= service.max_crashes:
                 error = CrashedTooOften(taken.lease.run_id, crashes, after)
                 await give_up(claim, found, error)
                 return

@@ -386,3 +386,42 @@ def test_the_error_for_a_missing_package_says_what_to_install(package: str) -> N
 
     assert ran.returncode == 1
     assert re.search(rf"^The .* needs {package},.*pip install 'effectflow\[cli\]'$", ran.stderr)
+
+
+LAZY = """
+from effectflow import Do, Effect, pure, step, workflow
+
+class Settings:
+    @property
+    def __class__(self) -> type:
+        raise RuntimeError("settings are not configured")
+
+settings = Settings()
+
+@step
+def count() -> Effect[object, str, int]:
+    return pure(1)
+
+@workflow
+def buy(_: None) -> Do[object, str, int]:
+    return (yield from count())
+
+def __dir__() -> list[str]:
+    return ["buy", "plots"]
+
+def __getattr__(name: str) -> object:
+    if name == "plots":
+        raise ImportError("matplotlib is not installed")
+    if name == "lazy":
+        return buy
+    raise AttributeError(name)
+"""
+
+
+def test_a_workflow_is_found_in_a_module_without_evaluating_what_is_lazy_there(
+    effectflow: Command, folder: Path
+) -> None:
+    (folder / "mall.py").write_text(LAZY)
+    for named in (["mall:buy"], ["mall:lazy"], ["buy", "--app", "mall"]):
+        assert effectflow("run", *named).code == 0
+    assert "it has: buy" in effectflow("run", "mall:sell").err

@@ -60,6 +60,7 @@ def test_plan_reports_the_step_that_a_resume_retries(effectflow: Command) -> Non
         "unverified": [],
         "problem": None,
         "is_complete": False,
+        "reason": "",
     }
 
 
@@ -128,11 +129,37 @@ def test_a_next_step_that_only_the_code_knows_is_named_as_such(
 def test_a_plan_of_code_that_reaches_no_step_says_so(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    show_plan(Console(), ResumePlan(), "buy", "try --app mall")
+    show_plan(Console(), ResumePlan(), "buy", "")
+    assert "start: no step is reached" in capsys.readouterr().out
 
-    shown = capsys.readouterr().out
-    assert "start: no step is reached" in shown
-    assert "--app" not in shown
+
+def test_a_plan_that_stops_at_an_effect_between_steps_names_it_and_the_option_that_runs_it(
+    effectflow: Command, folder: Path
+) -> None:
+    (folder / "look.py").write_text("""
+from effectflow import Do, Effect, fail, from_async, pure, step, workflow
+
+async def look_up(env: object) -> int:
+    return 5
+
+@step
+def reserve() -> Effect[object, str, None]:
+    return pure(None)
+
+@workflow
+def buy(_: None) -> Do[object, str, None]:
+    yield from reserve()
+    amount = yield from from_async(look_up)
+    yield from fail(f"{amount} is too much")
+""")
+    assert effectflow("run", "look:buy", "--run-id", "r").code == 1
+
+    out = effectflow("plan", "r", "--app", "look").out
+    assert "start: unknown, as from_async(look_up) would be awaited" in out
+    assert "add --effects" in out
+    plan = effectflow("plan", "r", "--json", "--app", "look").json
+    assert "look_up" in plan["reason"]
+    assert "no step is reached" in effectflow("plan", "r", "--app", "look", "--effects").out
 
 
 def test_a_plan_of_code_without_the_code_says_that_it_needs_it(effectflow: Command) -> None:

@@ -143,3 +143,8 @@ def test_plan_and_resume_count_the_same_completed_steps(
     assert resumed["steps_skipped"] == len(planned) == len(without_code)
     assert sorted(planned) == sorted(without_code)
     assert skipped in (len(planned), None)
+
+    # The run is complete now, so neither of them replays it.
+    planned = effectflow("plan", "r", "--app", "tasks", "--json").json["skip"]
+    resumed = effectflow("resume", "r", "--app", "tasks", "--json").json
+    assert (resumed["steps_run"], resumed["steps_skipped"]) == (0, len(planned))

@@ -136,6 +136,39 @@ async def blocked(service: Service) -> RunInfo:
             await anyio.sleep(0.003)
 
 
+async def test_a_run_around_one_that_does_not_fit_is_left_as_often_as_it_is_tried(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("effectflow.workflows.recovery._SECONDS_BLOCKED", 0.01)
+    old, new = around(version_of("begin")), around(with_another_step)
+    async with working(service, old) as worker:
+        handle = await worker.client.submit(old, None, run_id="r")
+        await suspended(service, "r")
+    nested = service.client.handle(version_of(), "r/changing")
+    await nested.send(approval, "ann")
+    async with working(service, new, max_crashes=3):
+        with anyio.fail_after(10):
+            while await lives_of(service) < 5:
+                await anyio.sleep(0.003)
+        await blocked(service)
+    async with working(service, old):
+        assert await handle.result(timeout=10) == Success("ann")
+    assert service.world.done == ["begin"]
+
+
+def around(nested: Workflow[App, Broken, None, str]) -> Workflow[App, Broken, None, str]:
+    @workflow(name="outer")
+    def outer(_: None) -> Do[App, Broken, str]:
+        return (yield from nested.call(None))
+
+    return outer
+
+
+async def lives_of(service: Service) -> int:
+    """Return how many times the run was continued."""
+    return sum(isinstance(entry, Resumed) for entry in await entries_of(service, "r"))
+
+
 async def test_a_failed_run_stays_failed_until_it_is_resumed(service: Service) -> None:
     service.world.failing.add("fail")
 

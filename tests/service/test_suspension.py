@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import anyio
@@ -21,13 +22,15 @@ from effectflow import (
     from_fn,
     par,
     par_traverse,
+    pure,
     race,
     sleep,
+    sleep_until,
     step,
     workflow,
 )
-from effectflow.checkpoint import RunEnded, RunStatus
-from effectflow.checkpoint.entries import Interrupted, Suspended
+from effectflow.checkpoint import Entry, RunEnded, RunStatus
+from effectflow.checkpoint.entries import Interrupted, Suspended, Waiting
 from tests.apps import App, Broken, both_backends, note
 from tests.service.conftest import Service, both_stores
 from tests.service.lives import (
@@ -231,6 +234,53 @@ async def test_a_nested_run_waits_and_its_outer_run_is_suspended_with_it(
     ]
 
 
+@workflow
+def acquiring(_: None) -> Do[App, Broken, str]:
+    permitted = inner.call(None, run_id="inner")
+    return (yield from bracket(permitted, lambda _: act("return"), lambda who: act(f"use: {who}")))
+
+
+@workflow
+def releasing(_: None) -> Do[App, Broken, str]:
+    closing = inner.call(None, run_id="inner")
+    return (yield from bracket(act("open"), lambda _: closing, lambda _: act("use")))
+
+
+async def until_recorded(service: Service, run_id: str, kind: type[Entry]) -> None:
+    """Wait until the journal of a run has such an entry."""
+    with anyio.fail_after(10):
+        while await service.store.info(run_id) is None or not any(
+            isinstance(entry, kind) for entry in await entries_of(service, run_id)
+        ):
+            await anyio.sleep(0.003)
+
+
+@pytest.mark.parametrize("outer", [acquiring, releasing])
+@pytest.mark.parametrize("by_worker", [True, False], ids=["suspended", "stopped"])
+async def test_a_nested_run_that_waits_in_an_acquisition_or_a_release_can_be_stopped(
+    service: Service, outer: Any, *, by_worker: bool
+) -> None:
+    if by_worker:
+        await lived(service, outer)
+        assert (await info_of(service, "r")).summary.waits_for == "signal approval"
+    else:
+        async with anyio.create_task_group() as tasks:
+            app = App(service.checkpoints(), service.world)
+            tasks.start_soon(outer.start(None, run_id="r").run, app)
+            await until_recorded(service, "inner", Waiting)
+            tasks.cancel_scope.cancel()
+        await all_are(service, RunStatus.INTERRUPTED)
+    await service.client.handle(inner, "inner").send(approval, "ann")
+    async with working(service, outer) as worker:
+        ended = await worker.client.handle(outer, "r").result(timeout=10)
+    if outer is acquiring:
+        assert ended == Success("use: inner got ann")
+        assert service.world.done == ["inner begins", "inner got ann", ended.unwrap(), "return"]
+    else:
+        assert ended == Success("use")
+        assert service.world.done == ["open", "use", "inner begins", "inner got ann"]
+
+
 # Crashes.
 
 
@@ -242,8 +292,8 @@ def beside(_: None) -> Do[App, Broken, tuple[str, str]]:
 
 @pytest.mark.parametrize(
     "waiting",
-    [beside, either, with_durable_resource, calling],
-    ids=["par", "race", "bracket", "nested"],
+    [beside, either, with_durable_resource, calling, acquiring, releasing],
+    ids=["par", "race", "bracket", "nested", "nested acquisition", "nested release"],
 )
 @EVERY
 async def test_a_suspended_run_continues_as_if_its_service_had_never_been_killed(
@@ -254,7 +304,7 @@ async def test_a_suspended_run_continues_as_if_its_service_had_never_been_killed
             handle = await worker.client.submit(waiting, None, run_id="r")
             await all_are(service, RunStatus.SUSPENDED, RunStatus.COMPLETED)
             receiver = handle
-            if waiting is calling:
+            if waiting in (calling, acquiring, releasing):
                 receiver = worker.client.handle(inner, "inner")
             with suppress(RunEnded):
                 await receiver.send(approval, "ann", idempotency_key="1")
@@ -337,6 +387,17 @@ async def test_the_back_off_of_a_release_step_suspends_the_run(service: Service)
         assert isinstance(await handle.result(timeout=10), Success)
     assert service.world.done == ["open", "use", "try", "try"]
     assert await suspensions(service) == 1
+
+
+@workflow
+def sleeping_within_a_release(_: None) -> Do[App, Broken, int]:
+    tomorrow = datetime.now(UTC) + timedelta(days=1)
+    return (yield from bracket(pure(1), lambda _: sleep_until(tomorrow), pure))
+
+
+async def test_a_sleep_until_a_moment_in_a_release_suspends_the_run(service: Service) -> None:
+    await lived(service, sleeping_within_a_release)
+    assert (await info_of(service, "r")).summary.waits_for == "a time"
 
 
 async def suspensions(service: Service) -> int:

@@ -12,7 +12,17 @@ import anyio
 import pytest
 from returns.result import Success
 
-from effectflow import Checkpoints, Do, Effect, from_async, sleep, step, workflow
+from effectflow import (
+    Checkpoints,
+    Do,
+    Effect,
+    bracket,
+    from_async,
+    pure,
+    sleep,
+    step,
+    workflow,
+)
 from effectflow.checkpoint import CheckpointStore, RunQuery, RunStatus, StoreUnavailable
 from effectflow.checkpoint.lease import begin_claim, end_claim
 from effectflow.checkpoint.store import Claimed, DueRuns
@@ -77,6 +87,11 @@ def finish() -> Effect[apps.App, Broken, int]:
 def guarded(_: None) -> Do[apps.App, Broken, int]:
     yield from pass_gate()
     return (yield from finish())
+
+
+@workflow
+def guarding(_: None) -> Do[apps.App, Broken, int]:
+    return (yield from bracket(pure(1), lambda _: guarded.call(None), pure))
 
 
 async def statuses(service: Service) -> dict[str, str]:
@@ -245,6 +260,24 @@ async def test_a_step_in_progress_may_end_when_its_worker_is_left(
             await worker.client.handle(guarded, run_id).result()
     assert await statuses(service) == {"r": "completed", "not taken": "completed"}
     assert sorted(service.world.done) == ["done", "done", "passed", "passed"]
+
+
+@both_backends
+async def test_a_release_in_progress_may_end_with_its_nested_run_when_its_worker_is_left(
+    service: Service, gate: Gate
+) -> None:
+    async def open_soon() -> None:
+        await anyio.sleep(0.1)
+        gate.opened.set()
+
+    await service.client.submit(guarding, None, run_id="r")
+    async with anyio.create_task_group() as tasks, service.worker(guarding, grace=10):
+        await gate.until(inside=1)
+        tasks.start_soon(open_soon)
+    # No cancellation reaches the nested run, so it could not wait for another worker.
+    assert service.world.done == ["passed", "done"]
+    assert await statuses(service) == {"r": "completed", "r/bracket/guarded": "completed"}
+    await assert_nothing_is_held(service)
 
 
 @both_stores

@@ -12,6 +12,7 @@ from returns.result import Failure, Success
 
 from effectflow import (
     Do,
+    RetryPolicy,
     TimedOut,
     bracket,
     compensate,
@@ -237,6 +238,51 @@ async def test_a_clock_set_back_does_not_make_waits_longer(store: MemoryStore) -
     clock = clock_at(0)
     assert await clock.run(made.resume("r"), app) == Success("late")
     assert clock.monotonic() == 150
+
+
+HOURLY = RetryPolicy.constant(3600).with_max_retries(1)
+
+
+@pytest.mark.parametrize(
+    "waiting",
+    [
+        lambda: sleep(3600),
+        lambda: par(act("b"), act("a").and_then(lambda _: sleep(3600))),
+        lambda: act("failing").retry(HOURLY),
+        lambda: race([hang("loser"), sleep(3600)]),
+    ],
+    ids=["sleep", "in a branch", "retry", "race"],
+)
+async def test_a_wait_that_recorded_steps_follow_is_over_although_the_clock_was_set_back(
+    store: MemoryStore, waiting: Callable[[], AnyEffect]
+) -> None:
+    made = made_of(lambda: in_turn(waiting(), act("after")))
+    await start(made, app_on(store, failing=["failing#1"]), at=10_000)
+    lines = await journal(store)
+    begins = [line.startswith("W ") or "retry" in line for line in lines].index(True) + 1
+    for length in range(begins, len(lines)):
+        shorter = await cut(store, length)
+        is_over = not {"B after", "B failing#2", "D race"}.isdisjoint(lines[:length])
+        plan = (await clock_at(0).run(made.plan("r"), app_on(shorter))).unwrap()
+        assert (plan.waiting == ()) is is_over
+        clock = clock_at(0)
+        assert await clock.run(made.resume("r"), app_on(shorter)) == Success("after")
+        assert clock.monotonic() == (0 if is_over else 3600)
+
+
+async def test_a_wait_in_which_a_race_was_lost_does_not_end(store: MemoryStore) -> None:
+    made = made_of(
+        lambda: in_turn(
+            race([in_turn(sleep(7200).on_exit(act("clean up")), note("bad")), sleep(3600)]),
+            act("after"),
+        )
+    )
+    await start(made, app_on(store), at=10_000)
+    lines = await journal(store)
+    for length in range(lines.index("D race"), len(lines)):
+        app = app_on(await cut(store, length))
+        assert await resume(made, app, at=0) == Success("after")
+        assert "bad" not in app.world.done
 
 
 async def test_a_timeout_inside_a_step_is_not_durable(store: MemoryStore) -> None:

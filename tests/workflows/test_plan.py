@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -12,6 +13,7 @@ from effectflow import (
     Do,
     RetryPolicy,
     bracket,
+    compensate,
     die,
     fail,
     from_async,
@@ -22,6 +24,7 @@ from effectflow import (
     par_all,
     pure,
     race,
+    saga,
     sleep,
     uuid,
     with_checkpointing,
@@ -353,6 +356,46 @@ async def test_a_plan_acquires_and_releases_nothing(store: MemoryStore) -> None:
     plan = await plan_of(made, await cut(store, 3))
     assert used == []
     assert [one.step for one in plan.unverified] == ["use"]
+
+
+async def close(app: App) -> None:
+    app.world.note("close")
+
+
+RELEASES: dict[str, Callable[[], AnyEffect]] = {
+    "bracket": lambda: bracket(
+        act("open"), lambda _: in_turn(from_async(close), act("report")), lambda _: act("use")
+    ),
+    "on_exit": lambda: act("use").on_exit(in_turn(from_async(close), act("report"))),
+    "saga": lambda: saga(
+        in_turn(
+            compensate(act("use"), lambda _: in_turn(from_async(close), act("report"))), fail(1)
+        )
+    ).result(),
+}
+
+
+@pytest.mark.parametrize("name", RELEASES)
+async def test_a_plan_stops_at_a_finalizer_that_leads_to_a_step_by_an_effect(
+    store: MemoryStore, name: str
+) -> None:
+    made = made_of(lambda: in_turn(RELEASES[name](), act("after")))
+    await start(made, app_on(store, failing=["report#1"]))
+    plan = await plan_of(made, store)
+    assert (plan.start, plan.recurs) == ((), ())
+    assert [(one.step.rpartition("/")[2], one.reason) for one in plan.unverified] == [
+        ("report", plan.reason)
+    ]
+    assert "close" in plan.reason
+    assert (await plan_of(made, store, effects=True)).start == (plan.unverified[0].step,)
+
+
+async def test_a_plan_that_stops_before_all_recorded_steps_says_why(store: MemoryStore) -> None:
+    made = made_of(lambda: in_turn(act("charge"), from_async(close), act("ship")))
+    await start(made, app_on(store))
+    plan = await plan_of(made, await cut(store, 3))
+    assert (plan.start, plan.unverified) == ((), ())
+    assert "close" in plan.reason
 
 
 async def test_a_plan_of_a_race_names_every_runner_until_it_is_decided(store: MemoryStore) -> None:

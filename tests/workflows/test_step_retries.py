@@ -4,10 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
+import anyio
 import pytest
 from returns.result import Failure, Success
 
-from effectflow import Effect, RetryPolicy, TimedOut, current_step, from_async, sleep, step
+from effectflow import (
+    Effect,
+    RetryPolicy,
+    TimedOut,
+    bracket,
+    current_step,
+    from_async,
+    sleep,
+    step,
+)
 from effectflow.checkpoint import BeforeStep, Failed as FailedEntry, OutcomeUnknown, read_entries
 from effectflow.stores import MemoryStore
 from effectflow.testing import crash_everywhere
@@ -24,6 +34,7 @@ from tests.workflows.journals import (
     resume,
     start,
     stopped,
+    stopped_once,
 )
 
 pytestmark = [pytest.mark.anyio, both_backends]
@@ -129,6 +140,39 @@ async def test_an_interruption_during_a_delay_waits_for_the_rest(store: MemorySt
     assert await clock.run(paying.resume("r"), app) == Success(2)
     assert clock.monotonic() == 2
     assert app.world.done == ["r:pay 1", "pay", "r:pay 2", "pay"]
+
+
+async def test_a_stop_during_a_delay_of_an_acquisition_leaves_the_rest_to_the_resume(
+    store: MemoryStore,
+) -> None:
+    made = made_of(lambda: bracket(pay(), lambda _: act("release"), lambda _: act("use")))
+    app = app_on(store, failing=["pay#1"])
+    await stopped(made.start(None, run_id="r"), app, seconds=7)
+    clock = clock_at(8)
+    assert await clock.run(made.resume("r"), app) == Success("use")
+    assert clock.monotonic() == 2
+    assert app.world.done == ["r:pay 1", "pay", "r:pay 2", "pay", "use", "release"]
+
+
+async def test_a_stop_during_an_attempt_of_a_release_leaves_the_next_one_to_the_resume(
+    store: MemoryStore,
+) -> None:
+    began = anyio.Event()
+
+    async def begin(_: App) -> None:
+        began.set()
+        await anyio.sleep(0.02)
+
+    @step(retry=RetryPolicy.constant(60).with_max_retries(2))
+    def close() -> Effect[App, Broken, int]:
+        return from_async(begin).and_then(lambda _: note("close"))
+
+    made = made_of(lambda: bracket(act("open"), lambda _: close(), lambda _: act("use")))
+    app = app_on(store, failing=["close#1"])
+    await stopped_once(began, made.start(None, run_id="r"), app)
+    assert app.world.done == ["open", "use", "close"]
+    assert await resume(made, app) == Success("use")
+    assert app.world.done == ["open", "use", "close", "close"]
 
 
 async def test_the_limit_of_elapsed_time_counts_earlier_lives(store: MemoryStore) -> None:
