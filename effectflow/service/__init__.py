@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from effectflow.effects.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from effectflow.checkpoint.store import Limit as Limit
+    from effectflow.checkpoint.store import Limit as Limit, RunStatus as RunStatus
     from effectflow.effects.saga import compensate as compensate, saga as saga
     from effectflow.service.app import App as App
     from effectflow.service.client import Change as Change, Client as Client, Handle as Handle
@@ -25,7 +25,7 @@ if not TYPE_CHECKING:  # a type checker would take every name for one of this pa
     __getattr__, __dir__, __all__ = lazy_names(
         __name__,
         {
-            ".checkpoint.store": "Limit",
+            ".checkpoint.store": "Limit RunStatus",
             ".effects.saga": "compensate saga",
             ".workflows.children": "Child spawn",
             "app": "App",
