@@ -99,6 +99,11 @@ class Around(Protocol):
         """Whether it is in an acquisition or a finalizer, which no cancellation reaches."""
         ...
 
+    @property
+    def is_in_step(self) -> bool:
+        """Whether it is in the body of a step. The next attempt of a step decides everything again."""
+        ...
+
     async def begin(self) -> None:
         """Record in the outer run that the nested run starts or continues."""
         ...
