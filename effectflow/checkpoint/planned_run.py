@@ -193,7 +193,9 @@ class PlannedRun(Run):
 
     async def sleep(self, path: str, seconds: float, scope: Scope) -> None:
         # A wait in an acquisition or a finalizer is not recorded. What follows it may be.
-        is_recorded = path in self.recording.waits
+        # If the clock was set back, a resume waits for a recorded time again, also before a retry.
+        known = self.recording
+        is_recorded = path in known.waits or path in known.decisions or path in known.steps
         if seconds > 0 and (is_recorded or not scope.flow.has_ahead(scope.limit)):
             await self.wait(path)
 

@@ -269,6 +269,23 @@ async def test_changed_arguments_are_the_problem(store: MemoryStore) -> None:
     assert isinstance((await plan_of(made, await cut(store, 2))).problem, StepInputChanged)
 
 
+async def test_a_plan_waits_for_a_retry_like_the_resume_if_the_clock_was_set_back(
+    store: MemoryStore,
+) -> None:
+    made = made_of(lambda: act("ask").retry(RetryPolicy.constant(60).with_max_retries(1)))
+    await start(made, app_on(store, failing=["ask"]))
+    shorter = await cut(store, 5)
+    assert (await journal(shorter))[-1] == "B ask#2"
+
+    plan = await plan_of(made, shorter, at=10)
+    assert (plan.start, plan.waiting) == ((), ("retry",))
+    app = app_on(await cut(store, 5))
+    await stopped(made.resume("r"), app, at=10, seconds=49)
+    assert app.world.done == []
+
+    assert (await plan_of(made, shorter, at=60)).start == ("ask#2",)
+
+
 async def test_a_wait_that_is_not_over_is_waiting(store: MemoryStore) -> None:
     made = made_of(lambda: in_turn(act("ask"), sleep(60), act("remind")))
     await start(made, app_on(store))
