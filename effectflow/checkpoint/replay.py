@@ -297,6 +297,16 @@ class Recording:
         reached = [item.path for item in self.flows[flow].items if item.kind == "step"]
         return [failure for path in reached for failure in self.steps[path].failures]
 
+    def steps_of(self, item: Item) -> Iterator[str]:
+        """Yield the path of a step or nested run, or of those within an operator or finalizer."""
+        if item.kind in ("step", "child"):
+            yield item.path
+            return
+        for name in (item.path, *self.branches.get(item.path, ())):
+            if name in self.flows:
+                for inner in self.flows[name].items:
+                    yield from self.steps_of(inner)
+
     def forget(self, paths: set[str]) -> None:
         """Forget everything that is recorded at these paths and below them."""
         by_path: tuple[dict[str, Any], ...] = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
+import anyio
 import pytest
 from returns.result import Failure, Success
 
@@ -338,6 +339,24 @@ async def test_effects_between_steps_leave_recorded_steps_unverified(store: Memo
     plan = await plan_of(made, shorter, effects=True)
     assert looked == ["look"]
     assert (plan.start, plan.skip, plan.unverified) == (("thank",), ("charge", "ship"), ())
+
+
+async def test_effects_before_an_operator_leave_what_it_contains_unverified(
+    store: MemoryStore,
+) -> None:
+    called = made_of(lambda: act("charge"), "called")
+    made = made_of(
+        lambda: in_turn(
+            from_async(lambda _: anyio.sleep(0)),
+            par(act("reserve"), called.call(None).timeout(60)),
+            bracket(act("open"), lambda _: act("close"), lambda _: act("use")),
+        )
+    )
+    await start(made, app_on(store, failing=["use"]))
+    plan = await plan_of(made, store)
+    steps = [one.step for one in plan.unverified]
+    assert steps == ["par[0]/reserve", "par[1]/timeout/called", "open", "use", "bracket/close"]
+    assert (plan.start, plan.skip) == ((), ())
 
 
 async def test_a_plan_runs_plain_functions_and_computes_new_decisions(store: MemoryStore) -> None:
