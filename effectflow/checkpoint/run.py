@@ -263,8 +263,13 @@ class Run:
         env: Any,
         scope: Scope,
     ) -> None:
-        """Replay the body of a step that a decision cancelled, if its finalizers have begun steps."""
-        if not any(place.startswith(f"{path}/") for place in self.recording.source_ends):
+        """Replay the body of a step that a decision cancelled, if what is left had begun to end.
+
+        That is, if its finalizers have begun steps, or if it was about to cancel its nested runs.
+        """
+        known = self.recording
+        cancelled = [place for place, child in known.children.items() if child.begun > scope.limit]
+        if not any(place.startswith(f"{path}/") for place in (*known.source_ends, *cancelled)):
             return
         at_most_once = scope.is_at_most_once
         current = CurrentStep(self.run_id, path, recorded.attempts, step.make_info, at_most_once)

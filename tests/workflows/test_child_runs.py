@@ -340,7 +340,17 @@ def limited(child: AnyWorkflow) -> AnyWorkflow:
     )
 
 
+def in_a_step(child: AnyWorkflow) -> AnyEffect:
+    return with_checkpointing("calling", child.call(None), error=Broken)
+
+
 timed = limited(holding)
+timed_in_a_step = made_of(
+    lambda: in_a_step(holding).timeout(10).recover(TimedOut, lambda _: act("handle")), "in_a_step"
+)
+raced_in_a_step = made_of(
+    lambda: in_turn(race([in_a_step(holding), late("win", 1)]), act("after")), "raced_in_a_step"
+)
 timed_without_finalizers = limited(waiting)
 timed_between_steps = limited(sleeping)
 timed_at_two_levels = limited(between)
@@ -404,10 +414,25 @@ async def test_a_crash_at_any_append_of_both_runs_leads_to_the_same_end(made: An
     assert await crash_everywhere(made, None, app_on)
 
 
+LONG_AFTER, BEFORE_THE_DEADLINE = 100, 0
+
+
 @pytest.mark.parametrize(
-    "made", [timed, raced, timed_without_finalizers, timed_between_steps, timed_at_two_levels]
+    ("made", "at"),
+    [
+        (timed, LONG_AFTER),
+        (raced, LONG_AFTER),
+        (timed_without_finalizers, LONG_AFTER),
+        (timed_between_steps, LONG_AFTER),
+        (timed_at_two_levels, LONG_AFTER),
+        # A deadline that has passed ends a step that was cut off, instead of attempting it again.
+        (timed_in_a_step, BEFORE_THE_DEADLINE),
+        (raced_in_a_step, BEFORE_THE_DEADLINE),
+    ],
 )
-async def test_a_child_that_was_being_cancelled_at_a_crash_ends_in_the_resume(made: Any) -> None:
+async def test_a_child_that_was_being_cancelled_at_a_crash_ends_in_the_resume(
+    made: Any, at: float
+) -> None:
     whole = FaultyStore(MemoryStore())
     await start(made, app_on(whole))
     for point in crash_points(whole)[1:]:
@@ -418,7 +443,7 @@ async def test_a_child_that_was_being_cancelled_at_a_crash_ends_in_the_resume(ma
         if store.unmet:
             continue  # what was written one by one was written together this time
         again = next_life(app)
-        assert isinstance(await resume(made, again, at=100), Success), point
+        assert isinstance(await resume(made, again, at=at), Success), point
         runs = {run.run_id: run.summary.status for run in await store.find()}
         assert all(status.has_ended for status in runs.values()), (point, runs)
         # An acquisition whose end is not durable does not count.
