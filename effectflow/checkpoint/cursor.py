@@ -93,8 +93,9 @@ class Cursor:
             self._open_gate_at_frontier()
 
     def steps_ahead(self) -> list[str]:
-        """Return the paths of the recorded steps that the flow has not reached."""
-        return [item.path for item in self._items[self.position :] if item.kind == "step"]
+        """Return the paths of the recorded steps and nested runs that the flow has not reached."""
+        ahead = self._items[self.position :]
+        return [path for item in ahead for path in self._run.recording.steps_of(item)]
 
     def end(self) -> None:
         """Halt the run if the flow ended before it reached all of its recorded operations."""

@@ -14,7 +14,7 @@ from effectflow.effects.paths import outermost
 
 @dataclass(frozen=True, slots=True)
 class Unverified:
-    """A recorded step that a plan could not reach, and the reason."""
+    """A recorded step or nested run that a plan could not reach, and the reason."""
 
     step: str
     reason: str
@@ -34,7 +34,7 @@ class ResumePlan:
         recurs: the steps whose recorded failures end the run again. To try again, start the work with
             another run id.
         waiting: the waits that have not ended.
-        unverified: recorded steps that the plan could not reach without running effects.
+        unverified: recorded steps and nested runs that the plan could not reach without running effects.
         problem: the error with which a resume would fail; None if there is none.
         is_complete: whether the run is complete, so that a resume yields its recorded output.
         reason: why `start` is empty, if the plan cannot tell what it would be.

@@ -248,7 +248,8 @@ class Recording:
         reopenings: how often dead letters were retried or dropped.
         reopened_at: the entry of the last reopening, if the run has not ended since; otherwise None.
         repeated: the at-most-once steps that may have happened, and that the last reopening repeats.
-        former_children: the nested runs that reopenings repeat, oldest first, by path.
+        former_children: the nested runs that other ones replaced, oldest first, by path: a reopening
+            repeats them, or an attempt of the step around them cancelled them.
         spawned: the ids of the spawned runs that are cancelled with this one, by the entries that began
             them.
         cancelled_at: the entry that requested the cancellation of the run, or None.
@@ -296,6 +297,16 @@ class Recording:
         reached = [item.path for item in self.flows[flow].items if item.kind == "step"]
         return [failure for path in reached for failure in self.steps[path].failures]
 
+    def steps_of(self, item: Item) -> Iterator[str]:
+        """Yield the path of a step or nested run, or of those within an operator or finalizer."""
+        if item.kind in ("step", "child"):
+            yield item.path
+            return
+        for name in (item.path, *self.branches.get(item.path, ())):
+            if name in self.flows:
+                for inner in self.flows[name].items:
+                    yield from self.steps_of(inner)
+
     def forget(self, paths: set[str]) -> None:
         """Forget everything that is recorded at these paths and below them."""
         by_path: tuple[dict[str, Any], ...] = (
@@ -331,6 +342,11 @@ class Recording:
             if wait.until is not None and _is_below(place, {path}):
                 del self.waits[place]
                 self.places.discard(place)
+
+    def replace_child(self, path: str, run_id: str, input: str) -> None:
+        """Let another nested run take the place of one that was cancelled."""
+        self.children.pop(path, None)
+        self.former_children.setdefault(path, []).append(RecordedChild(0, run_id, input))
 
     def leave_behind(self, ranges: Iterable[tuple[int, int]]) -> None:
         """Let flows skip what they reached in these ranges of entries."""
@@ -470,6 +486,8 @@ class _Reader:
         before = recording.children.get(path)
         if before is not None and before.ended in self.unsettled:
             self._forget(before.ended)
+        if before is not None and before.run_id != entry.run_id:
+            recording.replace_child(path, before.run_id, before.input)
         recording.children[path] = RecordedChild(
             sequence, entry.run_id, entry.input, entry.is_spawned
         )

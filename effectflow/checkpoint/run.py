@@ -100,6 +100,11 @@ class Around(Protocol):
         """Whether it is in an acquisition or a finalizer, which no cancellation reaches."""
         ...
 
+    @property
+    def is_in_step(self) -> bool:
+        """Whether it is in the body of a step. The next attempt of a step decides everything again."""
+        ...
+
     async def begin(self) -> None:
         """Record in the outer run that the nested run starts or continues."""
         ...
@@ -259,8 +264,13 @@ class Run:
         env: Any,
         scope: Scope,
     ) -> None:
-        """Replay the body of a step that a decision cancelled, if its finalizers have begun steps."""
-        if not any(place.startswith(f"{path}/") for place in self.recording.source_ends):
+        """Replay the body of a step that a decision cancelled, if what is left had begun to end.
+
+        That is, if its finalizers have begun steps, or if it was about to cancel its nested runs.
+        """
+        known = self.recording
+        cancelled = [place for place, child in known.children.items() if child.begun > scope.limit]
+        if not any(place.startswith(f"{path}/") for place in (*known.source_ends, *cancelled)):
             return
         at_most_once = scope.is_at_most_once
         current = CurrentStep(self.run_id, path, recorded.attempts, step.make_info, at_most_once)

@@ -250,7 +250,8 @@ async def interpret(effect: AnyEffect, env: Any, scope: Scope) -> Any:
                     current = current.source
                     continue
                 elif kind is OnExit:
-                    place = scope.flow.finalization(current.name)
+                    name = current.name
+                    place = scope.flow.finalization(name) if name else None
                     stack.append(_Finalizer(current.finalizer, place))
                     if place is not None:
                         replay = partial(interpret, current.source, env)

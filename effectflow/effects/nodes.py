@@ -288,7 +288,10 @@ class InScope(Effect[Any, Any, Any]):
 
 
 class OnExit(Effect[Any, Any, Any]):
-    """Runs `finalizer(exit)` once, however its source ends. `name` is its name in paths."""
+    """Runs `finalizer(exit)` once, however its source ends.
+
+    `name` is its name in paths. Without one it has no place in them, and must not begin a step.
+    """
 
     __slots__ = ("finalizer", "name", "source")
 

@@ -34,7 +34,8 @@ class Audience:
     ) -> AnyEffect:
         """Report the start of work, and return the effect that does it and reports its end."""
         self.notify(began)
-        return OnExit(work, lambda end: FromFn(lambda _: self.notify(ended(end))))
+        # Without a name, because the paths of the work must not depend on whether there are observers.
+        return OnExit(work, lambda end: FromFn(lambda _: self.notify(ended(end))), name="")
 
 
 def path_of(scope: Scope, name: str, number: int) -> str:

@@ -447,7 +447,10 @@ async def _interpret(place: Place, run: Run, body: AnyEffect, *, is_new: bool) -
     flow = DurableFlow(run, "")
     scope = _scope_of_body(flow, place.scope)
     if run.around is not None:
-        return await _interpret_nested(place, run, body, flow, scope)
+        if run.cancelled_at is None or not run.around.is_in_step:
+            return await _interpret_nested(place, run, body, flow, scope)
+        # An earlier attempt of the step around it cancelled it. This one only completes that.
+        scope.limit = math.inf
     if is_new:
         return await interpret(body, place.env, scope)
     operator = run.cancellation = Cancellation(flow, scope)

@@ -48,13 +48,26 @@ async def run_nested(
         drive: drives the nested run.
         is_forced: whether the nested run continues even where a plan of it has a problem.
     """
-    scope = place.scope
-    flow = scope.flow
+    flow = place.scope.flow
     assert isinstance(flow, DurableFlow)
     run = flow.run
     run.writer.check()
-    blueprint = place.blueprint
-    path = flow.next_path(as_name(blueprint.definition.name))
+    path = flow.next_path(as_name(place.blueprint.definition.name))
+    return await _run_at(place, flow, path, run_id, input_digest, drive, is_forced=is_forced)
+
+
+async def _run_at(
+    place: Place,
+    flow: DurableFlow,
+    path: str,
+    run_id: str | None,
+    input_digest: str,
+    drive: Callable[[Place, str], Awaitable[Any]],
+    *,
+    is_forced: bool,
+) -> Any:
+    """Return the outcome of the nested run at a path; see `run_nested`."""
+    run, scope = flow.run, place.scope
     child_id = _derived_id(run, path, input_digest) if run_id is None else run_id
     recorded = run.recording.children.get(path) if flow.reach(path, scope) else None
     if recorded is not None:
@@ -76,11 +89,12 @@ async def run_nested(
         await child.begin()
         try:
             outcome = await drive(replace(place, around=child), child_id)
+        except RunCancelled as cancelled:
+            # An operator that has decided ends this flow here, as it ended the nested run.
+            child.open_gate()
+            await flow.check(scope, path)
+            outcome = Failed(cancelled)
         except CheckpointError as error:
-            if isinstance(error, RunCancelled):
-                # An operator that has decided ends this flow here, as it ended the nested run.
-                child.open_gate()
-                await flow.check(scope, path)
             raise run.writer.halt(error) from error
         except Exception as defect:
             child.fail(defect)
@@ -89,8 +103,13 @@ async def run_nested(
         child.complete(outcome)
     elif isinstance(outcome.error, CompensationFailed):
         raise run.stopping.give_up(outcome.error)
+    elif run_id is None and child.is_in_step and _is_cancelled(outcome.error, child_id):
+        # An earlier attempt of the step cancelled it, and this attempt needs another run.
+        run.recording.replace_child(path, child_id, input_digest)
+        again = _run_at(place, flow, path, run_id, input_digest, drive, is_forced=is_forced)
+        return await again
     elif isinstance(outcome.error, CheckpointError):
-        raise run.writer.halt(outcome.error)
+        raise run.writer.halt(outcome.error) from outcome.error
     else:
         child.fail(outcome)
     return outcome
@@ -116,11 +135,15 @@ async def _check_can_continue(run: Run, place: Place, run_id: str) -> None:
         raise run.writer.halt(problem)
 
 
+def _is_cancelled(error: object, run_id: str) -> bool:
+    return isinstance(error, RunCancelled) and error.run_id == run_id
+
+
 def _derived_id(run: Run, path: str, input_digest: str) -> str:
     """Return the id of a nested run for which its caller chose none.
 
     Once dead letters were retried or dropped, a nested run that came after them may have another input,
-    and is another run then.
+    and is another run then. So is one that an earlier attempt of the step around it cancelled.
     """
     former = run.recording.former_children.get(path, [])
     for child in former:
@@ -158,6 +181,10 @@ class _Child:
         workflow = self.place.blueprint.definition.name
         record_start(self.flow, self.path, self.run_id, workflow, self.input_digest)
         await run.writer.save()
+
+    @property
+    def is_in_step(self) -> bool:
+        return not self.flow.is_ordered
 
     def open_gate(self) -> None:
         if self.gate is not None:

@@ -12,6 +12,8 @@ from returns.result import Success
 from effectflow import (
     Checkpoints,
     Do,
+    Effect,
+    RetryPolicy,
     TimedOut,
     bracket,
     die,
@@ -21,6 +23,7 @@ from effectflow import (
     par_traverse,
     race,
     sleep,
+    step,
     with_checkpointing,
     workflow,
 )
@@ -337,7 +340,17 @@ def limited(child: AnyWorkflow) -> AnyWorkflow:
     )
 
 
+def in_a_step(child: AnyWorkflow) -> AnyEffect:
+    return with_checkpointing("calling", child.call(None), error=Broken)
+
+
 timed = limited(holding)
+timed_in_a_step = made_of(
+    lambda: in_a_step(holding).timeout(10).recover(TimedOut, lambda _: act("handle")), "in_a_step"
+)
+raced_in_a_step = made_of(
+    lambda: in_turn(race([in_a_step(holding), late("win", 1)]), act("after")), "raced_in_a_step"
+)
 timed_without_finalizers = limited(waiting)
 timed_between_steps = limited(sleeping)
 timed_at_two_levels = limited(between)
@@ -401,10 +414,25 @@ async def test_a_crash_at_any_append_of_both_runs_leads_to_the_same_end(made: An
     assert await crash_everywhere(made, None, app_on)
 
 
+LONG_AFTER, BEFORE_THE_DEADLINE = 100, 0
+
+
 @pytest.mark.parametrize(
-    "made", [timed, raced, timed_without_finalizers, timed_between_steps, timed_at_two_levels]
+    ("made", "at"),
+    [
+        (timed, LONG_AFTER),
+        (raced, LONG_AFTER),
+        (timed_without_finalizers, LONG_AFTER),
+        (timed_between_steps, LONG_AFTER),
+        (timed_at_two_levels, LONG_AFTER),
+        # A deadline that has passed ends a step that was cut off, instead of attempting it again.
+        (timed_in_a_step, BEFORE_THE_DEADLINE),
+        (raced_in_a_step, BEFORE_THE_DEADLINE),
+    ],
 )
-async def test_a_child_that_was_being_cancelled_at_a_crash_ends_in_the_resume(made: Any) -> None:
+async def test_a_child_that_was_being_cancelled_at_a_crash_ends_in_the_resume(
+    made: Any, at: float
+) -> None:
     whole = FaultyStore(MemoryStore())
     await start(made, app_on(whole))
     for point in crash_points(whole)[1:]:
@@ -415,7 +443,7 @@ async def test_a_child_that_was_being_cancelled_at_a_crash_ends_in_the_resume(ma
         if store.unmet:
             continue  # what was written one by one was written together this time
         again = next_life(app)
-        assert isinstance(await resume(made, again, at=100), Success), point
+        assert isinstance(await resume(made, again, at=at), Success), point
         runs = {run.run_id: run.summary.status for run in await store.find()}
         assert all(status.has_ended for status in runs.values()), (point, runs)
         # An acquisition whose end is not durable does not count.
@@ -445,6 +473,63 @@ async def test_a_run_that_loses_its_lease_at_any_append_keeps_the_children_that_
         assert await resume(made, app, at=100) == Success("handle"), number
     else:
         raise AssertionError("it never got to its end")
+
+
+booking = made_of(
+    lambda: bracket(act("book"), lambda _: act("cancel"), lambda _: act("ask", 5)), "booking"
+)
+
+
+def paid_in_a_step() -> AnyEffect:
+    both = par(booking.call(None), late("pay", 1)).map(list)
+    return with_checkpointing("order", both, error=Broken)
+
+
+async def test_a_step_that_cancelled_a_child_starts_another_one_in_its_next_attempt(
+    store: MemoryStore,
+) -> None:
+    made = made_of(paid_in_a_step)
+    app = app_on(store, failing=["pay"])
+    assert str((await start(made, app)).failure()) == "pay"
+    assert app.world.done == ["book", "ask", "pay", "cancel"]
+    assert await status_of(store, "r/order/par[0]/booking") is RunStatus.CANCELLED
+
+    again = next_life(app)
+    assert await resume(made, again, at=100) == Success(["ask", "pay"])
+    assert again.world.done == ["book", "ask", "pay", "cancel"]
+    another = "r/order/par[0]/booking after retry 1"
+    assert await status_of(store, another) is RunStatus.COMPLETED
+
+
+async def test_a_child_that_a_step_was_cancelling_at_a_crash_ends_in_its_next_attempt() -> None:
+    made = made_of(paid_in_a_step)
+    whole = FaultyStore(MemoryStore())
+    await start(made, app_on(whole, failing=["pay"]))
+    for point in crash_points(whole)[1:]:
+        store = FaultyStore(MemoryStore(), [point])
+        app = app_on(store, failing=["pay"])
+        with store.life():
+            await start(made, app)
+        assert await resume(made, next_life(app), at=100) == Success(["ask", "pay"]), point
+        for run in await store.find():
+            entries = await journal(store, run.run_id)
+            assert run.summary.status.has_ended, (point, entries)
+            assert ("C book" in entries) == ("C bracket/cancel" in entries), (point, entries)
+
+
+async def test_a_retry_of_a_step_that_cancelled_a_child_starts_another_one(
+    store: MemoryStore,
+) -> None:
+    endless = made_of(lambda: hang("endless"), "endless")
+
+    @step(retry=RetryPolicy.constant(1).with_max_retries(2))
+    def ask() -> Effect[App, TimedOut, str]:
+        return endless.call(None).timeout(5)
+
+    assert isinstance((await start(made_of(ask), app_on(store))).failure(), TimedOut)
+    runs = [run.run_id for run in await store.find()]
+    ids = ["r/ask/timeout/endless" + suffix for suffix in ("", " after retry 1", " after retry 2")]
+    assert sorted(runs) == ["r", *ids]
 
 
 async def test_an_outside_stop_interrupts_the_child(store: MemoryStore) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+import anyio
 import pytest
 from returns.result import Failure, Success
 
@@ -272,6 +273,21 @@ async def test_changed_arguments_are_the_problem(store: MemoryStore) -> None:
     assert isinstance((await plan_of(made, await cut(store, 2))).problem, StepInputChanged)
 
 
+async def test_an_attempt_that_has_begun_is_not_waited_for_again_if_the_clock_was_set_back(
+    store: MemoryStore,
+) -> None:
+    made = made_of(lambda: act("ask").retry(RetryPolicy.constant(60).with_max_retries(1)))
+    await start(made, app_on(store, failing=["ask"]))
+    shorter = await cut(store, 5)
+    assert (await journal(shorter))[-1] == "B ask#2"
+
+    plan = await plan_of(made, shorter, at=10)
+    assert (plan.start, plan.waiting) == (("ask#2",), ())
+    app = app_on(await cut(store, 5))
+    await stopped(made.resume("r"), app, at=10, seconds=1)
+    assert app.world.done == ["ask"]
+
+
 async def test_a_wait_that_is_not_over_is_waiting(store: MemoryStore) -> None:
     made = made_of(lambda: in_turn(act("ask"), sleep(60), act("remind")))
     await start(made, app_on(store))
@@ -324,6 +340,24 @@ async def test_effects_between_steps_leave_recorded_steps_unverified(store: Memo
     plan = await plan_of(made, shorter, effects=True)
     assert looked == ["look"]
     assert (plan.start, plan.skip, plan.unverified) == (("thank",), ("charge", "ship"), ())
+
+
+async def test_effects_before_an_operator_leave_what_it_contains_unverified(
+    store: MemoryStore,
+) -> None:
+    called = made_of(lambda: act("charge"), "called")
+    made = made_of(
+        lambda: in_turn(
+            from_async(lambda _: anyio.sleep(0)),
+            par(act("reserve"), called.call(None).timeout(60)),
+            bracket(act("open"), lambda _: act("close"), lambda _: act("use")),
+        )
+    )
+    await start(made, app_on(store, failing=["use"]))
+    plan = await plan_of(made, store)
+    steps = [one.step for one in plan.unverified]
+    assert steps == ["par[0]/reserve", "par[1]/timeout/called", "open", "use", "bracket/close"]
+    assert (plan.start, plan.skip) == ((), ())
 
 
 async def test_a_plan_runs_plain_functions_and_computes_new_decisions(store: MemoryStore) -> None:

@@ -28,7 +28,7 @@ from effectflow.testing import RecordingObserver
 from effectflow.workflows import Graph
 from tests.apps import App, Broken, Told, app_on, both_backends, note
 from tests.workflows.graph.shapes import branched, line
-from tests.workflows.journals import stopped_once, waiting_once
+from tests.workflows.journals import act, stopped_once, waiting_once
 
 pytestmark = pytest.mark.anyio
 
@@ -110,6 +110,23 @@ async def test_a_resume_does_not_report_skipped_nodes_again() -> None:
         NodeEnded(*end, "completed"),
         CheckpointSaved("r", 12, "end"),
     ]
+
+
+@pytest.mark.parametrize("observers", [[], [RecordingObserver()]])
+async def test_a_resume_with_other_observers_does_not_repeat_the_finalizer_of_a_node(
+    observers: list[RecordingObserver],
+) -> None:
+    def visit(number: int) -> Effect[App, Broken, int]:
+        tidied = act("work").on_exit(act("tidy"))
+        return tidied.and_then(lambda _: act("check")).map(lambda _: number)
+
+    store = MemoryStore()
+    failing = app_on(store, failing=["check"], observers=[] if observers else [RecordingObserver()])
+    assert isinstance((await line(a=visit).start(0, run_id="r").run(failing)).failure(), Broken)
+
+    app = app_on(store, observers=observers)
+    assert await line(a=visit).resume("r").run(app) == Success(0)
+    assert app.world.done == ["check"]
 
 
 async def test_a_complete_run_is_loaded_but_not_resumed() -> None:
