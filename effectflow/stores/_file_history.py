@@ -36,19 +36,23 @@ class History:
         """Create the folder unless it exists."""
         self._path.mkdir(exist_ok=True)
 
-    def keep(self, checkpoint: Path, *, is_damaged: bool) -> None:
-        """Keep a copy of a checkpoint that is about to be replaced."""
+    def keep(self, checkpoint: Path, *, is_damaged: bool) -> list[Path]:
+        """Keep a copy of a checkpoint that is about to be replaced. Return all copies, newest first."""
         copies = self.copies()
         if not checkpoint.exists() or not (self._most or is_damaged):
-            return
+            return copies
         # The last save may have failed after it had made the copy.
         if is_damaged or not copies or not copies[0].samefile(checkpoint):
             kind = "damaged" if is_damaged else "checkpoint"
-            keep_copy(checkpoint, self._path / f"{kind}-{_new_stamp(copies)}.json")
+            copy = self._path / f"{kind}-{_new_stamp(copies)}.json"
+            keep_copy(checkpoint, copy)
+            if not is_damaged:
+                copies.insert(0, copy)
+        return copies
 
-    def remove_old(self, run_id: str) -> None:
-        """Remove the oldest copies if there are too many."""
-        for path in self.copies()[self._most :]:
+    def remove_old(self, run_id: str, copies: list[Path]) -> None:
+        """Remove the oldest of these copies if there are too many."""
+        for path in copies[self._most :]:
             try:
                 path.unlink(missing_ok=True)
             except OSError as error:

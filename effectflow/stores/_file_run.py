@@ -437,11 +437,11 @@ class RunFolder:
                 self.path / "entries" / f"{saved.first:09}.json", encode_records(saved.records)
             )
             saved, rows = saved.without_records(), list[Row]()
-        self._history.keep(self._checkpoint, is_damaged=bool(state.damage))
+        copies = self._history.keep(self._checkpoint, is_damaged=bool(state.damage))
         write_whole(self._checkpoint, encode_state(saved, rows))
         # The save is done: a problem from here on must not be reported as a failed save.
         with suppress(OSError):
-            self._history.remove_old(self.run_id)
+            self._history.remove_old(self.run_id, copies)
             mark = self.mark()
             if mark is not None:
                 self._last = _Saved(mark, saved, rows)
