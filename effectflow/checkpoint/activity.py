@@ -42,7 +42,12 @@ class Activity:
 
     @contextmanager
     def rest(
-        self, what: str, until: float = math.inf, look: Callable[[], object] | None = None
+        self,
+        what: str,
+        until: float = math.inf,
+        look: Callable[[], object] | None = None,
+        *,
+        is_pinned: bool = False,
     ) -> Generator[None]:
         """Count a flow as resting while the block runs.
 
@@ -50,15 +55,18 @@ class Activity:
             what: what it waits for, in words.
             until: when it continues by itself, in seconds since the epoch.
             look: ends the wait, so that the flow checks whether it still has to wait.
+            is_pinned: whether it counts as busy all the same; see `DurableFlow`.
         """
         rest = _Rest(until, what, look)
         self._rests[rest] = None
         self.changes += 1
-        self.end_branch()
+        if not is_pinned:
+            self.end_branch()
         try:
             yield
         finally:
-            self.busy += 1
+            if not is_pinned:
+                self.busy += 1
             self.changes += 1
             del self._rests[rest]
 

@@ -47,6 +47,8 @@ class DurableFlow:
             complete need not.
         unsettled: the sequence numbers of its failures that nothing has settled.
         may_wait: whether it is the body of a step that may wait. It records decisions once it waits.
+        is_pinned: whether a step around it, of this run or an outer one, must not be cut off by a
+            suspension. Then the run stays in memory while the flow waits.
         replays_only: why it must not begin anything: its end is recorded and cannot be rebuilt. Or None.
         last_failure: the error of the last failure with an entry, and its sequence number.
         source_end: for a finalizer, returns how its source has ended, until its first step records that.
@@ -64,6 +66,7 @@ class DurableFlow:
         "cursor",
         "ended_at",
         "is_ordered",
+        "is_pinned",
         "is_recording",
         "last_failure",
         "may_wait",
@@ -84,6 +87,7 @@ class DurableFlow:
         is_recording: bool = True,
         is_ordered: bool = True,
         may_wait: bool = False,
+        is_pinned: bool = False,
     ) -> None:
         self.run = run
         self.path = path
@@ -92,6 +96,7 @@ class DurableFlow:
         self.is_recording = is_recording
         self.is_ordered = is_ordered
         self.may_wait = may_wait
+        self.is_pinned = is_pinned or (run.is_pinned if around is None else around.is_pinned)
         self.unsettled: list[int] = []
         self.last_failure: tuple[object, int] | None = None
         self.ended_at: int = 0 if around is None else around.ended_at
@@ -307,7 +312,7 @@ class DurableFlow:
                 raise LeftToResume(repr(what))
             await anyio.sleep_forever()
         has_drain = run.drain is not None and run.drain.has_begun
-        if has_drain and not (scope.is_shielded or run.is_shielded):
+        if has_drain and not (scope.is_shielded or run.is_shielded or self.is_pinned):
             with run.activity.rest("another worker", 0.0):
                 await anyio.sleep_forever()
 
@@ -393,7 +398,12 @@ class DurableFlow:
         )
 
     def body_of(
-        self, path: str, *, is_ordered: bool = False, may_wait: bool = False
+        self,
+        path: str,
+        *,
+        is_ordered: bool = False,
+        may_wait: bool = False,
+        is_pinned: bool = False,
     ) -> DurableFlow:
         """Return the flow of the body of a step."""
         return DurableFlow(
@@ -403,6 +413,7 @@ class DurableFlow:
             is_recording=may_wait and path in self.run.recording.waiting,
             is_ordered=is_ordered,
             may_wait=may_wait,
+            is_pinned=is_pinned,
         )
 
     def set_item(self, digest: str) -> None:

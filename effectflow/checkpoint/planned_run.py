@@ -199,7 +199,7 @@ class PlannedRun(Run):
         if seconds > 0 and (is_recorded or not scope.flow.has_ahead(scope.limit)):
             await self.wait(path)
 
-    async def next_message(self, path: str, topic: str) -> Message:
+    async def next_message(self, flow: DurableFlow, scope: Scope, path: str, topic: str) -> Message:
         await self.mailbox.refresh()
         message = self.mailbox.first(topic)
         return await self.wait(path) if message is None else message

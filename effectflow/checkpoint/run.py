@@ -105,6 +105,11 @@ class Around(Protocol):
         """Whether it is in the body of a step. The next attempt of a step decides everything again."""
         ...
 
+    @property
+    def is_pinned(self) -> bool:
+        """Whether it is in a step of an outer run that a suspension must not cut off."""
+        ...
+
     async def begin(self) -> None:
         """Record in the outer run that the nested run starts or continues."""
         ...
@@ -193,6 +198,11 @@ class Run:
     def is_shielded(self) -> bool:
         """Whether it is in an acquisition or a finalizer of an outer run."""
         return self.around is not None and self.around.is_shielded
+
+    @property
+    def is_pinned(self) -> bool:
+        """Whether it is in a step of an outer run that a suspension must not cut off."""
+        return self.around is not None and self.around.is_pinned
 
     @property
     def may_record(self) -> bool:
@@ -358,7 +368,7 @@ class Run:
         # The clock may have been changed. Never wait longer because of that.
         left = min(retry_at - self.now(), max(0.0, retry_at - failed_at))
         if left > 0 and flow.is_recording:
-            with self.rest("a retry", self.now() + left, is_shielded=scope.is_shielded):
+            with self.rest(flow, scope, "a retry", self.now() + left):
                 await self.sleep(path, left, scope)
         elif left > 0:
             # The outer step is in progress, so the run cannot be suspended.
@@ -404,7 +414,9 @@ class Run:
                 raise
         at_most_once = definition.at_most_once or scope.is_at_most_once
         current = CurrentStep(self.run_id, path, number, step.make_info, at_most_once)
-        body = flow.body_of(path, may_wait=definition.can_be_suspended)
+        body = flow.body_of(
+            path, may_wait=definition.can_be_suspended, is_pinned=definition.is_pinned
+        )
         inside = scope.inside_step(body, current)
         token = running_step.set(current)
         if scope.observer is not None:
@@ -564,10 +576,12 @@ class Run:
 
     # Messages.
 
-    async def next_message(self, path: str, topic: str) -> Message:
+    async def next_message(self, flow: DurableFlow, scope: Scope, path: str, topic: str) -> Message:
         """Wait for the first message about a topic, and leave it in the mailbox.
 
         Parameters:
+            flow: the flow that waits.
+            scope: the position of the wait.
             path: the path of the wait.
             topic: the topic.
         """
@@ -579,7 +593,7 @@ class Run:
                 message = self.mailbox.first(topic)
                 if message is not None:
                     return message
-                with self.rest(topic.replace(":", " ", 1), look=woken.set):
+                with self.rest(flow, scope, topic.replace(":", " ", 1), look=woken.set):
                     await woken.wait()
 
     def take_message(self, path: str, message: Message, value: Tree) -> int:
@@ -623,22 +637,19 @@ class Run:
     @contextmanager
     def rest(
         self,
+        flow: DurableFlow,
+        scope: Scope,
         what: str,
         until: float = math.inf,
         look: Callable[[], object] | None = None,
-        *,
-        is_shielded: bool = False,
     ) -> Generator[None]:
-        """Count a flow as resting while the block runs; see `Activity.rest`.
+        """Count a flow as resting while the block runs; the other parameters are as in `Activity.rest`.
 
         In an acquisition or a finalizer, which no cancellation reaches, a stop of the run ends the block.
-
-        Parameters:
-            is_shielded: whether it is in one of this run, instead of an outer run.
         """
-        is_shielded = is_shielded or self.is_shielded
+        is_shielded = scope.is_shielded or self.is_shielded
         ending = self.stopping.ends_wait(what) if is_shielded else nullcontext()
-        with self.activity.rest(what, until, look), ending:
+        with self.activity.rest(what, until, look, is_pinned=flow.is_pinned), ending:
             yield
 
     def leave_behind(self, sequences: Iterable[int]) -> None:

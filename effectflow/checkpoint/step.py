@@ -168,8 +168,13 @@ class StepDefinition:
 
     @cached_property
     def can_be_suspended(self) -> bool:
-        """Whether it may wait, and none of its options limits how often or how long it runs."""
-        return self.may_wait and not self.at_most_once and self.timeout is None
+        """Whether it may wait, and is not pinned."""
+        return self.may_wait and not self.is_pinned
+
+    @cached_property
+    def is_pinned(self) -> bool:
+        """Whether one of its options limits how often or how long it runs: no suspension cuts it off."""
+        return self.at_most_once or self.timeout is not None
 
     def may_have_happened(self, error: object) -> bool:
         """Return whether an at-most-once step may have happened despite this error."""

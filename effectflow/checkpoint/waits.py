@@ -86,7 +86,7 @@ async def rest_until(
     # The clock of another machine may be ahead. Never wait longer because of that.
     left = 0.0 if _is_over(flow, path, scope) else min(max(0.0, until - run.now()), longest)
     if left > 0 and _can_rest(flow):
-        with run.rest(what, run.now() + left, is_shielded=scope.is_shielded):
+        with run.rest(flow, scope, what, run.now() + left):
             await run.sleep(path, left, scope)
     else:
         await run.sleep(path, left, scope)
@@ -128,7 +128,7 @@ async def receive(flow: DurableFlow, scope: Scope, topic: str, decode: Callable[
         await flow.check(scope, path)
         begin_wait(flow, scope, path, topic=topic)
     while True:
-        message = await run.next_message(path, topic)
+        message = await run.next_message(flow, scope, path, topic)
         # An operator may have decided at the same time. Then the message stays in the mailbox.
         await flow.check(scope, path)
         if run.mailbox.first(topic) is message:

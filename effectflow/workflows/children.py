@@ -252,14 +252,15 @@ async def _result(flow: DurableFlow, scope: Scope, child: Child[Any, Any]) -> An
         if finished is None:
             return await run.wait(path)
     else:
-        finished = await _end_of(run, place, child.run_id)
+        finished = await _end_of(flow, scope, place, child.run_id)
     # An operator may have decided at the same time.
     await flow.check(scope, path)
     return _record_end(flow, place, path, child.run_id, finished)
 
 
-async def _end_of(run: Run, place: Place, run_id: str) -> Finished:
+async def _end_of(flow: DurableFlow, scope: Scope, place: Place, run_id: str) -> Finished:
     """Wait until a run has ended. Return its last entry."""
+    run = flow.run
     async with woken_by(run.checkpoints.store, run_id) as woken:
         while True:
             try:
@@ -268,7 +269,7 @@ async def _end_of(run: Run, place: Place, run_id: str) -> Finished:
                 raise run.writer.halt(error) from error
             if finished is not None:
                 return finished
-            with run.rest(f"run {run_id!r}", look=woken.set):
+            with run.rest(flow, scope, f"run {run_id!r}", look=woken.set):
                 await woken.wait()
 
 

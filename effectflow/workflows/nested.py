@@ -174,6 +174,10 @@ class _Child:
     def is_shielded(self) -> bool:
         return self.place.scope.is_shielded or self.run.is_shielded
 
+    @property
+    def is_pinned(self) -> bool:
+        return self.flow.is_pinned
+
     async def begin(self) -> None:
         """Record durably that it starts or continues."""
         run = self.run

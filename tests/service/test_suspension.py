@@ -18,6 +18,7 @@ from effectflow import (
     Signal,
     TimedOut,
     bracket,
+    do,
     from_async,
     from_fn,
     par,
@@ -26,7 +27,9 @@ from effectflow import (
     race,
     sleep,
     sleep_until,
+    spawn,
     step,
+    step_info,
     workflow,
 )
 from effectflow.checkpoint import Entry, RunEnded, RunStatus
@@ -232,6 +235,81 @@ async def test_a_nested_run_waits_and_its_outer_run_is_suspended_with_it(
         "inner got ann",
         "outer: inner got ann",
     ]
+
+
+def stepping(called: Any, **options: Any) -> Any:
+    """Return a workflow of one step, which calls this nested run and yields with its attempt."""
+
+    @step(**options)
+    @do
+    def around() -> Do[App, Any, tuple[int, str]]:
+        answer = yield from called.call(None, run_id="inner")
+        yield from note("after")
+        info = yield from step_info()
+        return info.attempt, answer
+
+    @workflow(name="stepping")
+    def made(_: None) -> Do[App, Any, tuple[int, str]]:
+        return (yield from around())
+
+    return made
+
+
+@workflow
+def napping(_: None) -> Do[App, Broken, str]:
+    yield from sleep(0.3)
+    return "rested"
+
+
+@workflow
+def parenting(_: None) -> Do[App, Any, str]:
+    child = yield from spawn(napping, None)
+    return (yield from child.result())
+
+
+async def test_a_nested_run_that_waits_inside_a_step_suspends_its_outer_run(
+    service: Service,
+) -> None:
+    policy = RetryPolicy.constant(0.01).with_max_retries(1)
+    outer = stepping(inner, retry=policy)
+    service.world.failing |= {"after#1"}
+    handle = await lived(service, outer)
+    await service.client.handle(inner, "inner").send(approval, "ann")
+    async with working(service, outer):
+        # The step began again after the suspension, which does not count for its policy.
+        assert await handle.result(timeout=10) == Success((3, "inner got ann"))
+    assert service.world.done == ["inner begins", "inner got ann", "after", "after"]
+    assert await suspensions(service) == 1
+
+
+LIMITED: list[Any] = [{"at_most_once": True}, {"timeout": 9}]
+
+
+@pytest.mark.parametrize("options", LIMITED, ids=["at most once", "timeout"])
+async def test_a_nested_run_that_waits_for_a_message_inside_a_limited_step_is_not_suspended(
+    service: Service, options: dict[str, Any]
+) -> None:
+    outer = stepping(inner, **options)
+    async with working(service, outer) as worker:
+        handle = await worker.client.submit(outer, None, run_id="r")
+        await until_recorded(service, "inner", Waiting)
+        # Longer than a run must rest before it is suspended.
+        await anyio.sleep(0.1)
+        await service.client.handle(inner, "inner").send(approval, "ann")
+        assert await handle.result(timeout=10) == Success((1, "inner got ann"))
+    assert await suspensions(service) == 0
+
+
+@pytest.mark.parametrize("options", LIMITED, ids=["at most once", "timeout"])
+@pytest.mark.parametrize("waiting", [napping, parenting], ids=["sleep", "result"])
+async def test_a_nested_run_that_waits_inside_a_limited_step_is_not_suspended(
+    service: Service, waiting: Any, options: dict[str, Any]
+) -> None:
+    outer = stepping(waiting, **options)
+    async with working(service, outer, napping) as worker:
+        handle = await worker.client.submit(outer, None, run_id="r")
+        assert await handle.result(timeout=10) == Success((1, "rested"))
+    assert await suspensions(service) == 0
 
 
 @workflow

@@ -303,6 +303,31 @@ async def test_a_step_that_cannot_begin_again_rejects_to_wait(function: Any) -> 
             await handle.result(timeout=10)
 
 
+@step(at_most_once=True)
+def approve_once() -> Effect[App, Broken, str]:
+    return listed.body("order")
+
+
+@workflow
+def approved_once(_: None) -> Do[App, Broken, str]:
+    return (yield from approve_once())
+
+
+async def test_a_workflow_within_an_at_most_once_step_waits_without_a_suspension(
+    service: Service,
+) -> None:
+    async with working(service, approved_once) as worker:
+        handle = await worker.client.submit(approved_once, None, run_id="r")
+        while "ask for order" not in service.world.done:
+            await anyio.sleep(0.003)
+        # Longer than a run must rest before it is suspended.
+        await anyio.sleep(0.1)
+        await handle.send(approval, "ann")
+        assert await handle.result(timeout=10) == Success("order, ann, finished")
+    begun = [entry for entry in await entries_of(service, "r") if isinstance(entry, BeforeStep)]
+    assert [entry.attempt for entry in begun] == [1] * len(begun)
+
+
 @workflow
 def embedding(_: None) -> Do[App, Any, JobResult[Any, Any]]:
     yield from act("begin")

@@ -17,6 +17,7 @@ from effectflow import (
     Do,
     Effect,
     bracket,
+    do,
     from_async,
     pure,
     sleep,
@@ -278,6 +279,34 @@ async def test_a_release_in_progress_may_end_with_its_nested_run_when_its_worker
     assert service.world.done == ["passed", "done"]
     assert await statuses(service) == {"r": "completed", "r/bracket/guarded": "completed"}
     await assert_nothing_is_held(service)
+
+
+@step(at_most_once=True)
+@do
+def pass_gate_once() -> Do[apps.App, Broken, int]:
+    yield from pass_gate()
+    return (yield from guarded.call(None))
+
+
+@workflow
+def guarded_once(_: None) -> Do[apps.App, Broken, int]:
+    return (yield from pass_gate_once())
+
+
+async def test_an_at_most_once_step_may_end_with_all_inside_it_when_its_worker_is_left(
+    service: Service, gate: Gate
+) -> None:
+    async def open_soon() -> None:
+        await anyio.sleep(0.1)
+        gate.opened.set()
+
+    await service.client.submit(guarded_once, None, run_id="r")
+    async with anyio.create_task_group() as tasks, service.worker(guarded_once, grace=10):
+        await gate.until(inside=1)
+        tasks.start_soon(open_soon)
+    assert service.world.done == ["passed", "passed", "done"]
+    async with service.worker(guarded_once) as worker:
+        assert await worker.client.handle(guarded_once, "r").result(timeout=10) == Success(1)
 
 
 @both_stores
