@@ -328,6 +328,8 @@ class Recording:
         """Add what this life has received within a step."""
         self.waits[path] = wait
         self.places.add(path)
+        # The next attempt, which does not begin this wait, records its decisions all the same.
+        self.waiting.update(_flows_around(path))
         # Without a recorded flow, the next attempt would not look for it.
         self.flows.setdefault(flow_of(path), RecordedFlow())
 

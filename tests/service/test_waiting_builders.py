@@ -29,6 +29,7 @@ from effectflow import (
     sleep,
     step,
     step_info,
+    uuid,
     workflow,
 )
 from effectflow.checkpoint import RunStatus
@@ -241,6 +242,34 @@ async def test_the_next_attempt_in_the_same_process_keeps_the_message(service: S
         await service.client.handle(retried, "r").send(approval, "ann")
     assert results == ["ann"]
     assert service.world.done == ["pay", "pay"]
+
+
+@step(retry=RetryPolicy.constant(0).with_max_retries(1))
+@do
+def approve_twice(state: str) -> Do[App, Broken, str]:
+    yield from approval.wait()
+    number = yield from uuid()
+    yield from act(f"order {number}")
+    yield from note("confirm")
+    return (yield from approval.wait())
+
+
+async def test_an_attempt_that_has_a_message_from_the_one_before_draws_the_same_after_a_suspension(
+    service: Service,
+) -> None:
+    ordered = Workflow.of_steps("ordered", [approve_twice])
+    service.world.failing.add("confirm#1")
+    handle = await service.client.submit(ordered, "order", run_id="r")
+    await handle.send(approval, "ann")
+    async with working(service, ordered):
+        await suspended(service, "r", waits_for="signal approval")
+    first, _, second, _ = service.world.done
+    # The attempts of one process draw and act each, and the next process skips the last act.
+    assert first != second
+    await handle.send(approval, "ben")
+    async with working(service, ordered):
+        assert await handle.result(timeout=10) == Success("ben")
+    assert service.world.done[4:] == ["confirm"]
 
 
 @do
