@@ -54,7 +54,7 @@ async def attended(run: Run, suspend_after: float) -> AsyncGenerator[None]:
     run.drain.notify(attendant.woken)
     try:
         async with watching(run.checkpoints.store, run.run_id, attendant.note_change):
-            run.tasks.start_soon(attendant.attend)
+            run.stopping.start(attendant.attend)
             yield
     finally:
         attendant.attending.cancel()
@@ -104,7 +104,7 @@ class _Attendant:
                         await self.woken.wait()
         except Halt:
             # The store cannot be read, so the run ends with all its flows.
-            run.tasks.cancel_scope.cancel()
+            run.stopping.flows.cancel()
 
     async def _pass_on_messages(self) -> bool:
         """Let all flows look at new messages, even if one has read them. Return whether there are any."""

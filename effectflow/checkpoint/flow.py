@@ -374,9 +374,10 @@ class DurableFlow:
             return None, None
 
     async def protect(self, work: Coroutine[Any, Any, A]) -> tuple[A, BaseException | None]:
-        with self.run.stopping.gated():
-            return await work, None
-        raise AssertionError("a scope that is not cancelled continues")
+        return await self.run.stopping.protected(work), None
+
+    def supervise(self, work: Callable[[], Coroutine[Any, Any, A]]) -> Coroutine[Any, Any, A]:
+        return self.run.stopping.supervised(work)
 
     def compensation_failed(self, error: object, left: Callable[[], Sequence[str]]) -> None:
         if self.is_recording:

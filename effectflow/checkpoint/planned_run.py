@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Coroutine, Generator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
 from contextlib import contextmanager
 from typing import Any, Never, TypeVar
 
 import anyio
 import anyio.lowlevel
-from anyio.abc import TaskGroup
 
 from effectflow.checkpoint.checkpoints import Checkpoints
 from effectflow.checkpoint.entries import Arguments, Entry
@@ -56,8 +55,8 @@ class _NoJournal:
 class _NeverStopping(Stopping):
     """Shields all replays and finalizers, so that a plan is complete."""
 
-    def __init__(self, tasks: TaskGroup, journal: _NoJournal) -> None:
-        super().__init__(tasks, None, ())
+    def __init__(self, journal: _NoJournal) -> None:
+        super().__init__(None, ())
         self._journal = journal
 
     def begin(self) -> None:
@@ -65,6 +64,9 @@ class _NeverStopping(Stopping):
 
     def give_up(self, error: CheckpointError) -> Halt:
         return self._journal.halt(error)
+
+    async def supervised(self, work: Callable[[], Awaitable[A]]) -> A:
+        return await work()
 
     async def finalizing(self, work: Coroutine[Any, Any, A]) -> tuple[A | None, None]:
         try:
@@ -110,7 +112,7 @@ class PlannedRun(Run):
             context=context,
             started_version=started_version,
         )
-        self.stopping = _NeverStopping(self.tasks, writer)
+        self.stopping = _NeverStopping(writer)
         self._observers = ()
         self._start: list[str] = []
         self._retry: list[str] = []

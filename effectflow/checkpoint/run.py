@@ -134,7 +134,6 @@ class Run:
         cancelled_at: the entry with which an operator of the outer run cancelled this one, or None.
         last_completed: the path of the step that completed last.
         failures: the failures that nothing has settled.
-        tasks: the tasks of the run.
         stopping: whether it is being stopped from outside.
         activity: the flows that are busy, and what the others wait for; shared with the outer run.
         mailbox: the messages that were sent to the run.
@@ -175,9 +174,7 @@ class Run:
         self.force = force
         self.around = around
         self.outer_operators = outer_operators
-        self.tasks = anyio.create_task_group()
-        outer = None if around is None else around.run.stopping
-        self.stopping = Stopping(self.tasks, outer, outer_operators)
+        self.stopping = Stopping(None if around is None else around.run.stopping, outer_operators)
         self.activity = Activity() if around is None else around.run.activity
         self.mailbox = Mailbox(run_id, checkpoints, writer)
         self.cancellation: Cancellation | None = None
@@ -425,7 +422,8 @@ class Run:
             if definition.timeout is None:
                 outcome = await interpret(step.source, env, inside)
             else:
-                outcome = await self._limited(step, definition.timeout, env, inside)
+                work = partial(self._limited, step, definition.timeout, env, inside)
+                outcome = await self.stopping.supervised(work)
         except BaseException as raised:
             if at_most_once and isinstance(raised, Exception):
                 self._check_outcome(path, raised)

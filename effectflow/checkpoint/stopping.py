@@ -1,16 +1,18 @@
 """How a run is stopped from outside: by its caller, a signal, its worker, or its outer run.
 
 A cancellation reaches the flows of a run at their next wait. Two things delay it: a finalizer, and a
-replay, because everything that was acquired must exist before anything releases it. Meanwhile, a task of
-the run watches for the cancellation, so that neither of them begins another step.
+replay, because everything that was acquired must exist before anything releases it. Meanwhile, a task
+watches for the cancellation, so that neither of them begins another step. A task group costs as much as
+a step, so a run has one only around what may need it: see `Stopping.supervised`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Generator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import anyio
@@ -18,7 +20,12 @@ from anyio.abc import TaskGroup
 
 from effectflow.checkpoint.errors import CheckpointError
 from effectflow.effects.errors import Halt, LeftToResume
-from effectflow.effects.event_loop import run_to_the_end
+from effectflow.effects.event_loop import (
+    is_cancellation,
+    mark_as_cancelled,
+    run_to_the_end,
+    stray_cancellation,
+)
 from effectflow.effects.operators import Operator
 
 A = TypeVar("A")
@@ -60,24 +67,23 @@ class Stopping:
     """Whether a run is being stopped from outside, and shields for the work that must end first.
 
     Attributes:
+        flows: the cancel scope around the body of the run.
         suspension: what the run waited for when it was suspended; None if it was not.
         given_up: the error with which the run ends as failed, regardless of how its body ends; None
             without one.
     """
 
-    def __init__(
-        self, tasks: TaskGroup, outer: Stopping | None, operators: Sequence[Operator]
-    ) -> None:
+    def __init__(self, outer: Stopping | None, operators: Sequence[Operator]) -> None:
         """Create the state of a run that is not being stopped.
 
         Parameters:
-            tasks: the tasks of the run.
             outer: the same of the outer run of a nested run, or None.
             operators: the operators of the outer run. A cancellation by one of them is not a stop.
         """
+        self.flows = anyio.CancelScope()
         self.suspension: Suspension | None = None
         self.given_up: CheckpointError | None = None
-        self._tasks = tasks
+        self._tasks: TaskGroup | None = None
         self._outer = outer
         self._operators = operators
         self._has_begun = False
@@ -109,17 +115,51 @@ class Stopping:
     def suspend(self, suspension: Suspension) -> None:
         """Stop the run because all of its flows wait. A resume continues them."""
         self.suspension = suspension
-        self._end_tasks()
+        self._end_flows()
 
     def give_up(self, error: CheckpointError) -> Halt:
         """End the run as failed with this error, past every handler. Return the exception to raise."""
         self.given_up = self.given_up or error
-        self._end_tasks()
+        self._end_flows()
         return LeftToResume(str(error))
 
-    def _end_tasks(self) -> None:
+    def _end_flows(self) -> None:
         self.begin()
-        self._tasks.cancel_scope.cancel()
+        self.flows.cancel()
+
+    async def supervised(self, work: Callable[[], Awaitable[A]]) -> A:
+        """Run work that may shield a part of itself, so that a stop of the run is noticed meanwhile.
+
+        This must be around the outermost operator or finalizer: a task that an operator has cancelled
+        would notice nothing else.
+        """
+        if self._tasks is not None or self._has_begun:
+            return await work()
+        result: Any = None
+        raised: BaseException | None = None
+        try:
+            async with anyio.create_task_group() as self._tasks:
+                try:
+                    result = await work()
+                except BaseException as error:
+                    raised = error
+                    if is_cancellation(error) and stray_cancellation(error) is None:
+                        # The task group may uncancel the task, and then it would look stray.
+                        mark_as_cancelled(error)
+                        raise
+                    # Any other is not raised here, because the task group would wrap it.
+            if raised is not None:
+                raise raised
+            return result
+        finally:
+            self._tasks = None
+            # Its traceback keeps this frame.
+            del raised
+
+    def start(self, work: Callable[[], Coroutine[Any, Any, object]]) -> None:
+        """Start a task of supervised work."""
+        assert self._tasks is not None
+        self._tasks.start_soon(work)
 
     @contextmanager
     def ends_wait(self, what: str) -> Generator[None]:
@@ -152,8 +192,22 @@ class Stopping:
         self, work: Coroutine[Any, Any, A]
     ) -> tuple[A | None, BaseException | None]:
         """Run a finalizer, shielded from cancellation; see `run_to_the_end`."""
+        return await self.supervised(partial(self._finalize, work))
+
+    async def _finalize(
+        self, work: Coroutine[Any, Any, A]
+    ) -> tuple[A | None, BaseException | None]:
         with self._watched():
             return await run_to_the_end(work, on_cancellation=self.begin)
+
+    async def protected(self, work: Coroutine[Any, Any, A]) -> A:
+        """Run work that no operator may interrupt. A stop of the run may."""
+        return await self.supervised(partial(self._protect, work))
+
+    async def _protect(self, work: Coroutine[Any, Any, A]) -> A:
+        with self.gated():
+            return await work
+        raise AssertionError("a scope that is not cancelled continues")
 
     @contextmanager
     def gated(self) -> Generator[anyio.CancelScope]:
@@ -178,7 +232,7 @@ class Stopping:
         if self._outer is not None:
             self._outer._begin_watch()
         self._shields += 1
-        if not self._is_watching:
+        if self._tasks is not None and not self._is_watching:
             self._is_watching = True
             self._tasks.start_soon(self._watch)
 

@@ -265,7 +265,8 @@ async def interpret(effect: AnyEffect, env: Any, scope: Scope) -> Any:
                     # An acquisition is shielded: a flow that was cancelled before must not begin it.
                     await anyio.lowlevel.checkpoint_if_cancelled()
                     protect = partial(run_to_the_end, on_cancellation=scope.flow.stop)
-                    value, cancelled = await acquire(current.source, env, scope, protect)
+                    acquisition = partial(acquire, current.source, env, scope, protect)
+                    value, cancelled = await scope.flow.supervise(acquisition)
                     if value.__class__ is not Failed:
                         # From here on the resource is always released.
                         current = _used(current, value, cancelled)

@@ -7,7 +7,7 @@ come too late if two flows wake up in the same iteration of the event loop.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import copy_context
 from functools import partial
 from typing import Any, Self
@@ -292,11 +292,23 @@ class ImmediateChildren(Children):
         self._is_cancelled = True
 
 
+def supervised(
+    perform: Callable[[Any, Scope], Coroutine[Any, Any, Any]],
+) -> Callable[[Any, Scope], Coroutine[Any, Any, Any]]:
+    """Run an operator as supervised work of its flow; see `Flow.supervise`."""
+
+    def perform_supervised(env: Any, scope: Scope) -> Coroutine[Any, Any, Any]:
+        return scope.flow.supervise(partial(perform, env, scope))
+
+    return perform_supervised
+
+
 def timeout(source: Effect[Any, Any, Any], seconds: float) -> Effect[Any, Any, Any]:
     """Cancel an effect after a number of seconds; see `Effect.timeout`."""
     if not seconds >= 0:
         raise ValueError(f"a timeout must be 0 seconds or more, not {seconds}")
 
+    @supervised
     async def perform(env: Any, scope: Scope) -> Any:
         operator = Operator.begin(scope, "timeout")
         inside = operator.branch(None)

@@ -29,7 +29,7 @@ from effectflow.effects.effect import Effect
 from effectflow.effects.errors import Halt
 from effectflow.effects.event_loop import in_context, is_cancellation, shielded, stray_cancellation
 from effectflow.effects.interpreter import interpret
-from effectflow.effects.operators import Children, ImmediateChildren, Operator
+from effectflow.effects.operators import Children, ImmediateChildren, Operator, supervised
 from effectflow.effects.paths import escaped
 from effectflow.effects.scope import PLAIN, Scope
 
@@ -272,6 +272,7 @@ def _parallel(
         depth = nodes.immediate_depth(items)
     source = Source(name, items)
 
+    @supervised
     async def perform(env: Any, scope: Scope) -> Any:
         operator = Operator.begin(scope, name)
         traversal = Traversal(

@@ -11,7 +11,7 @@ from effectflow.effects import nodes
 from effectflow.effects.arguments import check_effects, check_items
 from effectflow.effects.effect import Effect
 from effectflow.effects.errors import EmptyRace, Halt, log_hidden
-from effectflow.effects.operators import Children, ImmediateChildren, Operator
+from effectflow.effects.operators import Children, ImmediateChildren, Operator, supervised
 from effectflow.effects.scope import Decision, Scope
 
 Env = TypeVar("Env")
@@ -92,6 +92,7 @@ def _race(
     check_effects(name, *runners)
     depth = nodes.immediate_depth(runners)
 
+    @supervised
     async def perform(env: Any, scope: Scope) -> Any:
         operator = Operator.begin(scope, name)
         children = Children() if depth is None else ImmediateChildren()

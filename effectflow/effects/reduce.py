@@ -12,7 +12,7 @@ from effectflow.effects.arguments import check_count, check_function
 from effectflow.effects.effect import Effect
 from effectflow.effects.event_loop import in_context
 from effectflow.effects.interpreter import interpret
-from effectflow.effects.operators import Children, Operator
+from effectflow.effects.operators import Children, Operator, supervised
 from effectflow.effects.parallel import Source, Traversal, check_item_functions, nothing_fails
 from effectflow.effects.scope import Scope
 
@@ -89,6 +89,7 @@ def reduction_of(
     check_function(reduce, "par_reduce")
     source = Source("par_reduce", items)
 
+    @supervised
     async def perform(env: Any, scope: Scope) -> Any:
         reduction = _Reduction(owner, source.items(), f, reduce, env, scope, fan_in=fan_in, key=key)
         try:

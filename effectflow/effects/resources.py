@@ -25,7 +25,7 @@ from effectflow.effects.event_loop import (
 )
 from effectflow.effects.interpreter import interpret, show_suppressed
 from effectflow.effects.nodes import AnyEffect
-from effectflow.effects.operators import Operator
+from effectflow.effects.operators import Operator, supervised
 from effectflow.effects.scope import PLAIN_BRANCHES, Scope
 
 Env = TypeVar("Env")
@@ -223,6 +223,7 @@ class Acquisition(Generic[Env, E, *Rs]):
 def _managed(f: Callable[[Any], Any], use: Callable[[Any], AnyEffect]) -> AnyEffect:
     """Return the use of the resource of one context manager."""
 
+    @supervised
     async def perform(env: Any, scope: Scope) -> Any:
         if scope.is_planned:
             raise Parked(f"{f!r} would be entered")

@@ -257,6 +257,10 @@ class Flow(Protocol):
         """Run work that no operator may interrupt; see `run_to_the_end`. Stopping a durable run may."""
         return await run_to_the_end(work)
 
+    def supervise(self, work: Callable[[], Coroutine[Any, Any, A]]) -> Coroutine[Any, Any, A]:
+        """Run an operator or an acquisition. A durable run notices meanwhile that it is being stopped."""
+        return work()
+
     def compensation_failed(self, error: object, left: Callable[[], Sequence[str]]) -> None:
         """End a durable run as failed, because an undo has failed. Elsewhere, do nothing.
 

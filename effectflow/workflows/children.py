@@ -138,15 +138,15 @@ class _Spawn:
         cancel it.
         """
         run = flow.run
-        with run.stopping.gated():
-            await submit_run(
-                place,
-                self.input,
-                run_id=run_id,
-                context=run.context if self.context is None else self.context,
-                priority=self.priority,
-                parent=run.run_id,
-            )
+        creation = submit_run(
+            place,
+            self.input,
+            run_id=run_id,
+            context=run.context if self.context is None else self.context,
+            priority=self.priority,
+            parent=run.run_id,
+        )
+        await run.stopping.protected(creation)
 
 
 @dataclass(frozen=True, slots=True)

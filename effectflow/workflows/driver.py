@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from os import urandom
@@ -247,18 +247,16 @@ async def plan_run(place: Place, run_id: str, *, effects: bool) -> ResumePlan:
     outcome: Any = None
     defect: Exception | None = None
     parked: Parked | None = None
-    async with run.tasks:
-        try:
-            outcome = await _interpret(place, run, blueprint.body(input), is_new=False)
-        except Parked as ended:
-            # Every flow has reported its next step.
-            parked = ended
-        except Halt as halt:
-            if halt.reason is not run.writer.halted:
-                raise
-        except Exception as raised:
-            # Kept from the task group, which would wrap it.
-            defect = raised
+    try:
+        outcome = await _interpret(place, run, blueprint.body(input), is_new=False)
+    except Parked as ended:
+        # Every flow has reported its next step.
+        parked = ended
+    except Halt as halt:
+        if halt.reason is not run.writer.halted:
+            raise
+    except Exception as raised:
+        defect = raised
     return run.plan(outcome, defect, parked)
 
 
@@ -349,7 +347,7 @@ async def _drive(
             await _record_interruption(run)
             return SUSPENDED
         if end.is_interrupted:
-            # asyncio itself cancelled the run, and the task group mistook that for its own cancellation.
+            # asyncio itself cancelled the run, and a scope mistook that for its own cancellation.
             await _record_interruption(run)
             assert raised is not None
             raise raised
@@ -409,21 +407,25 @@ async def _run_body(
     opens_first: bool,
     service: Service | None,
 ) -> _End:
-    """Run the body in the tasks of the run. Raise a cancellation from outside.
+    """Run the body in the cancel scope of the run. Raise a cancellation from outside.
 
     Parameters:
         opens_first: whether the first entry of this life must be durable before anything runs.
     """
-    end, writer = _End(), run.writer
-    async with run.tasks:
-        writer.on_halt = run.tasks.cancel_scope.cancel
+    end, writer, stopping = _End(), run.writer, run.stopping
+    with stopping.flows:
+        writer.on_halt = stopping.flows.cancel
         try:
             if opens_first:
                 writer.open()
                 await writer.save()
             body = place.blueprint.body(input)
-            async with nullcontext() if service is None else attended(run, service.suspend_after):
-                end.outcome = await _interpret(place, run, body, is_new=is_new)
+            if is_new and run.around is None:
+                # Nothing is replayed, and nothing attends to it.
+                end.outcome = await _interpret(place, run, body, is_new=True)
+            else:
+                work = partial(_attend, place, run, body, is_new=is_new, service=service)
+                end.outcome = await stopping.supervised(work)
         except LeftToResume as left:
             if not run.is_shielded:
                 # The run is being stopped. This wait raises its cancellation.
@@ -434,11 +436,20 @@ async def _run_body(
             end.raised = raised
             if is_cancellation(raised):
                 end.is_interrupted = True
-                # The task group uncancels the task, and then the cancellation would look stray.
+                # The scope may uncancel the task, and then the cancellation would look stray.
                 mark_as_cancelled(raised)
                 raise
-            # Not raised here, because the task group would wrap it.
     return end
+
+
+async def _attend(
+    place: Place, run: Run, body: AnyEffect, *, is_new: bool, service: Service | None
+) -> Any:
+    """Return the outcome of a body, as `_interpret`. A worker attends to the run meanwhile."""
+    if service is None:
+        return await _interpret(place, run, body, is_new=is_new)
+    async with attended(run, service.suspend_after):
+        return await _interpret(place, run, body, is_new=is_new)
 
 
 async def _interpret(place: Place, run: Run, body: AnyEffect, *, is_new: bool) -> Any:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import anyio
@@ -53,7 +54,8 @@ async def run_nested(
     run = flow.run
     run.writer.check()
     path = flow.next_path(as_name(place.blueprint.definition.name))
-    return await _run_at(place, flow, path, run_id, input_digest, drive, is_forced=is_forced)
+    work = partial(_run_at, place, flow, path, run_id, input_digest, drive, is_forced=is_forced)
+    return await run.stopping.supervised(work)
 
 
 async def _run_at(

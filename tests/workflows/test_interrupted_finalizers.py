@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import anyio
@@ -19,15 +20,20 @@ from effectflow import (
     StateGraph,
     acquiring,
     bracket,
+    compensate,
+    fail,
     from_async,
     from_fn,
     now,
     par,
+    par_reduce,
     par_traverse,
     pure,
     race,
+    saga,
     sleep,
     step,
+    using,
     workflow,
 )
 from effectflow.checkpoint import Interrupted, RunStatus, read_checkpoint, read_entries
@@ -39,6 +45,7 @@ from tests.workflows.reservations import (
     App,
     completed_steps,
     everywhere,
+    others_wait,
     plain,
     release,
     reserve,
@@ -47,6 +54,7 @@ from tests.workflows.reservations import (
     turns,
     use,
     use_nothing,
+    waiting_forever,
 )
 
 pytestmark = pytest.mark.anyio
@@ -383,3 +391,85 @@ async def test_a_limit_that_expires_in_a_finalizer_of_a_stopped_run_is_left_to_t
     again = App(Checkpoints(store), app.world)
     assert await again.run(made.resume("r")) == Success("use a")
     assert app.world.done == ["use a", "stopped", "let go of a"]
+
+
+def ending(*_: object) -> AnyEffect:
+    """A finalizer of two steps. The run is stopped during the first."""
+    return release("first").and_then(lambda _: release("second"))
+
+
+waiting = waiting_forever("a").on_exit(ending())
+
+
+def others(end: AnyEffect) -> AnyEffect:
+    """What ends while `waiting` waits, and so cancels it."""
+    return from_async(others_wait).and_then(lambda _: end)
+
+
+def striking(app: App) -> anyio.CancelScope:
+    return app.clock.move_on_after(1)
+
+
+@step(timeout=1)
+def limited_step() -> Effect[App, Any, object]:
+    return waiting
+
+
+@workflow
+def inner(what: str) -> Do[App, Any, object]:
+    return (yield from use_nothing(what).on_exit(ending()))
+
+
+ALONE: dict[str, AnyEffect] = {
+    "on_exit": use_nothing("a").on_exit(ending()),
+    "on_exit of a failure": fail("out of stock").on_exit(ending()),
+    "bracket": bracket(pure("a"), ending, use_nothing),
+    "timeout": waiting.timeout(1),
+    "using": using(striking).use(lambda _: waiting),
+    "limited step": limited_step(),
+    "nested run": inner.call("a"),
+    "saga": saga(compensate(use_nothing("a"), ending).and_then(lambda _: fail("out of stock"))),
+}
+PARALLEL: dict[str, AnyEffect] = {
+    "race": race(waiting, others(pure("b"))),
+    "par": par(waiting, others(fail("out of stock"))),
+    "par_traverse": par_traverse([waiting, others(fail("out of stock"))], lambda one: one),
+    "par_reduce": par_reduce(
+        [waiting, others(fail("out of stock"))], lambda one: one, pure, limit=2
+    ),
+    **{f"{name} in a race": race(body) for name, body in ALONE.items()},
+}
+
+
+@everywhere
+@pytest.mark.parametrize("part", ALONE)
+async def test_a_stop_during_a_finalizer_leaves_its_next_step_to_the_resume(
+    part: str, store: MemoryStore, way: str
+) -> None:
+    await check_stop_in_finalizer(ALONE[part], store, way)
+
+
+# Not for tasks that asyncio itself cancels: while such a task waits for parallel branches, nothing can
+# learn of it before their finalizers have ended.
+@pytest.mark.parametrize("part", PARALLEL)
+async def test_a_stop_during_a_finalizer_of_a_branch_leaves_its_next_step_to_the_resume(
+    part: str, store: MemoryStore
+) -> None:
+    await check_stop_in_finalizer(PARALLEL[part], store, "scope")
+
+
+async def check_stop_in_finalizer(body: AnyEffect, store: MemoryStore, way: str) -> None:
+    @workflow
+    def made(_: str) -> Do[App, Any, object]:
+        return (yield from body)
+
+    app = App(Checkpoints(store), stop_in="release first")
+    await run_until(app.began.wait, made.start("a", run_id="r"), app, way)
+    assert "release first" in app.world.done
+    assert "release second" not in app.world.done
+
+    again = App(Checkpoints(store), app.world)
+    # The context manager ends its use without a value.
+    with suppress(RuntimeError):
+        await again.run(made.resume("r"))
+    assert again.world.done.count("release second") == 1
