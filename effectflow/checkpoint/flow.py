@@ -41,12 +41,11 @@ class DurableFlow:
         path: the flow's path.
         around: the flow around it; None for the body of the run.
         branches_around: the operator whose branch it is, or None.
-        is_recording: whether its operators record their decisions. Those inside a step do not, because a
-            step runs again as a whole.
         is_ordered: whether it must reach recorded operations in order. The body of a step that did not
             complete need not.
         unsettled: the sequence numbers of its failures that nothing has settled.
-        may_wait: whether it is the body of a step that may wait. It records decisions once it waits.
+        may_wait: whether it is the body of a step that may wait. It records decisions once it waits, and
+            then also the values that it has drawn before.
         is_pinned: whether a step around it, of this run or an outer one, must not be cut off by a
             suspension. Then the run stays in memory while the flow waits.
         replays_only: why it must not begin anything: its end is recorded and cannot be rebuilt. Or None.
@@ -59,6 +58,8 @@ class DurableFlow:
     __slots__ = (
         "_branches",
         "_codes",
+        "_drawn",
+        "_is_recording",
         "_item",
         "_occurrences",
         "around",
@@ -67,7 +68,6 @@ class DurableFlow:
         "ended_at",
         "is_ordered",
         "is_pinned",
-        "is_recording",
         "last_failure",
         "may_wait",
         "path",
@@ -93,7 +93,6 @@ class DurableFlow:
         self.path = path
         self.around = around
         self.branches_around = branches
-        self.is_recording = is_recording
         self.is_ordered = is_ordered
         self.may_wait = may_wait
         self.is_pinned = is_pinned or (run.is_pinned if around is None else around.is_pinned)
@@ -106,6 +105,8 @@ class DurableFlow:
         self.cursor: Cursor | None = None
         if recorded is not None:
             self.cursor = Cursor(run, path, recorded.items, is_ordered=is_ordered)
+        self._is_recording = is_recording
+        self._drawn: list[tuple[str, object]] | None = [] if may_wait else None
         self._item: str | None = None
         self._branches = 0
         self._occurrences: dict[str, int] = {}
@@ -126,8 +127,47 @@ class DurableFlow:
         if self.run.records:
             await self.run.writer.save(reason=reason)
 
+    @property
+    def is_recording(self) -> bool:
+        """Whether its operators record their decisions.
+
+        Those inside a step do not, because a step runs again as a whole.
+        """
+        flow = self
+        while not flow._is_recording:
+            if flow.branches_around is None or flow.around is None:
+                return False
+            flow = flow.around
+        return True
+
+    @property
+    def body(self) -> DurableFlow:
+        """The body of the run, step or finalizer that it is a branch of, or this flow itself."""
+        flow = self
+        while flow.branches_around is not None and flow.around is not None:
+            flow = flow.around
+        return flow
+
     def record_decisions(self) -> None:
-        self.is_recording = True
+        self._is_recording = True
+
+    def record_from_here(self) -> None:
+        """Record decisions from now on, in the whole body, and the values that it has drawn before."""
+        body, run = self.body, self.run
+        if body._is_recording:
+            return
+        body._is_recording = True
+        drawn, body._drawn = body._drawn or (), None
+        for path, value in drawn:
+            tree = to_tree(value, path=path, types=NO_TYPES)
+            run.writer.add(Decided(path, tree, run.now()))
+        operators: list[DurableBranches] = []
+        flow = self
+        while flow.branches_around is not None:
+            operators.append(flow.branches_around)
+            flow = flow.branches_around.outer
+        for operator in reversed(operators):
+            operator.keep_deadline()
 
     # The three operations.
 
@@ -145,7 +185,7 @@ class DurableFlow:
         run = self.run
         path = self.next_path(name)
         if not self.is_recording:
-            return compute()
+            return self._draw(path, compute(), is_value=has_failed is None)
         run.writer.check()
         known = run.recording.decisions.get(path)
         if known is not None and known.sequence < scope.limit:
@@ -155,6 +195,12 @@ class DurableFlow:
         if run.may_record:
             failed = has_failed is not None and has_failed(value)
             self.record_decision(scope, path, value, failed=failed)
+        return value
+
+    def _draw(self, path: str, value: A, *, is_value: bool) -> A:
+        drawn = self.body._drawn
+        if drawn is not None and is_value:
+            drawn.append((path, value))
         return value
 
     def record_decision(self, scope: Scope, path: str, value: object, *, failed: bool) -> int:

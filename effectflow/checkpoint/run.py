@@ -390,18 +390,19 @@ class Run:
         if self.outer_operators:
             await self.cancel_if_decided()
         began = self.clock.monotonic()
-        before = BeforeStep(
-            path,
-            number,
-            self.now(),
-            arguments,
-            definition.function,
-            flow.take_item(),
-            self.failures.settle(flow),
-            flow.take_source_ends(),
-            definition.at_most_once,
+        writer.add(
+            BeforeStep(
+                path,
+                number,
+                self.now(),
+                arguments,
+                definition.function,
+                flow.take_item(),
+                self.failures.settle(flow),
+                flow.take_source_ends(),
+                definition.at_most_once,
+            )
         )
-        writer.add(before)
         if definition.at_most_once or self._policy.is_due(writer.completed_since_save):
             try:
                 await writer.save(required=definition.at_most_once)

@@ -164,7 +164,7 @@ def begin_wait(
     """Record a wait; the parameters are as in `Waiting`."""
     run = flow.run
     if run.may_record:
-        _record_from_here(flow)
+        flow.record_from_here()
         settles = () if scope.is_observing else run.failures.settle(flow)
         item = flow.take_item()
         run.writer.add(Waiting(path, until, run.now(), item, settles, topic, child))
@@ -177,22 +177,4 @@ def _is_durable(flow: DurableFlow, scope: Scope) -> bool:
 
 def _can_rest(flow: DurableFlow) -> bool:
     """Return whether the run can be suspended here: the flow records decisions, or once it waits."""
-    while not flow.is_recording:
-        if flow.branches_around is None:
-            return flow.may_wait
-        assert flow.around is not None
-        flow = flow.around
-    return True
-
-
-def _record_from_here(flow: DurableFlow) -> None:
-    """Record decisions from now on, here and in the flows around, up to the step that waits."""
-    flows: list[DurableFlow] = []
-    at: DurableFlow | None = flow
-    while at is not None and not at.is_recording:
-        flows.append(at)
-        at = None if at.branches_around is None else at.around
-    for each in reversed(flows):
-        each.is_recording = True
-        if each.branches_around is not None:
-            each.branches_around.keep_deadline()
+    return flow.is_recording or flow.body.may_wait

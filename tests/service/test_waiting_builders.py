@@ -24,6 +24,7 @@ from effectflow import (
     Transition,
     Workflow,
     do,
+    par,
     pure,
     race,
     sleep,
@@ -270,6 +271,41 @@ async def test_an_attempt_that_has_a_message_from_the_one_before_draws_the_same_
     async with working(service, ordered):
         assert await handle.result(timeout=10) == Success("ben")
     assert service.world.done[4:] == ["confirm"]
+
+
+async def test_values_drawn_before_the_first_wait_of_a_listed_step_are_kept(
+    service: Service,
+) -> None:
+    def drawn(name: str) -> Do[App, Any, str]:
+        number = yield from uuid()
+        yield from act(f"{name} {number}")
+        return str(number)
+
+    @do
+    def order(state: str) -> Do[App, Any, str]:
+        first = yield from uuid()
+        yield from act(f"{state} {first}")
+        # One branch waits while the other draws, and draws again.
+        numbers = yield from par(
+            approval.wait().map(lambda _: "approved"),
+            do(drawn)("before")
+            .and_then(lambda _: sleep(0.05))
+            .and_then(lambda _: do(drawn)("after")),
+        )
+        return " ".join([str(first), *numbers])
+
+    ordered = Workflow.of_steps("ordered", [order])
+    async with working(service, ordered) as worker:
+        handle = await worker.client.submit(ordered, "order", run_id="r")
+        await suspended(service, "r", waits_for="signal approval")
+    before = list(service.world.done)
+    await handle.send(approval, "ann")
+    async with working(service, ordered):
+        result = await handle.result(timeout=10)
+    first, _, last = result.unwrap().split()
+    # Nothing was done again, and with the same values.
+    assert service.world.done == before
+    assert (before[0], before[2]) == (f"order {first}", f"after {last}")
 
 
 @do
