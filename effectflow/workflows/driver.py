@@ -248,7 +248,7 @@ async def plan_run(place: Place, run_id: str, *, effects: bool) -> ResumePlan:
     defect: Exception | None = None
     parked: Parked | None = None
     try:
-        outcome = await _interpret(place, run, blueprint.body(input), is_new=False)
+        outcome = await _replay(place, run, blueprint.body(input))
     except Parked as ended:
         # Every flow has reported its next step.
         parked = ended
@@ -421,10 +421,11 @@ async def _run_body(
                 await writer.save()
             body = place.blueprint.body(input)
             if is_new and run.around is None:
-                # Nothing is replayed, and nothing attends to it.
-                end.outcome = await _interpret(place, run, body, is_new=True)
+                end.outcome = await interpret(body, place.env, _scope_of_body(run, place.scope))
+            elif service is None:
+                end.outcome = await stopping.supervised(partial(_replay, place, run, body))
             else:
-                work = partial(_attend, place, run, body, is_new=is_new, service=service)
+                work = partial(_attend, place, run, body, service)
                 end.outcome = await stopping.supervised(work)
         except LeftToResume as left:
             if not run.is_shielded:
@@ -442,28 +443,25 @@ async def _run_body(
     return end
 
 
-async def _attend(
-    place: Place, run: Run, body: AnyEffect, *, is_new: bool, service: Service | None
-) -> Any:
-    """Return the outcome of a body, as `_interpret`. A worker attends to the run meanwhile."""
-    if service is None:
-        return await _interpret(place, run, body, is_new=is_new)
+async def _attend(place: Place, run: Run, body: AnyEffect, service: Service) -> Any:
+    """Return the outcome of a body, as `_replay`. A worker attends to the run meanwhile."""
     async with attended(run, service.suspend_after):
-        return await _interpret(place, run, body, is_new=is_new)
+        return await _replay(place, run, body)
 
 
-async def _interpret(place: Place, run: Run, body: AnyEffect, *, is_new: bool) -> Any:
-    """Return the outcome of a body, or `CANCELLED` if a message has cancelled the run."""
-    # The run must not refer to it: without cycles, no garbage has to be collected.
-    flow = DurableFlow(run, "")
-    scope = _scope_of_body(flow, place.scope)
+async def _replay(place: Place, run: Run, body: AnyEffect) -> Any:
+    """Return the outcome of a body that an earlier life may have begun, or that a message may cancel.
+
+    That is `CANCELLED` if a message has cancelled the run.
+    """
+    scope = _scope_of_body(run, place.scope)
+    flow = scope.flow
+    assert isinstance(flow, DurableFlow)
     if run.around is not None:
         if run.cancelled_at is None or not run.around.is_in_step:
-            return await _interpret_nested(place, run, body, flow, scope)
+            return await _replay_nested(place, run, body, scope)
         # An earlier attempt of the step around it cancelled it. This one only completes that.
         scope.limit = math.inf
-    if is_new:
-        return await interpret(body, place.env, scope)
     operator = run.cancellation = Cancellation(flow, scope)
     inside = operator.inside
     # One that came before this life began cancels the body before it begins anything. Not within the
@@ -483,9 +481,7 @@ async def _interpret(place: Place, run: Run, body: AnyEffect, *, is_new: bool) -
     return CANCELLED
 
 
-async def _interpret_nested(
-    place: Place, run: Run, body: AnyEffect, flow: DurableFlow, scope: Scope
-) -> Any:
+async def _replay_nested(place: Place, run: Run, body: AnyEffect, scope: Scope) -> Any:
     """Return the outcome of the body of a nested run, which operators of its outer run may cancel."""
     around, cancelled_at = run.around, run.cancelled_at
     assert around is not None
@@ -496,19 +492,20 @@ async def _interpret_nested(
         around.open_gate()
         return await interpret(body, place.env, scope)
 
-    outcome = await flow.run_branch(scope, work)
+    outcome = await scope.flow.run_branch(scope, work)
     if cancelled_at is not None:
         # What comes after the decision is discarded.
         await anyio.sleep_forever()
     return outcome
 
 
-def _scope_of_body(flow: DurableFlow, scope: Scope) -> Scope:
+def _scope_of_body(run: Run, scope: Scope) -> Scope:
     """Return the scope of the body of a run. The operators around it may cancel it as well."""
     inside = scope.copy()
-    inside.flow = flow
+    # The run must not refer to it: without cycles, no garbage has to be collected.
+    inside.flow = DurableFlow(run, "")
     inside.step = None
-    inside.context = flow.run.context
+    inside.context = run.context
     inside.is_observing = inside.is_shielded = False
     inside.undos = None
     return inside
