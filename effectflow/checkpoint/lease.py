@@ -17,7 +17,6 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -25,11 +24,12 @@ import anyio
 
 from effectflow.checkpoint.errors import RunBusy
 from effectflow.effects.event_loop import CallSoon, call_soon_from_threads, is_closed
+from effectflow.effects.frozen import frozen
 
 _SECONDS_UNTIL_ABANDONED = 3600.0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Lease:
     """The right to append to one run.
 
@@ -86,7 +86,7 @@ class Lease:
         return is_dead or self.expires_in(now) < -_SECONDS_UNTIL_ABANDONED
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Owner:
     """The holder of a lease: a process on a host, and one claim of that process.
 

@@ -18,6 +18,7 @@ from typing import Protocol, Self, runtime_checkable
 from effectflow.checkpoint.errors import CheckpointError, CorruptCheckpoint, StoreUnavailable
 from effectflow.checkpoint.lease import Lease
 from effectflow.effects.arguments import check_count
+from effectflow.effects.frozen import frozen
 
 
 class RunStatus(StrEnum):
@@ -61,7 +62,7 @@ class Record:
     body: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RunSummary:
     """The properties by which queries find a run. An append may replace it.
 
