@@ -59,7 +59,7 @@ class _Keeper:
         self._is_running = False
 
     def add(self, writer: JournalWriter, call_soon: CallSoon) -> None:
-        due = time.monotonic() + in_seconds(writer.checkpoints.lease_seconds) / 3
+        due = time.monotonic() + writer.checkpoints.lease_length / 3
         # The lock itself: to enter it through the condition takes several times as long.
         with self._changing:
             self._kept[id(writer)] = _Kept(writer, call_soon, due)
@@ -99,12 +99,12 @@ class _Keeper:
         for kept in list(self._kept.values()):
             checkpoints = kept.writer.checkpoints
             if checkpoints.store is store:
-                kept.due = max(kept.due, now + in_seconds(checkpoints.lease_seconds) / 10)
+                kept.due = max(kept.due, now + checkpoints.lease_length / 10)
 
     def _renew(self, kept: _Kept) -> bool:
         """Renew one lease. Return False if the store fails."""
         writer = kept.writer
-        seconds = in_seconds(writer.checkpoints.lease_seconds)
+        seconds = writer.checkpoints.lease_length
         max_block = in_seconds(writer.checkpoints.max_block)
         now = time.monotonic()
         kept.due = now + seconds / 3
