@@ -35,7 +35,7 @@ class RunStatus(StrEnum):
     @property
     def has_ended(self) -> bool:
         """Whether the run is completed or cancelled, so that no resume continues it."""
-        return self in (RunStatus.COMPLETED, RunStatus.CANCELLED)
+        return self in _ENDED
 
     @staticmethod
     def stored(text: str, run_id: str) -> RunStatus:
@@ -45,6 +45,9 @@ class RunStatus(StrEnum):
         except ValueError:
             reason = f"its status {text!r} is unknown to this version of effectflow"
             raise CorruptCheckpoint(run_id, reason) from None
+
+
+_ENDED = (RunStatus.COMPLETED, RunStatus.CANCELLED)
 
 
 @dataclass(frozen=True, slots=True)
