@@ -124,7 +124,7 @@ class MemoryStore(CheckpointStore):
                 for number in takes:
                     del run.mailbox[number]
             now = time.time()
-            run.bodies += map(bytes, bodies)
+            run.bodies += bodies
             run.times += [now] * len(bodies)
             if release:
                 del self._leases[lease.run_id]
