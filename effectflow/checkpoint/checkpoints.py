@@ -122,7 +122,7 @@ class Checkpoints:
                     f"observers takes objects with a method `notify(event)`, not {observer!r}"
                 )
         check_count("history", self.history, least=0)
-        if not 0 < in_seconds(self.lease_seconds) < math.inf:
+        if not 0 < self.lease_length < math.inf:
             # The lease is the only sign of life of a process on another host.
             raise ValueError(
                 f"lease_seconds must be a finite number of more than 0, not {self.lease_seconds}"
@@ -142,6 +142,11 @@ class Checkpoints:
         from effectflow.checkpoint.integrity import Seal
 
         return Seal(self.format, self.key, self.encryption)
+
+    @cached_property
+    def lease_length(self) -> float:
+        """`lease_seconds` as a number of seconds."""
+        return in_seconds(self.lease_seconds)
 
     @cached_property
     def value_options(self) -> ValueOptions:

@@ -12,8 +12,7 @@ On disk, an entry is JSON or CBOR, distinguished by the first byte: see `docs/fo
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, TypeVar, dataclass_transform
+from typing import Any, Literal, TypeAlias
 
 from effectflow.checkpoint.errors import CorruptCheckpoint, UnsupportedVersion
 from effectflow.checkpoint.schema import Schema, schema_of
@@ -26,27 +25,16 @@ from effectflow.checkpoint.values import (
     encode_json,
     render_arguments,
 )
+from effectflow.effects.frozen import frozen
 
 Ranges: TypeAlias = tuple[tuple[int, int], ...]
 """Ranges of sequence numbers: pairs of the first and the last."""
 
 
-T = TypeVar("T")
-
-
-@dataclass_transform(frozen_default=True)
-def _frozen(cls: type[T]) -> type[T]:
-    """Make a class a dataclass that is frozen for type checkers only.
-
-    Each step creates several entries, and `frozen=True` makes `__init__` four times as slow.
-    """
-    return dataclass(slots=True, unsafe_hash=True)(cls)
-
-
 # The run itself.
 
 
-@_frozen
+@frozen
 class Started:
     """The run exists. Always the first entry.
 
@@ -80,7 +68,7 @@ class Started:
     is_nested: bool = False
 
 
-@_frozen
+@frozen
 class Resumed:
     """A process continues the run. This entry comes before the first one that the process adds.
 
@@ -103,7 +91,7 @@ class Resumed:
     dropped: Ranges = ()
 
 
-@_frozen
+@frozen
 class ErrorRecord:
     """An error as the journal stores it.
 
@@ -135,7 +123,7 @@ class ErrorRecord:
         return self.traceback is not None
 
 
-@_frozen
+@frozen
 class Finished:
     """The run ended: completed with an output, failed with an error, or cancelled.
 
@@ -157,7 +145,7 @@ class Finished:
     input: str = ""
 
 
-@_frozen
+@frozen
 class CancelRequested:
     """The run is being cancelled: its finalizers may execute steps, and then it is `cancelled`."""
 
@@ -169,7 +157,7 @@ class CancelRequested:
 # settle.
 
 
-@_frozen
+@frozen
 class Arguments:
     """The arguments of a step: a digest to compare, and the beginning of their JSON to show."""
 
@@ -182,7 +170,7 @@ class Arguments:
         return render_arguments(self.preview)
 
 
-@_frozen
+@frozen
 class SourceEnd:
     """How the source of a finalizer ended, recorded when the finalizer begins its first step.
 
@@ -201,7 +189,7 @@ class SourceEnd:
     reached: tuple[str, ...] = ()
 
 
-@_frozen
+@frozen
 class BeforeStep:
     """An attempt of a step is about to begin. `attempt` counts from 1.
 
@@ -225,7 +213,7 @@ class BeforeStep:
     at_most_once: bool = False
 
 
-@_frozen
+@frozen
 class Completed:
     """A step succeeded.
 
@@ -247,7 +235,7 @@ class Completed:
     shared: Tree = None
 
 
-@_frozen
+@frozen
 class Failed:
     """An attempt of a step failed.
 
@@ -264,7 +252,7 @@ class Failed:
     retry_at: float | None = None
 
 
-@_frozen
+@frozen
 class Interrupted:
     """The run was told to stop. `step` was interrupted if it was `in_progress`.
 
@@ -277,7 +265,7 @@ class Interrupted:
     at: float = 0.0
 
 
-@_frozen
+@frozen
 class ChildStarted:
     """A run within this run is about to start or to be resumed. Other fields are as in `BeforeStep`.
 
@@ -301,7 +289,7 @@ class ChildStarted:
     is_detached: bool = False
 
 
-@_frozen
+@frozen
 class ChildEnded:
     """A run within this run ended: `completed` with an output, `failed` with an error, or `cancelled`.
 
@@ -317,7 +305,7 @@ class ChildEnded:
     error: ErrorRecord | None = None
 
 
-@_frozen
+@frozen
 class Waiting:
     """A flow waits: until a time, for a message, or for the end of a spawned run.
 
@@ -336,7 +324,7 @@ class Waiting:
     child: str = ""
 
 
-@_frozen
+@frozen
 class Signalled:
     """A wait received a message. This entry removes the message from the mailbox.
 
@@ -353,7 +341,7 @@ class Signalled:
     at: float
 
 
-@_frozen
+@frozen
 class Published:
     """The run published a value for others to read. The next value with the same key replaces it.
 
@@ -367,7 +355,7 @@ class Published:
     item: str | None = None
 
 
-@_frozen
+@frozen
 class Suspended:
     """All flows of the run wait, so its process released it. This is the last entry of a life."""
 
@@ -377,7 +365,7 @@ class Suspended:
 # The decisions of operators.
 
 
-@_frozen
+@frozen
 class Decided:
     """A value was computed once, or an operator decided: a winner, an expired timeout, a first failure.
 
@@ -394,7 +382,7 @@ class Decided:
     settles: Ranges = ()
 
 
-@_frozen
+@frozen
 class BranchesEnded:
     """All branches that an operator cancelled have ended. Their finalizers executed steps.
 

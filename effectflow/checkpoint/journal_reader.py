@@ -278,9 +278,7 @@ async def export_run(store: CheckpointStore, run_id: str) -> ExportedRun:
 @asynccontextmanager
 async def claimed(store: CheckpointStore, run_id: str) -> AsyncGenerator[Lease]:
     """Hold the lease of a run. If it cannot be released, its owner is dead."""
-    owner, lease = await claim_or_release(
-        lambda owner: store.claim(run_id, owner=str(owner), seconds=_LEASE_SECONDS), store.release
-    )
+    owner, lease = await claim_or_release(store, run_id, seconds=_LEASE_SECONDS)
     is_released = False
     try:
         yield lease

@@ -15,21 +15,25 @@ import os
 import platform
 import time
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import anyio
 
 from effectflow.checkpoint.errors import RunBusy
 from effectflow.effects.event_loop import CallSoon, call_soon_from_threads, is_closed
+from effectflow.effects.frozen import frozen
+
+if TYPE_CHECKING:
+    from effectflow.checkpoint.store import CheckpointStore
 
 _SECONDS_UNTIL_ABANDONED = 3600.0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Lease:
     """The right to append to one run.
 
@@ -86,7 +90,7 @@ class Lease:
         return is_dead or self.expires_in(now) < -_SECONDS_UNTIL_ABANDONED
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Owner:
     """The holder of a lease: a process on a host, and one claim of that process.
 
@@ -179,7 +183,7 @@ def begin_claim() -> Owner:
 
 
 async def claim_or_release(
-    claim: Callable[[Owner], Awaitable[Lease]], release: Callable[[Lease], Awaitable[object]]
+    store: CheckpointStore, run_id: str, *, seconds: float
 ) -> tuple[Owner, Lease]:
     """Claim a run for a new owner, and return both. Call `end_claim` after the lease is released.
 
@@ -187,7 +191,7 @@ async def claim_or_release(
     """
     owner = begin_claim()
     try:
-        return owner, await claim(owner)
+        return owner, await store.claim(run_id, owner=str(owner), seconds=seconds)
     except Exception as error:
         end_claim(owner, is_released=isinstance(error, RunBusy))
         raise
@@ -195,7 +199,8 @@ async def claim_or_release(
         is_released = False
         # The cancellation continues, even if the store fails here.
         with anyio.move_on_after(5, shield=True), suppress(Exception):
-            await release(await claim(owner))
+            lease = await store.claim(run_id, owner=str(owner), seconds=seconds)
+            await store.release(lease)
             is_released = True
         end_claim(owner, is_released=is_released)
         raise

@@ -11,13 +11,12 @@ import logging
 import os
 import threading
 import time
-from dataclasses import dataclass
 
 from effectflow.checkpoint.errors import LeaseLost
 from effectflow.checkpoint.journal_writer import JournalWriter
 from effectflow.checkpoint.store import CheckpointStore
 from effectflow.effects.clock import in_seconds
-from effectflow.effects.event_loop import CallSoon, call_soon_from_threads
+from effectflow.effects.event_loop import call_soon_from_threads
 
 logger = logging.getLogger(__name__)
 
@@ -25,25 +24,35 @@ _IDLE = 10.0
 """The seconds without leases after which the thread ends."""
 
 
-@dataclass(slots=True)
-class _Kept:
-    """A lease that is renewed, and the event loop of its run.
+class keep_lease:  # noqa: N801, used like a function in `with`
+    """Renews the lease of a run while the `with` block runs in the event loop.
 
     Attributes:
-        due: when to renew it.
+        writer: the writer of the run, which has the lease.
+        call_soon: calls into the event loop of the run.
+        due: when to renew the lease.
         asked: when the keeper asked the event loop to respond; None once it has responded.
         is_late: whether a warning said that the event loop does not respond.
         is_given_up: whether an error said that the lease is not renewed any more.
     """
 
-    writer: JournalWriter
-    call_soon: CallSoon
-    due: float
-    asked: float | None = None
-    is_late: bool = False
-    is_given_up: bool = False
+    __slots__ = ("asked", "call_soon", "due", "is_given_up", "is_late", "writer")
+
+    def __init__(self, writer: JournalWriter) -> None:
+        self.writer = writer
+        self.call_soon = call_soon_from_threads()
+        self.due = time.monotonic() + writer.checkpoints.lease_length / 3
+        self.asked: float | None = None
+        self.is_late = self.is_given_up = False
+
+    def __enter__(self) -> None:
+        _keeper.add(self)
+
+    def __exit__(self, *_: object) -> None:
+        _keeper.remove(self)
 
     def respond(self) -> None:
+        """Note that the event loop responds."""
         self.asked = None
         self.is_late = self.is_given_up = False
 
@@ -52,30 +61,30 @@ class _Keeper:
     """The thread, and the leases that it renews."""
 
     def __init__(self) -> None:
-        self._kept: dict[int, _Kept] = {}
+        # In the order in which they were added.
+        self._kept: dict[keep_lease, None] = {}
         self._changing = threading.RLock()
         self._changed = threading.Condition(self._changing)
         self._wakes_at = 0.0
         self._is_running = False
 
-    def add(self, writer: JournalWriter, call_soon: CallSoon) -> None:
-        due = time.monotonic() + in_seconds(writer.checkpoints.lease_seconds) / 3
+    def add(self, kept: keep_lease) -> None:
         # The lock itself: to enter it through the condition takes several times as long.
         with self._changing:
-            self._kept[id(writer)] = _Kept(writer, call_soon, due)
+            self._kept[kept] = None
             if not self._is_running:
                 self._is_running = True
                 threading.Thread(target=self._run, name="effectflow-leases", daemon=True).start()
-            elif due < self._wakes_at:
+            elif kept.due < self._wakes_at:
                 self._changed.notify()
 
-    def remove(self, writer: JournalWriter) -> None:
-        self._kept.pop(id(writer), None)
+    def remove(self, kept: keep_lease) -> None:
+        self._kept.pop(kept, None)
 
     def _run(self) -> None:
         while True:
             with self._changed:
-                dues = [kept.due for kept in list(self._kept.values())]
+                dues = [kept.due for kept in list(self._kept)]
                 now = time.monotonic()
                 self._wakes_at = min(dues, default=now + _IDLE)
                 if self._wakes_at > now:
@@ -87,24 +96,23 @@ class _Keeper:
 
     def _renew_due(self) -> None:
         """Renew the leases that are due."""
-        for kept in list(self._kept.values()):
+        for kept in list(self._kept):
             # Its run may have ended while others were renewed.
-            is_kept = self._kept.get(id(kept.writer)) is kept
-            if is_kept and kept.due <= time.monotonic() and not self._renew(kept):
+            if kept in self._kept and kept.due <= time.monotonic() and not self._renew(kept):
                 self._postpone(kept.writer.checkpoints.store)
 
     def _postpone(self, store: CheckpointStore) -> None:
         """Postpone the renewals of a store that failed, so that other stores need not wait."""
         now = time.monotonic()
-        for kept in list(self._kept.values()):
+        for kept in list(self._kept):
             checkpoints = kept.writer.checkpoints
             if checkpoints.store is store:
-                kept.due = max(kept.due, now + in_seconds(checkpoints.lease_seconds) / 10)
+                kept.due = max(kept.due, now + checkpoints.lease_length / 10)
 
-    def _renew(self, kept: _Kept) -> bool:
+    def _renew(self, kept: keep_lease) -> bool:
         """Renew one lease. Return False if the store fails."""
         writer = kept.writer
-        seconds = in_seconds(writer.checkpoints.lease_seconds)
+        seconds = writer.checkpoints.lease_length
         max_block = in_seconds(writer.checkpoints.max_block)
         now = time.monotonic()
         kept.due = now + seconds / 3
@@ -115,7 +123,7 @@ class _Keeper:
             kept.call_soon(kept.respond)
         except Exception:
             # The event loop was closed, and the run with it. Other processes may claim the run at once.
-            self.remove(writer)
+            self.remove(kept)
             try:
                 writer.checkpoints.store.renew(writer.lease, seconds=0)
             except BaseException:
@@ -150,9 +158,9 @@ class _Keeper:
                 writer.lease = renewed
         return True
 
-    def _warn(self, kept: _Kept, seconds: float) -> None:
+    def _warn(self, kept: keep_lease, seconds: float) -> None:
         """Warn, once for each block, that an event loop does not respond."""
-        runs = [other for other in list(self._kept.values()) if other.call_soon == kept.call_soon]
+        runs = [other for other in list(self._kept) if other.call_soon == kept.call_soon]
         if any(other.is_late for other in runs):
             return
         kept.is_late = True
@@ -177,19 +185,3 @@ def _forget_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_forget_in_child)
-
-
-class keep_lease:  # noqa: N801, used like a function in `with`
-    """Renews the lease of a run while the `with` block runs in the event loop."""
-
-    __slots__ = ("_keeper", "_writer")
-
-    def __init__(self, writer: JournalWriter) -> None:
-        self._writer = writer
-        self._keeper = _keeper
-
-    def __enter__(self) -> None:
-        self._keeper.add(self._writer, call_soon_from_threads())
-
-    def __exit__(self, *_: object) -> None:
-        self._keeper.remove(self._writer)

@@ -233,7 +233,6 @@ class RecordedFlow:
     item: str | None = None
 
 
-@dataclass(slots=True)
 class Recording:
     """Everything that a journal records of a run.
 
@@ -256,23 +255,24 @@ class Recording:
         waiting: the flows within which something waited.
     """
 
-    steps: dict[str, RecordedStep] = field(default_factory=lambda: {})
-    children: dict[str, RecordedChild] = field(default_factory=lambda: {})
-    waits: dict[str, RecordedWait] = field(default_factory=lambda: {})
-    decisions: dict[str, RecordedDecision] = field(default_factory=lambda: {})
-    source_ends: dict[str, SourceEnd] = field(default_factory=lambda: {})
-    flows: dict[str, RecordedFlow] = field(default_factory=lambda: {})
-    branches: dict[str, list[str]] = field(default_factory=lambda: {})
-    places: set[str] = field(default_factory=lambda: set())
-    left_behind: set[str] = field(default_factory=lambda: set())
-    dead_letters: dict[str, RecordedDeadLetter] = field(default_factory=lambda: {})
-    reopenings: int = 0
-    reopened_at: int | None = None
-    repeated: list[str] = field(default_factory=lambda: [])
-    former_children: dict[str, list[RecordedChild]] = field(default_factory=lambda: {})
-    spawned: dict[int, str] = field(default_factory=lambda: {})
-    cancelled_at: int | None = None
-    waiting: set[str] = field(default_factory=lambda: set())
+    def __init__(self) -> None:
+        self.steps: dict[str, RecordedStep] = {}
+        self.children: dict[str, RecordedChild] = {}
+        self.waits: dict[str, RecordedWait] = {}
+        self.decisions: dict[str, RecordedDecision] = {}
+        self.source_ends: dict[str, SourceEnd] = {}
+        self.flows: dict[str, RecordedFlow] = {}
+        self.branches: dict[str, list[str]] = {}
+        self.places: set[str] = set()
+        self.left_behind: set[str] = set()
+        self.dead_letters: dict[str, RecordedDeadLetter] = {}
+        self.reopenings = 0
+        self.reopened_at: int | None = None
+        self.repeated: list[str] = []
+        self.former_children: dict[str, list[RecordedChild]] = {}
+        self.spawned: dict[int, str] = {}
+        self.cancelled_at: int | None = None
+        self.waiting: set[str] = set()
 
     @property
     def open_dead_letters(self) -> list[RecordedDeadLetter]:

@@ -18,6 +18,7 @@ from typing import Protocol, Self, runtime_checkable
 from effectflow.checkpoint.errors import CheckpointError, CorruptCheckpoint, StoreUnavailable
 from effectflow.checkpoint.lease import Lease
 from effectflow.effects.arguments import check_count
+from effectflow.effects.frozen import frozen
 
 
 class RunStatus(StrEnum):
@@ -34,7 +35,7 @@ class RunStatus(StrEnum):
     @property
     def has_ended(self) -> bool:
         """Whether the run is completed or cancelled, so that no resume continues it."""
-        return self in (RunStatus.COMPLETED, RunStatus.CANCELLED)
+        return self in _ENDED
 
     @staticmethod
     def stored(text: str, run_id: str) -> RunStatus:
@@ -44,6 +45,9 @@ class RunStatus(StrEnum):
         except ValueError:
             reason = f"its status {text!r} is unknown to this version of effectflow"
             raise CorruptCheckpoint(run_id, reason) from None
+
+
+_ENDED = (RunStatus.COMPLETED, RunStatus.CANCELLED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +65,7 @@ class Record:
     body: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RunSummary:
     """The properties by which queries find a run. An append may replace it.
 

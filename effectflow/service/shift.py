@@ -15,7 +15,7 @@ from effectflow.checkpoint.changes import Wakeup, watching
 from effectflow.checkpoint.lease import Owner, begin_claim, end_claim
 from effectflow.checkpoint.stopping import StopRequest, stop_request
 from effectflow.checkpoint.store import Claimed, DueRuns, Limit, Taken
-from effectflow.effects.clock import Clock, in_seconds
+from effectflow.effects.clock import Clock
 from effectflow.effects.event_loop import (
     has_been_cancelled_natively,
     is_cancellation,
@@ -166,7 +166,7 @@ class Shift:
         due = DueRuns(
             frozenset(self._app.workflows),
             [*owners],
-            in_seconds(checkpoints.lease_seconds),
+            checkpoints.lease_length,
             self._terms.clock.now().timestamp(),
             self._terms.limits,
         )

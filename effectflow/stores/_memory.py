@@ -124,7 +124,7 @@ class MemoryStore(CheckpointStore):
                 for number in takes:
                     del run.mailbox[number]
             now = time.time()
-            run.bodies += map(bytes, bodies)
+            run.bodies += bodies
             run.times += [now] * len(bodies)
             if release:
                 del self._leases[lease.run_id]
@@ -286,6 +286,7 @@ class _Place(NamedTuple):
     due_at: float
     order: int
     run_id: str
+    lane: _Lane
 
 
 class _DueIndex:
@@ -293,7 +294,7 @@ class _DueIndex:
 
     def __init__(self) -> None:
         self._lanes: dict[_Lane, list[_Place]] = {}
-        self._places: dict[str, tuple[_Lane, _Place]] = {}
+        self._places: dict[str, _Place] = {}
         self._orders = count()
 
     def put(self, run_id: str, summary: RunSummary) -> None:
@@ -304,22 +305,21 @@ class _DueIndex:
         is_pending = summary.status is RunStatus.PENDING
         lane = _Lane(summary.workflow, summary.priority, is_pending)
         if (known := self._places.get(run_id)) is not None:
-            if known[0] == lane and known[1].due_at == summary.due_at:
+            if known.lane == lane and known.due_at == summary.due_at:
                 return
             self.remove(run_id)
-        place = _Place(summary.due_at, next(self._orders), run_id)
+        place = self._places[run_id] = _Place(summary.due_at, next(self._orders), run_id, lane)
         insort(self._lanes.setdefault(lane, []), place)
-        self._places[run_id] = lane, place
 
     def remove(self, run_id: str) -> None:
         """Forget a run."""
-        if run_id not in self._places:
+        place = self._places.pop(run_id, None)
+        if place is None:
             return
-        lane, place = self._places.pop(run_id)
-        places = self._lanes[lane]
+        places = self._lanes[place.lane]
         del places[bisect_right(places, place) - 1]
         if not places:
-            del self._lanes[lane]
+            del self._lanes[place.lane]
 
     def choose(
         self, due: DueRuns, usage: Usage, info: Callable[[str], RunInfo]

@@ -29,7 +29,6 @@ from effectflow.checkpoint.store import (
     at_once,
     store_errors,
 )
-from effectflow.effects.clock import in_seconds
 from effectflow.workflows.lookup import Found, GivenInput, Place, context_of, look, output_of
 
 logger = logging.getLogger(__name__)
@@ -82,9 +81,11 @@ class Claim:
 
     async def begin(self) -> None:
         """Claim the run. Raise RunBusy if another owner holds it."""
-        self._owner, self._lease = await claim_or_release(
-            self._claim, self._checkpoints.store.release
-        )
+        store = self._checkpoints.store
+        with store_errors(store, self.run_id):
+            self._owner, self._lease = await claim_or_release(
+                store, self.run_id, seconds=self._checkpoints.lease_length
+            )
 
     @staticmethod
     def of(place: Place, taken: Taken, owner: Owner) -> Claim:
@@ -134,13 +135,6 @@ class Claim:
                 writer.is_released = True
             return True
         return False
-
-    async def _claim(self, owner: Owner) -> Lease:
-        seconds = in_seconds(self._checkpoints.lease_seconds)
-        with store_errors(self._checkpoints.store, self.run_id):
-            return await self._checkpoints.store.claim(
-                self.run_id, owner=str(owner), seconds=seconds
-            )
 
     async def __aenter__(self) -> Self:
         return self

@@ -39,6 +39,7 @@ from effectflow.checkpoint.values import (
 from effectflow.effects import Halt
 from effectflow.effects.arguments import check_type
 from effectflow.effects.errors import add_note
+from effectflow.effects.frozen import frozen
 from effectflow.effects.nodes import Failed
 from effectflow.effects.scope import Scope
 from effectflow.workflows.workflow import Blueprint
@@ -53,7 +54,7 @@ _ENTRIES_AT_THE_END = 8
 """The entries to read of a complete run. The newest step is usually among them."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Place:
     """The workflow, environment and store of a run, and the run around it.
 
@@ -87,7 +88,7 @@ class Place:
         return self.scope.flow.run.writer.halt(error)
 
 
-@dataclass(frozen=True)
+@frozen
 class GivenInput:
     """The input of a run in its saved form, and its digest as in `Finished`."""
 

