@@ -342,25 +342,39 @@ class DurableFlow:
     # Cancellation and replay.
 
     async def check(self, scope: Scope, what: str) -> None:
-        """Raise the cancellation if an outer operator has decided. Call it before anything new begins."""
+        """Raise the cancellation if there is one. Call it before anything new begins."""
+        cancellation = self.pending_cancellation(scope, what)
+        if cancellation is not None:
+            await cancellation
+
+    def pending_cancellation(self, scope: Scope, what: str) -> Coroutine[Any, Any, object] | None:
+        """Return the wait for the cancellation of this flow, or None if something new may begin.
+
+        It may not if an outer operator has decided, the run is being stopped, or its worker drains. If no
+        cancellation reaches the flow, this raises what ends it.
+        """
         flow: DurableFlow | None = self
         while flow is not None:
             if flow.replays_only is not None:
                 raise self.run.writer.halt(flow.replays_only)
             flow = flow.around
         if scope.cancelling_operator() is not None:
-            await anyio.sleep_forever()
+            return anyio.sleep_forever()
         if scope.acquisition is not None and not scope.acquisition.may_continue():
             raise NotAcquired
         run = self.run
         if run.stopping.has_begun:
             if scope.is_shielded or run.is_shielded:
                 raise LeftToResume(repr(what))
-            await anyio.sleep_forever()
+            return anyio.sleep_forever()
         has_drain = run.drain is not None and run.drain.has_begun
         if has_drain and not (scope.is_shielded or run.is_shielded or self.is_pinned):
-            with run.activity.rest("another worker", 0.0):
-                await anyio.sleep_forever()
+            return self._leave_to_another_worker()
+        return None
+
+    async def _leave_to_another_worker(self) -> None:
+        with self.run.activity.rest("another worker", 0.0):
+            await anyio.sleep_forever()
 
     async def run_branch(self, scope: Scope, work: Callable[[], Awaitable[A]]) -> A:
         around = self.around

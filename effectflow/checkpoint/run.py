@@ -208,8 +208,13 @@ class Run:
 
     # Execution of steps.
 
-    async def execute(self, flow: DurableFlow, step: Step, env: Any, scope: Scope) -> Any:
-        """Execute a step, unless its recorded outcome stands. Return its value or a `Failure`."""
+    def execute(
+        self, flow: DurableFlow, step: Step, env: Any, scope: Scope
+    ) -> Coroutine[Any, Any, Any]:
+        """Execute a step, unless its recorded outcome stands. Return its value or a `Failure`.
+
+        Not a coroutine itself: another one around each step would cost a twentieth of the step.
+        """
         self.writer.check()
         definition = step.definition
         path = flow.next_path(definition.name)
@@ -218,19 +223,36 @@ class Run:
         recorded = self.recording.steps.get(path) if flow.reach(path, scope) else None
         arguments = self._arguments_of(step)
         if recorded is not None:
-            self._check_arguments(path, recorded.arguments, arguments)
-            outcome = self._replayed(definition, path, recorded, scope)
-            if outcome is not _PENDING:
-                if recorded.is_completed and recorded.ended is not None:
-                    flow.ended_at = recorded.ended
-                return outcome
-            if scope.limit < math.inf and not definition.at_most_once:
-                await self._complete_finalizers_within(flow, step, path, recorded, env, scope)
+            return self._execute_again(flow, step, path, arguments, recorded, env, scope)
+        cancellation = flow.pending_cancellation(scope, path)
+        if cancellation is not None:
+            return cancellation
+        self._check_savable(definition, path)
+        return self._attempt_all(flow, step, path, arguments, None, env, scope)
+
+    async def _execute_again(
+        self,
+        flow: DurableFlow,
+        step: Step,
+        path: str,
+        arguments: Arguments | None,
+        recorded: RecordedStep,
+        env: Any,
+        scope: Scope,
+    ) -> Any:
+        """Return the recorded outcome of a step, or attempt the step again."""
+        definition = step.definition
+        self._check_arguments(path, recorded.arguments, arguments)
+        outcome = self._replayed(definition, path, recorded, scope)
+        if outcome is not _PENDING:
+            if recorded.is_completed and recorded.ended is not None:
+                flow.ended_at = recorded.ended
+            return outcome
+        if scope.limit < math.inf and not definition.at_most_once:
+            await self._complete_finalizers_within(flow, step, path, recorded, env, scope)
         await flow.check(scope, path)
-        if recorded is not None:
-            self._check_known(definition, path, recorded)
-        if self._savable.get(definition.name) is not definition:
-            self._check_savable(definition, path)
+        self._check_known(definition, path, recorded)
+        self._check_savable(definition, path)
         return await self._attempt_all(flow, step, path, arguments, recorded, env, scope)
 
     def _replayed(self, definition: Any, path: str, recorded: RecordedStep, scope: Scope) -> Any:
@@ -302,6 +324,8 @@ class Run:
 
     def _check_savable(self, definition: Any, path: str) -> None:
         """Halt if the output of a step could not be saved, before the step does anything."""
+        if self._savable.get(definition.name) is definition:
+            return
         try:
             check_savable(definition.output, self.checkpoints.known(definition.types), path=path)
         except NotSerializable as error:
