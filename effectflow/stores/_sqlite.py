@@ -39,6 +39,7 @@ from effectflow.stores._base import (
     check_current,
     check_deletable,
     check_free,
+    check_holder,
     check_kept,
     check_length,
     check_messages,
@@ -408,7 +409,7 @@ def _append(
         " LEFT JOIN runs ON runs.run_id = wanted.run_id",
         (lease.run_id,),
     ).fetchone()
-    check_current(lease, owner and Lease(lease.run_id, owner, fence, 0))
+    check_holder(lease, owner or "", fence)
     check_length(lease, length or 0, after=after)
     if not length:
         first_summary(summary)
