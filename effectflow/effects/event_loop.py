@@ -273,16 +273,18 @@ def in_context(context: Context, work: Coroutine[Any, Any, A]) -> Generator[Any,
 
 
 class Waiter(Protocol):
-    """Can be awaited until `wake` is called. A cancellation also ends the wait.
+    """Can be awaited until it is passed to `wake`. A cancellation also ends the wait.
 
-    Attributes:
-        call_soon: calls into its event loop from other threads.
+    On asyncio it is a future, with nothing around it: while hundreds of tasks wait, the garbage collector
+    looks at whatever each of them keeps alive.
     """
 
-    call_soon: CallSoon
+    def done(self) -> bool:
+        """Return whether the wait has ended."""
+        ...
 
-    def wake(self) -> None:
-        """End the wait. Call it in the event loop."""
+    def set_result(self, result: None, /) -> None:
+        """End the wait."""
         ...
 
     def __await__(self) -> Generator[Any, Any, object]: ...
@@ -291,33 +293,27 @@ class Waiter(Protocol):
 def new_waiter() -> Waiter:
     """Return a `Waiter` for the running task."""
     loop = _asyncio_loop()
-    return _TrioWaiter() if loop is None else _AsyncioWaiter(loop)
+    return _TrioWaiter() if loop is None else loop.create_future()
 
 
-class _AsyncioWaiter:
-    __slots__ = ("_future", "call_soon")
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.call_soon: CallSoon = loop.call_soon_threadsafe
-        self._future: asyncio.Future[None] = loop.create_future()
-
-    def wake(self) -> None:
+def wake(*waiters: Waiter) -> None:
+    """End the waits of these waiters. Call it in their event loop."""
+    for waiter in waiters:
         # A cancelled wait has cancelled its future.
-        if not self._future.done():
-            self._future.set_result(None)
-
-    def __await__(self) -> Generator[Any, Any, object]:
-        return self._future.__await__()
+        if not waiter.done():
+            waiter.set_result(None)
 
 
 class _TrioWaiter:
-    __slots__ = ("_event", "call_soon")
+    __slots__ = ("_event",)
 
     def __init__(self) -> None:
-        self.call_soon = call_soon_from_threads()
         self._event = anyio.Event()
 
-    def wake(self) -> None:
+    def done(self) -> bool:
+        return self._event.is_set()
+
+    def set_result(self, result: None, /) -> None:
         self._event.set()
 
     def __await__(self) -> Generator[Any, Any, object]:

@@ -36,6 +36,7 @@ from effectflow.effects.event_loop import (
     new_waiter,
     running_backend,
     shielded,
+    wake,
 )
 from effectflow.effects.nodes import Failed, Perform
 from effectflow.effects.scope import Scope
@@ -228,14 +229,14 @@ def _register(client: _Client, plugin: object, name: str) -> None:
 
 async def _end_of(future: Any) -> None:
     """Wait until Dask is done with a task, however it ended."""
-    waiter = new_waiter()
+    waiter, call_soon = new_waiter(), call_soon_from_threads()
 
-    def wake(_: object) -> None:
+    def end_wait(_: object) -> None:
         # The event loop may have ended after the wait was cancelled.
         with suppress(RuntimeError):
-            waiter.call_soon(waiter.wake)
+            call_soon(wake, waiter)
 
-    future.add_done_callback(wake)
+    future.add_done_callback(end_wait)
     await waiter
 
 

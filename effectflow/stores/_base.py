@@ -164,11 +164,15 @@ def check_deletable(lease: Lease | None, held: Lease | None, *, now: float) -> N
 
 def check_current(lease: Lease, held: Lease | None) -> None:
     """Raise LeaseLost unless this is the current lease of the run."""
+    check_holder(lease, *((held.owner, held.fence) if held is not None else ("", 0)))
+
+
+def check_holder(lease: Lease, owner: str, fence: int) -> None:
+    """Raise LeaseLost unless this is the lease of the current owner ("" for none)."""
     # FileStore may issue a fencing token twice, if the file with the newest was lost. Then the owners
     # differ.
-    holder, fence = (held.owner, held.fence) if held is not None else ("", 0)
-    if (fence, holder) != (lease.fence, lease.owner):
-        raise lease_lost(lease.run_id, holder)
+    if fence != lease.fence or owner != lease.owner:
+        raise lease_lost(lease.run_id, owner)
 
 
 def lease_lost(run_id: str, holder: str) -> LeaseLost:

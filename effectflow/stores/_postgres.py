@@ -32,8 +32,8 @@ from effectflow.checkpoint.store import (
 from effectflow.effects.clock import Duration, in_seconds
 from effectflow.effects.event_loop import shielded
 from effectflow.stores._base import (
-    check_current,
     check_deletable,
+    check_holder,
     check_kept,
     page,
     readable,
@@ -381,7 +381,7 @@ class PostgresStore(ServerStore):
                     (key,),
                 )
                 number, owner, fence = held[0] if held else (None, "", 0)
-                check_current(lease, Lease(lease.run_id, owner, fence, 0.0))
+                check_holder(lease, owner, fence)
                 [(length,)] = await rows(
                     connection,
                     "SELECT coalesce(max(sequence), 0) FROM {schema}.entries WHERE run = %s",

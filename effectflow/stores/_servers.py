@@ -12,13 +12,20 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from concurrent.futures import Future
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 from effectflow.checkpoint.errors import LeaseLost, RunBusy, StoreUnavailable
 from effectflow.checkpoint.lease import Lease
 from effectflow.checkpoint.store import CheckpointStore
 from effectflow.effects import RetryPolicy
-from effectflow.effects.event_loop import Waiter, new_waiter, running_backend, shielded
+from effectflow.effects.event_loop import (
+    call_soon_from_threads,
+    new_waiter,
+    running_backend,
+    shielded,
+    wake,
+)
 from effectflow.stores._base import ReentrantStore, first_summary, lease_lost
 
 logger = logging.getLogger(__name__)
@@ -169,8 +176,8 @@ class ServerStore(ReentrantStore, CheckpointStore):
         if self._thread is None:
             return await f()
         future = self._thread.start(f)
-        waiter = new_waiter()
-        future.add_done_callback(lambda _: waiter.call_soon(waiter.wake))
+        waiter, call_soon = new_waiter(), call_soon_from_threads()
+        future.add_done_callback(lambda _: call_soon(wake, waiter))
         try:
             await waiter
         except BaseException:
@@ -208,7 +215,7 @@ class _AsyncioThread:
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
         self._has_ended = asyncio.Event()
-        self._waiter: Waiter | None = None
+        self._tell_end: Callable[[], object] | None = None
         self._thread = threading.Thread(target=self._run, name="effectflow-asyncio", daemon=True)
         self._thread.start()
 
@@ -222,18 +229,19 @@ class _AsyncioThread:
 
     async def end(self) -> None:
         """End the thread, and wait until it has ended."""
-        self._waiter = new_waiter()
+        waiter = new_waiter()
+        self._tell_end = partial(call_soon_from_threads(), wake, waiter)
         self._loop.call_soon_threadsafe(self._has_ended.set)
-        await self._waiter
+        await waiter
         self._thread.join()
 
     def _run(self) -> None:
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
             runner.run(self._until_ended())
-        if self._waiter is not None:
+        if self._tell_end is not None:
             # The caller's event loop may have been closed in the meantime.
             with suppress(RuntimeError):
-                self._waiter.call_soon(self._waiter.wake)
+                self._tell_end()
 
     async def _until_ended(self) -> None:
         await self._has_ended.wait()

@@ -6,7 +6,7 @@ import sqlite3
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import ExitStack, asynccontextmanager, closing, suppress
-from functools import partial
+from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -39,6 +39,7 @@ from effectflow.stores._base import (
     check_current,
     check_deletable,
     check_free,
+    check_holder,
     check_kept,
     check_length,
     check_messages,
@@ -51,7 +52,7 @@ from effectflow.stores._base import (
 )
 from effectflow.stores._changes import Announcements
 from effectflow.stores._due import due_by
-from effectflow.stores._sqlite_database import DatabaseFiles, SqliteWriter, open_database
+from effectflow.stores._sqlite_database import DatabaseFiles, Request, SqliteWriter, open_database
 from effectflow.stores._sqlite_due import INFO, choose, note_starts
 
 A = TypeVar("A")
@@ -130,7 +131,7 @@ class SqliteStore(ReentrantStore, CheckpointStore):
         # One read at a time, in a separate thread: the shared ones may be busy for a long time.
         self._reading = CapacityLimiter(1)
 
-        def open_both() -> None:
+        def open_both() -> sqlite3.Connection:
             # Threads of an event loop that was closed before it could end them.
             self._opened.close()
             self._reader = self._connect()
@@ -138,15 +139,16 @@ class SqliteStore(ReentrantStore, CheckpointStore):
             connection = self._connect()
             self._files.check()
             _remove_abandoned(connection)
-            self._writer = SqliteWriter(
-                connection,
-                self._files,
-                lock_timeout=self._lock_timeout,
-                announcements=self._announcements,
-            )
-            self._opened.callback(self._writer.close)
+            return connection
 
-        await shielded(in_thread(open_both, self._reading))
+        connection = await shielded(in_thread(open_both, self._reading))
+        self._writer = SqliteWriter(
+            connection,
+            self._files,
+            lock_timeout=self._lock_timeout,
+            announcements=self._announcements,
+        )
+        self._opened.callback(self._writer.close)
 
     def _connect(self) -> sqlite3.Connection:
         connection = open_database(self.path, self._durability, lock_timeout=self._lock_timeout)
@@ -200,8 +202,10 @@ class SqliteStore(ReentrantStore, CheckpointStore):
         takes: Sequence[int] = (),
         seen: int | None = None,
     ) -> None:
-        perform = partial(_append, lease, bodies, after, summary, release, takes, seen)
-        self._announcements.announce(*await self._submit(lease.run_id, perform))
+        self._check_open()
+        append = _Append(lease.run_id, lease, bodies, after, summary, release, takes, seen)
+        await self._writer.put(append)
+        self._announcements.announce(*append.outcome())
 
     async def create(self, run_id: str, bodies: Sequence[bytes], *, summary: RunSummary) -> bool:
         def create(database: sqlite3.Connection) -> bool:
@@ -388,43 +392,46 @@ def _remove_abandoned(database: sqlite3.Connection) -> None:
                 database.execute(statement, (row[0], row[2]))
 
 
-def _append(
-    lease: Lease,
-    bodies: Sequence[bytes],
-    after: int,
-    summary: RunSummary | None,
-    release: bool,
-    takes: Sequence[int],
-    seen: int | None,
-    database: sqlite3.Connection,
-) -> Sequence[str]:
-    """Append records as in `CheckpointStore.append`. Return the ids of the runs to announce."""
-    # Check everything before writing, so that a rejected append does not affect its commit.
-    owner, fence, number, length = database.execute(
-        "SELECT leases.owner, leases.fence, runs.number,"
-        " (SELECT max(sequence) FROM entries WHERE run = runs.number)"
-        " FROM (SELECT ? AS run_id) AS wanted"
-        " LEFT JOIN leases ON leases.run_id = wanted.run_id"
-        " LEFT JOIN runs ON runs.run_id = wanted.run_id",
-        (lease.run_id,),
-    ).fetchone()
-    check_current(lease, owner and Lease(lease.run_id, owner, fence, 0))
-    check_length(lease, length or 0, after=after)
-    if not length:
-        first_summary(summary)
-    if takes:
-        check_messages(lease, takes, mailbox.present(database, number, takes))
-        mailbox.remove(database, number, takes)
-    now = time.time()
-    announced: Sequence[str] = ()
-    if summary is not None:
-        number = _write_summary(database, lease.run_id, summary)
-        notified = _after_summary(database, lease.run_id, number, summary, seen, now)
-        announced = [lease.run_id, *notified]
-    _write_entries(database, number, after, bodies, now)
-    if release:
-        database.execute("DELETE FROM leases WHERE run_id = ?", (lease.run_id,))
-    return announced
+@dataclass(slots=True, eq=False)
+class _Append(Request[Sequence[str]]):
+    """Appends records as in `CheckpointStore.append`. The result are the ids of the runs to announce."""
+
+    lease: Lease
+    bodies: Sequence[bytes]
+    after: int
+    summary: RunSummary | None
+    release: bool
+    takes: Sequence[int]
+    seen: int | None
+
+    def perform(self, database: sqlite3.Connection) -> Sequence[str]:
+        run_id, lease, takes, summary = self.run_id, self.lease, self.takes, self.summary
+        # Check everything before writing, so that a rejected append does not affect its commit.
+        owner, fence, number, length = database.execute(
+            "SELECT leases.owner, leases.fence, runs.number,"
+            " (SELECT max(sequence) FROM entries WHERE run = runs.number)"
+            " FROM (SELECT ? AS run_id) AS wanted"
+            " LEFT JOIN leases ON leases.run_id = wanted.run_id"
+            " LEFT JOIN runs ON runs.run_id = wanted.run_id",
+            (run_id,),
+        ).fetchone()
+        check_holder(lease, owner or "", fence)
+        check_length(lease, length or 0, after=self.after)
+        if not length:
+            first_summary(summary)
+        if takes:
+            check_messages(lease, takes, mailbox.present(database, number, takes))
+            mailbox.remove(database, number, takes)
+        now = time.time()
+        announced: Sequence[str] = ()
+        if summary is not None:
+            number = _write_summary(database, run_id, summary)
+            notified = _after_summary(database, run_id, number, summary, self.seen, now)
+            announced = [run_id, *notified]
+        _write_entries(database, number, self.after, self.bodies, now)
+        if self.release:
+            database.execute("DELETE FROM leases WHERE run_id = ?", (run_id,))
+        return announced
 
 
 def _lease(database: sqlite3.Connection, run_id: str) -> Lease | None:

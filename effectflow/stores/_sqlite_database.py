@@ -16,7 +16,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from effectflow.checkpoint.errors import (
     CheckpointError,
@@ -24,7 +24,7 @@ from effectflow.checkpoint.errors import (
     StoreUnavailable,
     UnsupportedVersion,
 )
-from effectflow.effects.event_loop import CallSoon, Waiter, new_waiter
+from effectflow.effects.event_loop import Waiter, call_soon_from_threads, new_waiter, wake
 from effectflow.stores._atomic_files import make_folder, sync_folder
 from effectflow.stores._changes import Announcements
 
@@ -289,38 +289,52 @@ class _FolderState(NamedTuple):
         return time.time() - latest / 1e9 > (2.0 if has_whole_seconds else 0.02)
 
 
-class _BlockedThread:
-    """The `done` of a request from a thread that blocks until the request is performed."""
-
-    def __init__(self) -> None:
-        self._event = threading.Event()
-        self.wake = self._event.set
-        self.wait = self._event.wait
-
-    def call_soon(self, callback: Callable[..., object], /, *arguments: object) -> None:
-        callback(*arguments)
-
-
 @dataclass(slots=True, eq=False)
-class _Request:
-    """Work for the next transaction, and how to wake its caller when it is done."""
+class Request(Generic[A]):
+    """Work for the next transaction of an `SqliteWriter`, with its outcome once that has ended.
+
+    Attributes:
+        run_id: the run that it belongs to, for errors.
+        asked_at: when it was created, by `time.monotonic`.
+        done: what its caller waits for.
+    """
 
     run_id: str
-    perform: Callable[[sqlite3.Connection], Any]
-    done: Waiter | _BlockedThread
-    result: Any = None
-    error: Exception | None = None
-    asked_at: float = field(default_factory=time.monotonic)
+    asked_at: float = field(init=False, default_factory=time.monotonic)
+    done: Waiter | threading.Event = field(init=False)
+    result: A = field(init=False)
+    error: Exception | None = field(init=False, default=None)
 
-    def outcome(self) -> Any:
+    def perform(self, database: sqlite3.Connection) -> A:
+        """Do the work in a transaction.
+
+        It may raise a CheckpointError or ValueError, before it has written anything.
+        """
+        raise NotImplementedError
+
+    def outcome(self) -> A:
         """Return the result, or raise the error."""
         if self.error is not None:
             raise self.error
         return self.result
 
 
+@dataclass(slots=True, eq=False)
+class _Call(Request[A]):
+    """Calls a function with the database."""
+
+    function: Callable[[sqlite3.Connection], A]
+
+    def perform(self, database: sqlite3.Connection) -> A:
+        return self.function(database)
+
+
 class SqliteWriter:
-    """A thread with its own connection. `commits` is the number of transactions it committed."""
+    """A thread with its own connection, for the event loop that creates it.
+
+    Attributes:
+        commits: the number of transactions that it committed.
+    """
 
     def __init__(
         self,
@@ -332,6 +346,7 @@ class SqliteWriter:
     ) -> None:
         self.commits = 0
         self._announcements = announcements
+        self._call_soon = call_soon_from_threads()
         self._others: int | None = None
         self._looked_at = 0.0
         self._connection = connection
@@ -340,30 +355,33 @@ class SqliteWriter:
         self._lock_timeout = lock_timeout
         self._is_locked = False
         self._has_warned = False
-        self._queue: SimpleQueue[_Request | None] = SimpleQueue()
+        self._queue: SimpleQueue[Request[Any] | None] = SimpleQueue()
         self._thread = threading.Thread(
             target=self._work, name=f"writer of {self._path}", daemon=True
         )
         self._thread.start()
 
     async def submit(self, run_id: str, perform: Callable[[sqlite3.Connection], A]) -> A:
-        """Perform this in a transaction, and return its result once that is committed.
+        """Perform this as a `Request`, and return its result once that is committed.
 
-        `perform` may raise a CheckpointError or ValueError, before it has written anything.
         Cancellation ends only the wait.
         """
-        done = new_waiter()
-        request = _Request(run_id, perform, done)
-        self._queue.put(request)
-        await done
+        request = _Call(run_id, perform)
+        await self.put(request)
         return request.outcome()
+
+    def put(self, request: Request[Any]) -> Waiter:
+        """Perform this. Await what this returns, and ask the request for its outcome then."""
+        request.done = waiter = new_waiter()
+        self._queue.put(request)
+        return waiter
 
     def submit_and_block(
         self, run_id: str, perform: Callable[[sqlite3.Connection], A], *, timeout: float
     ) -> A:
         """Do the same from any thread. Raise StoreUnavailable after `timeout` seconds."""
-        done = _BlockedThread()
-        request = _Request(run_id, perform, done)
+        request = _Call(run_id, perform)
+        request.done = done = threading.Event()
         self._queue.put(request)
         if not done.wait(timeout):
             reason = f"it did not commit within {timeout:.1f} s, and may still do so"
@@ -385,13 +403,13 @@ class SqliteWriter:
         while (request := self._next_request()) is not None:
             requests = [request]
             self._perform(requests, self._with_queued(requests))
-            _wake(requests)
+            self._wake(requests)
             self._bound_log()
 
     def _perform(
         self,
-        requests: list[_Request],
-        incoming: Iterable[_Request] | None = None,
+        requests: list[Request[Any]],
+        incoming: Iterable[Request[Any]] | None = None,
         *,
         is_unknown: bool = False,
     ) -> None:
@@ -433,7 +451,7 @@ class SqliteWriter:
         reason = f"{self._path}: {_explain(error, self._lock_timeout)}"
         return SaveFailed(run_id, reason, is_unknown=is_unknown)
 
-    def _begin(self, request: _Request) -> None:
+    def _begin(self, request: Request[Any]) -> None:
         """Begin a transaction. All requests wait together for a program that has a lock."""
         if self._is_locked:
             waited = time.monotonic() - request.asked_at
@@ -447,7 +465,7 @@ class SqliteWriter:
             self._is_locked = False
             self._wait_for_locks(self._lock_timeout)
 
-    def _with_queued(self, requests: list[_Request]) -> Iterator[_Request]:
+    def _with_queued(self, requests: list[Request[Any]]) -> Iterator[Request[Any]]:
         """Yield these requests, then add and yield queued ones until the queue is empty."""
         yield from requests
         with suppress(Empty):
@@ -459,6 +477,19 @@ class SqliteWriter:
                 requests.append(request)
                 yield request
 
+    def _wake(self, requests: list[Request[Any]]) -> None:
+        """Wake all callers, those in the event loop with one call."""
+        waiters: list[Waiter] = []
+        for request in requests:
+            if isinstance(request.done, threading.Event):
+                request.done.set()
+            else:
+                waiters.append(request.done)
+        if waiters:
+            # If the loop was closed in the meantime, nothing waits in it.
+            with suppress(RuntimeError):
+                self._call_soon(wake, *waiters)
+
     def _roll_back(self) -> None:
         try:
             if self._connection.in_transaction:
@@ -466,7 +497,7 @@ class SqliteWriter:
         except sqlite3.Error:
             logger.exception("could not roll back a transaction in %s", self._path)
 
-    def _next_request(self) -> _Request | None:
+    def _next_request(self) -> Request[Any] | None:
         while self._announcements.is_watched:
             seconds = self._looked_at + _LOOK_SECONDS - time.monotonic()
             if seconds > 0:
@@ -522,22 +553,6 @@ class SqliteWriter:
 
     def _wait_for_locks(self, seconds: float) -> None:
         self._connection.execute(f"PRAGMA busy_timeout = {seconds * 1000:.0f}")
-
-
-def _wake(requests: list[_Request]) -> None:
-    """Wake all callers, with one call for each event loop."""
-    by_loop: dict[CallSoon, list[_Request]] = {}
-    for request in requests:
-        by_loop.setdefault(request.done.call_soon, []).append(request)
-    for call_soon, waiting in by_loop.items():
-        # If the loop was closed in the meantime, nothing waits in it.
-        with suppress(RuntimeError):
-            call_soon(_set_done, waiting)
-
-
-def _set_done(requests: list[_Request]) -> None:
-    for request in requests:
-        request.done.wake()
 
 
 def _may_be_in_log(error: Exception) -> bool:
