@@ -14,7 +14,6 @@ time-stamping. With a key it is an HMAC (RFC 2104), which cannot be forged witho
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import os
 import re
@@ -23,6 +22,7 @@ from base64 import b64decode, b64encode
 from binascii import hexlify
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from hashlib import sha256
 from importlib.util import find_spec
 
 from effectflow.checkpoint.entries import Entry, Format, decode_entry, encode_entry
@@ -156,7 +156,7 @@ _TEXT_TRAILER = re.compile(rb"\n(sha256|hmac):[0-9a-f]{64}")
 
 def first_digest(run_id: str) -> bytes:
     """Return the digest that the first entry of a run follows. It makes entries fit only this run."""
-    return hashlib.sha256(run_id.encode("utf-8", "surrogatepass")).digest()
+    return sha256(run_id.encode("utf-8", "surrogatepass")).digest()
 
 
 def digest_in(record: Record) -> bytes:
@@ -218,8 +218,7 @@ class Seal:
             payload = _COMPRESSED + zlib.compress(payload, 1)
         if self.encryption is not None:
             payload = self.encryption.encrypt(payload, after=previous)
-        trailer, digest = self._trailer(payload, previous)
-        return payload + trailer, digest
+        return self._signed(payload, previous)
 
     def open(self, record: Record, run_id: str, previous: bytes) -> tuple[Entry, bytes]:
         """Return the entry in a record that follows `previous`, and its digest.
@@ -231,8 +230,8 @@ class Seal:
         try:
             if len(record.body) > 2 * MAX_ENTRY_BYTES:
                 raise ValueError(f"it has {len(record.body):,} bytes, more than any entry")
-            expected, digest = self._trailer(payload, previous)
-            if not hmac.compare_digest(trailer, expected):
+            expected, digest = self._signed(payload, previous)
+            if not hmac.compare_digest(record.body, expected):
                 raise self._what_is_wrong(payload, trailer)
             is_as_written = True
             payload = _decompressed(self._decrypted(payload, previous))
@@ -283,17 +282,19 @@ class Seal:
             raise _OtherKey("it is not encrypted, although encryption is asked for")
         return self.encryption.decrypt(payload, after=previous)
 
-    def _trailer(self, payload: bytes, previous: bytes) -> tuple[bytes, bytes]:
-        """Return what follows a payload, and the digest in it, which follows `previous`.
+    def _signed(self, payload: bytes, previous: bytes) -> tuple[bytes, bytes]:
+        """Return a payload with its digest, which follows `previous`, and the digest.
 
         A digest has one form: other case or blanks are rejected.
         """
         is_text = payload[:1] == b"{"
         if self.key is None:
-            digest = hashlib.sha256(previous + payload).digest()
-            return b"\nsha256:" + hexlify(digest) if is_text else digest + b"S", digest
-        digest = hmac.digest(self.key, previous + payload, "sha256")
-        return b"\nhmac:" + hexlify(digest) if is_text else digest + b"H", digest
+            digest = sha256(previous + payload).digest()
+            form = b"%b\nsha256:%b" if is_text else b"%b%bS"
+        else:
+            digest = hmac.digest(self.key, previous + payload, "sha256")
+            form = b"%b\nhmac:%b" if is_text else b"%b%bH"
+        return form % (payload, hexlify(digest) if is_text else digest), digest
 
 
 UNSIGNED = Seal()

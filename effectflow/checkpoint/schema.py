@@ -79,7 +79,7 @@ def _write_function(
     optional = ""
     for one in dataclasses.fields(kind):
         name, written = one.name, f"value.{one.name}"
-        write = _writer(hints[name])
+        write = _writer(hints[name], may_be_none=one.default is not None)
         if write is not None:
             scope[f"write_{name}"] = write
             written = f"write_{name}({written})"
@@ -87,17 +87,21 @@ def _write_function(
             required.append(f"{name!r}: {written}")
         else:
             scope[f"default_{name}"] = one.default
-            # The `!=` of a dataclass is slow.
-            differs = "is not" if one.default is None else "!="
-            optional += (
-                f"    if value.{name} {differs} default_{name}: tree[{name!r}] = {written}\n"
-            )
+            optional += f"    if {_differs(name, one.default)}: tree[{name!r}] = {written}\n"
     source = "def write(value):\n    tree = {" + ", ".join(required) + "}\n"
     exec(source + optional + "    return tree\n", scope)
     return scope["write"]
 
 
-def _writer(hint: Any) -> _Convert | None:
+def _differs(name: str, default: object) -> str:
+    """Return the condition that the value of a field differs from its default."""
+    if default is None:
+        return f"value.{name} is not None"
+    # Values of one type: no other than the default is false if the default is.
+    return f"value.{name} != default_{name}" if default else f"value.{name}"
+
+
+def _writer(hint: Any, *, may_be_none: bool = True) -> _Convert | None:
     """Return the function that turns a value of this type into plain data; None if it is plain."""
     if _is_tree(hint):
         return None
@@ -106,7 +110,9 @@ def _writer(hint: Any) -> _Convert | None:
         return None if write_part is None else lambda parts: [write_part(part) for part in parts]
     if kinds := _union_of(hint):
         write = _writer(kinds[0]) if len(kinds) == 1 else _write_any
-        return None if write is None else lambda value: None if value is None else write(value)
+        if write is None or not may_be_none:
+            return write
+        return lambda value: None if value is None else write(value)
     if _is_enum(hint):
         return str
     if not _is_dataclass(hint):

@@ -327,6 +327,9 @@ class Step(Generic[P, Env, E, A]):
         if kwargs or self._gathers:
             signature = inspect.signature(self.function)
             return signature.bind_partial(*args, **kwargs).arguments
+        if len(args) == 1 == len(self.parameters):
+            # The most frequent case, at a fifth of the cost.
+            return {self.parameters[0]: args[0]}
         return dict(zip(self.parameters, args))  # noqa: B905, `strict=False` takes as long as the rest
 
 
