@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Coroutine, Generator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from typing import Any
 
 import anyio
 
@@ -145,7 +146,9 @@ class JournalWriter:
         if opening is not None:
             self.add(opening)
 
-    async def save(self, *, required: bool = False, reason: str | None = None) -> None:
+    def save(
+        self, *, required: bool = False, reason: str | None = None
+    ) -> Coroutine[Any, Any, object]:
         """Wait until all added entries are durable. Raise `Halt` if that is impossible.
 
         Once the run is ending, `finish` alone saves.
@@ -154,6 +157,13 @@ class JournalWriter:
             required: whether the run must not continue without them, even with `on_save_error="warn"`.
             reason: why the save was requested, for observers; None for a save by the policy.
         """
+        if self._is_saving or self.is_ending or self.durable_length == self.length:
+            return self._save_in_turn(required=required, reason=reason)
+        self.check()
+        # One batch has everything. Not in another coroutine, of which each costs as much as an entry.
+        return self._save_batch(required=required, reason=reason)
+
+    async def _save_in_turn(self, *, required: bool, reason: str | None) -> None:
         target = self.length
         while self.durable_length < target and not self.is_ending:
             self.check()
@@ -378,6 +388,7 @@ class JournalWriter:
             if self._saved is not None:
                 self._saved.set()
                 self._saved = None
+        self.check()
         return True
 
     def _save_failed(self, raised: Exception) -> CheckpointError:
