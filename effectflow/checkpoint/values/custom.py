@@ -92,11 +92,6 @@ class ValueOptions:
     cipher: Cipher | None = None
 
     @cached_property
-    def savable(self) -> set[object]:
-        """The annotations of which values can be saved, as far as they were checked."""
-        return set()
-
-    @cached_property
     def by_class(self) -> dict[type, Codec[Any]]:
         return {codec.kind: codec for codec in self.codecs}
 

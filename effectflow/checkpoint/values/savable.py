@@ -8,9 +8,11 @@ from collections.abc import Iterator
 from enum import Enum
 from types import UnionType
 from typing import Any, NamedTuple, cast
+from weakref import WeakKeyDictionary
 
 from effectflow.checkpoint.errors import NotSerializable
 from effectflow.checkpoint.values.classes import NO_CIPHER, KnownTypes, is_record
+from effectflow.checkpoint.values.custom import ValueOptions
 from effectflow.checkpoint.values.declared import field_types
 from effectflow.effects.signatures import UnresolvedName, meaning_of
 
@@ -22,6 +24,10 @@ class _Part(NamedTuple):
     field: str = ""
 
 
+_accepted: WeakKeyDictionary[ValueOptions, set[object]] = WeakKeyDictionary()
+"""The annotations that have no problem, by the options of `Checkpoints`."""
+
+
 def check_savable(annotation: object, types: KnownTypes, *, path: str) -> None:
     """Raise NotSerializable, with the class and the field, if a part of a type cannot be saved.
 
@@ -29,7 +35,7 @@ def check_savable(annotation: object, types: KnownTypes, *, path: str) -> None:
     class, has no problem. Fields of pydantic models have none either, because they may have other types
     than their annotations.
     """
-    accepted = types.options.savable
+    accepted = _accepted.setdefault(types.options, set())
     try:
         if annotation is None or annotation in accepted:
             return
