@@ -358,7 +358,7 @@ class DurableFlow:
             if flow.replays_only is not None:
                 raise self.run.writer.halt(flow.replays_only)
             flow = flow.around
-        if scope.cancelling_operator() is not None:
+        if scope.operators and scope.cancelling_operator() is not None:
             return anyio.sleep_forever()
         if scope.acquisition is not None and not scope.acquisition.may_continue():
             raise NotAcquired

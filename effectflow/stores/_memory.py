@@ -114,7 +114,9 @@ class MemoryStore(CheckpointStore):
         seen: int | None = None,
     ) -> None:
         with self._changing:
-            check_current(lease, self._leases.get(lease.run_id))
+            held = self._leases.get(lease.run_id)
+            if held is not lease:
+                check_current(lease, held)
             run = self._runs.get(lease.run_id)
             check_length(lease, 0 if run is None else len(run.bodies), after=after)
             if run is None:

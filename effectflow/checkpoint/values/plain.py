@@ -108,10 +108,14 @@ _FEW = 4
 
 def _is_flat(value: Any) -> bool:
     """Return whether a value is a list or dict of JSON scalars, and not too long."""
-    if value.__class__ not in _CONTAINERS or len(value) * _FEW >= MAX_ITEMS:
+    kind = value.__class__
+    if kind is dict:
+        parts = value.values()
+    elif kind is list:
+        parts = value
+    else:
         return False
-    parts = value if value.__class__ is list else value.values()
-    return SCALARS.issuperset(map(type, parts))
+    return len(parts) * _FEW < MAX_ITEMS and SCALARS.issuperset(map(type, parts))
 
 
 def _is_plain(value: Any) -> bool:
