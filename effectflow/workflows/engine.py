@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from effectflow.effects import Effect
+from effectflow.effects.frozen import frozen
 from effectflow.effects.nodes import AnyEffect, Fail, FromGenerator, InScope, Map, Pure, Suspend
 from effectflow.effects.scope import Scope
 
@@ -16,7 +17,7 @@ E = TypeVar("E")
 A = TypeVar("A")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Next(Generic[S]):
     """Run a durable step, and continue with the state that its output leads to.
 

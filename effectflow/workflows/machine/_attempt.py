@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, Literal, Never, NotRequired, TypeAlias
+from typing import Any, Final, Literal, Never, NotRequired, TypeAlias
 from uuid import uuid4
 
 from returns.result import Success
@@ -67,6 +67,9 @@ class BoundTransition:
 
 _Candidates: TypeAlias = tuple[BoundTransition, ...] | None
 """The transitions that leave a state, in their declared order; None if the state is final."""
+
+_UNNAMED: Final[Any] = object()
+"""Stands for the transitions of a state that no definition names singly."""
 
 
 class TransitionTable:
@@ -131,8 +134,10 @@ class TransitionTable:
 
     def _candidates(self, state: object) -> _Candidates:
         kind = type(state)
-        if kind in self._kinds and (kind, state) in self._of_state:
-            return self._of_state[kind, state]
+        if kind in self._kinds:
+            named = self._of_state.get((kind, state), _UNNAMED)
+            if named is not _UNNAMED:
+                return named
         # A state that no definition names singly is distinguished by its class alone.
         if kind not in self._of_class:
             self._of_class[kind] = self._leaving(state)
@@ -249,11 +254,10 @@ class Attempt:
         self, outcome: Outcome[Any], began: datetime, ended: datetime, named: Mapping[str, str]
     ) -> AnyEffect:
         """Yield the record of an outcome, or fail if the retry policy allows no further attempt."""
-        common = {"began": began, "ended": ended, **named}
         match outcome:
             case Moved(state):
                 self._check_declared("Moved", state, self.bound.transition.target)
-                return Pure({"outcome": "moved", "state": state, **common})
+                record = {"outcome": "moved", "state": state}
             case Retry(str() as feedback):
                 pending = self.pending
                 made, since = (0, began) if pending is None else (pending.attempts, pending.since)
@@ -263,16 +267,17 @@ class Attempt:
                     state = self.machine.current
                     name = self.bound.name
                     return Fail(TransitionExhausted(name, state, feedback, made + 1, elapsed))
-                return Pure({"outcome": "retry", "feedback": feedback, "delay": delay, **common})
+                record = {"outcome": "retry", "feedback": feedback, "delay": delay}
             case Abort(str() as reason, state):
                 self._check_declared("Abort", state, self.bound.abort_to)
-                return Pure({"outcome": "abort", "state": state, "reason": reason, **common})
+                record = {"outcome": "abort", "state": state, "reason": reason}
             case _:
                 raise TypeError(
                     f"the action of transition {self.bound.name!r} must yield Moved(state), "
                     "Retry(feedback) or Abort(reason, state), with feedback and reason as text, "
                     f"not {outcome!r}"
                 )
+        return Pure({**record, "began": began, "ended": ended, **named})
 
     def _check_declared(self, outcome: str, state: object, declared: StateSet) -> None:
         if state not in declared:

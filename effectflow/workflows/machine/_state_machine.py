@@ -312,8 +312,9 @@ class StateMachine(
             case NoTransition() as error:
                 return Stuck(error)
             case bound:
-                attempt = Attempt(bound, machine, pending_of(machine, bound.name))
-                return Next(attempt.run(), partial(machine_after, machine, bound.name))
+                name = bound.name
+                attempt = Attempt(bound, machine, pending_of(machine, name))
+                return Next(attempt.run(), partial(machine_after, machine, name))
 
     def _saved(self, input: Any) -> Any:
         """Return an input in its saved form: a state to begin in, or a machine as plain data."""
