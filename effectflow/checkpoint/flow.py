@@ -117,6 +117,10 @@ class DurableFlow:
         return self.run.stopping.has_begun
 
     @property
+    def is_shielded(self) -> bool:
+        return self.run.is_shielded
+
+    @property
     def started_version(self) -> str | None:
         return self.run.started_version
 
@@ -364,11 +368,11 @@ class DurableFlow:
             raise NotAcquired
         run = self.run
         if run.stopping.has_begun:
-            if scope.is_shielded or run.is_shielded:
+            if scope.is_out_of_reach:
                 raise LeftToResume(repr(what))
             return anyio.sleep_forever()
         has_drain = run.drain is not None and run.drain.has_begun
-        if has_drain and not (scope.is_shielded or run.is_shielded or self.is_pinned):
+        if has_drain and not (scope.is_out_of_reach or self.is_pinned):
             return self._leave_to_another_worker()
         return None
 

@@ -623,7 +623,7 @@ async def _finalize(frame: _Finalizer, value: Any, env: Any, scope: Scope) -> An
     try:
         outcome, cancelled = await _run_finalizer(frame, exit_of(value), value, None, env, scope)
     except LeftToResume:
-        if scope.is_shielded:
+        if scope.is_out_of_reach:
             raise
         # The run is being stopped. This wait raises its cancellation.
         return await anyio.sleep_forever()
