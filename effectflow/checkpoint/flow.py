@@ -59,6 +59,7 @@ class DurableFlow:
         "_branches",
         "_codes",
         "_drawn",
+        "_is_part",
         "_is_recording",
         "_item",
         "_occurrences",
@@ -84,6 +85,7 @@ class DurableFlow:
         around: DurableFlow | None = None,
         *,
         branches: DurableBranches | None = None,
+        is_part: bool = False,
         is_recording: bool = True,
         is_ordered: bool = True,
         may_wait: bool = False,
@@ -105,6 +107,7 @@ class DurableFlow:
         self.cursor: Cursor | None = None
         if recorded is not None:
             self.cursor = Cursor(run, path, recorded.items, is_ordered=is_ordered)
+        self._is_part = is_part
         self._is_recording = is_recording
         self._drawn: list[tuple[str, object]] | None = [] if may_wait else None
         self._item: str | None = None
@@ -115,6 +118,10 @@ class DurableFlow:
     @property
     def is_stopping(self) -> bool:
         return self.run.stopping.has_begun
+
+    @property
+    def is_shielded(self) -> bool:
+        return self.run.is_shielded
 
     @property
     def started_version(self) -> str | None:
@@ -133,18 +140,13 @@ class DurableFlow:
 
         Those inside a step do not, because a step runs again as a whole.
         """
-        flow = self
-        while not flow._is_recording:
-            if flow.branches_around is None or flow.around is None:
-                return False
-            flow = flow.around
-        return True
+        return self._is_recording or self.body._is_recording
 
     @property
     def body(self) -> DurableFlow:
-        """The body of the run, step or finalizer that it is a branch of, or this flow itself."""
+        """The body of the run or step that it is a branch or a finalizer of, or this flow itself."""
         flow = self
-        while flow.branches_around is not None and flow.around is not None:
+        while flow._is_part and flow.around is not None:
             flow = flow.around
         return flow
 
@@ -364,11 +366,11 @@ class DurableFlow:
             raise NotAcquired
         run = self.run
         if run.stopping.has_begun:
-            if scope.is_shielded or run.is_shielded:
+            if scope.is_out_of_reach:
                 raise LeftToResume(repr(what))
             return anyio.sleep_forever()
         has_drain = run.drain is not None and run.drain.has_begun
-        if has_drain and not (scope.is_shielded or run.is_shielded or self.is_pinned):
+        if has_drain and not (scope.is_out_of_reach or self.is_pinned):
             return self._leave_to_another_worker()
         return None
 
@@ -454,6 +456,7 @@ class DurableFlow:
             path,
             self,
             branches=branches,
+            is_part=True,
             is_recording=self.is_recording,
             is_ordered=self.is_ordered,
         )

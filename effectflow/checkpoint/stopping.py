@@ -23,6 +23,7 @@ from effectflow.effects.errors import Halt, LeftToResume
 from effectflow.effects.event_loop import (
     is_cancellation,
     mark_as_cancelled,
+    raise_again_later,
     run_to_the_end,
     stray_cancellation,
 )
@@ -138,16 +139,22 @@ class Stopping:
         result: Any = None
         raised: BaseException | None = None
         try:
-            async with anyio.create_task_group() as self._tasks:
-                try:
-                    result = await work()
-                except BaseException as error:
-                    raised = error
-                    if is_cancellation(error) and stray_cancellation(error) is None:
-                        # The task group may uncancel the task, and then it would look stray.
-                        mark_as_cancelled(error)
-                        raise
-                    # Any other is not raised here, because the task group would wrap it.
+            try:
+                async with anyio.create_task_group() as self._tasks:
+                    try:
+                        result = await work()
+                    except BaseException as error:
+                        raised = error
+                        if is_cancellation(error) and stray_cancellation(error) is None:
+                            # The task group may uncancel the task, and then it would look stray.
+                            mark_as_cancelled(error)
+                            raise
+                        # Any other is not raised here, because the task group would wrap it.
+            except BaseException as late:
+                if not is_cancellation(late) or (raised is not None and is_cancellation(raised)):
+                    raise
+                # It arrived after the end of the work, which stands: it may have acquired a resource.
+                raise_again_later(late)
             if raised is not None:
                 raise raised
             return result

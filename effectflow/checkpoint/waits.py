@@ -85,7 +85,7 @@ async def rest_until(
     run = flow.run
     # The clock of another machine may be ahead. Never wait longer because of that.
     left = 0.0 if _is_over(flow, path, scope) else min(max(0.0, until - run.now()), longest)
-    if left > 0 and _can_rest(flow):
+    if left > 0 and _can_rest(flow, scope):
         with run.rest(flow, scope, what, run.now() + left):
             await run.sleep(path, left, scope)
     else:
@@ -172,9 +172,9 @@ def begin_wait(
 
 def _is_durable(flow: DurableFlow, scope: Scope) -> bool:
     """Return whether a wait here is recorded, so that the run can be suspended meanwhile."""
-    return not scope.is_shielded and _can_rest(flow)
+    return not scope.is_shielded and _can_rest(flow, scope)
 
 
-def _can_rest(flow: DurableFlow) -> bool:
+def _can_rest(flow: DurableFlow, scope: Scope) -> bool:
     """Return whether the run can be suspended here: the flow records decisions, or once it waits."""
-    return flow.is_recording or flow.body.may_wait
+    return flow.is_recording or (flow.body.may_wait and not scope.is_shielded)

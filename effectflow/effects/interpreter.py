@@ -43,7 +43,12 @@ from effectflow.effects.errors import (
     renew,
     show_trail,
 )
-from effectflow.effects.event_loop import is_cancellation, run_to_the_end, stray_cancellation
+from effectflow.effects.event_loop import (
+    is_cancellation,
+    raise_pending_cancellation,
+    run_to_the_end,
+    stray_cancellation,
+)
 from effectflow.effects.nodes import (
     AndThen,
     AnyEffect,
@@ -430,6 +435,7 @@ def _used(bracket: Bracket, resource: Any, cancelled: BaseException | None) -> O
         # A cancellation during the acquisition takes effect before the use begins.
         if cancelled is not None:
             raise cancelled
+        await raise_pending_cancellation()
         await anyio.lowlevel.checkpoint_if_cancelled()
 
     # Created late, so that the resource is released even if `use` raises before it returns an effect.
@@ -617,7 +623,7 @@ async def _finalize(frame: _Finalizer, value: Any, env: Any, scope: Scope) -> An
     try:
         outcome, cancelled = await _run_finalizer(frame, exit_of(value), value, None, env, scope)
     except LeftToResume:
-        if scope.is_shielded:
+        if scope.is_out_of_reach:
             raise
         # The run is being stopped. This wait raises its cancellation.
         return await anyio.sleep_forever()

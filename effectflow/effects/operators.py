@@ -328,7 +328,7 @@ def timeout(source: Effect[Any, Any, Any], seconds: float) -> Effect[Any, Any, A
                         return outcome
                 if scope.flow.is_stopping:
                     # The run is also being stopped, which the expired limit hides.
-                    if scope.is_shielded:
+                    if scope.is_out_of_reach:
                         # The cancelled task is not this one, but the one that waits for its finalizer.
                         raise LeftToResume(f"{source!r}")
                     await anyio.lowlevel.checkpoint_if_cancelled()

@@ -246,7 +246,7 @@ class _Saga:
         """End with the cancellation of a run that is being stopped from outside."""
         if raised is not None and not isinstance(raised, Exception):
             raise raised
-        if self.outer.is_shielded:
+        if self.outer.is_out_of_reach:
             raise LeftToResume(repr(self.body))
         return await anyio.sleep_forever()
 

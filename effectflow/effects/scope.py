@@ -189,6 +189,11 @@ class Flow(Protocol):
         return False
 
     @property
+    def is_shielded(self) -> bool:
+        """Whether its run is part of an acquisition or a finalizer of an outer run."""
+        return False
+
+    @property
     def started_version(self) -> str | None:
         """The version of the workflow that the run was started with; None outside runs."""
         return None
@@ -388,6 +393,11 @@ class Scope:
     def path(self) -> str:
         """The path of the flow."""
         return self.flow.path
+
+    @property
+    def is_out_of_reach(self) -> bool:
+        """Whether it or its run is part of an acquisition or a finalizer: no cancellation reaches it."""
+        return self.is_shielded or self.flow.is_shielded
 
     @property
     def is_at_most_once(self) -> bool:

@@ -23,6 +23,7 @@ from effectflow import (
     StateMachine,
     Transition,
     Workflow,
+    bracket,
     do,
     par,
     pure,
@@ -306,6 +307,31 @@ async def test_values_drawn_before_the_first_wait_of_a_listed_step_are_kept(
     # Nothing was done again, and with the same values.
     assert service.world.done == before
     assert (before[0], before[2]) == (f"order {first}", f"after {last}")
+
+
+async def test_values_drawn_in_a_finalizer_before_the_first_wait_of_a_listed_step_are_kept(
+    service: Service,
+) -> None:
+    @do
+    def releasing(_: str) -> Do[App, Broken, str]:
+        number = yield from uuid()
+        return (yield from act(f"release {number}"))
+
+    @do
+    def order(state: str) -> Do[App, Any, str]:
+        held: Effect[App, Broken, str] = bracket(act("acquire"), releasing, lambda _: act("use"))
+        yield from held
+        return state + (yield from approval.wait())
+
+    ordered = Workflow.of_steps("ordered", [order])
+    async with working(service, ordered) as worker:
+        handle = await worker.client.submit(ordered, "order by ", run_id="r")
+        await suspended(service, "r", waits_for="signal approval")
+    before = list(service.world.done)
+    await handle.send(approval, "ann")
+    async with working(service, ordered):
+        assert await handle.result(timeout=10) == Success("order by ann")
+    assert service.world.done == before
 
 
 @do

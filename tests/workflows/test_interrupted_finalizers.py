@@ -449,6 +449,20 @@ async def test_a_stop_during_a_finalizer_leaves_its_next_step_to_the_resume(
     await check_stop_in_finalizer(ALONE[part], store, way)
 
 
+# Not `using`: its context manager suppresses the cancellation that it began, which is a defect.
+@everywhere
+@pytest.mark.parametrize("part", [part for part in ALONE if part != "using"])
+async def test_a_stop_ends_a_run_within_a_finalizer_during_a_finalizer_of_its_own(
+    part: str, store: MemoryStore, way: str
+) -> None:
+    @workflow
+    def within(_: str) -> Do[App, Any, object]:
+        return (yield from ALONE[part])
+
+    acquired: AnyEffect = pure("a")
+    await check_stop_in_finalizer(acquired.on_exit(within.call("a")), store, way)
+
+
 # Not for tasks that asyncio itself cancels: while such a task waits for parallel branches, nothing can
 # learn of it before their finalizers have ended.
 @pytest.mark.parametrize("part", PARALLEL)

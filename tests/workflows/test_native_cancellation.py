@@ -4,13 +4,25 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from returns.result import Success
 
-from effectflow import Checkpoints, Do, Effect, from_async, pure, step, workflow
+from effectflow import (
+    Checkpoints,
+    Do,
+    Effect,
+    TimedOut,
+    bracket,
+    from_async,
+    from_fn,
+    pure,
+    step,
+    workflow,
+)
 from effectflow.checkpoint import (
     BeforeStep,
     Interrupted,
@@ -19,7 +31,7 @@ from effectflow.checkpoint import (
     read_checkpoint,
     read_entries,
 )
-from effectflow.stores import SqliteStore
+from effectflow.stores import MemoryStore, SqliteStore
 from tests.apps import App, app_on
 
 pytestmark = pytest.mark.asyncio
@@ -85,6 +97,48 @@ async def test_a_save_that_is_cut_off_is_neither_lost_nor_doubled(
         assert await again == Success(["one", "two"])
         completed = (await read_checkpoint(store, "r")).completed_steps
         assert [done.step for done in completed] == ["first", "second"]
+
+
+async def turns(app: App) -> None:
+    for _ in range(3):
+        await asyncio.sleep(0)
+
+
+def turning(action: str) -> Effect[App, str, None]:
+    return from_async(turns).and_then(lambda _: from_fn(lambda app: app.world.done.append(action)))
+
+
+@step(timeout=60)
+def limited() -> Effect[App, str | TimedOut, None]:
+    return turning("limited")
+
+
+@workflow
+def holding(_: None) -> Do[App, str | TimedOut, object]:
+    yield from bracket(turning("acquire"), lambda _: turning("release"), lambda _: first())
+    return (yield from limited())
+
+
+async def test_nothing_that_has_ended_is_lost_in_whichever_turn_the_cancellation_comes() -> None:
+    """What was acquired is released, and a step that was done is not done again."""
+    turn, is_cancelled = 0, True
+    while is_cancelled:
+        turn += 1
+        app = App(Checkpoints(MemoryStore()))
+        task = asyncio.create_task(holding.start(None, run_id="r").run(app))
+        for _ in range(turn):
+            await asyncio.sleep(0)
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+        done = app.world.done
+        assert done.count("acquire") == done.count("release"), turn
+        if "limited" in done and await read_entries(app.checkpoints.store, "r"):
+            await holding.resume("r").run(app)
+            assert done.count("limited") == 1, turn
+        is_cancelled = task.cancelled()
+    assert turn > 20
 
 
 async def _has_begun(store: SqliteStore, step: str) -> bool:
