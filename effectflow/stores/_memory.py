@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from itertools import count
 from typing import NamedTuple, Self
 
+import anyio.lowlevel
+
 from effectflow.checkpoint.errors import RunNotFound
 from effectflow.checkpoint.lease import Lease
 from effectflow.checkpoint.store import (
@@ -79,6 +81,8 @@ class MemoryStore(CheckpointStore):
         return "memory"
 
     async def claim(self, run_id: str, *, owner: str, seconds: float) -> Lease:
+        # Nothing else here waits, and a run whose steps do not wait either would block the event loop.
+        await anyio.lowlevel.checkpoint()
         with self._changing:
             now = time.time()
             check_free(self._leases.get(run_id), now=now, claimant=owner)
