@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import anyio
 from anyio.abc import TaskGroup
@@ -136,30 +136,41 @@ class Stopping:
         """
         if self._tasks is not None or self._has_begun:
             return await work()
-        result: Any = None
+        result, raised = await self._end_of(work)
+        if raised is None:
+            return cast("A", result)
+        try:
+            raise raised
+        finally:
+            # Its traceback keeps this frame.
+            del raised
+
+    async def _end_of(
+        self, work: Callable[[], Awaitable[A]]
+    ) -> tuple[A | None, BaseException | None]:
+        """Run work in a task group. Return its result and what it raised, which the group would wrap."""
+        result: A | None = None
         raised: BaseException | None = None
         try:
-            try:
-                async with anyio.create_task_group() as self._tasks:
-                    try:
-                        result = await work()
-                    except BaseException as error:
-                        raised = error
-                        if is_cancellation(error) and stray_cancellation(error) is None:
-                            # The task group may uncancel the task, and then it would look stray.
-                            mark_as_cancelled(error)
-                            raise
-                        # Any other is not raised here, because the task group would wrap it.
-            except BaseException as late:
-                if not is_cancellation(late) or (raised is not None and is_cancellation(raised)):
-                    raise
-                # It arrived after the end of the work, which stands: it may have acquired a resource.
-                raise_again_later(late)
-            if raised is not None:
-                raise raised
-            return result
+            async with anyio.create_task_group() as self._tasks:
+                try:
+                    result = await work()
+                except BaseException as error:
+                    raised = error
+                    if is_cancellation(error) and stray_cancellation(error) is None:
+                        # The task group may uncancel the task, and then it would look stray.
+                        mark_as_cancelled(error)
+                        raise
+        except BaseException as late:
+            if not is_cancellation(late) or (raised is not None and is_cancellation(raised)):
+                raise
+            # It arrived after the end of the work, which stands: it may have acquired a resource.
+            raise_again_later(late)
         finally:
             self._tasks = None
+        try:
+            return result, raised
+        finally:
             # Its traceback keeps this frame.
             del raised
 
