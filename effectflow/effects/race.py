@@ -10,7 +10,7 @@ import anyio
 from effectflow.effects import nodes
 from effectflow.effects.arguments import check_effects, check_items
 from effectflow.effects.effect import Effect
-from effectflow.effects.errors import EmptyRace, Halt, log_hidden
+from effectflow.effects.errors import EmptyRace, Halt, Parked, log_hidden
 from effectflow.effects.operators import Children, ImmediateChildren, Operator, supervised
 from effectflow.effects.scope import Decision, Scope
 
@@ -111,12 +111,20 @@ async def _run_again(
 ) -> Any:
     """Complete the finalizers of the losers. Return the outcome of the winner of an earlier life."""
     won: int = decision.value
+    parked: Parked | None = None
     if not decision.has_ended:
-        for position, runner in enumerate(runners):
-            if position != won and operator.branches.has_records(position):
-                await operator.run_cancelled(runner, env, operator.branch(position))
+        losers = [at for at in range(len(runners)) if at != won]
+        try:
+            for position in filter(operator.branches.has_records, losers):
+                await operator.run_cancelled(runners[position], env, operator.branch(position))
+        except Parked as ended:
+            # The plan also shows what the winner has done.
+            parked = ended
     scope = operator.branch(won, has_decided=True)
-    return operator.traced(await operator.run_branch(runners[won], env, scope))
+    outcome = operator.traced(await operator.run_branch(runners[won], env, scope))
+    if parked is not None:
+        raise parked
+    return outcome
 
 
 class _Race:

@@ -442,6 +442,19 @@ async def test_a_plan_of_a_race_names_every_runner_until_it_is_decided(store: Me
     assert (plan.start, plan.skip) == (("after",), ("race[1]/fast",))
 
 
+async def test_a_plan_that_stops_in_a_loser_names_the_steps_of_the_winner(
+    store: MemoryStore,
+) -> None:
+    loser = bracket(act("open"), lambda _: act("close"), lambda _: hang("use"))
+    made = made_of(lambda: race([loser, late("fast", 1)]))
+    await start(made, app_on(store))
+    lines = await journal(store)
+    closing = lines.index("B race[0]/bracket/close (cancelled by D race)")
+    plan = await plan_of(made, await cut(store, closing + 1))
+    assert plan.start == plan.retry == ("race[0]/bracket/close",)
+    assert set(plan.skip) == {"race[0]/open", "race[1]/fast"}
+
+
 async def test_a_plan_names_nested_runs_that_start_or_continue(store: MemoryStore) -> None:
     inner = made_of(lambda: act("inside"), "inner")
 
