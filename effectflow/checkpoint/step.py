@@ -46,8 +46,8 @@ from effectflow.effects.arguments import (
     was_rejected,
 )
 from effectflow.effects.clock import Duration, in_seconds
-from effectflow.effects.errors import add_hint
-from effectflow.effects.interpreter import interpret
+from effectflow.effects.errors import add_hint, add_note
+from effectflow.effects.interpreter import exit_of, exit_of_raised, interpret
 from effectflow.effects.nodes import AnyEffect
 from effectflow.effects.retry import check_bounded
 from effectflow.effects.scope import PLAIN, Scope, running_step
@@ -197,12 +197,23 @@ class StepDefinition:
             work = work.timeout(self.timeout)
         if self.retry is not None:
             work = work.retry(self.retry, when=self._may_retry).map_err(_last_error)
+        observer = scope.observer
         token = running_step.set(current)
+        if observer is not None:
+            observer.began(self.name)
         try:
-            named = nodes.Named(work, self.name, f"in step {self.name!r}")
-            return await interpret(named, env, scope.inside_step(PLAIN, current))
+            outcome = await interpret(work, env, scope.inside_step(PLAIN, current))
+        except BaseException as raised:
+            if isinstance(raised, Exception):
+                add_note(raised, f"in step {self.name!r}")
+            if observer is not None:
+                observer.ended(self.name, exit_of_raised(raised))
+            raise
         finally:
             running_step.reset(token)
+        if observer is not None:
+            observer.ended(self.name, exit_of(outcome))
+        return outcome
 
 
 def _last_error(error: Any) -> Any:
@@ -373,7 +384,7 @@ class StepCall:
         self.args = args
         self.kwargs = kwargs
 
-    def __call__(self, _scope: Scope) -> AnyEffect:
+    def __call__(self, *_: object) -> AnyEffect:
         # Only if the step runs: a resume does not even call the function of a skipped step.
         try:
             return self.step.function(*self.args, **self.kwargs)
@@ -539,7 +550,7 @@ def step_info() -> Effect[object, Never, StepInfo]:
     A step outside a durable run also has one, with a random run id.
     """
 
-    def look(scope: Scope) -> Effect[object, Never, StepInfo]:
+    def look(_env: object, scope: Scope) -> Effect[object, Never, StepInfo]:
         info = info_of(scope)
         if info is not None:
             return nodes.Pure(info)
@@ -566,7 +577,7 @@ def run_context() -> Effect[object, Never, Mapping[str, object]]:
         >>> run_context().map(dict).run_sync(None)
         <Success: {}>
     """
-    return nodes.Suspend(lambda scope: nodes.Pure(scope.context), ("run_context",))
+    return nodes.Suspend(lambda _, scope: nodes.Pure(scope.context), ("run_context",))
 
 
 def save_now(reason: str = "save_now()") -> Effect[object, Never, None]:
@@ -600,4 +611,6 @@ def started_version() -> Effect[object, Never, str | None]:
         >>> started_version().run_sync(None)
         <Success: None>
     """
-    return nodes.Suspend(lambda scope: nodes.Pure(scope.flow.started_version), ("started_version",))
+    return nodes.Suspend(
+        lambda _, scope: nodes.Pure(scope.flow.started_version), ("started_version",)
+    )

@@ -66,7 +66,7 @@ def from_blocking(f: Callable[[Env], A]) -> Effect[Env, Never, A]:
     """
     check_function(f, "from_blocking", "use from_async, which needs no thread")
     return nodes.Suspend(
-        lambda scope: nodes.FromAsync(partial(_in_a_thread, f, scope)), ("from_blocking", f)
+        lambda _, scope: nodes.FromAsync(partial(_in_a_thread, f, scope)), ("from_blocking", f)
     )
 
 
@@ -192,7 +192,7 @@ async def _attempt(
 def suspend(f: Callable[[], Effect[Env, E, A]]) -> Effect[Env, E, A]:
     """Create the effect with `f()` each time that it is run."""
     check_function(f, "suspend")
-    return nodes.Suspend(lambda _: f(), ("suspend", f))
+    return nodes.Suspend(lambda _env, _scope: f(), ("suspend", f))
 
 
 @overload

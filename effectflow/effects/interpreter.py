@@ -223,7 +223,7 @@ async def interpret(effect: AnyEffect, env: Any, scope: Scope) -> Any:
                 elif kind is Perform:
                     value = await current.f(env, scope)
                 elif kind is Suspend:
-                    current = current.f(scope)
+                    current = current.f(env, scope)
                     continue
                 elif kind is Ask:
                     value = env

@@ -136,11 +136,11 @@ class Perform(Effect[Any, Any, Any]):
 
 
 class Suspend(Effect[Any, Any, Any]):
-    """Becomes `f(scope)` when it is run. `shown` is as in `Perform`."""
+    """Becomes `f(environment, scope)` when it is run. `shown` is as in `Perform`."""
 
     __slots__ = ("f", "shown")
 
-    def __init__(self, f: Callable[[Scope], AnyEffect], shown: tuple[Any, ...] = ()) -> None:
+    def __init__(self, f: Callable[[Any, Scope], AnyEffect], shown: tuple[Any, ...] = ()) -> None:
         self.f: Final = f
         self.shown: Final = shown
 

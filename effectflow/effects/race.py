@@ -68,7 +68,7 @@ def race(*effects: Any) -> Effect[Any, Any, Any]:
         given = given[0]
     runners = list(given)
     if not runners:
-        return nodes.Suspend(lambda _: nodes.Fail(EmptyRace()), ("race", runners))
+        return nodes.Suspend(lambda _env, _scope: nodes.Fail(EmptyRace()), ("race", runners))
     return _race("race", runners, lambda _: True)
 
 

@@ -206,7 +206,7 @@ class Acquisition(Generic[Env, E, *Rs]):
             acquire, release = part
             return bracket(acquire, release, lambda resource: nested((*held, resource)))
 
-        return nodes.Suspend(lambda _: nested(()), (".use", self, f))
+        return nodes.Suspend(lambda _env, _scope: nested(()), (".use", self, f))
 
     def __repr__(self) -> str:
         first, *others = [

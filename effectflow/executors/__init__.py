@@ -38,7 +38,7 @@ class LocalExecutor:
 
     def apply(self, function: Callable[[Item], Effect[Env, E, A]], item: Item) -> Effect[Env, E, A]:
         """Return an effect that calls `function(item)` and runs the result, each time that it is run."""
-        return Suspend(lambda _: function(item), ("apply", function, item))
+        return Suspend(lambda _env, _scope: function(item), ("apply", function, item))
 
     async def __aenter__(self) -> Self:
         return self

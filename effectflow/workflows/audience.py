@@ -10,7 +10,7 @@ from effectflow.checkpoint.checkpoints import Checkpoints
 from effectflow.checkpoint.flow import DurableFlow
 from effectflow.checkpoint.observers import CheckpointEvent, Observer, tell
 from effectflow.effects import Exit
-from effectflow.effects.nodes import AndThen, AnyEffect, Ask, FromFn, OnExit, Suspend
+from effectflow.effects.nodes import AnyEffect, FromFn, OnExit, Suspend
 from effectflow.effects.paths import step_path
 from effectflow.effects.scope import Scope
 
@@ -52,8 +52,8 @@ def with_audience(
     A plan has none. `shown` is as in `Suspend`.
     """
 
-    def reach(scope: Scope) -> AnyEffect:
-        return AndThen(Ask(), lambda env: make(_audience_of(env, scope), scope))
+    def reach(env: Any, scope: Scope) -> AnyEffect:
+        return make(_audience_of(env, scope), scope)
 
     return Suspend(reach, shown)
 

@@ -59,7 +59,7 @@ def advance(pick: Pick[S], state: S, shown: tuple[object, ...]) -> AnyEffect:
         state: where to begin.
         shown: what the user called to get the effect, for `repr`: a name and its arguments.
     """
-    return Suspend(lambda _: FromGenerator(_advance, (pick, state)), shown)
+    return Suspend(lambda _env, _scope: FromGenerator(_advance, (pick, state)), shown)
 
 
 def _advance(pick: Pick[S], state: S) -> Generator[AnyEffect, Any, Any]:
@@ -72,7 +72,7 @@ def _advance(pick: Pick[S], state: S) -> Generator[AnyEffect, Any, Any]:
 def advance_once(pick: Pick[S], state: S, shown: tuple[object, ...]) -> AnyEffect:
     """Return the effect that runs one step and yields the state after it, or ends as `advance` does."""
 
-    def begin(_: object) -> AnyEffect:
+    def begin(*_: object) -> AnyEffect:
         picked = pick(state)
         return Map(picked.effect, picked.then) if isinstance(picked, Next) else _end(picked)
 
@@ -94,7 +94,7 @@ def durable_scope(effect: Effect[Env, E, A], shown: tuple[object, ...]) -> Effec
         shown: the call that created it, for `repr`: a name and its arguments.
     """
 
-    def reach(scope: Scope) -> Effect[Env, E, A]:
+    def reach(_env: object, scope: Scope) -> Effect[Env, E, A]:
         if scope.step is None:
             return effect
         inside = scope.copy()

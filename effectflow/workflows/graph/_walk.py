@@ -145,7 +145,7 @@ def pick(
 def _visit(node: Node, state: Any, visit: int, watch: Watch | None) -> AnyEffect:
     """Return one visit of a node, as a durable step."""
     # Suspended, so that a resume that skips the step does not even call the node's function.
-    work = Suspend(lambda _: _work(node, state, visit, watch))
+    work = Suspend(lambda _env, _scope: _work(node, state, visit, watch))
     effect = work if watch is None else watch.over(node, visit, work)
     arguments = partial(encode_arguments, {"state": state}, path=node.name)
     return durable(node.definition, effect, arguments)
@@ -184,7 +184,7 @@ class Watch:
     def over(self, node: Node, visit: int, work: AnyEffect) -> AnyEffect:
         """Return the work of one visit, with notifications of its beginning and its end."""
 
-        def begin(scope: Scope) -> AnyEffect:
+        def begin(_env: object, scope: Scope) -> AnyEffect:
             self._has_run_a_node = True
             audience = self._audience
             path = path_of(scope, node.name, visit)

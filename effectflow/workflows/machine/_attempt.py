@@ -167,7 +167,7 @@ class TransitionInfo(StepInfo):
 def transition_info() -> Effect[object, Never, TransitionInfo]:
     """Yield the `TransitionInfo` of the action around it. Elsewhere it ends in a LookupError."""
 
-    def look(scope: Scope) -> Effect[object, Never, TransitionInfo]:
+    def look(_env: object, scope: Scope) -> Effect[object, Never, TransitionInfo]:
         info = info_of(scope)
         if isinstance(info, TransitionInfo):
             return Pure(info)
@@ -219,7 +219,7 @@ class Attempt:
     def _watched(self, audience: Audience | None, scope: Scope) -> AnyEffect:
         """Return the work of the attempt. The audience is told of its beginning and its end."""
         if audience is None:
-            return self._act(scope)
+            return self._act(None, scope)
         machine, name = self.machine, self.bound.name
         number = 1 if self.pending is None else self.pending.attempts + 1
         count = machine.metadata.total_attempts.get(name, 0) + 1
@@ -228,7 +228,7 @@ class Attempt:
         began, ended = TransitionStarted(*place), partial(_ended, place)
         return audience.watch(Suspend(self._act), began, ended)
 
-    def _act(self, scope: Scope) -> AnyEffect:
+    def _act(self, _env: object, scope: Scope) -> AnyEffect:
         clock, began = scope.clock, scope.clock.now()
         transition = self.bound.transition
         named = {} if self.machine.id else {"id": self._new_id(scope)}

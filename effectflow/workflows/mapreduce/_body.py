@@ -29,7 +29,7 @@ _MAPPED = StepDefinition("mapped", output=int)
 def job_body(job: Job, input: Any) -> AnyEffect:
     """Return the effect that does a job for an input, and yields its JobResult."""
 
-    def begin(_: Scope) -> AnyEffect:
+    def begin(*_: object) -> AnyEffect:
         source = job.items(input)
         if isinstance(source, Effect):
             return cast(AnyEffect, source).and_then(partial(_map_and_reduce, job))
@@ -46,7 +46,7 @@ def _map_and_reduce(job: Job, source: Any) -> AnyEffect:
         )
     items = cast("Iterable[Any]", source)
 
-    def begin(scope: Scope) -> AnyEffect:
+    def begin(_env: object, scope: Scope) -> AnyEffect:
         check = _refuse_new_items(scope)
         total = len(items) if isinstance(items, Sized) else None
         failures = FailureLimit(job.name, job.max_failures, total)
@@ -144,7 +144,7 @@ def _end_phase(phase: str) -> AnyEffect:
     If every step is durable before the next one begins, this saves nothing.
     """
 
-    def end(scope: Scope) -> AnyEffect:
+    def end(_env: object, scope: Scope) -> AnyEffect:
         flow = scope.flow
         if not isinstance(flow, DurableFlow) or flow.run.checkpoints.policy.every_steps == 1:
             return pure(None)

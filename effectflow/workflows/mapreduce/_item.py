@@ -60,7 +60,7 @@ class ItemWork:
         self._failed: list[ItemFailure[Any]] = []
         self._is_paced = False
 
-    def begin(self, scope: Scope) -> AnyEffect:
+    def begin(self, _env: object, scope: Scope) -> AnyEffect:
         """Return the effect that maps the item."""
         if self.job.keeps_dead_letters and isinstance(scope.flow, DurableFlow):
             # A dead letter has the item, so one that cannot be saved is rejected before it acts.
