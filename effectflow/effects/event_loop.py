@@ -276,7 +276,7 @@ class Waiter(Protocol):
     """Can be awaited until it is passed to `wake`. A cancellation also ends the wait.
 
     On asyncio it is a future, with nothing around it: while hundreds of tasks wait, the garbage collector
-    looks at whatever each of them keeps alive.
+    looks at everything that each of them keeps alive.
     """
 
     def done(self) -> bool:
