@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from enum import Enum
+from hashlib import sha256
 from io import BytesIO
 from typing import Any
 
@@ -46,7 +46,7 @@ def encode_json(tree: Tree) -> bytes:
 
 def tree_digest(tree: Tree) -> str:
     """Return the SHA-256 of saved data, in hex."""
-    return hashlib.sha256(encode_json(tree)).hexdigest()
+    return sha256(encode_json(tree)).hexdigest()
 
 
 def decode_json(data: bytes) -> Tree:
@@ -226,7 +226,7 @@ def digest_of(value: Any, *, path: str = "$", options: ValueOptions = NO_OPTIONS
     Raises NotSerializable, with the path of the part, for what has no stable form, such as a function
     or a connection.
     """
-    return hashlib.sha256(_canonical_json(value, path, options)).hexdigest()[:16]
+    return sha256(_canonical_json(value, path, options)).hexdigest()[:16]
 
 
 def encode_arguments(
@@ -246,14 +246,16 @@ def encode_arguments(
     if data is None or shown is None:
         data = _canonical_json_of_other(bound, path, options)
         shown = data if data.find(b'"$secret"') < 0 else sorted_json(_masked(orjson.loads(data)))
-    # No character takes more than four bytes.
-    text = shown[: 4 * (PREVIEW + 1)].decode("utf-8", "ignore")
-    preview = text if len(text) <= PREVIEW else f"{text[:PREVIEW]}..."
-    return hashlib.sha256(data).hexdigest()[:16], preview
+    text = shown[:_PREVIEW_BYTES].decode("utf-8", "ignore")
+    preview = text if len(text) <= PREVIEW else text[:PREVIEW] + "..."
+    return sha256(data).hexdigest()[:16], preview
 
 
 PREVIEW = 200
 """The number of characters in a preview of arguments."""
+
+_PREVIEW_BYTES = 4 * (PREVIEW + 1)
+"""Enough for a preview, and one more character: none takes more than four bytes."""
 
 
 def _masked(tree: Tree) -> Tree:
