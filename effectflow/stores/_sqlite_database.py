@@ -11,6 +11,7 @@ import os
 import sqlite3
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
@@ -290,7 +291,7 @@ class _FolderState(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class Request(Generic[A]):
+class Request(ABC, Generic[A]):
     """Work for the next transaction of an `SqliteWriter`, with its outcome once that has ended.
 
     Attributes:
@@ -305,12 +306,12 @@ class Request(Generic[A]):
     result: A = field(init=False)
     error: Exception | None = field(init=False, default=None)
 
+    @abstractmethod
     def perform(self, database: sqlite3.Connection) -> A:
         """Do the work in a transaction.
 
         It may raise a CheckpointError or ValueError, before it has written anything.
         """
-        raise NotImplementedError
 
     def outcome(self) -> A:
         """Return the result, or raise the error."""
