@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from enum import Enum
 from typing import Any
@@ -295,18 +296,9 @@ async def test_values_drawn_before_the_first_wait_of_a_listed_step_are_kept(
         )
         return " ".join([str(first), *numbers])
 
-    ordered = Workflow.of_steps("ordered", [order])
-    async with working(service, ordered) as worker:
-        handle = await worker.client.submit(ordered, "order", run_id="r")
-        await suspended(service, "r", waits_for="signal approval")
-    before = list(service.world.done)
-    await handle.send(approval, "ann")
-    async with working(service, ordered):
-        result = await handle.result(timeout=10)
-    first, _, last = result.unwrap().split()
-    # Nothing was done again, and with the same values.
-    assert service.world.done == before
-    assert (before[0], before[2]) == (f"order {first}", f"after {last}")
+    first, _, last = (await approved_later(service, order, "order")).split()
+    done = service.world.done
+    assert (done[0], done[2]) == (f"order {first}", f"after {last}")
 
 
 async def test_values_drawn_in_a_finalizer_before_the_first_wait_of_a_listed_step_are_kept(
@@ -323,15 +315,23 @@ async def test_values_drawn_in_a_finalizer_before_the_first_wait_of_a_listed_ste
         yield from held
         return state + (yield from approval.wait())
 
+    assert await approved_later(service, order, "order by ") == "order by ann"
+
+
+async def approved_later(
+    service: Service, order: Callable[[str], Effect[App, Any, str]], state: str
+) -> str:
+    """Return the output of a step whose approval another worker receives, and that acts only before."""
     ordered = Workflow.of_steps("ordered", [order])
     async with working(service, ordered) as worker:
-        handle = await worker.client.submit(ordered, "order by ", run_id="r")
+        handle = await worker.client.submit(ordered, state, run_id="r")
         await suspended(service, "r", waits_for="signal approval")
     before = list(service.world.done)
     await handle.send(approval, "ann")
     async with working(service, ordered):
-        assert await handle.result(timeout=10) == Success("order by ann")
+        result = await handle.result(timeout=10)
     assert service.world.done == before
+    return result.unwrap()
 
 
 @do
