@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import anyio
 from anyio.abc import TaskGroup
@@ -138,18 +138,16 @@ class Stopping:
             return await work()
         result, raised = await self._end_of(work)
         if raised is None:
-            return cast("A", result)
+            return result
         try:
             raise raised
         finally:
             # Its traceback keeps this frame.
             del raised
 
-    async def _end_of(
-        self, work: Callable[[], Awaitable[A]]
-    ) -> tuple[A | None, BaseException | None]:
+    async def _end_of(self, work: Callable[[], Awaitable[Any]]) -> tuple[Any, BaseException | None]:
         """Run work in a task group. Return its result and what it raised, which the group would wrap."""
-        result: A | None = None
+        result: Any = None
         raised: BaseException | None = None
         try:
             async with anyio.create_task_group() as self._tasks:
