@@ -44,8 +44,7 @@ class DurableFlow:
         is_ordered: whether it must reach recorded operations in order. The body of a step that did not
             complete need not.
         unsettled: the sequence numbers of its failures that nothing has settled.
-        may_wait: whether it is the body of a step that may wait. It records decisions once it waits, and
-            then also the values that it has drawn before.
+        may_wait: whether it is the body of a step that may wait. It records decisions once it waits.
         is_pinned: whether a step around it, of this run or an outer one, must not be cut off by a
             suspension. Then the run stays in memory while the flow waits.
         replays_only: why it must not begin anything: its end is recorded and cannot be rebuilt. Or None.
@@ -109,7 +108,7 @@ class DurableFlow:
             self.cursor = Cursor(run, path, recorded.items, is_ordered=is_ordered)
         self._is_part = is_part
         self._is_recording = is_recording
-        self._drawn: list[tuple[str, object]] | None = [] if may_wait else None
+        self._drawn: list[tuple[str, object]] | None = None if is_recording or is_part else []
         self._item: str | None = None
         self._branches = 0
         self._occurrences: dict[str, int] = {}
@@ -138,7 +137,8 @@ class DurableFlow:
     def is_recording(self) -> bool:
         """Whether its operators record their decisions.
 
-        Those inside a step do not, because a step runs again as a whole.
+        Those inside a step do not, because a step runs again as a whole. A value that is drawn there is
+        recorded once the step goes on to what is recorded, such as a step: see `record_values`.
         """
         return self._is_recording or self.body._is_recording
 
@@ -153,16 +153,26 @@ class DurableFlow:
     def record_decisions(self) -> None:
         self._is_recording = True
 
-    def record_from_here(self) -> None:
-        """Record decisions from now on, in the whole body, and the values that it has drawn before."""
+    def record_values(self) -> None:
+        """Record the values that the body has drawn, and from now on each one when it is drawn.
+
+        What follows may depend on them, and a resume compares it.
+        """
         body, run = self.body, self.run
-        if body._is_recording:
+        if body._drawn is None:
             return
-        body._is_recording = True
-        drawn, body._drawn = body._drawn or (), None
+        drawn, body._drawn = body._drawn, None
         for path, value in drawn:
             tree = to_tree(value, path=path, types=NO_TYPES)
             run.writer.add(Decided(path, tree, run.now()))
+
+    def record_from_here(self) -> None:
+        """Record decisions from now on, in the whole body, and the values that it has drawn before."""
+        body = self.body
+        if body._is_recording:
+            return
+        self.record_values()
+        body._is_recording = True
         operators: list[DurableBranches] = []
         flow = self
         while flow.branches_around is not None:
@@ -186,23 +196,23 @@ class DurableFlow:
     ) -> A:
         run = self.run
         path = self.next_path(name)
-        if not self.is_recording:
-            return self._draw(path, compute(), is_value=has_failed is None)
+        is_value = has_failed is None
+        if not (is_value or self.is_recording):
+            return compute()
         run.writer.check()
         known = run.recording.decisions.get(path)
         if known is not None and known.sequence < scope.limit:
             return from_tree(known.value, path=path, types=NO_TYPES)
+        drawn = self.body._drawn
+        if drawn is not None and not self.is_recording:
+            value = compute()
+            drawn.append((path, value))
+            return value
         await self.check(scope, path)
         value = compute()
         if run.may_record:
             failed = has_failed is not None and has_failed(value)
             self.record_decision(scope, path, value, failed=failed)
-        return value
-
-    def _draw(self, path: str, value: A, *, is_value: bool) -> A:
-        drawn = self.body._drawn
-        if drawn is not None and is_value:
-            drawn.append((path, value))
         return value
 
     def record_decision(self, scope: Scope, path: str, value: object, *, failed: bool) -> int:

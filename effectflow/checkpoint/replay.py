@@ -247,12 +247,13 @@ class Recording:
         reopenings: how often dead letters were retried or dropped.
         reopened_at: the entry of the last reopening, if the run has not ended since; otherwise None.
         repeated: the at-most-once steps that may have happened, and that the last reopening repeats.
-        former_children: the nested runs that other ones replaced, oldest first, by path: a reopening
-            repeats them, or an attempt of the step around them cancelled them.
+        former_children: the runs within this one that other ones may replace, oldest first, by path
+            and id: a reopening repeats them, or another attempt of the step around them.
         spawned: the ids of the spawned runs that are cancelled with this one, by the entries that began
             them.
         cancelled_at: the entry that requested the cancellation of the run, or None.
         waiting: the flows within which something waited.
+        decided_within: the paths of the decisions within a step, by its path.
     """
 
     def __init__(self) -> None:
@@ -269,10 +270,11 @@ class Recording:
         self.reopenings = 0
         self.reopened_at: int | None = None
         self.repeated: list[str] = []
-        self.former_children: dict[str, list[RecordedChild]] = {}
+        self.former_children: dict[str, dict[str, RecordedChild]] = {}
         self.spawned: dict[int, str] = {}
         self.cancelled_at: int | None = None
         self.waiting: set[str] = set()
+        self.decided_within: dict[str, list[str]] = {}
 
     @property
     def open_dead_letters(self) -> list[RecordedDeadLetter]:
@@ -333,22 +335,52 @@ class Recording:
         # Without a recorded flow, the next attempt would not look for it.
         self.flows.setdefault(flow_of(path), RecordedFlow())
 
-    def forget_times(self, path: str) -> None:
-        """Forget the sleeps and deadlines within a step, whose next attempt has its own."""
-        if path not in self.waiting:
-            return
-        for place in list(self.decisions):
-            if place.endswith("/deadline") and _is_below(place, {path}):
-                del self.decisions[place]
-        for place, wait in list(self.waits.items()):
-            if wait.until is not None and _is_below(place, {path}):
-                del self.waits[place]
-                self.places.discard(place)
+    def begin_anew(self, step: str) -> None:
+        """Forget what an attempt of a step did, because its retry policy begins it anew.
+
+        Except for the messages that it received: the next attempt receives them, too.
+        """
+        received: list[tuple[str, RecordedWait]] = []
+        if step in self.waiting:
+            received = [
+                (path, wait)
+                for path, wait in self.waits.items()
+                if wait.received is not None and path.startswith(f"{step}/")
+            ]
+        names = [step]
+        while names:
+            names += self._forget_flow(names.pop())
+        for path, wait in received:
+            self.add_wait(path, wait)
+
+    def _forget_flow(self, name: str) -> list[str]:
+        """Forget what a flow inside a step did. Return the names of the flows inside that."""
+        self.waiting.discard(name)
+        for path in self.decided_within.pop(name, ()):
+            self.decisions.pop(path, None)
+            self.dead_letters.pop(path, None)
+        flow = self.flows.pop(name, None)
+        inside: list[str] = []
+        for item in () if flow is None else flow.items:
+            path = item.path
+            self.places.discard(path)
+            self.steps.pop(path, None)
+            self.waits.pop(path, None)
+            self.source_ends.pop(path, None)
+            child = self.children.pop(path, None)
+            if child is not None:
+                self.add_former_child(path, child)
+            inside += [path, *self.branches.pop(path, ())]
+        return inside
 
     def replace_child(self, path: str, run_id: str, input: str) -> None:
         """Let another nested run take the place of one that was cancelled."""
         self.children.pop(path, None)
-        self.former_children.setdefault(path, []).append(RecordedChild(0, run_id, input))
+        self.add_former_child(path, RecordedChild(0, run_id, input))
+
+    def add_former_child(self, path: str, child: RecordedChild) -> None:
+        """Add a run within this one that another one may replace."""
+        self.former_children.setdefault(path, {})[child.run_id] = child
 
     def leave_behind(self, ranges: Iterable[tuple[int, int]]) -> None:
         """Let flows skip what they reached in these ranges of entries."""
@@ -400,6 +432,8 @@ class _Reader:
                 step = self.open.pop(path, recording.steps[path])
                 step.ended, step.is_completed, step.output = sequence, True, entry.output
             case Failed(step=path):
+                if entry.retry_at is not None:
+                    self._begin_anew(path)
                 self._fail(sequence, path, self._failed_step(sequence, entry))
             case Decided(path=path):
                 self._settle(entry.settles)
@@ -407,6 +441,9 @@ class _Reader:
                     recording.dead_letters[path] = RecordedDeadLetter(sequence, path, entry.value)
                 decision = RecordedDecision(sequence, entry.value)
                 recording.decisions[path] = decision
+                step = self._step_around(path)
+                if step:
+                    recording.decided_within.setdefault(step, []).append(path)
                 if entry.failed:
                     self._fail(sequence, path, decision)
             case BranchesEnded(path=path):
@@ -460,8 +497,6 @@ class _Reader:
         before = recording.steps.get(path)
         if before is not None and before.ended in self.unsettled:
             self._forget(before.ended)
-        if before is not None and before.retry_at is not None:
-            recording.forget_times(path)
         recording.steps[path] = RecordedStep(
             entry.attempt,
             entry.arguments,
@@ -472,6 +507,22 @@ class _Reader:
             at_most_once=entry.at_most_once,
         )
         self.open[path] = recording.steps[path]
+
+    def _begin_anew(self, step: str) -> None:
+        """Forget what the attempt of a step did, because the retry policy of the step begins another."""
+        recording = self.recording
+        if step in recording.flows or step in recording.decided_within:
+            for sequence, (path, _) in list(self.unsettled.items()):
+                if path.startswith(f"{step}/"):
+                    self._forget(sequence)
+            recording.begin_anew(step)
+
+    def _step_around(self, path: str) -> str:
+        """Return the path of the step that an operation is in, or an empty one."""
+        flow = flow_of(path)
+        while flow and flow not in self.recording.steps:
+            flow = flow_of(flow)
+        return flow
 
     def _failed_step(self, sequence: int, entry: Failed) -> RecordedStep:
         """Return the step that this entry ends, with its error."""
@@ -620,7 +671,7 @@ class _Reader:
                     self._note_repeated(path, step)
             for path, child in recording.children.items():
                 if _is_below(path, gone):
-                    recording.former_children.setdefault(path, []).append(child)
+                    recording.add_former_child(path, child)
             recording.forget(gone)
 
     def _note_repeated(self, path: str, step: RecordedStep) -> None:

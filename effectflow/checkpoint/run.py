@@ -384,8 +384,7 @@ class Run:
     async def _wait_for_retry(
         self, flow: DurableFlow, path: str, retry_at: float, failed_at: float, scope: Scope
     ) -> None:
-        # The next attempt waits again.
-        self.recording.forget_times(path)
+        self.recording.begin_anew(path)
         # The clock may have been changed. Never wait longer because of that.
         left = min(retry_at - self.now(), max(0.0, retry_at - failed_at))
         if left > 0 and flow.is_recording:
@@ -413,6 +412,7 @@ class Run:
             await anyio.lowlevel.checkpoint_if_cancelled()
         if self.outer_operators:
             await self.cancel_if_decided()
+        flow.record_values()
         began = self.clock.monotonic()
         writer.add(
             BeforeStep(

@@ -266,8 +266,8 @@ nodes.written(_sleep_forever, "never")
 def now() -> Effect[object, Never, datetime]:
     """Yield the time of day, aware, in UTC.
 
-    Between the steps of a durable run, the value is recorded: a resume yields the same time. Inside a
-    step it is the real time, because the step is recorded as a whole.
+    Between the steps of a durable run, the value is recorded: a resume yields the same time. So it is
+    inside a step if other steps follow there. In any other step, each attempt reads the time again.
     """
     return _observed("now", lambda scope: scope.clock.now())
 

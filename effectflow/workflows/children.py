@@ -32,6 +32,7 @@ from effectflow.workflows.checks import check_new_run_id
 from effectflow.workflows.lookup import Place, find, look
 from effectflow.workflows.nested import (
     check_same,
+    derived_id,
     end_stands,
     record_end,
     record_start,
@@ -101,7 +102,7 @@ class _Spawn:
         path = flow.next_path(as_name(workflow.name))
         run.writer.check()
         digest = _input_digest(run, place, self.input)
-        run_id = f"{run.run_id}/{path}" if self.run_id is None else self.run_id
+        run_id = derived_id(run, path, digest) if self.run_id is None else self.run_id
         recorded = run.recording.children.get(path) if flow.reach(path, scope) else None
         if recorded is not None:
             check_same(run, path, recorded, run_id, digest)
@@ -218,8 +219,12 @@ def _record_start(
     begun = record_start(
         flow, path, run_id, workflow, digest, is_spawned=True, is_detached=is_detached
     )
+    run = flow.run
     if not is_detached:
-        flow.run.spawned[begun] = run_id
+        run.spawned[begun] = run_id
+    if not flow.is_ordered:
+        former = RecordedChild(begun, run_id, digest, is_spawned=True)
+        run.recording.add_former_child(path, former)
     return begun
 
 

@@ -70,7 +70,7 @@ async def _run_at(
 ) -> Any:
     """Return the outcome of the nested run at a path; see `run_nested`."""
     run, scope = flow.run, place.scope
-    child_id = _derived_id(run, path, input_digest) if run_id is None else run_id
+    child_id = derived_id(run, path, input_digest) if run_id is None else run_id
     recorded = run.recording.children.get(path) if flow.reach(path, scope) else None
     if recorded is not None:
         check_same(run, path, recorded, child_id, input_digest)
@@ -141,16 +141,16 @@ def _is_cancelled(error: object, run_id: str) -> bool:
     return isinstance(error, RunCancelled) and error.run_id == run_id
 
 
-def _derived_id(run: Run, path: str, input_digest: str) -> str:
-    """Return the id of a nested run for which its caller chose none.
+def derived_id(run: Run, path: str, input_digest: str) -> str:
+    """Return the id of a run within this one for which its caller chose none.
 
-    Once dead letters were retried or dropped, a nested run that came after them may have another input,
-    and is another run then. So is one that an earlier attempt of the step around it cancelled.
+    Once dead letters were retried or dropped, or a retry policy has begun the step around it anew, the
+    run may have another input, and is another run then. So is one that replaces a cancelled run.
     """
-    former = run.recording.former_children.get(path, [])
-    for child in former:
+    former = run.recording.former_children.get(path, {})
+    for child in former.values():
         # An interrupted run may have been cancelled, and then it cannot continue.
-        if child.input == input_digest and child.ended is not None:
+        if child.input == input_digest and (child.is_spawned or child.ended is not None):
             return child.run_id
     made = f"{run.run_id}/{path}"
     return f"{made} after retry {len(former)}" if former else made
@@ -202,18 +202,25 @@ class _Child:
         tree = run.encode(output, self.path, blueprint.output_types, blueprint.output_type)
         run.writer.completed_since_save += 1
         ended = ChildEnded(self.path, RunStatus.COMPLETED, run.now(), tree)
-        self.flow.ended_at = record_end(self.flow, ended)
+        self.flow.ended_at = self._record_end(ended)
 
     def fail(self, ended: Failed | Exception) -> None:
         types = self.place.blueprint.output_types
         record = write_end(ended, types)
         error = ended.error if isinstance(ended, Failed) else ended
         entry = ChildEnded(self.path, RunStatus.FAILED, self.run.now(), None, record)
-        sequence = record_end(self.flow, entry)
+        sequence = self._record_end(entry)
         self.flow.last_failure = (error, sequence)
         # A defect that cannot be rebuilt comes back as a RecordedDefect.
         if not record.is_defect:
             self.run.failures.check_readable(sequence, error, record, types, self.path)
+
+    def _record_end(self, ended: ChildEnded) -> int:
+        sequence = record_end(self.flow, ended)
+        if self.is_in_step:
+            former = RecordedChild(0, self.run_id, self.input_digest, ended=sequence)
+            self.run.recording.add_former_child(self.path, former)
+        return sequence
 
 
 def record_start(
@@ -228,6 +235,7 @@ def record_start(
 ) -> int:
     """Add the entry that a run within this one starts. Return its sequence number."""
     run = flow.run
+    flow.record_values()
     return run.writer.add(
         ChildStarted(
             path,

@@ -9,7 +9,22 @@ import anyio
 import pytest
 from returns.result import Failure, Success
 
-from effectflow import Do, Effect, Moved, Signal, StateMachine, Transition, pure, spawn, workflow
+from effectflow import (
+    Do,
+    Effect,
+    Moved,
+    RetryPolicy,
+    Signal,
+    StateMachine,
+    Transition,
+    Workflow,
+    do,
+    pure,
+    spawn,
+    step,
+    uuid,
+    workflow,
+)
 from effectflow.checkpoint import (
     CheckpointError,
     NotSerializable,
@@ -131,6 +146,26 @@ async def test_a_parent_is_suspended_until_its_spawned_run_ends_in_another_worke
     assert await handle.status() is RunStatus.SUSPENDED
     async with working(service, waiting_parent):
         assert await handle.result(timeout=10) == Success("done")
+
+
+async def test_an_attempt_that_draws_another_input_spawns_another_run(service: Service) -> None:
+    @step(retry=RetryPolicy.constant(0).with_max_retries(1))
+    @do
+    def order(state: str) -> Do[App, Any, str]:
+        number = yield from uuid()
+        spawned = yield from spawn(child, f"{state} {number}")
+        yield from act("order")
+        return (yield from spawned.result())
+
+    service.world.failing.add("order#1")
+    async with working(service, child) as worker:
+        ordering = Workflow.of_steps("ordering", [order])
+        async with working(service, ordering):
+            handle = await worker.client.submit(ordering, "hat", run_id="r")
+            assert isinstance(await handle.result(timeout=10), Success)
+        for run_id in ("r/order/child", "r/order/child after retry 1"):
+            await until(service, run_id, RunStatus.COMPLETED)
+    assert len(await service.store.find()) == 3
 
 
 async def test_the_failure_of_a_spawned_run_is_typed_and_can_be_handled(service: Service) -> None:

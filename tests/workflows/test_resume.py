@@ -23,10 +23,12 @@ from effectflow import (
     Do,
     Effect,
     Workflow,
+    do,
     effect,
     from_async,
     from_fn,
     now,
+    par,
     par_traverse,
     pure,
     random,
@@ -67,7 +69,7 @@ from effectflow.testing import (
     crash_everywhere,
 )
 from tests.apps import App, Broken, Told, World, app_on, both_backends, note
-from tests.workflows.journals import AnyWorkflow, in_turn, made_of
+from tests.workflows.journals import AnyWorkflow, cut, in_turn, journal, made_of, resume, start
 
 pytestmark = [pytest.mark.anyio, both_backends]
 
@@ -346,6 +348,35 @@ async def test_time_and_chance_between_steps_are_recorded(store: MemoryStore) ->
     assert recorded["now"] == {"$datetime": moment.isoformat()}
     assert recorded["random"] == chance
     assert recorded["uuid"] == {"$uuid": name}
+
+
+async def test_values_drawn_in_a_step_are_recorded_once_it_begins_another_step(
+    store: MemoryStore,
+) -> None:
+    @step
+    @do
+    def enroll() -> Do[App, Broken, str]:
+        first, (second, _) = (yield from uuid()), (yield from par(uuid(), now()))
+        yield from register(f"{first} {second}")
+        chance = yield from random()
+        yield from register(f"{chance}")
+        moment = yield from now()  # nothing inside the step follows
+        return f"{first} {second} {chance} {moment}"
+
+    @step
+    @effect
+    def register(app: App, name: str) -> None:
+        app.world.note(name)
+
+    enrolling = made_of(lambda: enroll(), "enrolling")
+    first, second, chance, _ = (await start(enrolling, app_on(store))).unwrap().split(maxsplit=3)
+    lines = await journal(store)
+    for count, line in enumerate(lines, 1):
+        app = app_on(await cut(store, count))
+        again = (await resume(enrolling, app)).unwrap().split(maxsplit=3)
+        drawn = {"uuid": first, "par[0]/uuid": second, "random": chance}
+        for name, value in drawn.items():
+            assert (value in again) == (count > lines.index(f"D enroll/{name}")), line
 
 
 async def test_a_completed_step_reached_with_other_arguments_is_rejected(

@@ -9,18 +9,29 @@ import pytest
 from returns.result import Failure, Success
 
 from effectflow import (
+    Do,
     Effect,
     RetryPolicy,
     TimedOut,
     bracket,
     current_step,
+    do,
     from_async,
     sleep,
     step,
+    uuid,
+    workflow,
 )
-from effectflow.checkpoint import BeforeStep, Failed as FailedEntry, OutcomeUnknown, read_entries
+from effectflow.checkpoint import (
+    BeforeStep,
+    Failed as FailedEntry,
+    OutcomeUnknown,
+    RunStatus,
+    read_entries,
+)
 from effectflow.stores import MemoryStore
-from effectflow.testing import crash_everywhere
+from effectflow.testing import FaultyStore, crash_everywhere
+from effectflow.testing.crash import crash_points
 from tests.apps import App, Broken, app_on, both_backends, note
 from tests.workflows.journals import (
     AnyEffect,
@@ -303,6 +314,100 @@ async def test_a_crash_at_any_append_leads_to_the_same_end() -> None:
         return app_on(store, failing=["pay"])
 
     assert await crash_everywhere(paying, None, make_env)
+
+
+# Steps inside a step with `retry=`. An attempt begins them anew, and a resume continues the attempt.
+
+
+@step(retry=TWICE_MORE)
+def deliver() -> Effect[App, Broken, str]:
+    return bracket(act("load"), lambda _: act("unload"), lambda _: act("drive"))
+
+
+delivering = made_of(lambda: deliver(), "delivering")
+
+
+async def test_a_resume_continues_the_attempt_that_a_crash_cut_off(store: MemoryStore) -> None:
+    app = app_on(store, failing=["drive#1"])
+    assert await start(delivering, app) == Success("drive")
+    assert app.world.done == ["load", "drive", "unload"] * 2
+    lines = await journal(store)
+    failed, again = lines.index("F deliver"), lines.index("B2 deliver <- F deliver")
+    rest = {
+        lines.index("C deliver/load"): ["drive", "unload"],
+        failed: ["load", "drive", "unload"],
+        again: ["load", "drive", "unload"],
+        lines.index("C deliver/load", again): ["drive", "unload"],
+        lines.index("C deliver/drive", again): ["unload"],
+        lines.index("C deliver/bracket/unload", again): [],
+    }
+    for at, done in rest.items():
+        resumed = app_on(await cut(store, at + 1))
+        assert await resume(delivering, resumed) == Success("drive")
+        assert resumed.world.done == done, lines[at]
+
+
+async def test_what_any_attempt_acquired_is_released_once_wherever_a_crash_falls() -> None:
+    whole = FaultyStore(MemoryStore())
+    await start(delivering, app_on(whole, failing=["drive"]))
+    for point in crash_points(whole):
+        store = FaultyStore(MemoryStore(), [point])
+        with store.life():
+            await start(delivering, app_on(store, failing=["drive"]))
+        resumed = await start(delivering, app_on(store, failing=["drive"]))
+        assert str(resumed.failure()) == "drive"
+        lines = await journal(store)
+        assert lines.count("C deliver/load") == lines.count("C deliver/bracket/unload"), point
+
+
+async def test_a_plan_of_an_attempt_to_come_skips_nothing_inside_the_step(
+    store: MemoryStore,
+) -> None:
+    await start(delivering, app_on(store, failing=["drive#1"]))
+    lines = await journal(store)
+    for line, skip in [("C deliver/load", ("deliver/load",)), ("B2 deliver <- F deliver", ())]:
+        app = app_on(await cut(store, lines.index(line) + 1))
+        plan = (await delivering.plan("r").run(app)).unwrap()
+        assert (plan.start, plan.retry, plan.skip) == (("deliver",), ("deliver",), skip)
+
+
+@workflow
+def greeting(name: str) -> Do[App, Broken, str]:
+    yield from act("greet")
+    return name
+
+
+@step(retry=TWICE_MORE)
+@do
+def invite() -> Do[App, Broken, str]:
+    name = yield from uuid()
+    greeted = yield from greeting.call(str(name))
+    yield from act("invite")
+    return greeted
+
+
+async def test_an_attempt_that_draws_another_input_starts_another_nested_run(
+    store: MemoryStore,
+) -> None:
+    app = app_on(store, failing=["invite#1"])
+    assert isinstance(await start(made_of(invite), app), Success)
+    assert app.world.done == ["greet", "invite"] * 2
+    ids = sorted(run.run_id for run in await store.find())
+    assert ids == ["r", "r/invite/greeting", "r/invite/greeting after retry 1"]
+
+
+async def test_the_nested_runs_of_all_attempts_end_wherever_a_crash_falls() -> None:
+    made = made_of(invite)
+    whole = FaultyStore(MemoryStore())
+    await start(made, app_on(whole, failing=["invite#1"]))
+    for point in crash_points(whole):
+        store = FaultyStore(MemoryStore(), [point])
+        app = app_on(store, failing=["invite#1"])
+        with store.life():
+            await start(made, app)
+        assert isinstance(await start(made, next_life(app)), Success), point
+        runs = await store.find()
+        assert all(run.summary.status is RunStatus.COMPLETED for run in runs), point
 
 
 async def test_attempts_outside_a_run_also_share_one_key(store: MemoryStore) -> None:
