@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Generic, TypeVar, cast
 
 from effectflow.checkpoint.checkpoints import HasCheckpoints
 from effectflow.checkpoint.definition import Definition
-from effectflow.checkpoint.step import StepDefinition, durable
+from effectflow.checkpoint.step import Step, StepDefinition, durable
 from effectflow.checkpoint.values import KnownTypes
 from effectflow.effects import Effect, suspend
 from effectflow.effects.signatures import effect_types, environment_type
@@ -63,7 +63,7 @@ class Iterative(Workflow[Env, E, S, IterativeResult[S]], Generic[Env, E, S]):
     Parameters:
         name: the workflow's name.
         round: returns the effect that yields the next value. The classes of values and errors are read
-            from its annotations.
+            from its annotations. The options of a `@step`, such as `retry`, apply to each round.
         converged: called with the values before and after a round; True ends the workflow. Pure.
         max_rounds: the workflow ends after this many rounds at the latest; an int >= 1. It is part of
             the definition: a run continues with another bound only with `force=True`.
@@ -112,7 +112,13 @@ class Iterative(Workflow[Env, E, S, IterativeResult[S]], Generic[Env, E, S]):
             raise InvalidDefinition(f"iterative workflow {name!r}", problems)
         output, error = effect_types(round)
         types = KnownTypes.of(IterativeResult, output, error, input_type(round))
-        step = StepDefinition("round", types, output=output)
+        step, given, function = (
+            StepDefinition("round", types, output=output),
+            cast(Any, round),
+            round,
+        )
+        if isinstance(given, Step):
+            step, function = replace(given.definition, name="round", types=types), given.function
         structure = (f"max_rounds={max_rounds}",)
         definition = Definition(name, version, "iterative", (step.name,), structure)
 
@@ -123,7 +129,7 @@ class Iterative(Workflow[Env, E, S, IterativeResult[S]], Generic[Env, E, S]):
             )
             if is_converged or rounds == max_rounds:
                 return Done(IterativeResult(value, rounds, is_converged))
-            work = durable_scope(suspend(partial(round, value)), ("round", rounds + 1))
+            work = durable_scope(suspend(partial(function, value)), ("round", rounds + 1))
             return Next(durable(step, work), lambda output: _Reached(output, rounds + 1, value))
 
         super().__init__(

@@ -133,6 +133,32 @@ BUILT: list[tuple[Any, Any]] = [
 NAMES = [workflow.kind if workflow is not listed else "list" for workflow, _ in BUILT]
 
 
+@step(retry=RetryPolicy.constant(0).with_max_retries(1))
+@do
+def refine(state: str) -> Do[App, Broken, str]:
+    yield from note("refine")
+    return state + (yield from approval.wait())
+
+
+async def test_the_options_of_a_step_apply_to_each_round_which_may_wait(service: Service) -> None:
+    service.world.failing.add("refine#1")
+    refined = Iterative("refined", refine, converged=lambda *_: False, max_rounds=2)
+    async with working(service, refined) as worker:
+        handle = await worker.client.submit(refined, "", run_id="r")
+        await suspended(service, "r", waits_for="signal approval")
+    await handle.send(approval, "a")
+    await handle.send(approval, "b")
+    async with working(service, refined):
+        assert (await handle.result(timeout=10)).unwrap().value == "ab"
+    begun = [one for one in await entries_of(service, "r") if isinstance(one, BeforeStep)]
+    assert [(one.step, one.attempt) for one in begun] == [
+        ("round", 1),
+        ("round", 2),
+        ("round", 3),
+        ("round#2", 1),
+    ]
+
+
 @pytest.mark.parametrize(("built", "input"), BUILT, ids=NAMES)
 async def test_what_a_builder_made_waits_for_a_message_and_continues_in_another_worker(
     service: Service, built: Any, input: Any
