@@ -11,7 +11,6 @@ from hypothesis import given, settings, strategies as st
 from returns.result import Success
 
 from effectflow import (
-    Checkpoints,
     Effect,
     ItemFailed,
     JobResult,
@@ -20,6 +19,7 @@ from effectflow import (
     RetryPolicy,
     effect,
     fail,
+    from_async,
     pure,
 )
 from effectflow.checkpoint import (
@@ -35,8 +35,8 @@ from effectflow.checkpoint import (
     verify_run,
 )
 from effectflow.stores import MemoryStore
-from effectflow.testing import RecordingObserver
 from tests.apps import cut_off
+from tests.workflows.journals import stopped_once
 from tests.workflows.mapreduce.world import (
     App,
     Broken,
@@ -189,22 +189,23 @@ async def test_a_job_whose_items_all_failed_reduces_an_empty_list(store: MemoryS
 
 
 async def test_a_resume_continues_an_interrupted_retry(store: MemoryStore) -> None:
+    began = anyio.Event()
+
+    async def hang_once(app: App) -> None:
+        if not (app.world.failures_left or began.is_set()):
+            began.set()
+            await anyio.sleep_forever()
+
+    def hesitate(number: int) -> Effect[App, Broken, str]:
+        return from_async(hang_once).and_then(lambda _: spell(number))
+
     app = app_around(store)
     app.world.break_items(2, 5)
-    job = setting_aside()
+    job = setting_aside(map=hesitate)
     await job.start(8, run_id="r").run(app)
 
-    async def cut_off() -> None:
-        observer = RecordingObserver()
-        watched = App(Checkpoints(store, observers=(observer,)), app.world)
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(job.retry_dead_letters("r").run, watched)
-            while len(observer.entries) < 4:
-                await anyio.lowlevel.checkpoint()
-            tasks.cancel_scope.cancel()
-
     app.world.repair()
-    await cut_off()
+    await stopped_once(began, job.retry_dead_letters("r"), app)
     assert (await read_checkpoint(store, "r")).status is RunStatus.INTERRUPTED
 
     assert await job.resume("r").run(app) == Success(JobResult(spelled(8), 8))
