@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import anyio
-import anyio.lowlevel
 import pytest
 from hypothesis import given, settings, strategies as st
 from returns.result import Success
