@@ -58,9 +58,6 @@ class Cursor:
             if item.kind == "finalizer":
                 # This life reaches the finalizer in another way, or not at all.
                 self.position += 1
-            elif scope.was_cancelled():
-                # The flow was cancelled then, and is cancelled here.
-                self.position = len(self._items)
             elif run.force:
                 self._leave_behind(path)
             else:
@@ -97,12 +94,16 @@ class Cursor:
         ahead = self._items[self.position :]
         return [path for item in ahead for path in self._run.recording.steps_of(item)]
 
-    def end(self) -> None:
-        """Halt the run if the flow ended before it reached all of its recorded operations."""
+    def end(self, limit: float) -> None:
+        """Halt the run if the flow ended before it reached its recorded operations before the limit."""
         run = self._run
         if not self._is_ordered:
             return
-        left = [item for item in self._items[self.position :] if item.kind != "finalizer"]
+        left = [
+            item
+            for item in self._items[self.position :]
+            if item.kind != "finalizer" and item.sequence < limit
+        ]
         if left and run.force:
             self.position = len(self._items)
             run.leave_behind([item.sequence for item in left])

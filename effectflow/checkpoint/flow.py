@@ -398,8 +398,8 @@ class DurableFlow:
                 return await work()
             with cursor.gated(scope.limit):
                 outcome = await work()
-            if not scope.was_cancelled():
-                cursor.end()
+            # What a cancelled flow did after the decision is discarded.
+            cursor.end(scope.limit if scope.was_cancelled() else math.inf)
             return outcome
         except Parked as parked:
             self.run.park(self, parked)

@@ -25,9 +25,11 @@ class Access:
 
     Attributes:
         checkpoints: their store and its keys.
+        is_default: whether neither an option nor an App names the store.
     """
 
     checkpoints: Checkpoints
+    is_default: bool = False
 
     @property
     def seal(self) -> Seal:
@@ -53,9 +55,12 @@ class Access:
         store = self.checkpoints.store
         path = getattr(store, "path", None) or getattr(store, "directory", None)
         if isinstance(path, Path) and not path.exists():
-            raise BadUse(
-                f"the store {path} does not exist; `effectflow run` and `effectflow demo` create one"
+            way_out = (
+                "name the store of the runs with --store, or their App with --app MODULE:APP"
+                if self.is_default
+                else "`effectflow run`, `effectflow worker` and the program itself create it"
             )
+            raise BadUse(f"the store {path} does not exist; {way_out}")
 
 
 def access_to(
@@ -107,7 +112,7 @@ def access_to(
     }
     words = [word for option, value in given.items() if value for word in (option, str(value))]
     suggest_for(Place(tuple(words), module=app))
-    return Access(checkpoints)
+    return Access(checkpoints, is_default=store == STORE)
 
 
 def _path_in(variable: str) -> Path | None:

@@ -159,7 +159,7 @@ def test_a_failure_ends_with_code_1_and_the_command_that_resumes(effectflow: Com
         (["export", "--json"], "--output"),
         (["list", "--context", "=5"], "KEY=VALUE"),
         (["resume", "--latest"], "the store effectflow.db does not exist"),
-        (["show", "r1"], "the store effectflow.db does not exist"),
+        (["show", "r1"], "the store effectflow.db does not exist; name the store of the runs with"),
         (["list", "--store", "mongo://x"], "sqlite:///"),
         (["demo", "--store", "mongo://x"], "sqlite:///"),
         (["list", "--store", "sqlite:///typo.db"], "the store typo.db does not exist"),

@@ -27,6 +27,7 @@ from effectflow import (
 )
 from effectflow.checkpoint import (
     CheckpointStore,
+    DefinitionChanged,
     Lease,
     Message,
     RunCancelled,
@@ -120,6 +121,33 @@ async def test_a_run_is_cancelled_by_another_worker_than_the_one_that_suspended_
     handle = await left_suspended(service, waiting)
     await handle.cancel()
     assert await handle.status() is RunStatus.SUSPENDED
+    async with working(service, waiting):
+        await assert_cancelled(handle)
+    assert service.world.done == ["begin", "rent", "return"]
+
+
+@workflow(name="waiting")
+def waiting_with_a_new_step(_: None) -> Do[App, Broken, str]:
+    yield from slow("new", 0)
+    yield from act("begin")
+    return (yield from rented(approval.wait()))
+
+
+@workflow(name="waiting")
+def waiting_without_a_room(_: None) -> Do[App, Broken, str]:
+    yield from act("begin")
+    return "over"
+
+
+@pytest.mark.parametrize("changed", [waiting_with_a_new_step, waiting_without_a_room])
+async def test_changed_code_does_not_end_a_cancelled_run_without_its_finalizers(
+    service: Service, changed: Workflow[App, Any, None, str]
+) -> None:
+    handle = await left_suspended(service, waiting)
+    await handle.cancel()
+    for _ in range(2):  # the second life finds the cancellation in the journal
+        result = await changed.resume("r").run(App(service.checkpoints(), service.world))
+        assert isinstance(result.failure(), DefinitionChanged), result
     async with working(service, waiting):
         await assert_cancelled(handle)
     assert service.world.done == ["begin", "rent", "return"]

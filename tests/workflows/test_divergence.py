@@ -27,6 +27,7 @@ from effectflow import (
 )
 from effectflow.checkpoint import DefinitionChanged, Resumed, StepInputChanged, read_entries
 from effectflow.stores import MemoryStore
+from effectflow.testing import CrashPoint, FaultyStore, before
 from tests.apps import App, Crash, app_on, both_backends, note
 from tests.workflows.journals import (
     AnyEffect,
@@ -264,6 +265,29 @@ async def test_steps_of_the_branch_that_led_to_a_decision_are_compared(
     assert "/charge'" in await is_refused(made, store)
     plan = (await made.plan("r").run(app_on(store))).unwrap()
     assert isinstance(plan.problem, DefinitionChanged)
+
+
+@both_backends
+@pytest.mark.parametrize(
+    "after",
+    [act("new").and_then(lambda _: sleep(60)), pure(None)],
+    ids=["inserted", "ends early"],
+)
+async def test_steps_of_a_branch_that_was_cancelled_are_compared(
+    store: MemoryStore, after: AnyEffect
+) -> None:
+    """Otherwise, its resource would never be released."""
+    loser: AnyEffect = bracket(act("rent"), lambda _: act("return"), lambda _: sleep(60))
+    made = made_of(lambda: in_turn(loser.timeout(0.01).result().map(lambda _: None), act("last")))
+    faulty = FaultyStore(store, [CrashPoint(before("return"), is_durable=True)])
+    with faulty.life():
+        await start(made, app_on(faulty))
+    unchanged, loser = loser, after
+    assert "/rent'" in await is_refused(made, store)
+    loser = unchanged
+    app = app_on(store)
+    await resume(made, app)
+    assert app.world.done == ["return", "last"]
 
 
 async def test_force_continues_without_the_recorded_steps(store: MemoryStore) -> None:
