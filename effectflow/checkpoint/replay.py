@@ -71,8 +71,8 @@ class RecordedStep:
         retryable: whether a resume retries that failure.
         retry_at: when the step's own policy retries it.
         is_settled: whether the failure stands.
-        spent: the number of attempts that do not count for the retry policy of the step, because the run
-            ended and was resumed after them.
+        spent: the number of attempts that do not count for the retry policy of the step: they were
+            stopped from outside, or the run ended and was resumed after them.
         since: when the first attempt that counts began, in seconds since the epoch; None if none counts.
         began: when the last attempt began, in seconds since the epoch.
         failures: all failed attempts, oldest first. Defects are not among them.
@@ -489,7 +489,10 @@ class _Reader:
                 # A suspended step continues where it waited, which is not another attempt.
                 for step in self.open.values():
                     step.spent += 1
-            case Interrupted() | _:
+            case Interrupted(step=path) if path in self.open:
+                # It was stopped from outside, and has not failed.
+                self.open.pop(path).spent += 1
+            case _:
                 pass
 
     def _begin_step(self, entry: BeforeStep) -> None:

@@ -110,6 +110,23 @@ async def test_a_crash_continues_the_count(store: MemoryStore) -> None:
         assert app.world.done.count("pay") == attempts[line], line
 
 
+async def test_attempts_that_were_stopped_from_outside_do_not_count(store: MemoryStore) -> None:
+    @step(retry=TWICE_MORE)
+    def slow() -> Effect[App, Broken, int]:
+        return sleep(5).and_then(lambda _: note("pay"))
+
+    made = made_of(lambda: slow())
+    app = app_on(store, failing=["pay"])
+    await stopped(made.start(None, run_id="r"), app)
+    for _ in range(3):
+        await stopped(made.resume("r"), app)
+    assert app.world.done == []
+    assert isinstance(await resume(made, app), Failure)
+    assert app.world.done == ["pay"] * 3
+    begun = [entry for entry in await read_entries(store, "r") if isinstance(entry, BeforeStep)]
+    assert [entry.attempt for entry in begun] == [1, 2, 3, 4, 5, 6, 7]
+
+
 async def test_a_crash_in_the_last_attempt_does_not_grant_another_attempt(
     store: MemoryStore,
 ) -> None:
