@@ -335,10 +335,10 @@ class Recording:
         # Without a recorded flow, the next attempt would not look for it.
         self.flows.setdefault(flow_of(path), RecordedFlow())
 
-    def begin_anew(self, step: str) -> None:
+    def begin_anew(self, step: str) -> list[tuple[str, RecordedWait]]:
         """Forget what an attempt of a step did, because its retry policy begins it anew.
 
-        Except for the messages that it received: the next attempt receives them, too.
+        Except for the messages that it received, which the next attempt receives, too. Return these.
         """
         received: list[tuple[str, RecordedWait]] = []
         if step in self.waiting:
@@ -352,6 +352,7 @@ class Recording:
             names += self._forget_flow(names.pop())
         for path, wait in received:
             self.add_wait(path, wait)
+        return received
 
     def _forget_flow(self, name: str) -> list[str]:
         """Forget what a flow inside a step did. Return the names of the flows inside that."""
@@ -515,7 +516,13 @@ class _Reader:
             for sequence, (path, _) in list(self.unsettled.items()):
                 if path.startswith(f"{step}/"):
                     self._forget(sequence)
-            recording.begin_anew(step)
+            for path, wait in recording.begin_anew(step):
+                # With the operators around it: what the next attempts do beside it is forgotten, too.
+                name = flow_of(path)
+                recording.places.discard(path)
+                if not recording.flows[name].items:
+                    del recording.flows[name]
+                self._add(wait.sequence, path, "wait", None)
 
     def _step_around(self, path: str) -> str:
         """Return the path of the step that an operation is in, or an empty one."""
