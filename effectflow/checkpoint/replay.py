@@ -377,7 +377,8 @@ class Recording:
     def replace_child(self, path: str, run_id: str, input: str) -> None:
         """Let another nested run take the place of one that was cancelled."""
         self.children.pop(path, None)
-        self.add_former_child(path, RecordedChild(0, run_id, input))
+        cancelled = RecordedChild(0, run_id, input, status=RunStatus.CANCELLED)
+        self.add_former_child(path, cancelled)
 
     def add_former_child(self, path: str, child: RecordedChild) -> None:
         """Add a run within this one that another one may replace."""
