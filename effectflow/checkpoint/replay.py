@@ -412,10 +412,12 @@ class _Reader:
     Attributes:
         unsettled: the failures that no entry has settled, by the sequence number of their entry.
         open: the steps that have begun and not ended, by path.
+        failed_within: the sequence numbers of all failures within a step, by its path.
     """
 
     def __init__(self) -> None:
         self.recording = Recording()
+        self.failed_within: dict[str, list[int]] = {}
         self.unsettled: dict[int, tuple[str, _Failure]] = {}
         self.order: list[int] = []
         self.open: dict[str, RecordedStep] = {}
@@ -514,8 +516,8 @@ class _Reader:
         """Forget what the attempt of a step did, because the retry policy of the step begins another."""
         recording = self.recording
         if step in recording.flows or step in recording.decided_within:
-            for sequence, (path, _) in list(self.unsettled.items()):
-                if path.startswith(f"{step}/"):
+            for sequence in self.failed_within.pop(step, ()):
+                if sequence in self.unsettled:
                     self._forget(sequence)
             for path, wait in recording.begin_anew(step):
                 # With the operators around it: what the next attempts do beside it is forgotten, too.
@@ -720,6 +722,8 @@ class _Reader:
     def _fail(self, sequence: int, path: str, failure: _Failure) -> None:
         self.unsettled[sequence] = (path, failure)
         self.order.append(sequence)
+        while path := self._step_around(path):
+            self.failed_within.setdefault(path, []).append(sequence)
 
     def _settle(self, ranges: Ranges) -> None:
         for first, last in ranges:
