@@ -158,13 +158,17 @@ class DurableFlow:
 
         What follows may depend on them, and a resume compares it.
         """
-        body, run = self.body, self.run
+        body = self.body
         if body._drawn is None:
             return
         drawn, body._drawn = body._drawn, None
         for path, value in drawn:
-            tree = to_tree(value, path=path, types=NO_TYPES)
-            run.writer.add(Decided(path, tree, run.now()))
+            self._record_value(path, value)
+
+    def _record_value(self, path: str, value: object) -> None:
+        run = self.run
+        tree = to_tree(value, path=path, types=NO_TYPES)
+        run.writer.add(Decided(path, tree, run.now()))
 
     def record_from_here(self) -> None:
         """Record decisions from now on, in the whole body, and the values that it has drawn before."""
@@ -203,10 +207,14 @@ class DurableFlow:
         known = run.recording.decisions.get(path)
         if known is not None and known.sequence < scope.limit:
             return from_tree(known.value, path=path, types=NO_TYPES)
-        drawn = self.body._drawn
-        if drawn is not None and not self.is_recording:
+        if not self.is_recording:
+            # Even while the run is being stopped, because a finalizer in the step may need the value.
             value = compute()
-            drawn.append((path, value))
+            drawn = self.body._drawn
+            if drawn is not None:
+                drawn.append((path, value))
+            elif run.may_record:
+                self._record_value(path, value)
             return value
         await self.check(scope, path)
         value = compute()

@@ -335,10 +335,10 @@ class Recording:
         # Without a recorded flow, the next attempt would not look for it.
         self.flows.setdefault(flow_of(path), RecordedFlow())
 
-    def begin_anew(self, step: str) -> None:
+    def begin_anew(self, step: str) -> list[tuple[str, RecordedWait]]:
         """Forget what an attempt of a step did, because its retry policy begins it anew.
 
-        Except for the messages that it received: the next attempt receives them, too.
+        Except for the messages that it received, which the next attempt receives, too. Return these.
         """
         received: list[tuple[str, RecordedWait]] = []
         if step in self.waiting:
@@ -352,6 +352,7 @@ class Recording:
             names += self._forget_flow(names.pop())
         for path, wait in received:
             self.add_wait(path, wait)
+        return received
 
     def _forget_flow(self, name: str) -> list[str]:
         """Forget what a flow inside a step did. Return the names of the flows inside that."""
@@ -376,7 +377,8 @@ class Recording:
     def replace_child(self, path: str, run_id: str, input: str) -> None:
         """Let another nested run take the place of one that was cancelled."""
         self.children.pop(path, None)
-        self.add_former_child(path, RecordedChild(0, run_id, input))
+        cancelled = RecordedChild(0, run_id, input, status=RunStatus.CANCELLED)
+        self.add_former_child(path, cancelled)
 
     def add_former_child(self, path: str, child: RecordedChild) -> None:
         """Add a run within this one that another one may replace."""
@@ -410,10 +412,12 @@ class _Reader:
     Attributes:
         unsettled: the failures that no entry has settled, by the sequence number of their entry.
         open: the steps that have begun and not ended, by path.
+        failed_within: the sequence numbers of all failures within a step, by its path.
     """
 
     def __init__(self) -> None:
         self.recording = Recording()
+        self.failed_within: dict[str, list[int]] = {}
         self.unsettled: dict[int, tuple[str, _Failure]] = {}
         self.order: list[int] = []
         self.open: dict[str, RecordedStep] = {}
@@ -515,10 +519,16 @@ class _Reader:
         """Forget what the attempt of a step did, because the retry policy of the step begins another."""
         recording = self.recording
         if step in recording.flows or step in recording.decided_within:
-            for sequence, (path, _) in list(self.unsettled.items()):
-                if path.startswith(f"{step}/"):
+            for sequence in self.failed_within.pop(step, ()):
+                if sequence in self.unsettled:
                     self._forget(sequence)
-            recording.begin_anew(step)
+            for path, wait in recording.begin_anew(step):
+                # With the operators around it: what the next attempts do beside it is forgotten, too.
+                name = flow_of(path)
+                recording.places.discard(path)
+                if not recording.flows[name].items:
+                    del recording.flows[name]
+                self._add(wait.sequence, path, "wait", None)
 
     def _step_around(self, path: str) -> str:
         """Return the path of the step that an operation is in, or an empty one."""
@@ -715,6 +725,8 @@ class _Reader:
     def _fail(self, sequence: int, path: str, failure: _Failure) -> None:
         self.unsettled[sequence] = (path, failure)
         self.order.append(sequence)
+        while path := self._step_around(path):
+            self.failed_within.setdefault(path, []).append(sequence)
 
     def _settle(self, ranges: Ranges) -> None:
         for first, last in ranges:

@@ -102,7 +102,7 @@ class _Spawn:
         path = flow.next_path(as_name(workflow.name))
         run.writer.check()
         digest = _input_digest(run, place, self.input)
-        run_id = derived_id(run, path, digest) if self.run_id is None else self.run_id
+        run_id = derived_id(flow, path, digest) if self.run_id is None else self.run_id
         recorded = run.recording.children.get(path) if flow.reach(path, scope) else None
         if recorded is not None:
             check_same(run, path, recorded, run_id, digest)

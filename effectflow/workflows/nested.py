@@ -70,7 +70,7 @@ async def _run_at(
 ) -> Any:
     """Return the outcome of the nested run at a path; see `run_nested`."""
     run, scope = flow.run, place.scope
-    child_id = derived_id(run, path, input_digest) if run_id is None else run_id
+    child_id = derived_id(flow, path, input_digest) if run_id is None else run_id
     recorded = run.recording.children.get(path) if flow.reach(path, scope) else None
     if recorded is not None:
         check_same(run, path, recorded, child_id, input_digest)
@@ -141,18 +141,25 @@ def _is_cancelled(error: object, run_id: str) -> bool:
     return isinstance(error, RunCancelled) and error.run_id == run_id
 
 
-def derived_id(run: Run, path: str, input_digest: str) -> str:
+def derived_id(flow: DurableFlow, path: str, input_digest: str) -> str:
     """Return the id of a run within this one for which its caller chose none.
 
     Once dead letters were retried or dropped, or a retry policy has begun the step around it anew, the
     run may have another input, and is another run then. So is one that replaces a cancelled run.
     """
-    former = run.recording.former_children.get(path, {})
+    known = flow.run.recording
+    recorded = known.children.get(path)
+    if recorded is not None and recorded.input == input_digest:
+        return recorded.run_id
+    former = known.former_children.get(path, {})
     for child in former.values():
-        # An interrupted run may have been cancelled, and then it cannot continue.
-        if child.input == input_digest and (child.is_spawned or child.ended is not None):
+        # Between steps, an interrupted run may have been cancelled, and then it cannot continue. In a
+        # step, another one replaces it once that is known.
+        may_continue = not flow.is_ordered and child.status is not RunStatus.CANCELLED
+        stands = may_continue or child.is_spawned or child.ended is not None
+        if child.input == input_digest and stands:
             return child.run_id
-    made = f"{run.run_id}/{path}"
+    made = f"{flow.run.run_id}/{path}"
     return f"{made} after retry {len(former)}" if former else made
 
 
@@ -185,7 +192,11 @@ class _Child:
         run = self.run
         await run.cancel_if_decided()
         workflow = self.place.blueprint.definition.name
-        record_start(self.flow, self.path, self.run_id, workflow, self.input_digest)
+        begun = record_start(self.flow, self.path, self.run_id, workflow, self.input_digest)
+        if self.is_in_step:
+            # The next attempt continues it or, with another input, begins another one.
+            former = RecordedChild(begun, self.run_id, self.input_digest)
+            run.recording.add_former_child(self.path, former)
         await run.writer.save()
 
     @property
@@ -202,25 +213,18 @@ class _Child:
         tree = run.encode(output, self.path, blueprint.output_types, blueprint.output_type)
         run.writer.completed_since_save += 1
         ended = ChildEnded(self.path, RunStatus.COMPLETED, run.now(), tree)
-        self.flow.ended_at = self._record_end(ended)
+        self.flow.ended_at = record_end(self.flow, ended)
 
     def fail(self, ended: Failed | Exception) -> None:
         types = self.place.blueprint.output_types
         record = write_end(ended, types)
         error = ended.error if isinstance(ended, Failed) else ended
         entry = ChildEnded(self.path, RunStatus.FAILED, self.run.now(), None, record)
-        sequence = self._record_end(entry)
+        sequence = record_end(self.flow, entry)
         self.flow.last_failure = (error, sequence)
         # A defect that cannot be rebuilt comes back as a RecordedDefect.
         if not record.is_defect:
             self.run.failures.check_readable(sequence, error, record, types, self.path)
-
-    def _record_end(self, ended: ChildEnded) -> int:
-        sequence = record_end(self.flow, ended)
-        if self.is_in_step:
-            former = RecordedChild(0, self.run_id, self.input_digest, ended=sequence)
-            self.run.recording.add_former_child(self.path, former)
-        return sequence
 
 
 def record_start(

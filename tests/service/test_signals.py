@@ -8,11 +8,11 @@ import anyio
 import pytest
 from returns.result import Success
 
-from effectflow import Do, Signal, par, workflow
+from effectflow import Do, RetryPolicy, Signal, Workflow, do, par, pure, step, workflow
 from effectflow.checkpoint import NotSerializable, RunEnded, RunNotFound, RunStatus
 from effectflow.checkpoint.entries import Signalled
 from effectflow.stores import MemoryStore
-from tests.apps import App, Broken, both_backends
+from tests.apps import App, Broken, app_on, both_backends
 from tests.service.conftest import Service, both_stores
 from tests.service.lives import (
     act,
@@ -26,6 +26,7 @@ from tests.service.lives import (
     working,
 )
 from tests.sweeps import EVERY
+from tests.workflows.journals import cut, journal, resume
 
 pytestmark = [pytest.mark.anyio, both_backends]
 
@@ -232,3 +233,29 @@ async def test_a_signal_cannot_be_awaited_inside_a_step(memory: Service) -> None
         handle = await worker.client.submit(wrong, None, run_id="r")
         with pytest.raises(Exception, match=r"inside step 'ask_inside'.*wait between steps"):
             await handle.result(timeout=10)
+
+
+@step(retry=RetryPolicy.constant(0).with_max_retries(3))
+@do
+def sign(state: str) -> Do[App, Broken, str]:
+    signed = approval.wait().within(App).tap(lambda _: act("note"))
+    who, _ = yield from par(signed, pure(None))
+    yield from act("sign")
+    return f"{state} {who}"
+
+
+async def test_each_attempt_executes_the_steps_after_a_message_that_an_earlier_one_received() -> (
+    None
+):
+    signing = Workflow.of_steps("signing", [sign])
+    service = Service(MemoryStore())
+    service.world.failing |= {"sign#1", "sign#2"}
+    async with working(service, signing) as worker:
+        handle = await worker.client.submit(signing, "letter", run_id="r")
+        await handle.send(approval, "ann")
+        assert await handle.result(timeout=10) == Success("letter ann")
+    lines = await journal(service.store)
+    third = max(number for number, line in enumerate(lines, 1) if line.endswith(" sign <- F sign"))
+    app = app_on(await cut(service.store, third))
+    assert await resume(signing, app) == Success("letter ann")
+    assert app.world.done == ["note", "sign"]

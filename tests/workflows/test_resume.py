@@ -23,10 +23,12 @@ from effectflow import (
     Do,
     Effect,
     Workflow,
+    bracket,
     do,
     effect,
     from_async,
     from_fn,
+    never,
     now,
     par,
     par_traverse,
@@ -68,8 +70,16 @@ from effectflow.testing import (
     Unavailable,
     crash_everywhere,
 )
-from tests.apps import App, Broken, Told, World, app_on, both_backends, note
-from tests.workflows.journals import AnyWorkflow, cut, in_turn, journal, made_of, resume, start
+from tests.apps import App, Broken, Told, World, app_on, both_backends, cut_off, note
+from tests.workflows.journals import (
+    AnyWorkflow,
+    cut,
+    in_turn,
+    journal,
+    made_of,
+    resume,
+    start,
+)
 
 pytestmark = [pytest.mark.anyio, both_backends]
 
@@ -377,6 +387,19 @@ async def test_values_drawn_in_a_step_are_recorded_once_it_begins_another_step(
         drawn = {"uuid": first, "par[0]/uuid": second, "random": chance}
         for name, value in drawn.items():
             assert (value in again) == (count > lines.index(f"D enroll/{name}")), line
+
+
+async def test_a_finalizer_in_a_step_that_is_stopped_may_read_the_time(store: MemoryStore) -> None:
+    @step
+    @do
+    def hold() -> Do[App, Broken, None]:
+        yield from act("first")
+        release = now().within(App).and_then(lambda _: note("release"))
+        yield from bracket(pure(None), lambda _: release, lambda _: never())
+
+    app = app_on(store)
+    await cut_off(made_of(hold).start(None, run_id="r"), app)
+    assert app.world.done == ["first", "release"]
 
 
 async def test_a_completed_step_reached_with_other_arguments_is_rejected(

@@ -16,7 +16,9 @@ from effectflow import (
     bracket,
     current_step,
     do,
+    effect,
     from_async,
+    par,
     sleep,
     step,
     uuid,
@@ -36,6 +38,7 @@ from tests.apps import App, Broken, app_on, both_backends, note
 from tests.workflows.journals import (
     AnyEffect,
     act,
+    after_others,
     clock_at,
     cut,
     in_turn,
@@ -425,6 +428,68 @@ async def test_the_nested_runs_of_all_attempts_end_wherever_a_crash_falls() -> N
         assert isinstance(await start(made, next_life(app)), Success), point
         runs = await store.find()
         assert all(run.summary.status is RunStatus.COMPLETED for run in runs), point
+
+
+@effect(errors=Broken)
+def fail_once(app: App) -> None:
+    if app.world.is_broken:
+        app.world.recover()
+        raise Broken("once")
+
+
+async def hold(app: App) -> None:
+    if app.world.is_broken:
+        await anyio.sleep_forever()
+
+
+@workflow
+def staying(name: str) -> Do[App, Broken, str]:
+    yield from act("stay")
+    yield from from_async(hold)
+    return name
+
+
+@pytest.mark.parametrize("draws", [False, True], ids=["same input", "another input"])
+async def test_another_nested_run_replaces_one_that_a_failure_cancelled_wherever_a_crash_falls(
+    draws: bool,
+) -> None:
+    @step(retry=TWICE_MORE)
+    @do
+    def gather() -> Do[App, Broken, None]:
+        name = yield from uuid()
+        stayed = staying.call(str(name) if draws else "ann")
+        yield from par(stayed, after_others(fail_once()))
+
+    made = made_of(gather)
+    whole = FaultyStore(MemoryStore())
+    assert await start(made, app_on(whole, failing=["once"])) == Success(None)
+    for point in crash_points(whole):
+        store = FaultyStore(MemoryStore(), [point])
+        app = app_on(store, failing=["once"])
+        with store.life():
+            await start(made, app)
+        assert await start(made, next_life(app)) == Success(None), point
+
+
+async def test_a_nested_run_with_the_same_input_is_not_repeated_wherever_a_crash_falls() -> None:
+    @step(retry=RetryPolicy.constant(10).with_max_retries(3))
+    @do
+    def welcome() -> Do[App, Broken, None]:
+        yield from greeting.call("ann")
+        yield from act("welcome")
+
+    made = made_of(welcome)
+    whole = FaultyStore(MemoryStore())
+    await start(made, app_on(whole, failing=["welcome#1"]))
+    for point in crash_points(whole):
+        store = FaultyStore(MemoryStore(), [point])
+        app = app_on(store, failing=["welcome#1"])
+        with store.life():
+            await start(made, app)
+        assert await start(made, next_life(app, failing=("welcome#1",))) == Success(None), point
+        assert sorted(run.run_id for run in await store.find()) == ["r", "r/welcome/greeting"], (
+            point
+        )
 
 
 async def test_attempts_outside_a_run_also_share_one_key(store: MemoryStore) -> None:
