@@ -326,53 +326,66 @@ class Recording:
                 del recorded[path]
         self.places = {path for path in self.places if not _is_below(path, paths)}
 
-    def add_wait(self, path: str, wait: RecordedWait) -> None:
-        """Add what this life has received within a step."""
-        self.waits[path] = wait
+    def add(
+        self, sequence: int, path: str, kind: _Kind, digest: str | None = None, step: str = ""
+    ) -> None:
+        """Add what a flow reached and everything around it up to a step, unless it is known."""
+        if path in self.places:
+            return
         self.places.add(path)
+        name = flow_of(path)
+        flow = self.flows.get(name)
+        if flow is None:
+            flow = self.flows[name] = RecordedFlow()
+            self._add_around(sequence, name, step)
+        flow.items.append(Item(sequence, path, kind))
+        if digest is not None and flow.item is None:
+            flow.item = digest
+
+    def _add_around(self, sequence: int, flow: str, step: str) -> None:
+        """Add the operator or finalizer that a flow is part of. The body of a step has none."""
+        operator = flow
+        if flow.endswith("]"):
+            operator = flow[: flow.rfind("[")]
+            self.branches.setdefault(operator, []).append(flow)
+        if operator and operator != step and operator not in self.steps:
+            kind = "finalizer" if operator in self.source_ends else "operator"
+            self.add(sequence, operator, kind, step=step)
+
+    def add_received(self, path: str, wait: RecordedWait, step: str) -> None:
+        """Add a wait within a step that has received its message: the next attempt receives it, too."""
+        self.add(wait.sequence, path, "wait", step=step)
+        self.waits[path] = wait
         # The next attempt, which does not begin this wait, records its decisions all the same.
         self.waiting.update(_flows_around(path))
-        # Without a recorded flow, the next attempt would not look for it.
-        self.flows.setdefault(flow_of(path), RecordedFlow())
 
-    def begin_anew(self, step: str) -> list[tuple[str, RecordedWait]]:
+    def begin_anew(self, step: str) -> None:
         """Forget what an attempt of a step did, because its retry policy begins it anew.
 
-        Except for the messages that it received, which the next attempt receives, too. Return these.
+        Except for the messages that it received: the next attempt receives them, too.
         """
         received: list[tuple[str, RecordedWait]] = []
-        if step in self.waiting:
-            received = [
-                (path, wait)
-                for path, wait in self.waits.items()
-                if wait.received is not None and path.startswith(f"{step}/")
-            ]
         names = [step]
         while names:
-            names += self._forget_flow(names.pop())
+            name = names.pop()
+            self.waiting.discard(name)
+            for path in self.decided_within.pop(name, ()):
+                self.decisions.pop(path, None)
+                self.dead_letters.pop(path, None)
+            flow = self.flows.pop(name, None)
+            for item in () if flow is None else flow.items:
+                path = item.path
+                names += [path, *self.branches.pop(path, ())]
+                self.places.discard(path)
+                self.steps.pop(path, None)
+                self.source_ends.pop(path, None)
+                child, wait = self.children.pop(path, None), self.waits.pop(path, None)
+                if child is not None:
+                    self.add_former_child(path, child)
+                if wait is not None and wait.received is not None:
+                    received.append((path, wait))
         for path, wait in received:
-            self.add_wait(path, wait)
-        return received
-
-    def _forget_flow(self, name: str) -> list[str]:
-        """Forget what a flow inside a step did. Return the names of the flows inside that."""
-        self.waiting.discard(name)
-        for path in self.decided_within.pop(name, ()):
-            self.decisions.pop(path, None)
-            self.dead_letters.pop(path, None)
-        flow = self.flows.pop(name, None)
-        inside: list[str] = []
-        for item in () if flow is None else flow.items:
-            path = item.path
-            self.places.discard(path)
-            self.steps.pop(path, None)
-            self.waits.pop(path, None)
-            self.source_ends.pop(path, None)
-            child = self.children.pop(path, None)
-            if child is not None:
-                self.add_former_child(path, child)
-            inside += [path, *self.branches.pop(path, ())]
-        return inside
+            self.add_received(path, wait, step)
 
     def replace_child(self, path: str, run_id: str, input: str) -> None:
         """Let another nested run take the place of one that was cancelled."""
@@ -429,7 +442,7 @@ class _Reader:
         match entry:
             case BeforeStep(step=path):
                 self._begin(entry.settles, entry.source_ends)
-                self._add(sequence, path, "step", entry.item)
+                recording.add(sequence, path, "step", entry.item)
                 self._begin_step(entry)
             case Completed(step=path):
                 self._settle(entry.settles)
@@ -456,7 +469,7 @@ class _Reader:
                     decision.has_ended, decision.suppressed = True, entry.failures
             case Waiting(path=path):
                 self._begin(entry.settles, ())
-                self._add(sequence, path, "wait", entry.item)
+                recording.add(sequence, path, "wait", entry.item)
                 child = RecordedChild(sequence, entry.child, "") if entry.child else None
                 wait = RecordedWait(sequence, entry.until, entry.topic, child=child)
                 recording.waits[path] = wait
@@ -467,13 +480,13 @@ class _Reader:
             case Published(path=path):
                 # Within a step it has no path, because each attempt publishes again.
                 if path:
-                    self._add(sequence, path, "published", entry.item)
+                    recording.add(sequence, path, "published", entry.item)
             case CancelRequested():
                 if recording.cancelled_at is None:
                     recording.cancelled_at = sequence
             case ChildStarted(path=path):
                 self._begin(entry.settles, entry.source_ends)
-                self._add(sequence, path, "child", entry.item)
+                recording.add(sequence, path, "child", entry.item)
                 self._begin_child(sequence, entry)
             case ChildEnded():
                 self._end_child(sequence, entry)
@@ -522,13 +535,7 @@ class _Reader:
             for sequence in self.failed_within.pop(step, ()):
                 if sequence in self.unsettled:
                     self._forget(sequence)
-            for path, wait in recording.begin_anew(step):
-                # With the operators around it: what the next attempts do beside it is forgotten, too.
-                name = flow_of(path)
-                recording.places.discard(path)
-                if not recording.flows[name].items:
-                    del recording.flows[name]
-                self._add(wait.sequence, path, "wait", None)
+            recording.begin_anew(step)
 
     def _step_around(self, path: str) -> str:
         """Return the path of the step that an operation is in, or an empty one."""
@@ -695,32 +702,6 @@ class _Reader:
         self._settle(settles)
         for end in source_ends:
             self.recording.source_ends[end.finalizer] = end
-
-    def _add(self, sequence: int, path: str, kind: _Kind, digest: str | None) -> None:
-        """Add what a flow reached and everything around it, unless it is known."""
-        recording = self.recording
-        if path in recording.places:
-            return
-        recording.places.add(path)
-        name = flow_of(path)
-        flow = recording.flows.get(name)
-        if flow is None:
-            flow = recording.flows[name] = RecordedFlow()
-            self._add_around(sequence, name)
-        flow.items.append(Item(sequence, path, kind))
-        if digest is not None and flow.item is None:
-            flow.item = digest
-
-    def _add_around(self, sequence: int, flow: str) -> None:
-        """Add the operator or finalizer that a flow is part of. The body of a step has none."""
-        recording = self.recording
-        operator = flow
-        if flow.endswith("]"):
-            operator = flow[: flow.rfind("[")]
-            recording.branches.setdefault(operator, []).append(flow)
-        if operator and operator not in recording.steps:
-            kind = "finalizer" if operator in recording.source_ends else "operator"
-            self._add(sequence, operator, kind, None)
 
     def _fail(self, sequence: int, path: str, failure: _Failure) -> None:
         self.unsettled[sequence] = (path, failure)

@@ -137,8 +137,8 @@ async def receive(flow: DurableFlow, scope: Scope, topic: str, decode: Callable[
     value = run.decode_message(tree, path, decode)
     sequence = run.take_message(path, message, tree)
     if not flow.is_ordered:
-        # The next attempt of the step receives the message, too.
-        run.recording.add_wait(path, RecordedWait(sequence, None, topic, sequence, tree))
+        received = RecordedWait(sequence, None, topic, sequence, tree)
+        run.recording.add_received(path, received, flow.body.path)
     return value
 
 
