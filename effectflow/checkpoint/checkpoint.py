@@ -35,7 +35,7 @@ from effectflow.checkpoint.values import (
     encode_compact,
     tree_digest,
 )
-from effectflow.effects.paths import flow_of
+from effectflow.effects.paths import flow_of, steps_around
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +82,7 @@ class Checkpoint:
     """The state of a run: its journal, folded into one value.
 
     Values are trees of plain data, as they are saved. Only the workflow can turn them into typed values.
+    `completed_steps` leaves out what the next attempt of a step around it executes again.
     `state` is None until the first step begins, and `finished` is None until the run ends.
     `suspended_at` is the time of the suspension, if that is the newest entry. `module` defined the
     workflow when the run started; it is a hint for users, and may be "".
@@ -246,6 +247,7 @@ def fold(entries: Iterable[Entry], run_id: str) -> Checkpoint:
     # The names are in the order in which the steps first began.
     outcomes: dict[str, HistoryItem | None] = {}
     completed: dict[str, CompletedStep] = {}
+    completed_within: dict[str, list[str]] = {}
     attempts: dict[str, int] = {}
     state: HeadState | None = None
     current = _state_in(kind, started.input, started.input)
@@ -267,12 +269,18 @@ def fold(entries: Iterable[Entry], run_id: str) -> Checkpoint:
             case Completed(step, output, duration, at):
                 attempt = attempts.get(step, 1)
                 completed[step] = CompletedStep(step, output, attempt, duration, at)
+                for outer in steps_around(step, attempts):
+                    completed_within.setdefault(outer, []).append(step)
                 outcomes[step] = HistoryItem(step, "completed")
                 state = entry
                 # Steps within an attempt of a state machine do not move the machine.
                 if kind != "machine" or not flow_of(step):
                     current = _state_in(kind, output, current)
-            case Failed(step, error):
+            case Failed(step, error, retry_at=retry_at):
+                if retry_at is not None:
+                    # The next attempt executes what is inside the step again.
+                    for inner in completed_within.pop(step, ()):
+                        completed.pop(inner, None)
                 outcomes[step] = HistoryItem(step, "failed", f"{error.type}: {error.message}")
                 state = entry
             case Interrupted():

@@ -39,7 +39,7 @@ from effectflow.checkpoint.store import RunStatus
 from effectflow.checkpoint.values import Tree
 from effectflow.checkpoint.values.exceptions import name_of_error
 from effectflow.effects.errors import TimedOut
-from effectflow.effects.paths import StepPath, flow_of, step_path
+from effectflow.effects.paths import StepPath, flow_of, step_path, steps_around
 
 _TIMED_OUT = name_of_error(TimedOut)
 _COMPENSATION_FAILED = name_of_error(CompensationFailed)
@@ -458,8 +458,8 @@ class _Reader:
                     recording.dead_letters[path] = RecordedDeadLetter(sequence, path, entry.value)
                 decision = RecordedDecision(sequence, entry.value)
                 recording.decisions[path] = decision
-                step = self._step_around(path)
-                if step:
+                step = next(steps_around(path, recording.steps), None)
+                if step is not None:
                     recording.decided_within.setdefault(step, []).append(path)
                 if entry.failed:
                     self._fail(sequence, path, decision)
@@ -536,13 +536,6 @@ class _Reader:
                 if sequence in self.unsettled:
                     self._forget(sequence)
             recording.begin_anew(step)
-
-    def _step_around(self, path: str) -> str:
-        """Return the path of the step that an operation is in, or an empty one."""
-        flow = flow_of(path)
-        while flow and flow not in self.recording.steps:
-            flow = flow_of(flow)
-        return flow
 
     def _failed_step(self, sequence: int, entry: Failed) -> RecordedStep:
         """Return the step that this entry ends, with its error."""
@@ -706,8 +699,8 @@ class _Reader:
     def _fail(self, sequence: int, path: str, failure: _Failure) -> None:
         self.unsettled[sequence] = (path, failure)
         self.order.append(sequence)
-        while path := self._step_around(path):
-            self.failed_within.setdefault(path, []).append(sequence)
+        for step in steps_around(path, self.recording.steps):
+            self.failed_within.setdefault(step, []).append(sequence)
 
     def _settle(self, ranges: Ranges) -> None:
         for first, last in ranges:

@@ -14,7 +14,7 @@ the child of a parallel operator, a key. It does not depend on scheduling.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Container, Iterable, Iterator
 
 _ESCAPES = str.maketrans({"%": "%25", "[": "%5B", "]": "%5D", "\n": "%0A"})
 
@@ -69,6 +69,18 @@ def flow_of(path: str) -> str:
     return path[: max(path.rfind("/", 0, end), 0)]
 
 
+def steps_around(path: str, steps: Container[str]) -> Iterator[str]:
+    """Yield the steps that an operation is in, the inner ones first.
+
+    Example:
+        >>> list(steps_around("order/pay/par[0]/ask", ["order", "order/pay"]))
+        ['order/pay', 'order']
+    """
+    while path := flow_of(path):
+        if path in steps:
+            yield path
+
+
 def outermost(paths: Iterable[str]) -> list[str]:
     """Return the paths of these steps that are not inside another one of them.
 
@@ -77,14 +89,7 @@ def outermost(paths: Iterable[str]) -> list[str]:
         ['charge', 'ship/pack']
     """
     found = dict.fromkeys(paths)
-
-    def is_inside(path: str) -> bool:
-        while path := flow_of(path):
-            if path in found:
-                return True
-        return False
-
-    return [path for path in found if not is_inside(path)]
+    return [path for path in found if not any(steps_around(path, found))]
 
 
 class StepPath(str):

@@ -29,6 +29,8 @@ from effectflow.checkpoint import (
     Failed as FailedEntry,
     OutcomeUnknown,
     RunStatus,
+    plan_resume,
+    read_checkpoint,
     read_entries,
 )
 from effectflow.stores import MemoryStore
@@ -389,6 +391,20 @@ async def test_a_plan_of_an_attempt_to_come_skips_nothing_inside_the_step(
         app = app_on(await cut(store, lines.index(line) + 1))
         plan = (await delivering.plan("r").run(app)).unwrap()
         assert (plan.start, plan.retry, plan.skip) == (("deliver",), ("deliver",), skip)
+
+
+async def test_what_the_next_attempt_executes_again_is_not_completed(store: MemoryStore) -> None:
+    await start(delivering, app_on(store, failing=["drive#1"]))
+    lines = await journal(store)
+    ended = lines.index("F deliver")
+    for at, done in [
+        (ended - 1, ["deliver/load", "deliver/bracket/unload"]),
+        (ended, []),
+        (lines.index("C deliver/load", ended), ["deliver/load"]),
+    ]:
+        checkpoint = await read_checkpoint(store, "r", at=at + 1)
+        assert [step.step for step in checkpoint.completed_steps] == done, lines[at]
+        assert list(plan_resume(checkpoint).skip) == done, lines[at]
 
 
 @workflow
