@@ -118,7 +118,7 @@ async def test_a_crash_continues_the_count(store: MemoryStore) -> None:
 async def test_attempts_that_were_stopped_from_outside_do_not_count(store: MemoryStore) -> None:
     @step(retry=TWICE_MORE)
     def slow() -> Effect[App, Broken, int]:
-        return sleep(5).and_then(lambda _: note("pay"))
+        return sleep(5).within(App).and_then(lambda _: note("pay"))
 
     made = made_of(lambda: slow())
     app = app_on(store, failing=["pay"])
