@@ -14,7 +14,13 @@ import anyio
 import anyio.lowlevel
 
 from effectflow.effects import nodes
-from effectflow.effects.arguments import check_effects, check_function, not_an_effect
+from effectflow.effects.arguments import (
+    call_of,
+    check_effects,
+    check_function,
+    misfit_of,
+    not_an_effect,
+)
 from effectflow.effects.effect import Effect
 from effectflow.effects.errors import LeftToResume, Suppressed, add_note, log_hidden
 from effectflow.effects.event_loop import is_cancellation
@@ -47,7 +53,8 @@ def compensate(
 
     Parameters:
         effect: what may have to be undone.
-        undo: creates the effect that undoes it from the value of the effect.
+        undo: creates the effect that undoes it from the value of the effect. Raises TypeError if it does
+            not take exactly one argument.
 
     Example:
         >>> from effectflow import compensate, fail, from_fn, pure, saga
@@ -60,6 +67,13 @@ def compensate(
     """
     check_effects("compensate", effect)
     check_function(undo, "the undo of compensate")
+    # Now, because it is too late once there is something to undo.
+    misfit = misfit_of(undo, (None,), {})
+    if misfit is not None:
+        raise TypeError(
+            f"compensate calls the undo with the value of its effect, and {call_of(undo)} rejects that: "
+            f"{misfit}. Pass a function of one value, such as `lambda value: {call_of(undo)}`"
+        )
 
     async def perform(env: Any, scope: Scope) -> Any:
         undos = scope.undos

@@ -330,6 +330,16 @@ async def test_compensate_outside_of_a_saga_is_an_error_that_names_it() -> None:
     assert app.world.done == []
 
 
+def test_an_undo_that_does_not_take_the_value_is_rejected_at_once() -> None:
+    @step
+    def forget() -> Effect[App, Broken, int]:
+        return note("forget")
+
+    wrong: Any = forget
+    with pytest.raises(TypeError, match=r"forget\(\) rejects that.*`lambda value: forget\(\)`"):
+        compensate(pure(1), wrong)
+
+
 async def test_compensate_inside_a_step_of_a_saga_is_an_error() -> None:
     @step
     def trip() -> Effect[Any, Any, Any]:
