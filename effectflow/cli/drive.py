@@ -106,7 +106,8 @@ def demo(
         return census.start(job, run_id=run_id)
 
     access = access_to(store, key_file, encryption_keys)
-    title = f"Run {run_id}: Python files below {chosen}"
+    way_on = f"If it is killed, continue it with:\n  {suggested('resume', run_id)}"
+    title = f"Run {run_id}: Python files below {chosen}. {way_on}"
     _drive(_Job(demo_workflow(), start, run_id, access, title=title, as_json=as_json))
 
 

@@ -80,6 +80,7 @@ def test_a_demo_killed_many_times_reports_the_same_and_repeats_no_durable_step(
     write_source_files(folder / "code")
     whole = effectflow("demo", "code", "--report", "whole", "--run-id", "whole")
     assert whole.code == 0, whole
+    assert "\n  effectflow resume whole\n" in whole.out
     chance = random.Random(20251126)
     log = folder / "measured.log"
 
