@@ -384,6 +384,7 @@ class Run:
     async def _wait_for_retry(
         self, flow: DurableFlow, path: str, retry_at: float, failed_at: float, scope: Scope
     ) -> None:
+        # The next attempt does everything again, also what an earlier life recorded.
         self.recording.begin_anew(path)
         # The clock may have been changed. Never wait longer because of that.
         left = min(retry_at - self.now(), max(0.0, retry_at - failed_at))

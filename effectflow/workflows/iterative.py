@@ -112,11 +112,8 @@ class Iterative(Workflow[Env, E, S, IterativeResult[S]], Generic[Env, E, S]):
             raise InvalidDefinition(f"iterative workflow {name!r}", problems)
         output, error = effect_types(round)
         types = KnownTypes.of(IterativeResult, output, error, input_type(round))
-        step, given, function = (
-            StepDefinition("round", types, output=output),
-            cast(Any, round),
-            round,
-        )
+        step, function = StepDefinition("round", types, output=output), round
+        given: Any = round
         if isinstance(given, Step):
             step, function = replace(given.definition, name="round", types=types), given.function
         structure = (f"max_rounds={max_rounds}",)
