@@ -92,6 +92,10 @@ class DurableBranches:
     def has_records(self, key: object) -> bool:
         return child_path(self.path, key) in self.outer.run.recording.flows
 
+    def has_more_records(self) -> bool:
+        recorded = self.outer.run.recording.branches.get(self.path, ())
+        return any(path not in self._begun for path in recorded)
+
     @contextmanager
     def reading(self) -> Generator[None]:
         self.outer.begin_branch()
@@ -128,6 +132,9 @@ class DurableBranches:
         if self._may_decide():
             record = write_end(ended, self.outer.run.types)
             self._record_failed_decision(_ERRORS.write(record))
+
+    def keep_failures(self) -> None:
+        self._failed += self._unsettled
 
     def recorded_failure(self, again: object) -> Failed | Exception:
         run, decision = self.outer.run, self.decision

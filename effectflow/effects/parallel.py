@@ -508,10 +508,29 @@ class Traversal:
                 except BaseException as raised:
                     self._stop_for(raised, position, item)
             else:
-                await self._run_child(position, item)
+                try:
+                    await self._run_child(position, item)
+                except BaseException:
+                    await self._complete_begun(numbered)
+                    raise
             if (position + 1) % _ITEMS_IN_A_TURN == 0:
                 # Children that never wait must not block other tasks.
                 await checkpoint()
+
+    async def _complete_begun(self, numbered: Iterator[tuple[int, Any]]) -> None:
+        """Complete the finalizers of children that an earlier life began after a cancelled one."""
+        operator = self.operator
+        if operator.outer.cancelling_operator() is None:
+            return
+        while operator.branches.has_more_records():
+            try:
+                position, item = next(numbered)
+            except BaseException:
+                return
+            key = self._key_of(position, item)
+            if operator.branches.has_records(key):
+                scope = operator.branch(key, item, is_keyed=self.key is not None)
+                await operator.run_cancelled(self.f(item), self.env, scope)
 
     async def _work_through_async(self, items: AsyncIterator[Any], turn: anyio.Lock) -> None:
         while not self.is_over:

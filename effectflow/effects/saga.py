@@ -246,6 +246,9 @@ class _Saga:
             return await self._leave_to_resume(raised)
         if isinstance(failure, nodes.Failed | Exception):
             operator.fail(failure)
+        else:
+            # A step that failed after the cancellation has no undo. A resume must not repeat it now.
+            operator.branches.keep_failures()
         inside = self.outer.shielded().with_undos(None)
         inside.flow = operator.branches.branch(_UNDO, None, is_keyed=True)
         inside.is_observing = True

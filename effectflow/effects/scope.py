@@ -109,6 +109,10 @@ class Branches(Protocol):
         """Return whether an earlier life recorded anything in this branch."""
         return False
 
+    def has_more_records(self) -> bool:
+        """Return whether an earlier life recorded anything in branches that have not begun."""
+        return False
+
     def reading(self) -> AbstractContextManager[object]:
         """Note that the operator reads an item, which takes time while its branches run."""
         return nullcontext()
@@ -119,6 +123,10 @@ class Branches(Protocol):
 
     def fail(self, ended: Failed | Exception) -> None:
         """Record the decision that this failure or defect ends the operator, before it takes effect."""
+        return
+
+    def keep_failures(self) -> None:
+        """Let what follows the cancelled branches settle their failures."""
         return
 
     def recorded_failure(self, again: object) -> Failed | Exception:

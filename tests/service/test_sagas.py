@@ -826,3 +826,27 @@ async def test_a_service_that_is_killed_anywhere_undoes_a_cancelled_run(every: i
         return ended, held(service.world)
 
     await killed_everywhere(live, more_than=10, every=every)
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_a_step_that_failed_after_the_cancellation_is_not_repeated_once_the_undos_have_begun(
+    backend: str,
+) -> None:
+    async def check() -> None:
+        made = made_of(lambda: saga(in_turn(booked("flight"), booked_after(3))).timeout(1))
+        whole = MemoryStore()
+        failing = ["book 3"]
+        await TestClock().run(made.start(None, run_id="r"), app_on(whole, failing=failing))
+        entries = await read_entries(whole, "r")
+        begun = next(
+            number
+            for number, entry in enumerate(entries, 1)
+            if "[undo]" in getattr(entry, "step", "")
+        )
+        for count in range(begun, len(entries)):
+            app = app_on(await cut(whole, count))
+            result: Any = await TestClock().run(made.resume("r"), app)
+            assert isinstance(result.failure(), TimedOut), (count, result)
+            assert "book 3" not in app.world.done
+
+    anyio.run(check, backend=backend)

@@ -12,7 +12,19 @@ import anyio.lowlevel
 import pytest
 from returns.result import Success
 
-from effectflow import Do, acquiring, bracket, die, fail, from_async, par, pure, race, workflow
+from effectflow import (
+    Do,
+    acquiring,
+    bracket,
+    die,
+    fail,
+    from_async,
+    par,
+    par_traverse,
+    pure,
+    race,
+    workflow,
+)
 from effectflow.checkpoint import NotSerializable
 from effectflow.stores import MemoryStore
 from tests.apps import App, Broken, Crash, app_on, both_backends
@@ -205,3 +217,26 @@ async def test_a_cancellation_that_nothing_asked_for_is_a_defect(store: MemorySt
     with pytest.raises(RuntimeError, match="nothing has cancelled it"):
         await start(made_of(lambda: held(from_async(stray))), app)
     assert app.world.done == ["acquire", "release"]
+
+
+@both_backends
+@pytest.mark.parametrize("first", ["act", "bad"])
+async def test_an_item_that_began_after_another_is_released_when_the_resume_is_cancelled(
+    store: MemoryStore, first: str
+) -> None:
+    """The first item ends in an unrecorded wait, or in a failure that nothing settled."""
+    rest: AnyEffect = from_async(lambda _: anyio.lowlevel.checkpoint())
+    items = {"a": in_turn(act(first).result(), rest), "b": held(act("use", 5))}
+
+    def each(item: str) -> AnyEffect:
+        return items[item]
+
+    made = made_of(lambda: par_traverse(list(items), each, limit=1, key=str).timeout(9))
+    await start(made, app_on(store, failing=["bad"]))
+    lines = await journal(store)
+    acquired = next(number for number, line in enumerate(lines, 1) if line.endswith("b]/acquire"))
+    for count in range(acquired + 1, len(lines)):
+        app = app_on(await cut(store, count))
+        await resume(made, app, at=100)
+        shown = await journal(app.checkpoints.store)
+        assert sum(line.startswith("C ") and "release" in line for line in shown) == 1, shown
