@@ -511,6 +511,7 @@ class Traversal:
                 try:
                     await self._run_child(position, item)
                 except BaseException:
+                    # It was cancelled. Nothing else of this worker begins.
                     await self._complete_begun(numbered)
                     raise
             if (position + 1) % _ITEMS_IN_A_TURN == 0:
@@ -525,7 +526,8 @@ class Traversal:
         while operator.branches.has_more_records():
             try:
                 position, item = next(numbered)
-            except BaseException:
+            except Exception:
+                # The items have ended, or their source fails, which the cancellation outweighs.
                 return
             key = self._key_of(position, item)
             if operator.branches.has_records(key):
