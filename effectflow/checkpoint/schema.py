@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum
 from threading import RLock
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Generic, Never, TypeVar, Union, get_args, get_origin
 
 from effectflow.checkpoint.values import Tree
 
@@ -28,31 +28,22 @@ _Convert = Callable[[Any], Any]
 
 
 class Schema(Generic[T]):
-    """Writes and reads the instances of one dataclass. A `tag` is saved with them, as `entry`."""
+    """Writes and reads the instances of one dataclass. A `tag` is saved with them, as `entry`.
+
+    `write` returns plain data, and `read` the instance that plain data represents. `read` raises
+    KeyError, TypeError or ValueError for other data.
+
+    Both are compiled, as dataclasses compile `__init__`, because they run for each entry of a journal,
+    and a loop over the fields takes up to three times as long.
+    """
 
     def __init__(self, kind: type[T], tag: str | None) -> None:
         self.tag = tag
-        self._kind = kind
         # Registered before it is complete, because a class may contain itself.
         _schemas[kind] = self
         hints = typing.get_type_hints(kind)
         self.write: Callable[[T], dict[str, Tree]] = _write_function(kind, hints, tag)
-        self._readers = [
-            (one.name, _reader(hints[one.name]), one.default is dataclasses.MISSING)
-            for one in dataclasses.fields(kind)
-        ]
-
-    def read(self, tree: Mapping[str, Any]) -> T:
-        """Return the instance that plain data represents. Raise KeyError, TypeError or ValueError."""
-        if self.tag is not None and tree["entry"] != self.tag:
-            raise ValueError(f"an entry {tree['entry']!r} is out of place")
-        parts: dict[str, Any] = {}
-        for name, read, is_required in self._readers:
-            if name in tree:
-                parts[name] = read(tree[name])
-            elif is_required:
-                raise KeyError(name)
-        return self._kind(**parts)
+        self.read: Callable[[Mapping[str, Any]], T] = _read_function(kind, hints, tag)
 
 
 _schemas: dict[type, Schema[Any]] = {}
@@ -69,11 +60,7 @@ def schema_of(kind: type[T], tag: str | None = None) -> Schema[T]:
 def _write_function(
     kind: type[DataclassInstance], hints: Mapping[str, Any], tag: str | None
 ) -> Callable[[Any], dict[str, Tree]]:
-    """Return the function that writes an instance.
-
-    It is compiled, as dataclasses compile `__init__`, because it runs for each entry of a journal, and a
-    loop over the fields takes three times as long.
-    """
+    """Return the function that writes an instance."""
     scope: dict[str, Any] = {}
     required = [] if tag is None else [f"'entry': {tag!r}"]
     optional = ""
@@ -91,6 +78,34 @@ def _write_function(
     source = "def write(value):\n    tree = {" + ", ".join(required) + "}\n"
     exec(source + optional + "    return tree\n", scope)
     return scope["write"]
+
+
+def _read_function(
+    kind: type[DataclassInstance], hints: Mapping[str, Any], tag: str | None
+) -> Callable[[Mapping[str, Any]], Any]:
+    """Return the function that reads an instance."""
+    scope: dict[str, Any] = {"kind": kind, "reject": _reject}
+    source = "def read(tree):\n"
+    if tag is not None:
+        source += f"    if tree['entry'] != {tag!r}: reject(tree)\n"
+    parts: list[str] = []
+    for one in dataclasses.fields(kind):
+        name, given = one.name, f"tree[{one.name!r}]"
+        scope[f"read_{name}"] = _reader(hints[name])
+        read = f"read_{name}({given})"
+        if hints[name] in (str, int, bool):
+            # Most fields. The call is only for values that it rejects.
+            read = f"part if (part := {given}).__class__ is {hints[name].__name__} else {read}"
+        if one.default is not dataclasses.MISSING:
+            scope[f"default_{name}"] = one.default
+            read = f"default_{name} if {name!r} not in tree else {read}"
+        parts.append(f"{name}=({read})")
+    exec(f"{source}    return kind({', '.join(parts)})\n", scope)
+    return scope["read"]
+
+
+def _reject(tree: Mapping[str, Any]) -> Never:
+    raise ValueError(f"an entry {tree['entry']!r} is out of place")
 
 
 def _differs(name: str, default: object) -> str:
