@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import Any
 
 import anyio
@@ -34,11 +35,12 @@ from effectflow.checkpoint import (
     read_entries,
 )
 from effectflow.stores import MemoryStore
-from effectflow.testing import FaultyStore, crash_everywhere
+from effectflow.testing import CrashPoint, FaultyStore, crash_everywhere
 from effectflow.testing.crash import crash_points
 from tests.apps import App, Broken, app_on, both_backends, note
 from tests.workflows.journals import (
     AnyEffect,
+    AnyWorkflow,
     act,
     after_others,
     clock_at,
@@ -349,6 +351,20 @@ def deliver() -> Effect[App, Broken, str]:
 delivering = made_of(lambda: deliver(), "delivering")
 
 
+async def crashed_everywhere(
+    made: AnyWorkflow, *failing: str
+) -> AsyncIterator[tuple[CrashPoint, App]]:
+    """Crash a run at every write. Yield each point, and the app after the crash."""
+    whole = FaultyStore(MemoryStore())
+    await start(made, app_on(whole, failing=failing))
+    for point in crash_points(whole):
+        store = FaultyStore(MemoryStore(), [point])
+        app = app_on(store, failing=failing)
+        with store.life():
+            await start(made, app)
+        yield point, app
+
+
 async def test_a_resume_continues_the_attempt_that_a_crash_cut_off(store: MemoryStore) -> None:
     app = app_on(store, failing=["drive#1"])
     assert await start(delivering, app) == Success("drive")
@@ -370,15 +386,9 @@ async def test_a_resume_continues_the_attempt_that_a_crash_cut_off(store: Memory
 
 
 async def test_what_any_attempt_acquired_is_released_once_wherever_a_crash_falls() -> None:
-    whole = FaultyStore(MemoryStore())
-    await start(delivering, app_on(whole, failing=["drive"]))
-    for point in crash_points(whole):
-        store = FaultyStore(MemoryStore(), [point])
-        with store.life():
-            await start(delivering, app_on(store, failing=["drive"]))
-        resumed = await start(delivering, app_on(store, failing=["drive"]))
-        assert str(resumed.failure()) == "drive"
-        lines = await journal(store)
+    async for point, app in crashed_everywhere(delivering, "drive"):
+        assert str((await start(delivering, app)).failure()) == "drive"
+        lines = await journal(app.checkpoints.store)
         assert lines.count("C deliver/load") == lines.count("C deliver/bracket/unload"), point
 
 
@@ -434,15 +444,9 @@ async def test_an_attempt_that_draws_another_input_starts_another_nested_run(
 
 async def test_the_nested_runs_of_all_attempts_end_wherever_a_crash_falls() -> None:
     made = made_of(invite)
-    whole = FaultyStore(MemoryStore())
-    await start(made, app_on(whole, failing=["invite#1"]))
-    for point in crash_points(whole):
-        store = FaultyStore(MemoryStore(), [point])
-        app = app_on(store, failing=["invite#1"])
-        with store.life():
-            await start(made, app)
+    async for point, app in crashed_everywhere(made, "invite#1"):
         assert isinstance(await start(made, next_life(app)), Success), point
-        runs = await store.find()
+        runs = await app.checkpoints.store.find()
         assert all(run.summary.status is RunStatus.COMPLETED for run in runs), point
 
 
@@ -477,13 +481,7 @@ async def test_another_nested_run_replaces_one_that_a_failure_cancelled_wherever
         yield from par(stayed, after_others(fail_once()))
 
     made = made_of(gather)
-    whole = FaultyStore(MemoryStore())
-    assert await start(made, app_on(whole, failing=["once"])) == Success(None)
-    for point in crash_points(whole):
-        store = FaultyStore(MemoryStore(), [point])
-        app = app_on(store, failing=["once"])
-        with store.life():
-            await start(made, app)
+    async for point, app in crashed_everywhere(made, "once"):
         assert await start(made, next_life(app)) == Success(None), point
 
 
@@ -495,17 +493,10 @@ async def test_a_nested_run_with_the_same_input_is_not_repeated_wherever_a_crash
         yield from act("welcome")
 
     made = made_of(welcome)
-    whole = FaultyStore(MemoryStore())
-    await start(made, app_on(whole, failing=["welcome#1"]))
-    for point in crash_points(whole):
-        store = FaultyStore(MemoryStore(), [point])
-        app = app_on(store, failing=["welcome#1"])
-        with store.life():
-            await start(made, app)
+    async for point, app in crashed_everywhere(made, "welcome#1"):
         assert await start(made, next_life(app, failing=("welcome#1",))) == Success(None), point
-        assert sorted(run.run_id for run in await store.find()) == ["r", "r/welcome/greeting"], (
-            point
-        )
+        runs = await app.checkpoints.store.find()
+        assert sorted(run.run_id for run in runs) == ["r", "r/welcome/greeting"], point
 
 
 async def test_attempts_outside_a_run_also_share_one_key(store: MemoryStore) -> None:
