@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from effectflow.checkpoint.entries import BranchesEnded, Decided, ErrorRecord
@@ -43,7 +44,8 @@ class DurableBranches:
         self._begun: set[str] = set()
         self.decision: RecordedDecision | None = None
         self._unrecorded_deadline: float | None = None
-        known = outer.run.recording.decisions.get(path) if outer.is_recording else None
+        self._noted: Tree = None
+        known = outer.run.recording.decisions.get(path)
         if known is not None and known.sequence < scope.limit:
             self.decision = known
             self.sequence = known.sequence
@@ -68,7 +70,7 @@ class DurableBranches:
     def keep_deadline(self) -> None:
         """Record the deadline of an operator that began before its flow recorded anything."""
         until, self._unrecorded_deadline = self._unrecorded_deadline, None
-        if until is not None:
+        if until is not None and self.sequence is None:
             self._record_deadline(until)
 
     def _record_deadline(self, until: float) -> None:
@@ -105,33 +107,36 @@ class DurableBranches:
             self.outer.end_branch()
 
     def _may_decide(self) -> bool:
-        outer, run = self.outer, self.outer.run
-        if not outer.is_recording or not run.may_record:
-            return False
+        run = self.outer.run
         # A flow that is being cancelled makes no more decisions.
         is_cancelled = any(operator.is_decided for operator in self.scope.operators)
-        return not is_cancelled and run.writer.halted is None
-
-    def _record_failed_decision(self, tree: Tree) -> None:
-        run = self.outer.run
-        self.sequence = run.failures.decide(self.path, tree, run.now(), self._unsettled)
-        self._failed = [self.sequence, *self._unsettled]
+        return run.may_record and not is_cancelled and run.writer.halted is None
 
     def decide(self, value: object, *, failed: bool) -> None:
-        outer, run, scope = self.outer, self.outer.run, self.scope
-        if not self._may_decide():
-            return
-        tree = to_tree(value, path=self.path, types=NO_TYPES)
-        if failed:
-            self._record_failed_decision(tree)
-        else:
-            settles = () if scope.is_observing else run.failures.settle(outer, self._unsettled)
-            self.sequence = run.writer.add(Decided(self.path, tree, run.now(), settles=settles))
+        if self._may_decide():
+            self._keep(to_tree(value, path=self.path, types=NO_TYPES), failed=failed)
 
     def fail(self, ended: Failed | Exception) -> None:
         if self._may_decide():
-            record = write_end(ended, self.outer.run.types)
-            self._record_failed_decision(_ERRORS.write(record))
+            self._keep(_ERRORS.write(write_end(ended, self.outer.run.types)), failed=True)
+
+    def _keep(self, tree: Tree, *, failed: bool) -> None:
+        """Record a decision, or keep it until the body records its decisions."""
+        if self.outer.is_recording:
+            self._record(tree, failed=failed)
+        else:
+            self._noted = tree
+            self.outer.note(self.path, partial(self._record, tree, failed=failed))
+
+    def _record(self, tree: Tree, *, failed: bool) -> None:
+        outer, run = self.outer, self.outer.run
+        if failed:
+            self.sequence = run.failures.decide(self.path, tree, run.now(), self._unsettled)
+            self._failed = [self.sequence, *self._unsettled]
+        else:
+            is_observing = self.scope.is_observing
+            settles = () if is_observing else run.failures.settle(outer, self._unsettled)
+            self.sequence = run.writer.add(Decided(self.path, tree, run.now(), settles=settles))
 
     def keep_failures(self) -> None:
         self._failed += self._unsettled
@@ -192,6 +197,8 @@ class DurableBranches:
         run.activity.end_deadline(self)
         outer.unsettled += [*self._failed, *self._unsettled]
         outer.last_failure = self._last_failure or outer.last_failure
+        if outer.has_noted(self.path):
+            outer.keep_value(self.path, self._noted)
         if self.sequence is None or (self.decision is not None and self.decision.has_ended):
             return
         # Without entries, a resume has nothing to replay before it cancels the branches.

@@ -24,7 +24,16 @@ class Cursor:
         position: how many of the operations the flow has passed.
     """
 
-    __slots__ = ("_gate", "_gate_limit", "_is_ordered", "_items", "_path", "_run", "position")
+    __slots__ = (
+        "_gate",
+        "_gate_limit",
+        "_is_ordered",
+        "_items",
+        "_path",
+        "_run",
+        "_sequences",
+        "position",
+    )
 
     def __init__(self, run: Run, path: str, items: Sequence[Item], *, is_ordered: bool) -> None:
         """Begin before the first of the operations. `path` and `is_ordered` are those of the flow."""
@@ -33,6 +42,7 @@ class Cursor:
         self._path = path
         self._items = items
         self._is_ordered = is_ordered
+        self._sequences = {} if is_ordered else {item.path: item.sequence for item in items}
         self._gate: anyio.CancelScope | None = None
         self._gate_limit = math.inf
 
@@ -43,7 +53,7 @@ class Cursor:
         """
         run, limit = self._run, scope.limit
         if not self._is_ordered:
-            return path in run.recording.places
+            return self._reach_in_any_order(path, limit)
         if path in run.recording.left_behind:
             # It may be reached again, in any order.
             if not self.has_ahead(limit):
@@ -65,9 +75,29 @@ class Cursor:
         self._open_gate()
         return False
 
+    def _reach_in_any_order(self, path: str, limit: float) -> bool:
+        sequence = self._sequences.pop(path, math.inf)
+        if sequence < limit:
+            while self._has_passed_next(sequence):
+                self.position += 1
+            self._open_gate_at_frontier()
+        else:
+            self._open_gate()
+        return path in self._run.recording.places
+
+    def _has_passed_next(self, sequence: float) -> bool:
+        """Return whether the flow has passed the next operation, once it has reached that of an entry."""
+        if self.position == len(self._items):
+            return False
+        item = self._items[self.position]
+        # This life may reach an earlier finalizer in another way, or not at all.
+        is_skipped = item.kind == "finalizer" and item.sequence < sequence
+        return is_skipped or item.path not in self._sequences
+
     def pass_operator(self, path: str, limit: float) -> None:
         """Pass a recorded operator. Steps of the flow may have been recorded before its first branch."""
         if not self._is_ordered:
+            self._reach_in_any_order(path, limit)
             return
         items = self._items
         for number in range(self.position, len(items)):
@@ -82,8 +112,6 @@ class Cursor:
 
     def pass_finalizer(self, path: str) -> None:
         """Pass a recorded finalizer and the recorded operations before it."""
-        if not self._is_ordered:
-            return
         paths = [item.path for item in self._items[self.position :]]
         if path in paths:
             self.position += paths.index(path) + 1
@@ -162,8 +190,6 @@ class Cursor:
 
         Finalizers that a cancellation caused do not count.
         """
-        if not self._is_ordered:
-            return False
         ends = self._run.recording.source_ends
         return any(
             item.sequence < limit

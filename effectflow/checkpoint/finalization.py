@@ -32,7 +32,7 @@ class DurableFinalization:
     ) -> Any:
         run = self.outer.run
         recorded = run.recording.source_ends.get(self.path)
-        if recorded is None or recorded.error is None or not self.outer.is_ordered:
+        if recorded is None or recorded.error is None:
             return None
         # No entry records the error. If the source ran again after the release of its resource, it
         # could end differently. So it does not run.

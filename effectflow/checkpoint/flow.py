@@ -8,8 +8,8 @@ exists before anything releases it. The rules are in `docs/durability.md`.
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
@@ -21,7 +21,7 @@ from effectflow.checkpoint.entries import Decided, Published, SourceEnd
 from effectflow.checkpoint.errors import CompensationFailed, NotSerializable, StepInputChanged
 from effectflow.checkpoint.finalization import DurableFinalization
 from effectflow.checkpoint.replay import DEAD_LETTER, RecordedDeadLetter
-from effectflow.checkpoint.values import NO_TYPES, KnownTypes, from_tree, safe_repr, to_tree
+from effectflow.checkpoint.values import NO_TYPES, KnownTypes, Tree, from_tree, safe_repr, to_tree
 from effectflow.effects.errors import LeftToResume, NotAcquired, Parked
 from effectflow.effects.nodes import Step
 from effectflow.effects.paths import StepPath, step_path
@@ -40,11 +40,13 @@ class DurableFlow:
         run: the run.
         path: the flow's path.
         around: the flow around it; None for the body of the run.
+        body: the body of the run or step that it is a branch or a finalizer of, or this flow itself.
         branches_around: the operator whose branch it is, or None.
         is_ordered: whether it must reach recorded operations in order. The body of a step that did not
             complete need not.
         unsettled: the sequence numbers of its failures that nothing has settled.
-        may_wait: whether it is the body of a step that may wait. It records decisions once it waits.
+        may_wait: whether its waits are recorded, so that the run can be suspended meanwhile. Those in
+            most steps are not.
         is_pinned: whether a step around it, of this run or an outer one, must not be cut off by a
             suspension. Then the run stays in memory while the flow waits.
         replays_only: why it must not begin anything: its end is recorded and cannot be rebuilt. Or None.
@@ -57,12 +59,12 @@ class DurableFlow:
     __slots__ = (
         "_branches",
         "_codes",
-        "_drawn",
-        "_is_part",
         "_is_recording",
         "_item",
+        "_noted",
         "_occurrences",
         "around",
+        "body",
         "branches_around",
         "cursor",
         "ended_at",
@@ -87,12 +89,13 @@ class DurableFlow:
         is_part: bool = False,
         is_recording: bool = True,
         is_ordered: bool = True,
-        may_wait: bool = False,
+        may_wait: bool = True,
         is_pinned: bool = False,
     ) -> None:
         self.run = run
         self.path = path
         self.around = around
+        self.body: DurableFlow = around.body if is_part and around is not None else self
         self.branches_around = branches
         self.is_ordered = is_ordered
         self.may_wait = may_wait
@@ -106,9 +109,8 @@ class DurableFlow:
         self.cursor: Cursor | None = None
         if recorded is not None:
             self.cursor = Cursor(run, path, recorded.items, is_ordered=is_ordered)
-        self._is_part = is_part
         self._is_recording = is_recording
-        self._drawn: list[tuple[str, object]] | None = None if is_recording or is_part else []
+        self._noted: dict[str, Callable[[], object]] = {}
         self._item: str | None = None
         self._branches = 0
         self._occurrences: dict[str, int] = {}
@@ -137,53 +139,61 @@ class DurableFlow:
     def is_recording(self) -> bool:
         """Whether its operators record their decisions.
 
-        Those inside a step do not, because a step runs again as a whole. A value that is drawn there is
-        recorded once the step goes on to what is recorded, such as a step: see `record_values`.
+        Those inside a step do so once the step goes on to what is recorded, such as a step. Without
+        that, a step runs again as a whole.
         """
-        return self._is_recording or self.body._is_recording
-
-    @property
-    def body(self) -> DurableFlow:
-        """The body of the run or step that it is a branch or a finalizer of, or this flow itself."""
-        flow = self
-        while flow._is_part and flow.around is not None:
-            flow = flow.around
-        return flow
-
-    def record_decisions(self) -> None:
-        self._is_recording = True
-
-    def record_values(self) -> None:
-        """Record the values that the body has drawn, and from now on each one when it is drawn.
-
-        What follows may depend on them, and a resume compares it.
-        """
-        body = self.body
-        if body._drawn is None:
-            return
-        drawn, body._drawn = body._drawn, None
-        for path, value in drawn:
-            self._record_value(path, value)
-
-    def _record_value(self, path: str, value: object) -> None:
-        run = self.run
-        tree = to_tree(value, path=path, types=NO_TYPES)
-        run.writer.add(Decided(path, tree, run.now()))
+        return self.body._is_recording
 
     def record_from_here(self) -> None:
-        """Record decisions from now on, in the whole body, and the values that it has drawn before."""
+        """Record decisions from now on, in the whole body, and what it has decided before.
+
+        What follows may depend on them, and a resume compares or releases it.
+        """
         body = self.body
         if body._is_recording:
             return
-        self.record_values()
         body._is_recording = True
-        operators: list[DurableBranches] = []
-        flow = self
-        while flow.branches_around is not None:
-            operators.append(flow.branches_around)
-            flow = flow.branches_around.outer
-        for operator in reversed(operators):
+        noted, body._noted = body._noted, {}
+        for record in noted.values():
+            record()
+        for operator in reversed(list(self._operators_around())):
             operator.keep_deadline()
+
+    def _operators_around(self) -> Iterator[DurableBranches]:
+        """Yield the operators in the body whose branches this flow is part of, the inner ones first."""
+        flow: DurableFlow | None = self
+        while flow is not None and flow is not self.body:
+            if flow.branches_around is not None:
+                yield flow.branches_around
+            flow = flow.around
+
+    def record_waits(self) -> None:
+        self.record_from_here()
+        self.may_wait = True
+
+    def note(self, path: str, record: Callable[[], object]) -> None:
+        """Keep what records a decision until the body records its decisions."""
+        self.body._noted[path] = record
+
+    def keep_value(self, path: str, tree: Tree) -> None:
+        """Record a value, or the decision of an operator that has ended, once the body records those.
+
+        It is final, because what the body does next follows from it.
+        """
+        run = self.run
+
+        def record() -> None:
+            if run.may_record:
+                run.writer.add(Decided(path, tree, run.now()))
+
+        if self.is_recording:
+            record()
+        else:
+            self.note(path, record)
+
+    def has_noted(self, path: str) -> bool:
+        """Return whether a decision is kept until the body records its decisions."""
+        return path in self.body._noted
 
     # The three operations.
 
@@ -200,26 +210,21 @@ class DurableFlow:
     ) -> A:
         run = self.run
         path = self.next_path(name)
-        is_value = has_failed is None
-        if not (is_value or self.is_recording):
-            return compute()
         run.writer.check()
         known = run.recording.decisions.get(path)
         if known is not None and known.sequence < scope.limit:
             return from_tree(known.value, path=path, types=NO_TYPES)
-        if not self.is_recording:
+        is_value = has_failed is None
+        if not self.is_recording or (is_value and not self.is_ordered):
             # Even while the run is being stopped, because a finalizer in the step may need the value.
             value = compute()
-            drawn = self.body._drawn
-            if drawn is not None:
-                drawn.append((path, value))
-            elif run.may_record:
-                self._record_value(path, value)
+            if is_value:
+                self.keep_value(path, to_tree(value, path=path, types=NO_TYPES))
             return value
         await self.check(scope, path)
         value = compute()
         if run.may_record:
-            failed = has_failed is not None and has_failed(value)
+            failed = not is_value and has_failed(value)
             self.record_decision(scope, path, value, failed=failed)
         return value
 
@@ -264,11 +269,11 @@ class DurableFlow:
     async def publish(self, scope: Scope, key: str, value: object, types: KnownTypes) -> None:
         """Record a value for others to read, once. Within a step, each attempt records it again."""
         run = self.run
+        path = self.next_path("publish")
         if not self.is_recording:
             if run.may_record:
                 self._publish("", key, value, types)
             return
-        path = self.next_path("publish")
         run.writer.check()
         if self.reach(path, scope):
             return
@@ -401,13 +406,11 @@ class DurableFlow:
         if around is not None:
             around.begin_branch()
         try:
-            cursor = self.cursor
-            if cursor is None:
-                return await work()
-            with cursor.gated(scope.limit):
+            with self.gated(scope):
                 outcome = await work()
-            # What a cancelled flow did after the decision is discarded.
-            cursor.end(scope.limit if scope.was_cancelled() else math.inf)
+            if self.cursor is not None:
+                # What a cancelled flow did after the decision is discarded.
+                self.cursor.end(scope.limit if scope.was_cancelled() else math.inf)
             return outcome
         except Parked as parked:
             self.run.park(self, parked)
@@ -418,6 +421,10 @@ class DurableFlow:
             if around is not None:
                 around.ended_at = max(around.ended_at, self.ended_at)
                 around.end_branch()
+
+    def gated(self, scope: Scope) -> AbstractContextManager[None]:
+        """Let no cancellation into the block before the flow has reached what is recorded."""
+        return nullcontext() if self.cursor is None else self.cursor.gated(scope.limit)
 
     def begin_branch(self) -> None:
         """Count a branch, or the reading of an item, as busy in place of this flow, or with others."""
@@ -475,8 +482,8 @@ class DurableFlow:
             self,
             branches=branches,
             is_part=True,
-            is_recording=self.is_recording,
             is_ordered=self.is_ordered,
+            may_wait=self.may_wait,
         )
 
     def body_of(
@@ -492,7 +499,7 @@ class DurableFlow:
             self.run,
             path,
             self,
-            is_recording=may_wait and path in self.run.recording.waiting,
+            is_recording=path in self.run.recording.flows,
             is_ordered=is_ordered,
             may_wait=may_wait,
             is_pinned=is_pinned,

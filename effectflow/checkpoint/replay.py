@@ -252,7 +252,6 @@ class Recording:
         spawned: the ids of the spawned runs that are cancelled with this one, by the entries that began
             them.
         cancelled_at: the entry that requested the cancellation of the run, or None.
-        waiting: the flows within which something waited.
         decided_within: the paths of the decisions within a step, by its path.
     """
 
@@ -273,7 +272,6 @@ class Recording:
         self.former_children: dict[str, dict[str, RecordedChild]] = {}
         self.spawned: dict[int, str] = {}
         self.cancelled_at: int | None = None
-        self.waiting: set[str] = set()
         self.decided_within: dict[str, list[str]] = {}
 
     @property
@@ -356,8 +354,6 @@ class Recording:
         """Add a wait within a step that has received its message: the next attempt receives it, too."""
         self.add(wait.sequence, path, "wait", step=step)
         self.waits[path] = wait
-        # The next attempt, which does not begin this wait, records its decisions all the same.
-        self.waiting.update(_flows_around(path))
 
     def begin_anew(self, step: str) -> None:
         """Forget what an attempt of a step did, because its retry policy begins it anew.
@@ -368,7 +364,6 @@ class Recording:
         names = [step]
         while names:
             name = names.pop()
-            self.waiting.discard(name)
             for path in self.decided_within.pop(name, ()):
                 self.decisions.pop(path, None)
                 self.dead_letters.pop(path, None)
@@ -473,7 +468,6 @@ class _Reader:
                 child = RecordedChild(sequence, entry.child, "") if entry.child else None
                 wait = RecordedWait(sequence, entry.until, entry.topic, child=child)
                 recording.waits[path] = wait
-                recording.waiting.update(_flows_around(path))
             case Signalled(path=path):
                 wait = recording.waits[path]
                 wait.received, wait.value = sequence, entry.value

@@ -110,8 +110,8 @@ class Around(Protocol):
         """Whether it is in a step of an outer run that a suspension must not cut off."""
         ...
 
-    async def begin(self) -> None:
-        """Record in the outer run that the nested run starts or continues."""
+    async def begin_cancellation(self) -> None:
+        """Settle the decision of the outer run that cancels the nested run."""
         ...
 
     def open_gate(self) -> None:
@@ -388,7 +388,7 @@ class Run:
         self.recording.begin_anew(path)
         # The clock may have been changed. Never wait longer because of that.
         left = min(retry_at - self.now(), max(0.0, retry_at - failed_at))
-        if left > 0 and flow.is_recording:
+        if left > 0 and flow.may_wait:
             with self.rest(flow, scope, "a retry", self.now() + left):
                 await self.sleep(path, left, scope)
         elif left > 0:
@@ -413,7 +413,7 @@ class Run:
             await anyio.lowlevel.checkpoint_if_cancelled()
         if self.outer_operators:
             await self.cancel_if_decided()
-        flow.record_values()
+        flow.record_from_here()
         began = self.clock.monotonic()
         writer.add(
             BeforeStep(
@@ -445,10 +445,10 @@ class Run:
         if scope.observer is not None:
             scope.observer.began(path)
         try:
-            if definition.timeout is None:
+            if definition.timeout is None and body.cursor is None:
                 outcome = await interpret(step.source, env, inside)
             else:
-                work = partial(self._limited, step, definition.timeout, env, inside)
+                work = partial(self._run_body, step, body, env, inside)
                 outcome = await self.stopping.supervised(work)
         except BaseException as raised:
             if at_most_once and isinstance(raised, Exception):
@@ -488,10 +488,16 @@ class Run:
             unknown.__cause__ = lost
             raise self.writer.halt(unknown)
 
-    async def _limited(self, step: Step, seconds: float, env: Any, inside: Scope) -> Any:
+    async def _run_body(self, step: Step, body: DurableFlow, env: Any, inside: Scope) -> Any:
+        """Run the body of a step that has a timeout, or that continues an attempt."""
+        seconds = step.definition.timeout
+        if seconds is None:
+            with body.gated(inside):
+                return await interpret(step.source, env, inside)
         with self.clock.move_on_after(seconds) as limit:
             operator = Operator.unrecorded(inside, limit)
-            return await interpret(step.source, env, operator.inside)
+            with body.gated(inside):
+                return await interpret(step.source, env, operator.inside)
         return operator.traced(Failure(TimedOut(seconds)))
 
     async def _record_failure(
@@ -579,7 +585,7 @@ class Run:
     async def cancel_if_decided(self) -> None:
         """Record that a decision of an outer run cancelled this run, if one did.
 
-        First, the outer run settles the decision durably, because its resume cannot use a cancelled run.
+        First, the outer run settles the decision durably if its resume could not use a cancelled run.
         """
         if self.stopping.has_begun or self.cancelled_at is not None:
             return
@@ -592,7 +598,7 @@ class Run:
 
     async def _cancel(self, branches: DurableBranches) -> None:
         assert self.around is not None
-        await self.around.begin()
+        await self.around.begin_cancellation()
         # Another finalizer may have recorded it in the meantime.
         if self.cancelled_at is None:
             reason = f"{branches.path!r} of {branches.outer.run.run_id!r}"

@@ -177,4 +177,4 @@ def _is_durable(flow: DurableFlow, scope: Scope) -> bool:
 
 def _can_rest(flow: DurableFlow, scope: Scope) -> bool:
     """Return whether the run can be suspended here: the flow records decisions, or once it waits."""
-    return flow.is_recording or (flow.body.may_wait and not scope.is_shielded)
+    return flow.may_wait and (flow.is_recording or not scope.is_shielded)

@@ -291,8 +291,8 @@ class Flow(Protocol):
         """Make everything durable that the run has recorded. Elsewhere, do nothing."""
         return
 
-    def record_decisions(self) -> None:
-        """Let operators record their decisions, also inside a step."""
+    def record_waits(self) -> None:
+        """Let operators record their decisions and waits, also inside a step."""
         return
 
     def stop(self) -> None:

@@ -99,7 +99,7 @@ def durable_scope(effect: Effect[Env, E, A], shown: tuple[object, ...]) -> Effec
             return effect
         inside = scope.copy()
         inside.step = None
-        scope.flow.record_decisions()
+        scope.flow.record_waits()
         return InScope(effect, inside)
 
     return Suspend(reach, shown)

@@ -87,7 +87,7 @@ async def _run_at(
     # The replay of an interrupted nested run is part of the replay of this one, so it cannot be
     # cancelled before it reaches its finalizers.
     with run.stopping.gated() if is_interrupted else nullcontext() as gate:
-        child = _Child(flow, place, path, child_id, input_digest, gate)
+        child = _Child(flow, place, path, child_id, input_digest, gate, has_own_id=run_id is not None)
         await child.begin()
         try:
             outcome = await drive(replace(place, around=child), child_id)
@@ -173,6 +173,7 @@ class _Child:
     run_id: str
     input_digest: str
     gate: anyio.CancelScope | None
+    has_own_id: bool
 
     @property
     def run(self) -> Run:
@@ -198,6 +199,13 @@ class _Child:
             former = RecordedChild(begun, self.run_id, self.input_digest)
             run.recording.add_former_child(self.path, former)
         await run.writer.save()
+
+    async def begin_cancellation(self) -> None:
+        if self.is_in_step and not self.has_own_id:
+            # The next attempt of the step replaces it.
+            await self.run.cancel_if_decided()
+        else:
+            await self.begin()
 
     @property
     def is_in_step(self) -> bool:
@@ -239,7 +247,7 @@ def record_start(
 ) -> int:
     """Add the entry that a run within this one starts. Return its sequence number."""
     run = flow.run
-    flow.record_values()
+    flow.record_from_here()
     return run.writer.add(
         ChildStarted(
             path,
