@@ -248,7 +248,8 @@ class Run:
             if recorded.is_completed and recorded.ended is not None:
                 flow.ended_at = recorded.ended
             return outcome
-        if scope.limit < math.inf and not definition.at_most_once:
+        was_cut_off = scope.limit < math.inf and recorded.ended is None
+        if was_cut_off and not definition.at_most_once:
             await self._complete_finalizers_within(flow, step, path, recorded, env, scope)
         await flow.check(scope, path)
         self._check_known(definition, path, recorded)

@@ -95,7 +95,7 @@ _LEAVES: dict[str, End] = {
 _OF_STEPS = ["graph", "job"]
 """A state graph with two nodes, and a job with two items: each a step, in a nested run."""
 
-_ONE_PART = ["result", "timeout"]
+_ONE_PART = ["result", "timeout", "step"]
 _TWO_PARTS = ["seq", "seq", "recover", "tap_err", "on_exit", "bracket"]
 _TWO_PARTS += ["par", "par_all", "traverse", "race"]
 
@@ -110,7 +110,7 @@ def end_of(tree: Tree) -> End | None:
             return _LEAVES[tree.kind]
         case (("seq" | "graph"), [first, second]):
             return first if first != "ok" else second
-        case "call", [only]:
+        case ("call" | "step"), [only]:
             return only
         case "result", [only]:
             return "ok" if only == "fail" else only
@@ -234,6 +234,11 @@ class _Building:
                 return par_traverse([0, 1], lambda n: both[n], key=lambda n: f"k{n}")
             case "race":
                 return race([part(0), part(1)])
+            case "step":
+                begun = self.action(Tree("ok"), uses, releases)
+                inside = self.build(parts[0], uses, releases)
+                both = begun.and_then(lambda _: inside)
+                return with_checkpointing(f"around {tree.name}", both, error=Broken | TimedOut)
             case "call":
                 return nested(part(0)).call(None)
             case "graph":
