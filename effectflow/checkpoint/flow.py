@@ -499,7 +499,7 @@ class DurableFlow:
             self.run,
             path,
             self,
-            is_recording=path in self.run.recording.flows,
+            is_recording=self.run.recording.has_within(path),
             is_ordered=is_ordered,
             may_wait=may_wait,
             is_pinned=is_pinned,

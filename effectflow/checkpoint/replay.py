@@ -355,6 +355,10 @@ class Recording:
         self.add(wait.sequence, path, "wait", step=step)
         self.waits[path] = wait
 
+    def has_within(self, step: str) -> bool:
+        """Return whether anything is recorded inside a step."""
+        return step in self.flows or step in self.decided_within
+
     def begin_anew(self, step: str) -> None:
         """Forget what an attempt of a step did, because its retry policy begins it anew.
 
@@ -525,7 +529,7 @@ class _Reader:
     def _begin_anew(self, step: str) -> None:
         """Forget what the attempt of a step did, because the retry policy of the step begins another."""
         recording = self.recording
-        if step in recording.flows or step in recording.decided_within:
+        if recording.has_within(step):
             for sequence in self.failed_within.pop(step, ()):
                 if sequence in self.unsettled:
                     self._forget(sequence)

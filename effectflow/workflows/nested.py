@@ -87,7 +87,9 @@ async def _run_at(
     # The replay of an interrupted nested run is part of the replay of this one, so it cannot be
     # cancelled before it reaches its finalizers.
     with run.stopping.gated() if is_interrupted else nullcontext() as gate:
-        child = _Child(flow, place, path, child_id, input_digest, gate, has_own_id=run_id is not None)
+        child = _Child(
+            flow, place, path, child_id, input_digest, gate, has_own_id=run_id is not None
+        )
         await child.begin()
         try:
             outcome = await drive(replace(place, around=child), child_id)

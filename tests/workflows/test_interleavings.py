@@ -19,11 +19,13 @@ from effectflow import (
     RetryPolicy,
     TimedOut,
     bracket,
+    do,
     never,
     par,
     par_traverse,
     race,
     sleep,
+    with_checkpointing,
     workflow,
 )
 from effectflow.stores import MemoryStore
@@ -63,12 +65,14 @@ class Row:
     """One interleaving.
 
     Attributes:
+        body: the body of the workflow.
         made: the workflow.
         journal: each entry of a whole run, and the actions of a resume after that entry.
         failing: the actions that fail.
         at: when the resume happens, in seconds after the start.
     """
 
+    body: Callable[[object], Any]
     made: AnyWorkflow
     journal: list[tuple[str, str]]
     failing: tuple[str, ...] = ()
@@ -88,7 +92,7 @@ def row(
 
     def add(body: Callable[[object], Any]) -> AnyWorkflow:
         made: AnyWorkflow = workflow(body)
-        ROWS.append(Row(made, journal, failing, at))
+        ROWS.append(Row(body, made, journal, failing, at))
         return made
 
     return add
@@ -454,6 +458,27 @@ async def test_a_resume_after_each_entry_does_this(row: Row, store: MemoryStore)
         # The journal that the resume leaves means the same to the next life.
         again = next_life(app, failing=row.failing)
         assert str(await resume(row.made, again, at=row.at)) == str(expected), entry
+
+
+@pytest.mark.parametrize(
+    # A sleep inside a step is not recorded.
+    "row",
+    [row for row in ROWS if row.made.name != "wait_after_a_handled_failure"],
+    ids=lambda row: row.made.name,
+)
+async def test_a_step_with_this_body_does_the_same(row: Row, store: MemoryStore) -> None:
+    body = do(row.body)
+    made = made_of(lambda: with_checkpointing("step", body(None), error=Broken | TimedOut))
+    expected = await start(made, app_on(store, failing=row.failing))
+    lines = [line.replace("step/", "") for line in await journal(store)]
+    begun, ended = row.journal[0][1], row.journal[-1][1]
+    (end,) = (line for line in lines if line.startswith(("C step", "F step")))
+    table = {**dict(row.journal), "B step": begun, end: ended}
+    assert sorted(lines) == sorted(table)
+    for count, entry in enumerate(lines, 1):
+        app = app_on(await cut(store, count), failing=row.failing)
+        result = await resume(made, app, at=row.at)
+        assert (app.world.done, str(result)) == (table[entry].split(), str(expected)), entry
 
 
 @pytest.mark.parametrize(

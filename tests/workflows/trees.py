@@ -110,7 +110,7 @@ def end_of(tree: Tree) -> End | None:
             return _LEAVES[tree.kind]
         case (("seq" | "graph"), [first, second]):
             return first if first != "ok" else second
-        case ("call" | "step"), [only]:
+        case (("call" | "step"), [only]):
             return only
         case "result", [only]:
             return "ok" if only == "fail" else only
