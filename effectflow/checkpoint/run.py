@@ -248,9 +248,8 @@ class Run:
             if recorded.is_completed and recorded.ended is not None:
                 flow.ended_at = recorded.ended
             return outcome
-        was_cut_off = scope.limit < math.inf and recorded.ended is None
-        if was_cut_off and not definition.at_most_once:
-            await self._complete_finalizers_within(flow, step, path, recorded, env, scope)
+        if recorded.ended is None and not definition.at_most_once:
+            await self._clean_up_within(flow, step, path, recorded, env, scope)
         await flow.check(scope, path)
         self._check_known(definition, path, recorded)
         self._check_savable(definition, path)
@@ -285,7 +284,7 @@ class Run:
             raise failure.error
         return failure
 
-    async def _complete_finalizers_within(
+    async def _clean_up_within(
         self,
         flow: DurableFlow,
         step: Step,
@@ -294,17 +293,13 @@ class Run:
         env: Any,
         scope: Scope,
     ) -> None:
-        """Replay the body of a step that a decision cancelled, if what is left had begun to end.
-
-        That is, if its finalizers have begun steps, or if it was about to cancel its nested runs.
-        """
-        known = self.recording
-        cancelled = [place for place, child in known.children.items() if child.begun > scope.limit]
-        if not any(place.startswith(f"{path}/") for place in (*known.source_ends, *cancelled)):
+        """Replay what is recorded inside a step that is cancelled, so that its finalizers complete."""
+        is_cancelled = scope.limit < math.inf or scope.cancelling_operator() is not None
+        if not (is_cancelled and self.recording.has_within(path)):
             return
         at_most_once = scope.is_at_most_once
         current = CurrentStep(self.run_id, path, recorded.attempts, step.make_info, at_most_once)
-        body = flow.body_of(path, is_ordered=True)
+        body = flow.body_of(path)
         inside = scope.inside_step(body, current)
         token = running_step.set(current)
         try:
