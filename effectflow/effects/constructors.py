@@ -176,7 +176,7 @@ def attempt(f: Callable[[Any], Any], /, *exception_types: type[Exception]) -> Ef
 async def _attempt(
     f: Callable[[Any], Any], exception_types: tuple[type[Exception], ...], env: Any, scope: Scope
 ) -> Any:
-    if scope.is_planned and scope.is_shielded:
+    if scope.runs_no_function:
         raise Parked(f"{f!r} would be run")
     try:
         value = f(env)

@@ -208,7 +208,7 @@ async def interpret(effect: AnyEffect, env: Any, scope: Scope) -> Any:
                         continue
                     value = current.f(source.value)
                 elif kind is FromFn:
-                    if is_planned and scope.is_shielded:
+                    if is_planned and scope.runs_no_function:
                         raise Parked(f"{current!r} would be run")
                     value = current.f(env)
                 elif kind is FromAsync:

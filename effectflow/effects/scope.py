@@ -350,7 +350,7 @@ class Scope:
         finalizer_deadline: the seconds that each finalizer may take; None for no limit.
         context: the context of the run; empty outside runs.
         is_planned: whether a plan replays it, and so runs neither asynchronous effects nor functions in
-            acquisitions and finalizers.
+            acquisitions, finalizers and steps.
         undos: where compensated effects register their undos; None outside of sagas.
     """
 
@@ -443,6 +443,11 @@ class Scope:
             if operator.cancels():
                 return operator
         return None
+
+    @property
+    def runs_no_function(self) -> bool:
+        """Whether a plan runs no functions here: those in acquisitions, finalizers and steps may act."""
+        return self.is_planned and (self.is_shielded or self.step is not None)
 
     def was_cancelled(self) -> bool:
         """Return whether an operator cancelled this flow in an earlier life.

@@ -33,6 +33,7 @@ from effectflow import (
     saga,
     sleep,
     step,
+    with_checkpointing,
     workflow,
 )
 from effectflow.checkpoint import (
@@ -471,11 +472,15 @@ KILLED: dict[str, Callable[[], AnyEffect]] = {
 
 
 @EVERY
+@pytest.mark.parametrize("is_step", [False, True], ids=["body", "step"])
 @pytest.mark.parametrize("body", KILLED.values(), ids=KILLED)
 async def test_a_run_that_is_killed_at_any_write_ends_like_one_that_is_not(
-    body: Callable[[], AnyEffect], every: int
+    body: Callable[[], AnyEffect], is_step: bool, every: int
 ) -> None:
-    trip = made_of(body)
+    def in_a_step() -> AnyEffect:
+        return with_checkpointing("trip", body(), error=Broken | TimedOut)
+
+    trip = made_of(in_a_step if is_step else body)
 
     async def live(store: FaultyStore, world: World) -> object:
         app = App(Checkpoints(store), world)
