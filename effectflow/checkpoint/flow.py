@@ -446,6 +446,11 @@ class DurableFlow:
             self.cursor.pass_operator(path, scope.limit)
         return DurableBranches(self, path, scope)
 
+    def limit(self, scope: Scope) -> DurableBranches:
+        """Return the record of whether this body of a step was cut off by the timeout of the step."""
+        self.branches_around = DurableBranches(self, f"{self.path}/limit", scope)
+        return self.branches_around
+
     async def finalize(
         self, work: Coroutine[Any, Any, A], inside: DurableFlow | None = None
     ) -> tuple[A | None, BaseException | None]:

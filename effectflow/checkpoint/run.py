@@ -67,14 +67,13 @@ from effectflow.effects.errors import (
     Halt,
     Parked,
     RetryExhausted,
-    TimedOut,
     TracedError,
     add_note,
 )
 from effectflow.effects.event_loop import is_cancellation
 from effectflow.effects.interpreter import exit_of, exit_of_raised, interpret
 from effectflow.effects.nodes import Failed as Failure, Step
-from effectflow.effects.operators import Operator
+from effectflow.effects.operators import Operator, run_limited
 from effectflow.effects.scope import Scope, running_step
 
 logger = logging.getLogger(__name__)
@@ -490,11 +489,8 @@ class Run:
         if seconds is None:
             with body.gated(inside):
                 return await interpret(step.source, env, inside)
-        with self.clock.move_on_after(seconds) as limit:
-            operator = Operator.unrecorded(inside, limit)
-            with body.gated(inside):
-                return await interpret(step.source, env, operator.inside)
-        return operator.traced(Failure(TimedOut(seconds)))
+        operator = Operator(inside, body.limit(inside))
+        return await run_limited(operator, step.source, env, operator.inside, seconds, seconds)
 
     async def _record_failure(
         self,

@@ -312,30 +312,50 @@ def timeout(source: Effect[Any, Any, Any], seconds: float) -> Effect[Any, Any, A
     async def perform(env: Any, scope: Scope) -> Any:
         operator = Operator.begin(scope, "timeout")
         inside = operator.branch(None)
-        decision = operator.decision
-        left = None if decision is not None else operator.branches.deadline(seconds)
-        try:
-            if decision is not None:
-                if not decision.has_ended:
-                    await operator.run_cancelled(source, env, inside)
-            elif left is None:
-                return await operator.run_branch(source, env, inside)
-            else:
-                with scope.clock.move_on_after(left) as operator.limit:
-                    outcome = await operator.run_branch(source, env, inside)
-                    # What comes after the decision is discarded.
-                    if not operator.is_decided:
-                        return outcome
-                if scope.flow.is_stopping:
-                    # The run is also being stopped, which the expired limit hides.
-                    if scope.is_out_of_reach:
-                        # The cancelled task is not this one, but the one that waits for its finalizer.
-                        raise LeftToResume(f"{source!r}")
-                    await anyio.lowlevel.checkpoint_if_cancelled()
-                    await cancel_natively()
-                operator.expire()
-        finally:
-            operator.end()
-        return operator.traced(nodes.Failed(TimedOut(seconds)))
+        decided = operator.decision is not None
+        left = 0.0 if decided else operator.branches.deadline(seconds)
+        return await run_limited(operator, source, env, inside, seconds, left)
 
     return nodes.Perform(perform, (".timeout", source, seconds))
+
+
+async def run_limited(
+    operator: Operator,
+    source: Effect[Any, Any, Any],
+    env: Any,
+    inside: Scope,
+    seconds: float,
+    left: float | None,
+) -> Any:
+    """Return the outcome of an effect, or TimedOut if a limit cuts it off, or did in an earlier life.
+
+    Parameters:
+        operator: decides about the limit.
+        inside: the scope of the effect.
+        seconds: the whole time that the effect may take.
+        left: the seconds that are left; None if the limit no longer applies.
+    """
+    scope, decision = operator.outer, operator.decision
+    try:
+        if decision is not None:
+            if not decision.has_ended:
+                await operator.run_cancelled(source, env, inside)
+        elif left is None:
+            return await operator.run_branch(source, env, inside)
+        else:
+            with scope.clock.move_on_after(left) as operator.limit:
+                outcome = await operator.run_branch(source, env, inside)
+                # What comes after the decision is discarded.
+                if not operator.is_decided:
+                    return outcome
+            if scope.flow.is_stopping:
+                # The run is also being stopped, which the expired limit hides.
+                if scope.is_out_of_reach:
+                    # The cancelled task is not this one, but the one that waits for its finalizer.
+                    raise LeftToResume(f"{source!r}")
+                await anyio.lowlevel.checkpoint_if_cancelled()
+                await cancel_natively()
+            operator.expire()
+    finally:
+        operator.end()
+    return operator.traced(nodes.Failed(TimedOut(seconds)))

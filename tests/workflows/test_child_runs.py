@@ -532,6 +532,19 @@ async def test_a_retry_of_a_step_that_cancelled_a_child_starts_another_one(
     assert sorted(runs) == ["r", *ids]
 
 
+async def test_the_timeout_of_a_step_cancels_its_child(store: MemoryStore) -> None:
+    held = made_of(lambda: bracket(act("acquire"), lambda _: act("release"), lambda _: hang("use")))
+
+    @step(timeout=5)
+    def ask() -> Effect[App, Broken, object]:
+        return held.call(None)
+
+    app = app_on(store)
+    assert isinstance((await start(made_of(ask), app)).failure(), TimedOut)
+    assert app.world.done == ["acquire", "use", "release"]
+    assert await status_of(store, "r/ask/made") is RunStatus.CANCELLED
+
+
 async def test_an_outside_stop_interrupts_the_child(store: MemoryStore) -> None:
     app = app_on(store)
     await stopped(timed.start(None, run_id="r"), app)

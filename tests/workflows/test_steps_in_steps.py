@@ -38,6 +38,7 @@ from effectflow.stores import MemoryStore
 from tests.apps import App, Broken, Crash, app_on, both_backends
 from tests.workflows.journals import (
     AnyEffect,
+    AnyWorkflow,
     act,
     after_others,
     clock_at,
@@ -104,6 +105,21 @@ async def test_a_resource_that_a_step_has_released_is_not_used_again(
     store: MemoryStore, obstacle: AnyEffect
 ) -> None:
     made = made_of(lambda: in_a_step(held(in_turn(act("use"), obstacle, act("use more")))))
+    await check_that_it_is_not_used_again(made, store)
+
+
+@both_backends
+async def test_a_resource_that_was_released_because_the_step_timed_out_is_not_used_again(
+    store: MemoryStore,
+) -> None:
+    @step(timeout=5)
+    def limited() -> Effect[App, Broken, object]:
+        return held(in_turn(act("use"), while_broken(never()), act("use more")))
+
+    await check_that_it_is_not_used_again(made_of(limited), store)
+
+
+async def check_that_it_is_not_used_again(made: AnyWorkflow, store: MemoryStore) -> None:
     await end_of(partial(start, made), app_on(store, failing=["anything"]))
     lines = await journal(store)
     released = next(number for number, line in enumerate(lines, 1) if "release" in line)
