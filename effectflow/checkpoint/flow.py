@@ -267,7 +267,7 @@ class DurableFlow:
     wait_for_retry = waits.wait_for_retry
 
     async def publish(self, scope: Scope, key: str, value: object, types: KnownTypes) -> None:
-        """Record a value for others to read, once. Within a step, each attempt records it again."""
+        """Record a value for others to read: once, or in each attempt of a step without steps."""
         run = self.run
         path = self.next_path("publish")
         if not self.is_recording:

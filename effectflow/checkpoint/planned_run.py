@@ -173,11 +173,49 @@ class PlannedRun(Run):
     ) -> Any:
         if recorded is not None and recorded.retry_at is not None:
             await self.sleep(path, recorded.retry_at - self.now(), scope)
+        if recorded is not None and recorded.error is not None and step.definition.retry is None:
+            failed = await self._fails_again(flow, step, path, recorded, env, scope)
+            if failed is not None:
+                return failed
         self._start.append(path)
         if recorded is not None:
             self._retry.append(path)
             self._skip += self._completed_within(path)
         raise Parked
+
+    async def _fails_again(
+        self,
+        flow: DurableFlow,
+        step: Step,
+        path: str,
+        recorded: RecordedStep,
+        env: Any,
+        scope: Scope,
+    ) -> Failed | None:
+        """Return the failure, or raise the defect, with which the next attempt of a step only ends again.
+
+        Return None if it begins something inside.
+        """
+        if not self.recording.has_within(path):
+            return None
+        found = [
+            self._start,
+            self._retry,
+            self._skip,
+            self._failures,
+            self._waiting,
+            self._unverified,
+        ]
+        counts = list(map(len, found))
+        try:
+            outcome = await self.replay_within(flow, step, path, recorded, env, scope)
+        except Parked:
+            outcome = None
+        if outcome.__class__ is Failed:
+            return outcome
+        for noted, count in zip(found, counts, strict=True):
+            del noted[count:]
+        return None
 
     def _completed_within(self, path: str) -> list[str]:
         """Return the completed steps inside a step, which its next attempt skips."""

@@ -476,7 +476,7 @@ class _Reader:
                 wait = recording.waits[path]
                 wait.received, wait.value = sequence, entry.value
             case Published(path=path):
-                # Within a step it has no path, because each attempt publishes again.
+                # Within a step without steps it has no path, because each attempt publishes again.
                 if path:
                     recording.add(sequence, path, "published", entry.item)
             case CancelRequested():

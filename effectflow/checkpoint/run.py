@@ -294,15 +294,26 @@ class Run:
     ) -> None:
         """Replay what is recorded inside a step that is cancelled, so that its finalizers complete."""
         is_cancelled = scope.limit < math.inf or scope.cancelling_operator() is not None
-        if not (is_cancelled and self.recording.has_within(path)):
-            return
+        if is_cancelled and self.recording.has_within(path):
+            await self.replay_within(flow, step, path, recorded, env, scope)
+
+    async def replay_within(
+        self,
+        flow: DurableFlow,
+        step: Step,
+        path: str,
+        recorded: RecordedStep,
+        env: Any,
+        scope: Scope,
+    ) -> Any:
+        """Return the outcome of the body of a step that is replayed, without another attempt."""
         at_most_once = scope.is_at_most_once
         current = CurrentStep(self.run_id, path, recorded.attempts, step.make_info, at_most_once)
         body = flow.body_of(path)
         inside = scope.inside_step(body, current)
         token = running_step.set(current)
         try:
-            await body.run_branch(inside, partial(interpret, step.source, env, inside))
+            return await body.run_branch(inside, partial(interpret, step.source, env, inside))
         finally:
             running_step.reset(token)
 

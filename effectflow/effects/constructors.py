@@ -267,7 +267,7 @@ def now() -> Effect[object, Never, datetime]:
     """Yield the time of day, aware, in UTC.
 
     Between the steps of a durable run, the value is recorded: a resume yields the same time. So it is
-    inside a step if other steps follow there. In any other step, each attempt reads the time again.
+    inside a step that begins other steps. In any other step, each attempt reads the time again.
     """
     return _observed("now", lambda scope: scope.clock.now())
 

@@ -17,7 +17,7 @@ def publish(key: str, value: object) -> Effect[object, Never, None]:
     Others read it with `await handle.published(key)`, or follow its changes with
     `async for change in handle`, also after the run has ended. It is durable with the next step, or a
     moment later. What a body publishes between steps is published once, also after a resume. What a step
-    publishes is published by each attempt of the step.
+    publishes is published by each attempt of the step, unless it begins other steps before.
 
     Outside a run, this does nothing.
 

@@ -84,10 +84,10 @@ def _end(picked: Done | Stuck) -> AnyEffect:
 
 
 def durable_scope(effect: Effect[Env, E, A], shown: tuple[object, ...]) -> Effect[Env, E, A]:
-    """Return the effect as a flow that can be resumed in the middle, even inside a step.
+    """Return the effect as a flow that can be resumed in the middle, and may wait, even inside a step.
 
-    A step runs again as a whole, so operators inside it record nothing. In this flow they do: a resume
-    skips the steps of this effect, so the decisions between them must be the same again.
+    A step that begins no steps runs again as a whole, and records nothing. This flow records each of its
+    decisions and waits.
 
     Parameters:
         effect: the effect of the flow.

@@ -234,6 +234,27 @@ async def test_a_plan_runs_no_code_of_a_cancelled_step(store: MemoryStore) -> No
     assert app.world.done == []
 
 
+@both_backends
+async def test_a_plan_says_that_a_step_fails_again_with_a_failure_that_is_settled(
+    store: MemoryStore,
+) -> None:
+    made = made_of(lambda: in_a_step(act("charge").tap_err(lambda _: act("apologize"))))
+    first = await start(made, app_on(store, failing=["charge"]))
+    plan = (await made.plan("r").run(app_on(store))).unwrap()
+    assert (plan.start, plan.recurs) == ((), ("step/charge",))
+    app = app_on(store)
+    assert str(await resume(made, app)) == str(first)
+    assert app.world.done == []
+
+
+@both_backends
+async def test_a_plan_says_that_a_step_begins_again_if_it_can_succeed(store: MemoryStore) -> None:
+    made = made_of(lambda: in_a_step(in_turn(act("charge"), act("ship"))))
+    await start(made, app_on(store, failing=["ship"]))
+    plan = (await made.plan("r").run(app_on(store))).unwrap()
+    assert (plan.start, plan.skip, plan.recurs) == (("step",), ("step/charge",), ())
+
+
 # Decisions before the first step inside.
 
 
