@@ -446,9 +446,11 @@ class DurableFlow:
             self.cursor.pass_operator(path, scope.limit)
         return DurableBranches(self, path, scope)
 
-    def limit(self, scope: Scope) -> DurableBranches:
-        """Return the record of whether this body of a step was cut off by the timeout of the step."""
-        self.branches_around = DurableBranches(self, f"{self.path}/limit", scope)
+    def limit(self, scope: Scope, seconds: float | None) -> DurableBranches | None:
+        path = f"{self.path}/limit"
+        if seconds is None and path not in self.run.recording.decisions:
+            return None
+        self.branches_around = DurableBranches(self, path, scope)
         return self.branches_around
 
     async def finalize(

@@ -497,11 +497,13 @@ class Run:
     async def _run_body(self, step: Step, body: DurableFlow, env: Any, inside: Scope) -> Any:
         """Run the body of a step that has a timeout, or that continues an attempt."""
         seconds = step.definition.timeout
-        if seconds is None:
+        limit = body.limit(inside, seconds)
+        if limit is None:
             with body.gated(inside):
                 return await interpret(step.source, env, inside)
-        operator = Operator(inside, body.limit(inside))
-        return await run_limited(operator, step.source, env, operator.inside, seconds, seconds)
+        operator = Operator(inside, limit)
+        within = operator.inside
+        return await run_limited(operator, step.source, env, within, seconds or 0.0, seconds)
 
     async def _record_failure(
         self,

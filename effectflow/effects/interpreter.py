@@ -13,6 +13,7 @@ generators of `@do` bodies, finalizers, and `_Restore`, which restores an outer 
 
 from __future__ import annotations
 
+import math
 import sys
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
@@ -715,19 +716,39 @@ async def _until_deadline(finalizer: AnyEffect, env: Any, scope: Scope) -> Any:
     from effectflow.effects.operators import Operator
 
     try:
-        if deadline is None:
+        branches = scope.flow.limit(scope, deadline)
+        if branches is None:
             return await interpret(finalizer, env, scope)
-        with scope.clock.move_on_after(deadline) as limit:
-            operator = Operator.unrecorded(scope, limit)
-            return await interpret(finalizer, env, operator.inside)
+        operator = Operator(scope, branches)
+        outcome = await _until_expired(operator, finalizer, env, deadline)
+        if not operator.is_decided:
+            return outcome
     except Exception as defect:
         return _Raised(defect)
-    late = TimeoutError(
-        f"the finalizer {finalizer!r} took more than {deadline} s and was cancelled"
-    )
+    time = "too much time in an earlier life" if deadline is None else f"more than {deadline} s"
+    late = TimeoutError(f"the finalizer {finalizer!r} took {time} and was cancelled")
     for line in operator.suppressed:
         add_note(late, str(line))
     return _Raised(late)
+
+
+async def _until_expired(
+    operator: Operator, finalizer: AnyEffect, env: Any, deadline: float | None
+) -> Any:
+    """Return the outcome of a finalizer. If the operator has decided, a deadline has cut it off."""
+    decision, inside = operator.decision, operator.inside
+    try:
+        if decision is None:
+            seconds = math.inf if deadline is None else deadline
+            with inside.clock.move_on_after(seconds) as operator.limit:
+                outcome = await interpret(finalizer, env, inside)
+                if not operator.is_decided:
+                    return outcome
+            operator.expire()
+        elif not decision.has_ended:
+            await operator.run_cancelled(finalizer, env, inside)
+    finally:
+        operator.end()
 
 
 def _traced(failed: Failed) -> TracedError[Any]:

@@ -28,7 +28,7 @@ from effectflow.effects.event_loop import (
     stray_cancellation,
 )
 from effectflow.effects.interpreter import interpret
-from effectflow.effects.scope import PLAIN, PLAIN_BRANCHES, Branches, Decision, Scope
+from effectflow.effects.scope import PLAIN, Branches, Decision, Scope
 
 
 class Operator:
@@ -64,11 +64,6 @@ class Operator:
     def begin(outer: Scope, name: str) -> Operator:
         """Return the next operator with this name in a flow."""
         return Operator(outer, outer.flow.branches(outer, name))
-
-    @staticmethod
-    def unrecorded(outer: Scope, limit: anyio.CancelScope) -> Operator:
-        """Return an operator that cancels by a deadline, of which nothing is recorded."""
-        return Operator(outer, PLAIN_BRANCHES, limit=limit)
 
     @property
     def decision(self) -> Decision | None:

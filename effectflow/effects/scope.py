@@ -258,6 +258,13 @@ class Flow(Protocol):
         """Return the flows of the next operator in this flow."""
         return PLAIN_BRANCHES
 
+    def limit(self, scope: Scope, seconds: float | None) -> Branches | None:
+        """Return what records that a limit has cut off this flow, the body of a step or a finalizer.
+
+        Return None if there is no limit, now or in an earlier life.
+        """
+        return None if seconds is None else PLAIN_BRANCHES
+
     def finalization(self, name: str) -> Finalization | None:
         """Return the place of the next finalizer in this flow; None if nothing is recorded here."""
         return None

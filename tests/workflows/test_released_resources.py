@@ -32,7 +32,9 @@ from tests.workflows.journals import (
     AnyEffect,
     AnyWorkflow,
     act,
+    clock_at,
     cut,
+    hang,
     in_turn,
     journal,
     made_of,
@@ -180,6 +182,24 @@ async def test_several_resources_are_released_last_first_over_the_lives(store: M
         assert closed == sorted(closed, reverse=True), line
         done = " ".join(lines[:count]) + " ".join(app.world.done)
         assert all(name in done for name in ("close-1", "close-2")), line
+
+
+@both_backends
+async def test_a_resource_of_a_finalizer_that_took_too_long_is_not_used_again(
+    store: MemoryStore,
+) -> None:
+    inner = bracket(act("open"), lambda _: act("close"), lambda _: hang("use"))
+    made = made_of(lambda: pure("done").on_exit(inner))
+    limited = partial(made.start(None, run_id="r").run, finalizer_deadline=5)
+    with pytest.raises(TimeoutError, match="took more than 5 s"):
+        await clock_at().run(from_async(limited), app_on(store))
+    lines = await journal(store)
+    closing = next(number for number, line in enumerate(lines, 1) if "close" in line)
+    for count in range(closing, len(lines) + 1):
+        app = app_on(await cut(store, count))
+        with pytest.raises(Exception, match="too much time in an earlier life"):
+            await resume(made, app)
+        assert app.world.done == (["close"] if count == closing else []), lines[count - 1]
 
 
 # Racers that wake in the same tick.
