@@ -40,7 +40,6 @@ class DurableFlow:
         run: the run.
         path: the flow's path.
         around: the flow around it; None for the body of the run.
-        body: the body of the run or step that it is a branch or a finalizer of, or this flow itself.
         branches_around: the operator whose branch it is, or None.
         is_ordered: whether it must reach recorded operations in order. The body of a step that did not
             complete need not.
@@ -57,6 +56,7 @@ class DurableFlow:
     """
 
     __slots__ = (
+        "_body",
         "_branches",
         "_codes",
         "_is_recording",
@@ -64,7 +64,6 @@ class DurableFlow:
         "_noted",
         "_occurrences",
         "around",
-        "body",
         "branches_around",
         "cursor",
         "ended_at",
@@ -95,7 +94,8 @@ class DurableFlow:
         self.run = run
         self.path = path
         self.around = around
-        self.body: DurableFlow = around.body if is_part and around is not None else self
+        # Not a reference to itself, so that a flow is freed without garbage collection.
+        self._body = around.body if is_part and around is not None else None
         self.branches_around = branches
         self.is_ordered = is_ordered
         self.may_wait = may_wait
@@ -134,6 +134,11 @@ class DurableFlow:
     async def save_now(self, reason: str) -> None:
         if self.run.records:
             await self.run.writer.save(reason=reason)
+
+    @property
+    def body(self) -> DurableFlow:
+        """The body of the run or step that it is a branch or a finalizer of, or this flow itself."""
+        return self if self._body is None else self._body
 
     @property
     def is_recording(self) -> bool:
