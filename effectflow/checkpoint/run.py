@@ -101,7 +101,7 @@ class Around(Protocol):
 
     @property
     def is_in_step(self) -> bool:
-        """Whether it is in the body of a step. The next attempt of a step decides everything again."""
+        """Whether it is in the body of a step, whose next attempt may replace the nested run."""
         ...
 
     @property
