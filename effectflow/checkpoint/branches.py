@@ -15,7 +15,7 @@ from effectflow.checkpoint.failures import (
     write_end,
     write_suppressed,
 )
-from effectflow.checkpoint.replay import RecordedDecision
+from effectflow.checkpoint.recording import RecordedDecision
 from effectflow.checkpoint.schema import schema_of
 from effectflow.checkpoint.values import NO_TYPES, Tree, digest_of, to_tree
 from effectflow.effects.errors import Suppressed

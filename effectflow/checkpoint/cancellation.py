@@ -9,7 +9,7 @@ import anyio
 from effectflow.checkpoint.branches import DurableBranches
 from effectflow.checkpoint.entries import CancelRequested
 from effectflow.checkpoint.flow import DurableFlow
-from effectflow.checkpoint.replay import RecordedDecision
+from effectflow.checkpoint.recording import RecordedDecision
 from effectflow.effects.errors import Suppressed
 from effectflow.effects.operators import Operator
 from effectflow.effects.scope import Scope

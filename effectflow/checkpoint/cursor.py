@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from effectflow.checkpoint.errors import DefinitionChanged
-from effectflow.checkpoint.replay import Item
+from effectflow.checkpoint.recording import Item
 from effectflow.effects.scope import Scope
 
 if TYPE_CHECKING:

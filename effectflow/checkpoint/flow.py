@@ -20,7 +20,7 @@ from effectflow.checkpoint.cursor import Cursor
 from effectflow.checkpoint.entries import Decided, Published, SourceEnd
 from effectflow.checkpoint.errors import CompensationFailed, NotSerializable, StepInputChanged
 from effectflow.checkpoint.finalization import DurableFinalization
-from effectflow.checkpoint.replay import DEAD_LETTER, RecordedDeadLetter
+from effectflow.checkpoint.recording import DEAD_LETTER, RecordedDeadLetter
 from effectflow.checkpoint.values import NO_TYPES, KnownTypes, Tree, from_tree, safe_repr, to_tree
 from effectflow.effects.errors import LeftToResume, NotAcquired, Parked
 from effectflow.effects.nodes import Step

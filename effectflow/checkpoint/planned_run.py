@@ -15,7 +15,7 @@ from effectflow.checkpoint.entries import Arguments, Entry
 from effectflow.checkpoint.errors import CheckpointError
 from effectflow.checkpoint.flow import DurableFlow
 from effectflow.checkpoint.plan import ResumePlan, Unverified
-from effectflow.checkpoint.replay import RecordedStep, Recording
+from effectflow.checkpoint.recording import RecordedStep, Recording
 from effectflow.checkpoint.run import Run
 from effectflow.checkpoint.stopping import Stopping
 from effectflow.checkpoint.store import Message

@@ -22,7 +22,8 @@ from effectflow.checkpoint.entries import (
 from effectflow.checkpoint.errors import CheckpointError, CorruptCheckpoint
 from effectflow.checkpoint.integrity import UNSIGNED, Seal, digest_in
 from effectflow.checkpoint.journal_reader import claimed, open_records, verify_run, write_bytes
-from effectflow.checkpoint.replay import Recording, read_recording
+from effectflow.checkpoint.recording import Recording
+from effectflow.checkpoint.replay import read_recording
 from effectflow.checkpoint.store import (
     CANCEL,
     CheckpointStore,

@@ -43,7 +43,8 @@ from effectflow.checkpoint.flow import DurableFlow
 from effectflow.checkpoint.journal_writer import JournalWriter
 from effectflow.checkpoint.mailbox import Mailbox
 from effectflow.checkpoint.observers import CheckpointEvent, StepSkipped, tell
-from effectflow.checkpoint.replay import RecordedStep, Recording, compressed
+from effectflow.checkpoint.recording import RecordedStep, Recording
+from effectflow.checkpoint.replay import compressed
 from effectflow.checkpoint.schema import LATEST
 from effectflow.checkpoint.settling import UnsettledFailures
 from effectflow.checkpoint.step import CurrentStep

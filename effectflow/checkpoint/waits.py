@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
 from effectflow.checkpoint.entries import Waiting
-from effectflow.checkpoint.replay import RecordedWait
+from effectflow.checkpoint.recording import RecordedWait
 from effectflow.checkpoint.schema import LATEST
 from effectflow.checkpoint.values import Tree
 from effectflow.effects.paths import as_name

@@ -33,7 +33,8 @@ from effectflow.checkpoint import (
 )
 from effectflow.checkpoint.checkpoint import fold
 from effectflow.checkpoint.journal_reader import read_existing, run_not_found
-from effectflow.checkpoint.replay import Recording, read_recording
+from effectflow.checkpoint.recording import Recording
+from effectflow.checkpoint.replay import read_recording
 from effectflow.checkpoint.values import plain_tree, to_tree
 from effectflow.cli.access import Access, access_to
 from effectflow.cli.app_loader import (

@@ -40,7 +40,7 @@ from effectflow.checkpoint import (
 from effectflow.checkpoint.checkpoint import iso_time
 from effectflow.checkpoint.entries import write_entry
 from effectflow.checkpoint.errors import printable
-from effectflow.checkpoint.replay import RecordedDeadLetter, Recording
+from effectflow.checkpoint.recording import RecordedDeadLetter, Recording
 from effectflow.checkpoint.values import Tree, plain_tree, render_tree
 from effectflow.cli.suggestions import message_of, suggested
 from effectflow.effects.paths import StepPath

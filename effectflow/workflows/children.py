@@ -18,7 +18,7 @@ from effectflow.checkpoint.errors import (
 from effectflow.checkpoint.failures import write_error
 from effectflow.checkpoint.flow import DurableFlow
 from effectflow.checkpoint.planned_run import PlannedRun
-from effectflow.checkpoint.replay import RecordedChild
+from effectflow.checkpoint.recording import RecordedChild
 from effectflow.checkpoint.run import Run
 from effectflow.checkpoint.store import CANCEL, RunStatus, has_result, store_errors
 from effectflow.checkpoint.values import KnownTypes, digest_of

@@ -18,7 +18,7 @@ from effectflow.checkpoint.integrity import first_digest
 from effectflow.checkpoint.journal_reader import check_against
 from effectflow.checkpoint.journal_writer import JournalWriter
 from effectflow.checkpoint.lease import Lease, Owner, claim_or_release, end_claim
-from effectflow.checkpoint.replay import Recording
+from effectflow.checkpoint.recording import Recording
 from effectflow.checkpoint.run import Run
 from effectflow.checkpoint.store import (
     KeepsHistory,

@@ -32,7 +32,8 @@ from effectflow.checkpoint.lease_keeper import keep_lease
 from effectflow.checkpoint.observers import RunResumed
 from effectflow.checkpoint.plan import ResumePlan, plan_resume, skipped_steps
 from effectflow.checkpoint.planned_run import PlannedRun
-from effectflow.checkpoint.replay import Recording, compressed, read_recording
+from effectflow.checkpoint.recording import Recording
+from effectflow.checkpoint.replay import compressed, read_recording
 from effectflow.checkpoint.run import Run
 from effectflow.checkpoint.stopping import interruption_reason
 from effectflow.checkpoint.store import RunStatus, at_once

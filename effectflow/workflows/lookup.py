@@ -21,7 +21,8 @@ from effectflow.checkpoint.failures import read_failure
 from effectflow.checkpoint.flow import DurableFlow
 from effectflow.checkpoint.journal_reader import Journal, read_end, read_journal
 from effectflow.checkpoint.observers import CheckpointLoaded, tell
-from effectflow.checkpoint.replay import Recording, read_recording
+from effectflow.checkpoint.recording import Recording
+from effectflow.checkpoint.replay import read_recording
 from effectflow.checkpoint.run import Around
 from effectflow.checkpoint.store import RunInfo, RunStatus, store_errors
 from effectflow.checkpoint.values import (

@@ -22,7 +22,7 @@ from effectflow.checkpoint.errors import (
 from effectflow.checkpoint.failures import write_end
 from effectflow.checkpoint.flow import DurableFlow
 from effectflow.checkpoint.planned_run import PlannedRun
-from effectflow.checkpoint.replay import RecordedChild
+from effectflow.checkpoint.recording import RecordedChild
 from effectflow.checkpoint.run import Run
 from effectflow.checkpoint.store import RunStatus
 from effectflow.effects.nodes import Failed

@@ -32,7 +32,7 @@ from effectflow import (
     suspend,
     with_checkpointing,
 )
-from effectflow.checkpoint import Completed, read_entries
+from effectflow.checkpoint import CheckpointStore, Completed, read_entries
 from effectflow.service import Client
 from effectflow.stores import MemoryStore
 from tests.apps import App, Broken, Crash, app_on, both_backends
@@ -62,7 +62,7 @@ def held(use: AnyEffect) -> AnyEffect:
     return bracket(act("acquire"), lambda _: act("release"), lambda _: use)
 
 
-async def done_in_all_lives(store: MemoryStore) -> list[str]:
+async def done_in_all_lives(store: CheckpointStore) -> list[str]:
     """Return the steps that have completed, without their flows."""
     entries = await read_entries(store, "r")
     return [entry.step.rpartition("/")[2] for entry in entries if isinstance(entry, Completed)]

@@ -11,7 +11,7 @@ from effectflow.checkpoint.entries import ErrorRecord
 from effectflow.checkpoint.errors import NotSerializable
 from effectflow.checkpoint.failures import read_error, write_error
 from effectflow.checkpoint.flow import DurableFlow
-from effectflow.checkpoint.replay import DEAD_LETTER, RecordedStep
+from effectflow.checkpoint.recording import DEAD_LETTER, RecordedStep
 from effectflow.checkpoint.step import durable
 from effectflow.checkpoint.values import KnownTypes, Tree, encode_arguments
 from effectflow.effects import TimedOut, fail
