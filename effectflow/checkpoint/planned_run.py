@@ -196,7 +196,7 @@ class PlannedRun(Run):
 
         Return None if it begins something inside.
         """
-        if not self.recording.has_within(path):
+        if path not in self.recording.flows:
             return None
         found = [
             self._start,

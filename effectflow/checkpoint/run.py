@@ -295,7 +295,7 @@ class Run:
     ) -> None:
         """Replay what is recorded inside a step that is cancelled, so that its finalizers complete."""
         is_cancelled = scope.limit < math.inf or scope.cancelling_operator() is not None
-        if is_cancelled and self.recording.has_within(path):
+        if is_cancelled and path in self.recording.flows:
             await self.replay_within(flow, step, path, recorded, env, scope)
 
     async def replay_within(
