@@ -28,6 +28,7 @@ from effectflow import (
     pure,
     race,
     sleep,
+    step,
     suspend,
     with_checkpointing,
     workflow,
@@ -95,7 +96,7 @@ _LEAVES: dict[str, End] = {
 _OF_STEPS = ["graph", "job"]
 """A state graph with two nodes, and a job with two items: each a step, in a nested run."""
 
-_ONE_PART = ["result", "timeout", "step"]
+_ONE_PART = ["result", "timeout", "step", "limited step"]
 _TWO_PARTS = ["seq", "seq", "recover", "tap_err", "on_exit", "bracket"]
 _TWO_PARTS += ["par", "par_all", "traverse", "race"]
 
@@ -136,7 +137,7 @@ def end_of(tree: Tree) -> End | None:
             if len(finite) > 1:
                 return None
             return finite[0] if finite else "hang"
-        case "timeout", [only]:
+        case (("timeout" | "limited step"), [only]):
             return "fail" if only == "hang" else only
         case _:
             raise AssertionError(tree)
@@ -209,7 +210,7 @@ class _Building:
             case "result":
                 return part(0).result().map(repr)
             case "timeout":
-                return part(0).timeout(10 if end_of(parts[0]) == "hang" else 1000)
+                return part(0).timeout(_limit(parts[0]))
             case "recover":
                 first, second = part(0), part(1)
                 return first.or_else(lambda _: second)
@@ -235,10 +236,10 @@ class _Building:
             case "race":
                 return race([part(0), part(1)])
             case "step":
-                begun = self.action(Tree("ok"), uses, releases)
-                inside = self.build(parts[0], uses, releases)
-                both = begun.and_then(lambda _: inside)
-                return with_checkpointing(f"around {tree.name}", both, error=Broken | TimedOut)
+                around = self.around(parts[0], uses, releases)
+                return with_checkpointing(f"around {tree.name}", around, error=Broken | TimedOut)
+            case "limited step":
+                return limited(self.around(parts[0], uses, releases), _limit(parts[0]))
             case "call":
                 return nested(part(0)).call(None)
             case "graph":
@@ -253,6 +254,12 @@ class _Building:
 
     def step(self, tree: Tree, uses: tuple[int, ...], releases: int | None) -> AnyEffect:
         return with_checkpointing(tree.name, self.action(tree, uses, releases), error=Broken)
+
+    def around(self, part: Tree, uses: tuple[int, ...], releases: int | None) -> AnyEffect:
+        """Return what a step with steps inside does."""
+        begun = self.action(Tree("ok"), uses, releases)
+        inside = self.build(part, uses, releases)
+        return begun.and_then(lambda _: inside)
 
     def action(self, tree: Tree, uses: tuple[int, ...], releases: int | None) -> AnyEffect:
         """Return what a step does."""
@@ -283,6 +290,21 @@ class _Building:
             return app
 
         return from_async(both).and_then(body)
+
+
+def _limit(part: Tree) -> float:
+    """Return the seconds that a part may take, so that only one that never ends is cut off."""
+    return 10 if end_of(part) == "hang" else 1000
+
+
+def limited(effect: AnyEffect, seconds: float) -> AnyEffect:
+    """Return a step with a timeout."""
+
+    @step(timeout=seconds)
+    def around() -> Effect[TreeApp, Broken, Any]:
+        return effect
+
+    return around()
 
 
 def in_all_runs(run_id: str, path: str) -> str:
