@@ -199,7 +199,7 @@ class Cursor:
 
     def _open_gate_at_frontier(self) -> None:
         # The limit of the branch: an acquisition within it has none, as it is shielded.
-        if self._gate is not None and not self.has_ahead(self._gate_limit):
+        if self._gate is not None and not self._must_pass(self._gate_limit):
             self._open_gate()
 
     def _open_gate(self) -> None:

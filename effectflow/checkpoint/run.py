@@ -314,7 +314,7 @@ class Run:
         inside = scope.inside_step(body, current)
         token = running_step.set(current)
         try:
-            return await body.run_branch(inside, partial(interpret, step.source, env, inside))
+            return await self._run_body(step, body, env, inside, None)
         finally:
             running_step.reset(token)
 
@@ -455,7 +455,7 @@ class Run:
             if definition.timeout is None and body.cursor is None:
                 outcome = await interpret(step.source, env, inside)
             else:
-                work = partial(self._run_body, step, body, env, inside)
+                work = partial(self._run_body, step, body, env, inside, definition.timeout)
                 outcome = await self.stopping.supervised(work)
         except BaseException as raised:
             if at_most_once and isinstance(raised, Exception):
@@ -495,13 +495,13 @@ class Run:
             unknown.__cause__ = lost
             raise self.writer.halt(unknown)
 
-    async def _run_body(self, step: Step, body: DurableFlow, env: Any, inside: Scope) -> Any:
+    async def _run_body(
+        self, step: Step, body: DurableFlow, env: Any, inside: Scope, seconds: float | None
+    ) -> Any:
         """Run the body of a step that has a timeout, or that continues an attempt."""
-        seconds = step.definition.timeout
         limit = body.limit(inside, seconds)
         if limit is None:
-            with body.gated(inside):
-                return await interpret(step.source, env, inside)
+            return await body.run_branch(inside, partial(interpret, step.source, env, inside))
         operator = Operator(inside, limit)
         within = operator.inside
         return await run_limited(operator, step.source, env, within, seconds or 0.0, seconds)

@@ -202,6 +202,26 @@ async def test_what_a_step_acquired_is_released_when_its_run_is_cancelled(
 
 
 @both_backends
+async def test_a_step_that_timed_out_completes_its_release_when_its_run_is_cancelled(
+    store: MemoryStore,
+) -> None:
+    @step(timeout=5)
+    def limited() -> Effect[App, Broken, object]:
+        return held(in_turn(act("use"), never()))
+
+    made = made_of(limited)
+    await start(made, app_on(store))
+    lines = await journal(store)
+    for count in range(lines.index("C limited/acquire") + 1, lines.index("F limited") + 1):
+        app = app_on(await cut(store, count))
+        await Client(app.checkpoints).handle(made, "r").cancel()
+        with anyio.fail_after(10):
+            await resume(made, app)
+        done = await done_in_all_lives(app.checkpoints.store)
+        assert done.count("release") == 1, lines[count - 1]
+
+
+@both_backends
 async def test_a_completed_step_in_a_cancelled_branch_does_not_run_again(
     store: MemoryStore,
 ) -> None:
