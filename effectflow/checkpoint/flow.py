@@ -18,7 +18,12 @@ from effectflow.checkpoint import waits
 from effectflow.checkpoint.branches import DurableBranches
 from effectflow.checkpoint.cursor import Cursor
 from effectflow.checkpoint.entries import Decided, Published, SourceEnd
-from effectflow.checkpoint.errors import CompensationFailed, NotSerializable, StepInputChanged
+from effectflow.checkpoint.errors import (
+    CompensationFailed,
+    DefinitionChanged,
+    NotSerializable,
+    StepInputChanged,
+)
 from effectflow.checkpoint.finalization import DurableFinalization
 from effectflow.checkpoint.recording import DEAD_LETTER, RecordedDeadLetter
 from effectflow.checkpoint.values import NO_TYPES, KnownTypes, Tree, from_tree, safe_repr, to_tree
@@ -48,6 +53,8 @@ class DurableFlow:
             most steps are not.
         is_pinned: whether a step around it, of this run or an outer one, must not be cut off by a
             suspension. Then the run stays in memory while the flow waits.
+        ended_sources: the finalizers that had begun in an earlier life, and whose sources it replays now.
+            These sources must not begin anything.
         replays_only: why it must not begin anything: its end is recorded and cannot be rebuilt. Or None.
         last_failure: the error of the last failure with an entry, and its sequence number.
         source_end: for a finalizer, returns how its source has ended, until its first step records that.
@@ -67,6 +74,7 @@ class DurableFlow:
         "branches_around",
         "cursor",
         "ended_at",
+        "ended_sources",
         "is_ordered",
         "is_pinned",
         "last_failure",
@@ -104,6 +112,7 @@ class DurableFlow:
         self.last_failure: tuple[object, int] | None = None
         self.ended_at: int = 0 if around is None else around.ended_at
         self.source_end: Callable[[], SourceEnd] | None = None
+        self.ended_sources: list[str] = []
         self.replays_only: NotSerializable | None = None
         recorded = run.recording.flows.get(path)
         self.cursor: Cursor | None = None
@@ -390,6 +399,7 @@ class DurableFlow:
             flow = flow.around
         if scope.operators and scope.cancelling_operator() is not None:
             return anyio.sleep_forever()
+        self._check_not_released(what)
         if scope.acquisition is not None and not scope.acquisition.may_continue():
             raise NotAcquired
         run = self.run
@@ -401,6 +411,18 @@ class DurableFlow:
         if has_drain and not (scope.is_out_of_reach or self.is_pinned):
             return self._leave_to_another_worker()
         return None
+
+    def _check_not_released(self, what: str) -> None:
+        """Halt the run if this would begin something in the source of a finalizer that had begun."""
+        run = self.run
+        flow: DurableFlow | None = self
+        while flow is not None and not run.force:
+            if flow.ended_sources:
+                detail = (
+                    f"{flow.ended_sources[-1]!r} has begun, and before it the run reaches {what!r}"
+                )
+                raise run.writer.halt(DefinitionChanged(run.run_id, run.workflow, detail=detail))
+            flow = flow.around
 
     async def _leave_to_another_worker(self) -> None:
         with self.run.activity.rest("another worker", 0.0):

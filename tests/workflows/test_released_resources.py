@@ -23,9 +23,10 @@ from effectflow import (
     par_traverse,
     pure,
     race,
+    with_checkpointing,
     workflow,
 )
-from effectflow.checkpoint import NotSerializable
+from effectflow.checkpoint import DefinitionChanged, NotSerializable
 from effectflow.stores import MemoryStore
 from tests.apps import App, Broken, Crash, app_on, both_backends
 from tests.workflows.journals import (
@@ -200,6 +201,32 @@ async def test_a_resource_of_a_finalizer_that_took_too_long_is_not_used_again(
         with pytest.raises(Exception, match="too much time in an earlier life"):
             await resume(made, app)
         assert app.world.done == (["close"] if count == closing else []), lines[count - 1]
+
+
+@both_backends
+@pytest.mark.parametrize("is_step", [False, True], ids=["body", "step"])
+@pytest.mark.parametrize("end", ["ends well", "fails"])
+async def test_a_changed_use_begins_nothing_after_the_release(
+    store: MemoryStore, is_step: bool, end: str
+) -> None:
+    """Its last step is another one now, or one more."""
+    last = act("bad") if end == "fails" else pure("used")
+
+    def body() -> AnyEffect:
+        effect = held(in_turn(act("use"), last))
+        return with_checkpointing("step", effect, error=Broken) if is_step else effect
+
+    made = made_of(body)
+    await start(made, app_on(store, failing=["bad"]))
+    lines = await journal(store)
+    last = act("use again")
+    released = next(number for number, line in enumerate(lines, 1) if "release" in line)
+    for count in range(released, released + 2):
+        app = app_on(await cut(store, count))
+        assert isinstance((await resume(made, app)).failure(), DefinitionChanged)
+        assert app.world.done == []
+        await resume(made, app, force=True)
+        assert "use again" in app.world.done
 
 
 # Racers that wake in the same tick.
