@@ -36,7 +36,7 @@ class DurableFinalization:
             return None
         if recorded.error is None:
             if recorded.kind != "cancelled":
-                self.outer.ended_sources.append(self.path)
+                self.outer.ended_sources += (self.path,)
             return None
         # No entry records the error. If the source ran again after the release of its resource, it
         # could end differently. So it does not run.
@@ -85,8 +85,8 @@ class DurableFinalization:
         else:
             if self.outer.replays_only is not None:
                 self._check_same_end(recorded, ended)
-            if self.path in self.outer.ended_sources:
-                self.outer.ended_sources.remove(self.path)
+            if self.outer.ended_sources[-1:] == (self.path,):
+                self.outer.ended_sources = self.outer.ended_sources[:-1]
             if self.outer.cursor is not None:
                 self.outer.cursor.pass_finalizer(self.path)
         scope = outer.shielded()

@@ -27,7 +27,7 @@ from effectflow.checkpoint.errors import (
 from effectflow.checkpoint.finalization import DurableFinalization
 from effectflow.checkpoint.recording import DEAD_LETTER, RecordedDeadLetter
 from effectflow.checkpoint.values import NO_TYPES, KnownTypes, Tree, from_tree, safe_repr, to_tree
-from effectflow.effects.errors import LeftToResume, NotAcquired, Parked
+from effectflow.effects.errors import Halt, LeftToResume, NotAcquired, Parked
 from effectflow.effects.nodes import Step
 from effectflow.effects.paths import StepPath, step_path
 from effectflow.effects.scope import Branches, Finalization, Scope
@@ -112,7 +112,7 @@ class DurableFlow:
         self.last_failure: tuple[object, int] | None = None
         self.ended_at: int = 0 if around is None else around.ended_at
         self.source_end: Callable[[], SourceEnd] | None = None
-        self.ended_sources: list[str] = []
+        self.ended_sources: tuple[str, ...] = ()
         self.replays_only: NotSerializable | None = None
         recorded = run.recording.flows.get(path)
         self.cursor: Cursor | None = None
@@ -393,13 +393,17 @@ class DurableFlow:
         cancellation reaches the flow, this raises what ends it.
         """
         flow: DurableFlow | None = self
+        released: str | None = None
         while flow is not None:
             if flow.replays_only is not None:
                 raise self.run.writer.halt(flow.replays_only)
+            if flow.ended_sources:
+                released = flow.ended_sources[-1]
             flow = flow.around
         if scope.operators and scope.cancelling_operator() is not None:
             return anyio.sleep_forever()
-        self._check_not_released(what)
+        if released is not None and not self.run.force:
+            raise self._continues_before(released, what)
         if scope.acquisition is not None and not scope.acquisition.may_continue():
             raise NotAcquired
         run = self.run
@@ -412,17 +416,11 @@ class DurableFlow:
             return self._leave_to_another_worker()
         return None
 
-    def _check_not_released(self, what: str) -> None:
-        """Halt the run if this would begin something in the source of a finalizer that had begun."""
+    def _continues_before(self, finalizer: str, what: str) -> Halt:
+        """Halt the run because the source of a finalizer that has begun would begin something."""
         run = self.run
-        flow: DurableFlow | None = self
-        while flow is not None and not run.force:
-            if flow.ended_sources:
-                detail = (
-                    f"{flow.ended_sources[-1]!r} has begun, and before it the run reaches {what!r}"
-                )
-                raise run.writer.halt(DefinitionChanged(run.run_id, run.workflow, detail=detail))
-            flow = flow.around
+        detail = f"{finalizer!r} has begun, and now the run reaches {what!r} before it"
+        return run.writer.halt(DefinitionChanged(run.run_id, run.workflow, detail=detail))
 
     async def _leave_to_another_worker(self) -> None:
         with self.run.activity.rest("another worker", 0.0):
