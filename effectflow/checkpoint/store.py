@@ -301,7 +301,7 @@ class Claimed:
     Attributes:
         runs: the runs that were claimed.
         next_due_at: when the next of the others is due, in seconds since the epoch, if that lies after
-            `now`; None if none waits for a time.
+            `now`; None if none waits for a time. Runs whose lease is held may count.
     """
 
     runs: tuple[Taken, ...] = ()
