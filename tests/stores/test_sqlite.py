@@ -463,6 +463,7 @@ async def test_queued_appends_share_a_commit_even_if_one_is_rejected(tmp_path: P
         await anyio.wait_all_tasks_blocked()
         gate.set()
     writer.close()
+    database.close()
 
     assert writer.commits == 1
     assert (outcomes.count("written"), outcomes.count("refused")) == (99, 1)
