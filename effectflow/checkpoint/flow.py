@@ -21,7 +21,6 @@ from effectflow.checkpoint.entries import Decided, Published, SourceEnd
 from effectflow.checkpoint.errors import (
     CompensationFailed,
     DefinitionChanged,
-    NotSerializable,
     StepInputChanged,
 )
 from effectflow.checkpoint.finalization import DurableFinalization
@@ -53,9 +52,8 @@ class DurableFlow:
             most steps are not.
         is_pinned: whether a step around it, of this run or an outer one, must not be cut off by a
             suspension. Then the run stays in memory while the flow waits.
-        ended_sources: the finalizers that had begun in an earlier life, and whose sources it replays now.
-            These sources must not begin anything.
-        replays_only: why it must not begin anything: its end is recorded and cannot be rebuilt. Or None.
+        begun_finalizers: the finalizers that had begun in an earlier life, and whose sources it replays
+            now, the inner ones last. These sources must not begin anything.
         last_failure: the error of the last failure with an entry, and its sequence number.
         source_end: for a finalizer, returns how its source has ended, until its first step records that.
         ended_at: the sequence number of the end of the last step or nested run that succeeded in it.
@@ -71,16 +69,15 @@ class DurableFlow:
         "_noted",
         "_occurrences",
         "around",
+        "begun_finalizers",
         "branches_around",
         "cursor",
         "ended_at",
-        "ended_sources",
         "is_ordered",
         "is_pinned",
         "last_failure",
         "may_wait",
         "path",
-        "replays_only",
         "run",
         "source_end",
         "unsettled",
@@ -112,8 +109,7 @@ class DurableFlow:
         self.last_failure: tuple[object, int] | None = None
         self.ended_at: int = 0 if around is None else around.ended_at
         self.source_end: Callable[[], SourceEnd] | None = None
-        self.ended_sources: tuple[str, ...] = ()
-        self.replays_only: NotSerializable | None = None
+        self.begun_finalizers: tuple[DurableFinalization, ...] = ()
         recorded = run.recording.flows.get(path)
         self.cursor: Cursor | None = None
         if recorded is not None:
@@ -395,10 +391,10 @@ class DurableFlow:
         flow: DurableFlow | None = self
         released: str | None = None
         while flow is not None:
-            if flow.replays_only is not None:
-                raise self.run.writer.halt(flow.replays_only)
-            if flow.ended_sources:
-                released = flow.ended_sources[-1]
+            for finalizer in flow.begun_finalizers:
+                if finalizer.unreadable is not None:
+                    raise self.run.writer.halt(finalizer.unreadable)
+                released = finalizer.path
             flow = flow.around
         if scope.operators and scope.cancelling_operator() is not None:
             return anyio.sleep_forever()
