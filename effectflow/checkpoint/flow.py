@@ -90,7 +90,7 @@ class DurableFlow:
         around: DurableFlow | None = None,
         *,
         branches: DurableBranches | None = None,
-        is_part: bool = False,
+        body: DurableFlow | None = None,
         is_recording: bool = True,
         is_ordered: bool = True,
         may_wait: bool = True,
@@ -100,7 +100,7 @@ class DurableFlow:
         self.path = path
         self.around = around
         # Not a reference to itself, so that a flow is freed without garbage collection.
-        self._body = around.body if is_part and around is not None else None
+        self._body = body
         self.branches_around = branches
         self.is_ordered = is_ordered
         self.may_wait = may_wait
@@ -509,26 +509,19 @@ class DurableFlow:
             path,
             self,
             branches=branches,
-            is_part=True,
+            body=self.body,
             is_ordered=self.is_ordered,
             may_wait=self.may_wait,
         )
 
-    def body_of(
-        self,
-        path: str,
-        *,
-        is_ordered: bool = False,
-        may_wait: bool = False,
-        is_pinned: bool = False,
-    ) -> DurableFlow:
+    def body_of(self, path: str, *, may_wait: bool = False, is_pinned: bool = False) -> DurableFlow:
         """Return the flow of the body of a step."""
         return DurableFlow(
             self.run,
             path,
             self,
             is_recording=self.run.recording.has_within(path),
-            is_ordered=is_ordered,
+            is_ordered=False,
             may_wait=may_wait,
             is_pinned=is_pinned,
         )

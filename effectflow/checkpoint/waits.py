@@ -172,7 +172,7 @@ def begin_wait(
 
 def _is_durable(flow: DurableFlow, scope: Scope) -> bool:
     """Return whether a wait here is recorded, so that the run can be suspended meanwhile."""
-    return not scope.is_shielded and _can_rest(flow, scope)
+    return flow.may_wait and not scope.is_shielded
 
 
 def _can_rest(flow: DurableFlow, scope: Scope) -> bool:
