@@ -170,7 +170,7 @@ class DurableBranches:
 
     def check_complete(self) -> None:
         outer, run = self.outer, self.outer.run
-        if not outer.is_ordered:
+        if outer.is_in_step:
             return
         flows = run.recording.flows
         gone = [

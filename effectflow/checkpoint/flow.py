@@ -45,8 +45,6 @@ class DurableFlow:
         path: the flow's path.
         around: the flow around it; None for the body of the run.
         branches_around: the operator whose branch it is, or None.
-        is_ordered: whether it must reach recorded operations in order. The body of a step that did not
-            complete need not.
         unsettled: the sequence numbers of its failures that nothing has settled.
         may_wait: whether its waits are recorded, so that the run can be suspended meanwhile. Those in
             most steps are not.
@@ -73,7 +71,6 @@ class DurableFlow:
         "branches_around",
         "cursor",
         "ended_at",
-        "is_ordered",
         "is_pinned",
         "last_failure",
         "may_wait",
@@ -92,7 +89,6 @@ class DurableFlow:
         branches: DurableBranches | None = None,
         body: DurableFlow | None = None,
         is_recording: bool = True,
-        is_ordered: bool = True,
         may_wait: bool = True,
         is_pinned: bool = False,
     ) -> None:
@@ -102,7 +98,6 @@ class DurableFlow:
         # Not a reference to itself, so that a flow is freed without garbage collection.
         self._body = body
         self.branches_around = branches
-        self.is_ordered = is_ordered
         self.may_wait = may_wait
         self.is_pinned = is_pinned or (run.is_pinned if around is None else around.is_pinned)
         self.unsettled: list[int] = []
@@ -113,7 +108,7 @@ class DurableFlow:
         recorded = run.recording.flows.get(path)
         self.cursor: Cursor | None = None
         if recorded is not None:
-            self.cursor = Cursor(run, path, recorded.items, is_ordered=is_ordered)
+            self.cursor = Cursor(run, path, recorded.items, is_ordered=not self.is_in_step)
         self._is_recording = is_recording
         self._noted: dict[str, Callable[[], object]] = {}
         self._item: str | None = None
@@ -144,6 +139,11 @@ class DurableFlow:
     def body(self) -> DurableFlow:
         """The body of the run or step that it is a branch or a finalizer of, or this flow itself."""
         return self if self._body is None else self._body
+
+    @property
+    def is_in_step(self) -> bool:
+        """Whether it is in a step of this run, whose next attempt may reach operations in any order."""
+        return self.body.path != ""
 
     @property
     def is_recording(self) -> bool:
@@ -225,7 +225,7 @@ class DurableFlow:
         if known is not None and known.sequence < scope.limit:
             return from_tree(known.value, path=path, types=NO_TYPES)
         is_value = has_failed is None
-        if not self.is_recording or (is_value and not self.is_ordered):
+        if not self.is_recording or (is_value and self.is_in_step):
             # Even while the run is being stopped, because a finalizer in the step may need the value.
             value = compute()
             if is_value:
@@ -510,7 +510,6 @@ class DurableFlow:
             self,
             branches=branches,
             body=self.body,
-            is_ordered=self.is_ordered,
             may_wait=self.may_wait,
         )
 
@@ -521,7 +520,6 @@ class DurableFlow:
             path,
             self,
             is_recording=self.run.recording.has_within(path),
-            is_ordered=False,
             may_wait=may_wait,
             is_pinned=is_pinned,
         )

@@ -136,7 +136,7 @@ async def receive(flow: DurableFlow, scope: Scope, topic: str, decode: Callable[
     tree = run.mailbox.open(message)
     value = run.decode_message(tree, path, decode)
     sequence = run.take_message(path, message, tree)
-    if not flow.is_ordered:
+    if flow.is_in_step:
         received = RecordedWait(sequence, None, topic, sequence, tree)
         run.recording.add_received(path, received, flow.body.path)
     return value

@@ -157,7 +157,7 @@ def derived_id(flow: DurableFlow, path: str, input_digest: str) -> str:
     for child in former.values():
         # Between steps, an interrupted run may have been cancelled, and then it cannot continue. In a
         # step, another one replaces it once that is known.
-        may_continue = not flow.is_ordered and child.status is not RunStatus.CANCELLED
+        may_continue = flow.is_in_step and child.status is not RunStatus.CANCELLED
         stands = may_continue or child.is_spawned or child.ended is not None
         if child.input == input_digest and stands:
             return child.run_id
@@ -211,7 +211,7 @@ class _Child:
 
     @property
     def is_in_step(self) -> bool:
-        return not self.flow.is_ordered
+        return self.flow.is_in_step
 
     def open_gate(self) -> None:
         if self.gate is not None:
