@@ -113,7 +113,7 @@ class DurableFinalization:
     def _source_end(self, ended: object, cause: Operator | None) -> SourceEnd:
         run, path = self.outer.run, self.path
         if cause is not None:
-            return SourceEnd(path, "cancelled", run.finalizes(cause))
+            return SourceEnd(path, "cancelled", run.entry_of(cause))
         if isinstance(ended, Failed):
             kind, error = "failure", ended.error
         elif isinstance(ended, Exception):
