@@ -64,7 +64,7 @@ class DurableFlow:
         "_codes",
         "_is_recording",
         "_item",
-        "_noted",
+        "_kept",
         "_occurrences",
         "around",
         "begun_finalizers",
@@ -110,7 +110,7 @@ class DurableFlow:
         if recorded is not None:
             self.cursor = Cursor(run, path, recorded.items, is_ordered=not self.is_in_step)
         self._is_recording = is_recording
-        self._noted: dict[str, Callable[[], object]] = {}
+        self._kept: dict[str, Callable[[], object]] = {}
         self._item: str | None = None
         self._branches = 0
         self._occurrences: dict[str, int] = {}
@@ -163,8 +163,8 @@ class DurableFlow:
         if body._is_recording:
             return
         body._is_recording = True
-        noted, body._noted = body._noted, {}
-        for record in noted.values():
+        kept, body._kept = body._kept, {}
+        for record in kept.values():
             record()
         for operator in reversed(list(self._operators_around())):
             operator.keep_deadline()
@@ -181,12 +181,16 @@ class DurableFlow:
         self.record_from_here()
         self.may_wait = True
 
-    def note(self, path: str, record: Callable[[], object]) -> None:
-        """Keep what records a decision until the body records its decisions."""
-        self.body._noted[path] = record
+    def keep(self, path: str, record: Callable[[], object]) -> None:
+        """Keep the function that records a decision until the body records its decisions."""
+        self.body._kept[path] = record
 
-    def keep_value(self, path: str, tree: Tree) -> None:
-        """Record a value, or the decision of an operator that has ended, once the body records those.
+    def keeps(self, path: str) -> bool:
+        """Return whether a decision is kept until the body records its decisions."""
+        return path in self.body._kept
+
+    def record_or_keep(self, path: str, tree: Tree) -> None:
+        """Record a value, or the decision of an operator that has ended, or keep it until it is needed.
 
         It is final, because what the body does next follows from it.
         """
@@ -199,11 +203,7 @@ class DurableFlow:
         if self.is_recording:
             record()
         else:
-            self.note(path, record)
-
-    def has_noted(self, path: str) -> bool:
-        """Return whether a decision is kept until the body records its decisions."""
-        return path in self.body._noted
+            self.keep(path, record)
 
     # The three operations.
 
@@ -229,7 +229,7 @@ class DurableFlow:
             # Even while the run is being stopped, because a finalizer in the step may need the value.
             value = compute()
             if is_value:
-                self.keep_value(path, to_tree(value, path=path, types=NO_TYPES))
+                self.record_or_keep(path, to_tree(value, path=path, types=NO_TYPES))
             return value
         await self.check(scope, path)
         value = compute()
