@@ -44,7 +44,7 @@ class DurableBranches:
         self._begun: set[str] = set()
         self.decision: RecordedDecision | None = None
         self._unrecorded_deadline: float | None = None
-        self._noted: Tree = None
+        self._kept: Tree = None
         known = outer.run.recording.decisions.get(path)
         if known is not None and known.sequence < scope.limit:
             self.decision = known
@@ -114,19 +114,19 @@ class DurableBranches:
 
     def decide(self, value: object, *, failed: bool) -> None:
         if self._may_decide():
-            self._keep(to_tree(value, path=self.path, types=NO_TYPES), failed=failed)
+            self._record_or_keep(to_tree(value, path=self.path, types=NO_TYPES), failed=failed)
 
     def fail(self, ended: Failed | Exception) -> None:
         if self._may_decide():
-            self._keep(_ERRORS.write(write_end(ended, self.outer.run.types)), failed=True)
+            self._record_or_keep(_ERRORS.write(write_end(ended, self.outer.run.types)), failed=True)
 
-    def _keep(self, tree: Tree, *, failed: bool) -> None:
+    def _record_or_keep(self, tree: Tree, *, failed: bool) -> None:
         """Record a decision, or keep it until the body records its decisions."""
         if self.outer.is_recording:
             self._record(tree, failed=failed)
         else:
-            self._noted = tree
-            self.outer.note(self.path, partial(self._record, tree, failed=failed))
+            self._kept = tree
+            self.outer.keep(self.path, partial(self._record, tree, failed=failed))
 
     def _record(self, tree: Tree, *, failed: bool) -> None:
         outer, run = self.outer, self.outer.run
@@ -170,7 +170,7 @@ class DurableBranches:
 
     def check_complete(self) -> None:
         outer, run = self.outer, self.outer.run
-        if not outer.is_ordered:
+        if outer.is_in_step:
             return
         flows = run.recording.flows
         gone = [
@@ -197,8 +197,8 @@ class DurableBranches:
         run.activity.end_deadline(self)
         outer.unsettled += [*self._failed, *self._unsettled]
         outer.last_failure = self._last_failure or outer.last_failure
-        if outer.has_noted(self.path):
-            outer.keep_value(self.path, self._noted)
+        if outer.keeps(self.path):
+            outer.record_or_keep(self.path, self._kept)
         if self.sequence is None or (self.decision is not None and self.decision.has_ended):
             return
         # Without entries, a resume has nothing to replay before it cancels the branches.

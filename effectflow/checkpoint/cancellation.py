@@ -27,8 +27,8 @@ class Cancellation(Operator):
     __slots__ = ("cut",)
 
     def __init__(self, root: DurableFlow, scope: Scope) -> None:
+        super().__init__(scope, _Body(root, scope))
         self.cut = anyio.CancelScope()
-        super().__init__(scope, _Body(root, scope), limit=self.cut)
         if self.is_decided:
             self.cut.cancel()
 

@@ -31,18 +31,24 @@ class Cursor:
         "_items",
         "_path",
         "_run",
-        "_sequences",
+        "_unreached",
         "position",
     )
 
     def __init__(self, run: Run, path: str, items: Sequence[Item], *, is_ordered: bool) -> None:
-        """Begin before the first of the operations. `path` and `is_ordered` are those of the flow."""
+        """Begin before the first of the operations.
+
+        Parameters:
+            path: the path of the flow.
+            is_ordered: whether the flow must reach the operations in order.
+        """
         self.position = 0
         self._run = run
         self._path = path
         self._items = items
         self._is_ordered = is_ordered
-        self._sequences = {} if is_ordered else {item.path: item.sequence for item in items}
+        # Only for a flow that may reach them in any order.
+        self._unreached = {} if is_ordered else {item.path: item.sequence for item in items}
         self._gate: anyio.CancelScope | None = None
         self._gate_limit = math.inf
 
@@ -76,7 +82,8 @@ class Cursor:
         return False
 
     def _reach_in_any_order(self, path: str, limit: float) -> bool:
-        sequence = self._sequences.pop(path, math.inf)
+        """Reach an operation, and pass those at the current position that were reached before."""
+        sequence = self._unreached.pop(path, math.inf)
         if sequence < limit:
             while self._has_passed_next(sequence):
                 self.position += 1
@@ -86,13 +93,13 @@ class Cursor:
         return path in self._run.recording.places
 
     def _has_passed_next(self, sequence: float) -> bool:
-        """Return whether the flow has passed the next operation, once it has reached that of an entry."""
+        """Return whether to pass the next operation, now that the one with this entry is reached."""
         if self.position == len(self._items):
             return False
         item = self._items[self.position]
         # This life may reach an earlier finalizer in another way, or not at all.
         is_skipped = item.kind == "finalizer" and item.sequence < sequence
-        return is_skipped or item.path not in self._sequences
+        return is_skipped or item.path not in self._unreached
 
     def pass_operator(self, path: str, limit: float) -> None:
         """Pass a recorded operator. Steps of the flow may have been recorded before its first branch."""

@@ -20,11 +20,19 @@ A = TypeVar("A")
 
 
 class DurableFinalization:
-    """The place of one finalizer in a durable flow."""
+    """The place of one finalizer in a durable flow.
+
+    Attributes:
+        outer: the flow of its source.
+        path: the path of the finalizer.
+        unreadable: why the recorded end of the source cannot be rebuilt; None if it can, or is not
+            recorded.
+    """
 
     def __init__(self, outer: DurableFlow, path: str) -> None:
         self.outer = outer
         self.path = path
+        self.unreadable: NotSerializable | None = None
         self._flow: DurableFlow | None = None
 
     async def recorded_end(
@@ -36,7 +44,7 @@ class DurableFinalization:
             return None
         if recorded.error is None:
             if recorded.kind != "cancelled":
-                self.outer.ended_sources += (self.path,)
+                self.outer.begun_finalizers += (self,)
             return None
         # No entry records the error. If the source ran again after the release of its resource, it
         # could end differently. So it does not run.
@@ -45,7 +53,8 @@ class DurableFinalization:
         except NotSerializable as unreadable:
             # Its class is not declared. The source runs without beginning anything, and must end with
             # the same error.
-            self.outer.replays_only = unreadable
+            self.unreadable = unreadable
+            self.outer.begun_finalizers += (self,)
             return None
         if scope.undos is not None:
             await self._register_undos(scope, replay)
@@ -83,10 +92,11 @@ class DurableFinalization:
         if recorded is None:
             flow.source_end = lambda: self._source_end(ended, cause)
         else:
-            if self.outer.replays_only is not None:
-                self._check_same_end(recorded, ended)
-            if self.outer.ended_sources[-1:] == (self.path,):
-                self.outer.ended_sources = self.outer.ended_sources[:-1]
+            begun = self.outer.begun_finalizers
+            if self in begun:
+                self.outer.begun_finalizers = begun[: begun.index(self)]
+            if self.unreadable is not None and not self._is_same_end(recorded, ended):
+                raise run.writer.halt(self.unreadable)
             if self.outer.cursor is not None:
                 self.outer.cursor.pass_finalizer(self.path)
         scope = outer.shielded()
@@ -94,20 +104,16 @@ class DurableFinalization:
         scope.is_observing = True
         return scope
 
-    def _check_same_end(self, recorded: SourceEnd, ended: object) -> None:
-        """Halt the run unless the source failed as it did in its first life."""
-        unreadable, self.outer.replays_only = self.outer.replays_only, None
-        if unreadable is None or recorded.error is None:
-            return
+    def _is_same_end(self, recorded: SourceEnd, ended: object) -> bool:
+        """Return whether the source failed as it did in its first life."""
         error = ended.error if isinstance(ended, Failed) else None
-        again = write_error(error, self.outer.run.types, is_defect=False)
-        if (again.type, again.message) != (recorded.error.type, recorded.error.message):
-            raise self.outer.run.writer.halt(unreadable)
+        again, known = write_error(error, self.outer.run.types, is_defect=False), recorded.error
+        return known is not None and (again.type, again.message) == (known.type, known.message)
 
     def _source_end(self, ended: object, cause: Operator | None) -> SourceEnd:
         run, path = self.outer.run, self.path
         if cause is not None:
-            return SourceEnd(path, "cancelled", run.finalizes(cause))
+            return SourceEnd(path, "cancelled", run.entry_of(cause))
         if isinstance(ended, Failed):
             kind, error = "failure", ended.error
         elif isinstance(ended, Exception):

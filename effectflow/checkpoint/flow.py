@@ -21,7 +21,6 @@ from effectflow.checkpoint.entries import Decided, Published, SourceEnd
 from effectflow.checkpoint.errors import (
     CompensationFailed,
     DefinitionChanged,
-    NotSerializable,
     StepInputChanged,
 )
 from effectflow.checkpoint.finalization import DurableFinalization
@@ -46,16 +45,13 @@ class DurableFlow:
         path: the flow's path.
         around: the flow around it; None for the body of the run.
         branches_around: the operator whose branch it is, or None.
-        is_ordered: whether it must reach recorded operations in order. The body of a step that did not
-            complete need not.
         unsettled: the sequence numbers of its failures that nothing has settled.
         may_wait: whether its waits are recorded, so that the run can be suspended meanwhile. Those in
             most steps are not.
         is_pinned: whether a step around it, of this run or an outer one, must not be cut off by a
             suspension. Then the run stays in memory while the flow waits.
-        ended_sources: the finalizers that had begun in an earlier life, and whose sources it replays now.
-            These sources must not begin anything.
-        replays_only: why it must not begin anything: its end is recorded and cannot be rebuilt. Or None.
+        begun_finalizers: the finalizers that had begun in an earlier life, and whose sources it replays
+            now, the inner ones last. These sources must not begin anything.
         last_failure: the error of the last failure with an entry, and its sequence number.
         source_end: for a finalizer, returns how its source has ended, until its first step records that.
         ended_at: the sequence number of the end of the last step or nested run that succeeded in it.
@@ -68,19 +64,17 @@ class DurableFlow:
         "_codes",
         "_is_recording",
         "_item",
-        "_noted",
+        "_kept",
         "_occurrences",
         "around",
+        "begun_finalizers",
         "branches_around",
         "cursor",
         "ended_at",
-        "ended_sources",
-        "is_ordered",
         "is_pinned",
         "last_failure",
         "may_wait",
         "path",
-        "replays_only",
         "run",
         "source_end",
         "unsettled",
@@ -93,9 +87,8 @@ class DurableFlow:
         around: DurableFlow | None = None,
         *,
         branches: DurableBranches | None = None,
-        is_part: bool = False,
+        body: DurableFlow | None = None,
         is_recording: bool = True,
-        is_ordered: bool = True,
         may_wait: bool = True,
         is_pinned: bool = False,
     ) -> None:
@@ -103,23 +96,21 @@ class DurableFlow:
         self.path = path
         self.around = around
         # Not a reference to itself, so that a flow is freed without garbage collection.
-        self._body = around.body if is_part and around is not None else None
+        self._body = body
         self.branches_around = branches
-        self.is_ordered = is_ordered
         self.may_wait = may_wait
         self.is_pinned = is_pinned or (run.is_pinned if around is None else around.is_pinned)
         self.unsettled: list[int] = []
         self.last_failure: tuple[object, int] | None = None
         self.ended_at: int = 0 if around is None else around.ended_at
         self.source_end: Callable[[], SourceEnd] | None = None
-        self.ended_sources: tuple[str, ...] = ()
-        self.replays_only: NotSerializable | None = None
+        self.begun_finalizers: tuple[DurableFinalization, ...] = ()
         recorded = run.recording.flows.get(path)
         self.cursor: Cursor | None = None
         if recorded is not None:
-            self.cursor = Cursor(run, path, recorded.items, is_ordered=is_ordered)
+            self.cursor = Cursor(run, path, recorded.items, is_ordered=not self.is_in_step)
         self._is_recording = is_recording
-        self._noted: dict[str, Callable[[], object]] = {}
+        self._kept: dict[str, Callable[[], object]] = {}
         self._item: str | None = None
         self._branches = 0
         self._occurrences: dict[str, int] = {}
@@ -150,6 +141,11 @@ class DurableFlow:
         return self if self._body is None else self._body
 
     @property
+    def is_in_step(self) -> bool:
+        """Whether it is in a step of this run, whose next attempt may reach operations in any order."""
+        return self.body.path != ""
+
+    @property
     def is_recording(self) -> bool:
         """Whether its operators record their decisions.
 
@@ -167,8 +163,8 @@ class DurableFlow:
         if body._is_recording:
             return
         body._is_recording = True
-        noted, body._noted = body._noted, {}
-        for record in noted.values():
+        kept, body._kept = body._kept, {}
+        for record in kept.values():
             record()
         for operator in reversed(list(self._operators_around())):
             operator.keep_deadline()
@@ -185,12 +181,16 @@ class DurableFlow:
         self.record_from_here()
         self.may_wait = True
 
-    def note(self, path: str, record: Callable[[], object]) -> None:
-        """Keep what records a decision until the body records its decisions."""
-        self.body._noted[path] = record
+    def keep(self, path: str, record: Callable[[], object]) -> None:
+        """Keep the function that records a decision until the body records its decisions."""
+        self.body._kept[path] = record
 
-    def keep_value(self, path: str, tree: Tree) -> None:
-        """Record a value, or the decision of an operator that has ended, once the body records those.
+    def keeps(self, path: str) -> bool:
+        """Return whether a decision is kept until the body records its decisions."""
+        return path in self.body._kept
+
+    def record_or_keep(self, path: str, tree: Tree) -> None:
+        """Record a value, or the decision of an operator that has ended, or keep it until it is needed.
 
         It is final, because what the body does next follows from it.
         """
@@ -203,11 +203,7 @@ class DurableFlow:
         if self.is_recording:
             record()
         else:
-            self.note(path, record)
-
-    def has_noted(self, path: str) -> bool:
-        """Return whether a decision is kept until the body records its decisions."""
-        return path in self.body._noted
+            self.keep(path, record)
 
     # The three operations.
 
@@ -229,11 +225,11 @@ class DurableFlow:
         if known is not None and known.sequence < scope.limit:
             return from_tree(known.value, path=path, types=NO_TYPES)
         is_value = has_failed is None
-        if not self.is_recording or (is_value and not self.is_ordered):
+        if not self.is_recording or (is_value and self.is_in_step):
             # Even while the run is being stopped, because a finalizer in the step may need the value.
             value = compute()
             if is_value:
-                self.keep_value(path, to_tree(value, path=path, types=NO_TYPES))
+                self.record_or_keep(path, to_tree(value, path=path, types=NO_TYPES))
             return value
         await self.check(scope, path)
         value = compute()
@@ -395,10 +391,10 @@ class DurableFlow:
         flow: DurableFlow | None = self
         released: str | None = None
         while flow is not None:
-            if flow.replays_only is not None:
-                raise self.run.writer.halt(flow.replays_only)
-            if flow.ended_sources:
-                released = flow.ended_sources[-1]
+            for finalizer in flow.begun_finalizers:
+                if finalizer.unreadable is not None:
+                    raise self.run.writer.halt(finalizer.unreadable)
+                released = finalizer.path
             flow = flow.around
         if scope.operators and scope.cancelling_operator() is not None:
             return anyio.sleep_forever()
@@ -513,26 +509,17 @@ class DurableFlow:
             path,
             self,
             branches=branches,
-            is_part=True,
-            is_ordered=self.is_ordered,
+            body=self.body,
             may_wait=self.may_wait,
         )
 
-    def body_of(
-        self,
-        path: str,
-        *,
-        is_ordered: bool = False,
-        may_wait: bool = False,
-        is_pinned: bool = False,
-    ) -> DurableFlow:
+    def body_of(self, path: str, *, may_wait: bool = False, is_pinned: bool = False) -> DurableFlow:
         """Return the flow of the body of a step."""
         return DurableFlow(
             self.run,
             path,
             self,
             is_recording=self.run.recording.has_within(path),
-            is_ordered=is_ordered,
             may_wait=may_wait,
             is_pinned=is_pinned,
         )

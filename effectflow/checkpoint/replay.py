@@ -69,6 +69,7 @@ class _Reader:
 
     Attributes:
         unsettled: the failures that no entry has settled, by the sequence number of their entry.
+        order: these numbers, sorted.
         open: the steps that have begun and not ended, by path.
         failed_within: the sequence numbers of all failures within a step, by its path.
     """
@@ -99,15 +100,7 @@ class _Reader:
                 self._fail(sequence, path, self._failed_step(sequence, entry))
             case Decided(path=path):
                 self._settle(entry.settles)
-                if is_dead_letter(path) and isinstance(entry.value, dict):
-                    recording.dead_letters[path] = RecordedDeadLetter(sequence, path, entry.value)
-                decision = RecordedDecision(sequence, entry.value)
-                recording.decisions[path] = decision
-                step = next(steps_around(path, recording.steps), None)
-                if step is not None:
-                    recording.decided_within.setdefault(step, []).append(path)
-                if entry.failed:
-                    self._fail(sequence, path, decision)
+                self._decide(sequence, path, entry)
             case BranchesEnded(path=path):
                 if path in recording.decisions:
                     decision = recording.decisions[path]
@@ -156,10 +149,22 @@ class _Reader:
             case _:
                 pass
 
+    def _decide(self, sequence: int, path: str, entry: Decided) -> None:
+        recording = self.recording
+        if is_dead_letter(path) and isinstance(entry.value, dict):
+            recording.dead_letters[path] = RecordedDeadLetter(sequence, path, entry.value)
+        decision = RecordedDecision(sequence, entry.value)
+        recording.decisions[path] = decision
+        step = next(steps_around(path, recording.steps), None)
+        if step is not None:
+            recording.decided_within.setdefault(step, []).append(path)
+        if entry.failed:
+            self._fail(sequence, path, decision)
+
     def _begin_step(self, entry: BeforeStep) -> None:
         recording, path = self.recording, entry.step
         before = recording.steps.get(path)
-        if before is not None and before.ended in self.unsettled:
+        if before is not None:
             self._forget(before.ended)
         recording.steps[path] = RecordedStep(
             entry.attempt,
@@ -174,12 +179,9 @@ class _Reader:
 
     def _begin_anew(self, step: str) -> None:
         """Forget what the attempt of a step did, because the retry policy of the step begins another."""
-        recording = self.recording
-        if recording.has_within(step):
-            for sequence in self.failed_within.pop(step, ()):
-                if sequence in self.unsettled:
-                    self._forget(sequence)
-            recording.begin_anew(step)
+        for sequence in self.failed_within.pop(step, ()):
+            self._forget(sequence)
+        self.recording.begin_anew(step)
 
     def _failed_step(self, sequence: int, entry: Failed) -> RecordedStep:
         """Return the step that this entry ends, with its error."""
@@ -194,10 +196,10 @@ class _Reader:
     def _begin_child(self, sequence: int, entry: ChildStarted) -> None:
         recording, path = self.recording, entry.path
         before = recording.children.get(path)
-        if before is not None and before.ended in self.unsettled:
+        if before is not None:
             self._forget(before.ended)
-        if before is not None and before.run_id != entry.run_id:
-            recording.replace_child(path, before.run_id, before.input)
+            if before.run_id != entry.run_id:
+                recording.replace_child(path, before.run_id, before.input)
         recording.children[path] = RecordedChild(
             sequence, entry.run_id, entry.input, entry.is_spawned
         )
@@ -209,7 +211,7 @@ class _Reader:
         waited = recording.waits.get(path)
         child = recording.children[path] if waited is None else waited.child
         assert child is not None
-        if waited is not None and child.ended in self.unsettled:
+        if waited is not None:
             self._forget(child.ended)
         if waited is None and child.is_spawned:
             # The spawn was rejected: the run with this id belongs to another run.
@@ -353,9 +355,10 @@ class _Reader:
                 self.unsettled.pop(sequence)[1].is_settled = True
             del self.order[begin:end]
 
-    def _forget(self, sequence: int) -> None:
-        del self.unsettled[sequence]
-        del self.order[bisect_left(self.order, sequence)]
+    def _forget(self, sequence: int | None) -> None:
+        """Forget the failure of an entry, if it is one that nothing has settled."""
+        if sequence is not None and self.unsettled.pop(sequence, None) is not None:
+            del self.order[bisect_left(self.order, sequence)]
 
 
 def _is_within(sequence: int, ranges: Ranges) -> bool:

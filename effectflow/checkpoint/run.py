@@ -422,19 +422,7 @@ class Run:
             await self.cancel_if_decided()
         flow.record_from_here()
         began = self.clock.monotonic()
-        writer.add(
-            BeforeStep(
-                path,
-                number,
-                self.now(),
-                arguments,
-                definition.function,
-                flow.take_item(),
-                self.failures.settle(flow),
-                flow.take_source_ends(),
-                definition.at_most_once,
-            )
-        )
+        self._add_before(flow, definition, path, number, arguments)
         if definition.at_most_once or self._policy.is_due(writer.completed_since_save):
             try:
                 await writer.save(required=definition.at_most_once)
@@ -467,12 +455,7 @@ class Run:
         if scope.observer is not None:
             scope.observer.ended(path, exit_of(outcome))
         if outcome.__class__ is not Failure:
-            output = self.encode(outcome, path, definition.types, definition.output)
-            settles = self.failures.settle_within(body)
-            writer.completed_since_save += 1
-            self.last_completed = path
-            duration = self.clock.monotonic() - began
-            flow.ended_at = writer.add(Completed(path, output, duration, self.now(), settles))
+            self._add_completed(flow, body, definition, path, outcome, began)
             if current.is_cancelled:
                 await anyio.lowlevel.checkpoint()
             return outcome
@@ -482,6 +465,46 @@ class Run:
             await self._record_failure(flow, definition, path, outcome)
         # Without its parts, which are not recorded, so that every life continues with the same failure.
         return Failure(outcome.error, outcome.trail)
+
+    def _add_before(
+        self,
+        flow: DurableFlow,
+        definition: Any,
+        path: str,
+        number: int,
+        arguments: Arguments | None,
+    ) -> None:
+        """Add the entry that an attempt of a step begins."""
+        self.writer.add(
+            BeforeStep(
+                path,
+                number,
+                self.now(),
+                arguments,
+                definition.function,
+                flow.take_item(),
+                self.failures.settle(flow),
+                flow.take_source_ends(),
+                definition.at_most_once,
+            )
+        )
+
+    def _add_completed(
+        self,
+        flow: DurableFlow,
+        body: DurableFlow,
+        definition: Any,
+        path: str,
+        value: Any,
+        began: float,
+    ) -> None:
+        """Add the entry that a step has succeeded. Halt the run if its value cannot be saved."""
+        output = self.encode(value, path, definition.types, definition.output)
+        settles = self.failures.settle_within(body)
+        self.writer.completed_since_save += 1
+        self.last_completed = path
+        duration = self.clock.monotonic() - began
+        flow.ended_at = self.writer.add(Completed(path, output, duration, self.now(), settles))
 
     def _check_outcome(self, path: str, error: object) -> None:
         """Halt if an executor cannot tell how an at-most-once step ended."""
@@ -581,7 +604,7 @@ class Run:
 
     # Cancellation by an outer run.
 
-    def finalizes(self, cause: Operator) -> int | None:
+    def entry_of(self, cause: Operator) -> int | None:
         """Return the entry of the decision that cancelled the source of a finalizer."""
         branches = cause.branches
         if not isinstance(branches, DurableBranches):

@@ -136,7 +136,7 @@ async def receive(flow: DurableFlow, scope: Scope, topic: str, decode: Callable[
     tree = run.mailbox.open(message)
     value = run.decode_message(tree, path, decode)
     sequence = run.take_message(path, message, tree)
-    if not flow.is_ordered:
+    if flow.is_in_step:
         received = RecordedWait(sequence, None, topic, sequence, tree)
         run.recording.add_received(path, received, flow.body.path)
     return value
@@ -172,7 +172,7 @@ def begin_wait(
 
 def _is_durable(flow: DurableFlow, scope: Scope) -> bool:
     """Return whether a wait here is recorded, so that the run can be suspended meanwhile."""
-    return not scope.is_shielded and _can_rest(flow, scope)
+    return flow.may_wait and not scope.is_shielded
 
 
 def _can_rest(flow: DurableFlow, scope: Scope) -> bool:

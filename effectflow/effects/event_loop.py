@@ -102,14 +102,9 @@ def spawn_background(work: Callable[[], Coroutine[Any, Any, object]]) -> None:
     task.add_done_callback(_background.discard)
 
 
-async def shielded(
-    work: Coroutine[Any, Any, A], on_cancellation: Callable[[], object] | None = None
-) -> A:
-    """Return the result of `work`, shielded from cancellation. A cancellation meanwhile is raised later.
-
-    `on_cancellation` is as in `run_to_the_end`.
-    """
-    result, cancelled = await run_to_the_end(work, on_cancellation)
+async def shielded(work: Coroutine[Any, Any, A]) -> A:
+    """Return the result of `work`, shielded from cancellation, which is raised afterwards."""
+    result, cancelled = await run_to_the_end(work)
     if cancelled is not None:
         raise cancelled
     return result

@@ -47,12 +47,10 @@ class Operator:
 
     __slots__ = ("branches", "inside", "is_decided", "limit", "outer", "suppressed", "unfinished")
 
-    def __init__(
-        self, outer: Scope, branches: Branches, *, limit: anyio.CancelScope | None = None
-    ) -> None:
+    def __init__(self, outer: Scope, branches: Branches) -> None:
         self.branches = branches
         self.is_decided = branches.decision is not None
-        self.limit = limit
+        self.limit: anyio.CancelScope | None = None
         self.unfinished: Exception | None = None
         self.suppressed: list[Suppressed] = [*branches.suppressed()]
         self.outer = outer

@@ -222,7 +222,7 @@ def _record_start(
     run = flow.run
     if not is_detached:
         run.spawned[begun] = run_id
-    if not flow.is_ordered:
+    if flow.is_in_step:
         former = RecordedChild(begun, run_id, digest, is_spawned=True)
         run.recording.add_former_child(path, former)
     return begun

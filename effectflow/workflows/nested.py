@@ -107,7 +107,7 @@ async def _run_at(
         child.complete(outcome)
     elif isinstance(outcome.error, CompensationFailed):
         raise run.stopping.give_up(outcome.error)
-    elif run_id is None and child.is_in_step and _is_cancelled(outcome.error, child_id):
+    elif child.may_be_replaced and _is_cancelled(outcome.error, child_id):
         # An earlier attempt of the step cancelled it, and this attempt needs another run.
         run.recording.replace_child(path, child_id, input_digest)
         again = _run_at(place, flow, path, run_id, input_digest, drive, is_forced=is_forced)
@@ -157,7 +157,7 @@ def derived_id(flow: DurableFlow, path: str, input_digest: str) -> str:
     for child in former.values():
         # Between steps, an interrupted run may have been cancelled, and then it cannot continue. In a
         # step, another one replaces it once that is known.
-        may_continue = not flow.is_ordered and child.status is not RunStatus.CANCELLED
+        may_continue = flow.is_in_step and child.status is not RunStatus.CANCELLED
         stands = may_continue or child.is_spawned or child.ended is not None
         if child.input == input_digest and stands:
             return child.run_id
@@ -167,7 +167,7 @@ def derived_id(flow: DurableFlow, path: str, input_digest: str) -> str:
 
 @dataclass(frozen=True)
 class _Child:
-    """A nested run, as the outer run records it."""
+    """A nested run, as the outer run records it. `has_own_id` if the caller chose the id."""
 
     flow: DurableFlow
     place: Place
@@ -203,15 +203,19 @@ class _Child:
         await run.writer.save()
 
     async def begin_cancellation(self) -> None:
-        if self.is_in_step and not self.has_own_id:
-            # The next attempt of the step replaces it.
+        if self.may_be_replaced:
             await self.run.cancel_if_decided()
         else:
             await self.begin()
 
     @property
     def is_in_step(self) -> bool:
-        return not self.flow.is_ordered
+        return self.flow.is_in_step
+
+    @property
+    def may_be_replaced(self) -> bool:
+        """Whether the next attempt of the step around it begins another run if this one is cancelled."""
+        return self.is_in_step and not self.has_own_id
 
     def open_gate(self) -> None:
         if self.gate is not None:

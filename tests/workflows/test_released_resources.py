@@ -158,6 +158,23 @@ async def test_a_use_that_could_succeed_after_the_release_begins_nothing(
 
 
 @both_backends
+async def test_an_inner_release_does_not_let_such_a_use_begin_anything(store: MemoryStore) -> None:
+    """The inner resource was used and released, and only then did the use of the outer one fail."""
+    inner = bracket(act("open"), lambda _: act("close"), lambda _: act("use"))
+    end: AnyEffect = fail(Undeclared("closed"))
+
+    made = made_of(lambda: held(in_turn(inner, end)))
+
+    await start(made, app_on(store))
+    lines = await journal(store)
+    for other in (act("use again"), pure("well")):
+        end = other
+        app = app_on(await cut(store, lines.index("B bracket/release (failure)") + 1))
+        assert isinstance((await resume(made, app)).failure(), NotSerializable)
+        assert app.world.done == []
+
+
+@both_backends
 async def test_a_defect_is_the_same_after_any_number_of_lives(store: MemoryStore) -> None:
     """The second life records the defect again, with the release that it begins."""
     made = made_of(lambda: die(Crash("bug")).on_exit(act("inner")).on_exit(act("outer")))
