@@ -173,7 +173,7 @@ class PlannedRun(Run):
     ) -> Any:
         if recorded is not None and recorded.retry_at is not None:
             await self.sleep(path, recorded.retry_at - self.now(), scope)
-        if recorded is not None and recorded.error is not None and step.definition.retry is None:
+        if recorded is not None and step.definition.retry is None:
             failed = await self._fails_again(flow, step, path, recorded, env, scope)
             if failed is not None:
                 return failed
@@ -198,24 +198,21 @@ class PlannedRun(Run):
         """
         if path not in self.recording.flows:
             return None
-        found = [
-            self._start,
-            self._retry,
-            self._skip,
-            self._failures,
-            self._waiting,
-            self._unverified,
-        ]
+        beginning = [self._start, self._retry, self._waiting, self._unverified]
+        found = [*beginning, self._skip, self._failures]
         counts = list(map(len, found))
         try:
             outcome = await self.replay_within(flow, step, path, recorded, env, scope)
         except Parked:
             outcome = None
-        if outcome.__class__ is Failed:
-            return outcome
-        for noted, count in zip(found, counts, strict=True):
-            del noted[count:]
-        return None
+        begins = list(map(len, beginning)) != counts[: len(beginning)]
+        if begins or not isinstance(outcome, Failed):
+            for noted, count in zip(found, counts, strict=True):
+                del noted[count:]
+            return None
+        if all(error is not outcome.error for _, error in self._failures):
+            self.replayed_failure(path, outcome.error)
+        return outcome
 
     def _completed_within(self, path: str) -> list[str]:
         """Return the completed steps inside a step, which its next attempt skips."""

@@ -268,6 +268,25 @@ async def test_a_plan_says_that_a_step_fails_again_with_a_failure_that_is_settle
 
 
 @both_backends
+async def test_a_plan_says_that_a_step_times_out_again_once_its_resources_are_released(
+    store: MemoryStore,
+) -> None:
+    @step(timeout=10)
+    def limited() -> Effect[App, Broken, object]:
+        return held(never())
+
+    made = made_of(limited)
+    await start(made, app_on(store))
+    lines = await journal(store)
+    for count in range(lines.index("E limited/limit") + 1, len(lines) + 1):
+        plan = (await made.plan("r").run(app_on(await cut(store, count)))).unwrap()
+        assert (plan.start, plan.recurs) == ((), ("limited",))
+        app = app_on(await cut(store, count))
+        assert isinstance((await resume(made, app)).failure(), TimedOut)
+        assert app.world.done == []
+
+
+@both_backends
 async def test_a_plan_says_that_a_step_begins_again_if_it_can_succeed(store: MemoryStore) -> None:
     made = made_of(lambda: in_a_step(in_turn(act("charge"), act("ship"))))
     await start(made, app_on(store, failing=["ship"]))
