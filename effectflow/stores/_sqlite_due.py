@@ -75,9 +75,9 @@ def note_starts(
             continue
         database.execute("INSERT INTO starts (workflow, at) VALUES (?, ?)", (summary.workflow, now))
         database.execute(
-            "DELETE FROM starts WHERE workflow = ?1 AND number <="
-            " (SELECT number FROM starts WHERE workflow = ?1 ORDER BY number DESC LIMIT 1 OFFSET ?2)",
-            (summary.workflow, limit.window[0]),
+            "DELETE FROM starts WHERE workflow = ? AND number <="
+            " (SELECT number FROM starts WHERE workflow = ? ORDER BY number DESC LIMIT 1 OFFSET ?)",
+            (summary.workflow, summary.workflow, limit.window[0]),
         )
 
 
@@ -103,9 +103,10 @@ def _lanes(database: sqlite3.Connection, workflow: str) -> Iterator[_Lane]:
     """Yield the lanes of a workflow. Each one costs one search of the index."""
     lane = _Lane(workflow, "", 0)
     while True:
-        found: tuple[str, int] | None = None
-        for statement in _NEXT_LANE:
-            found = found or database.execute(statement, lane).fetchone()
+        found: tuple[str, int] | None = (
+            database.execute(_NEXT_PRIORITY, lane).fetchone()
+            or database.execute(_NEXT_STATUS, lane[:2]).fetchone()
+        )
         if found is None:
             return
         lane = _Lane(workflow, *found)
@@ -141,17 +142,16 @@ def _next_due_at(database: sqlite3.Connection, lane: _Lane, now: float) -> float
     return at
 
 
-_NEXT_LANE = (
-    """
-    SELECT status, priority FROM runs WHERE due_at IS NOT NULL AND NOT is_nested
-    AND workflow = ?1 AND status = ?2 AND priority > ?3 ORDER BY priority LIMIT 1
-    """,
-    """
-    SELECT status, priority FROM runs WHERE due_at IS NOT NULL AND NOT is_nested
-    AND workflow = ?1 AND status > ?2 AND ?3 IS NOT NULL ORDER BY status, priority LIMIT 1
-    """,
-)
-"""Find the lane of a workflow that follows another lane. `(status, priority) > (?, ?)` would make SQLite
-read all runs of the other lane."""
+_NEXT_PRIORITY = """
+SELECT status, priority FROM runs WHERE due_at IS NOT NULL AND NOT is_nested
+AND workflow = ? AND status = ? AND priority > ? ORDER BY priority LIMIT 1
+"""
+"""Find the lane that follows another one with the same status. `(status, priority) > (?, ?)` instead of this
+and the next statement would make SQLite read all runs of the other lane."""
+
+_NEXT_STATUS = """
+SELECT status, priority FROM runs WHERE due_at IS NOT NULL AND NOT is_nested
+AND workflow = ? AND status > ? ORDER BY status, priority LIMIT 1
+"""
 
 _STATUSES = frozenset(map(str, RunStatus))

@@ -28,9 +28,9 @@ def put(
     )
     statuses = [str(status) for status in RunStatus if wakes(topic, status)]
     database.execute(
-        "UPDATE runs SET due_at = min(ifnull(due_at, ?1), ?1) WHERE number = ?2 AND NOT is_nested"
+        "UPDATE runs SET due_at = min(ifnull(due_at, ?), ?) WHERE number = ? AND NOT is_nested"
         f" AND status IN ({', '.join(['?'] * len(statuses))})",
-        (at_once(now), run, *statuses),
+        (at_once(now), at_once(now), run, *statuses),
     )
     return True
 
