@@ -52,6 +52,7 @@ class Notifier:
         self._channel = channel
         self._changed: set[str] = set()
         self._has_changed = asyncio.Event()
+        self._sending = asyncio.Lock()
         self._connection: Connection | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -65,11 +66,13 @@ class Notifier:
     async def close(self) -> None:
         """Announce the last changes, unless the server does not answer, and close the connection."""
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
+            task, self._task = self._task, None
             with suppress(psycopg.Error, OSError, TimeoutError):
                 async with asyncio.timeout(CLOSING_SECONDS):
                     await self._send()
+            # Not earlier: what is cut off while it connects leaves its connection open.
+            task.cancel()
+            await asyncio.wait([task])
         if self._connection is not None:
             await self._connection.close()
 
@@ -86,17 +89,18 @@ class Notifier:
                 await asyncio.sleep(_PAUSE_SECONDS)
 
     async def _send(self) -> None:
-        if not self._changed:
-            return
-        # A run that changes again in the meantime is announced again.
-        changed, self._changed = self._changed, set[str]()
-        self._has_changed.clear()
-        try:
-            await self._notify(json.dumps(sorted(changed)))
-        except BaseException:
-            self._changed |= changed
-            self._has_changed.set()
-            raise
+        async with self._sending:
+            if not self._changed:
+                return
+            # A run that changes again in the meantime is announced again.
+            changed, self._changed = self._changed, set[str]()
+            self._has_changed.clear()
+            try:
+                await self._notify(json.dumps(sorted(changed)))
+            except BaseException:
+                self._changed |= changed
+                self._has_changed.set()
+                raise
 
     async def _notify(self, payload: str) -> None:
         if len(payload) > _LONGEST_PAYLOAD:

@@ -125,32 +125,33 @@ async def test_sqlite_claims_by_the_index_of_due_times(
 
 
 async def test_postgres_claims_by_the_index_of_due_times(postgres: str) -> None:
-    schema = f"due{time.time_ns()}"
-    async with PostgresStore(postgres, schema=schema) as store:
+    name = f"due{time.time_ns()}"
+    named = f"{postgres}&application_name={name}"
+    async with PostgresStore(named, schema=name) as store:
         await fill(store)
-    before = await read_rows(postgres, schema)
-    async with PostgresStore(postgres, schema=schema) as store:
+    before = await read_rows(postgres, name)
+    async with PostgresStore(named, schema=name) as store:
         await claim_twice(store)
-    after = await read_rows(postgres, schema)
+    after = await read_rows(postgres, name)
 
     read = {table: rows - before[table] for table, rows in after.items()}
     assert read["runs"] > 0
     assert max(read.values()) < WAITING / 10
 
 
-async def read_rows(postgres: str, schema: str) -> dict[str, int]:
-    """Return how many rows of each table were read so far, with an index or without one."""
+async def read_rows(postgres: str, name: str) -> dict[str, int]:
+    """Return how many rows of each table of a store were read, with an index or without one."""
     with psycopg.connect(postgres) as connection:
         # Connections report what they have read before they are gone.
-        others = "SELECT count(*) - 1 FROM pg_stat_activity WHERE backend_type = 'client backend'"
+        named = "SELECT count(*) FROM pg_stat_activity WHERE application_name = %s"
         with anyio.fail_after(30):
-            while connection.execute(others).fetchone() != (0,):
+            while connection.execute(named, (name,)).fetchone() != (0,):
                 await anyio.sleep(0.01)
                 connection.rollback()
         rows = connection.execute(
             "SELECT relname, coalesce(idx_tup_fetch, 0) + coalesce(seq_tup_read, 0)"
             " FROM pg_stat_user_tables WHERE schemaname = %s",
-            (schema,),
+            (name,),
         ).fetchall()
     return dict(rows)
 
