@@ -146,8 +146,8 @@ _NEXT_PRIORITY = """
 SELECT status, priority FROM runs WHERE due_at IS NOT NULL AND NOT is_nested
 AND workflow = ? AND status = ? AND priority > ? ORDER BY priority LIMIT 1
 """
-"""Find the lane that follows another one with the same status. `(status, priority) > (?, ?)` instead of this
-and the next statement would make SQLite read all runs of the other lane."""
+"""Find the lane that follows another one with the same status. `(status, priority) > (?, ?)` instead of
+this and the next statement would make SQLite read all runs of the other lane."""
 
 _NEXT_STATUS = """
 SELECT status, priority FROM runs WHERE due_at IS NOT NULL AND NOT is_nested
