@@ -208,7 +208,9 @@ class DurableFlow:
     # The three operations.
 
     def execute(self, step: Step, env: Any, scope: Scope) -> Coroutine[Any, Any, Any]:
-        return self.run.execute(self, step, env, scope)
+        run = self.run
+        run.writer.check()
+        return run.execution(self, step, env, scope).begin()
 
     async def decide(
         self,

@@ -5,24 +5,26 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any, Never, TypeVar
 
 import anyio
 import anyio.lowlevel
 
 from effectflow.checkpoint.checkpoints import Checkpoints
-from effectflow.checkpoint.entries import Arguments, Entry
+from effectflow.checkpoint.entries import Entry
 from effectflow.checkpoint.errors import CheckpointError
 from effectflow.checkpoint.flow import DurableFlow
 from effectflow.checkpoint.plan import ResumePlan, Unverified
 from effectflow.checkpoint.recording import RecordedStep, Recording
 from effectflow.checkpoint.run import Run
+from effectflow.checkpoint.step_execution import StepExecution
 from effectflow.checkpoint.stopping import Stopping
 from effectflow.checkpoint.store import Message
 from effectflow.checkpoint.values import KnownTypes, Tree
 from effectflow.effects.clock import Clock
 from effectflow.effects.errors import Halt, Parked
-from effectflow.effects.nodes import Failed, Step
+from effectflow.effects.nodes import Failed
 from effectflow.effects.paths import outermost
 from effectflow.effects.scope import Scope
 
@@ -83,10 +85,107 @@ class _NeverStopping(Stopping):
             yield gate
 
 
+@dataclass(slots=True)
+class _Notes:
+    """What a resume does, as far as the plan has found out; the fields are as in `ResumePlan`.
+
+    Attributes:
+        failures: the recorded failures that were replayed, by the paths of their steps.
+    """
+
+    start: list[str] = field(default_factory=list[str])
+    retry: list[str] = field(default_factory=list[str])
+    skip: list[str] = field(default_factory=list[str])
+    waiting: list[str] = field(default_factory=list[str])
+    unverified: list[Unverified] = field(default_factory=list[Unverified])
+    failures: list[tuple[str, object]] = field(default_factory=list[tuple[str, object]])
+
+    def begin(self, path: str, *, is_begun: bool) -> None:
+        """Note that a resume begins a step or a run, perhaps again."""
+        self.start.append(path)
+        if is_begun:
+            self.retry.append(path)
+
+    def begins_within(self, step: str) -> bool:
+        """Return whether a resume begins anything inside a step, as far as it is known."""
+        unverified = (one.step for one in self.unverified)
+        return any(
+            path.startswith(f"{step}/") for path in (*self.start, *self.waiting, *unverified)
+        )
+
+    def forget_within(self, step: str) -> None:
+        """Forget the notes about what is inside a step. Other flows may add theirs meanwhile."""
+        inside = f"{step}/"
+        for paths in (self.start, self.retry, self.skip, self.waiting):
+            paths[:] = [path for path in paths if not path.startswith(inside)]
+        self.unverified = [one for one in self.unverified if not one.step.startswith(inside)]
+        self.failures = [one for one in self.failures if not one[0].startswith(inside)]
+
+
+class _PlannedExecution(StepExecution):
+    """Notes what a resume does with a step, instead of attempting it."""
+
+    __slots__ = ()
+
+    @property
+    def _plan(self) -> PlannedRun:
+        assert isinstance(self.run, PlannedRun)
+        return self.run
+
+    def replayed(self, recorded: RecordedStep) -> Any:
+        if recorded.is_completed:
+            self._plan.notes.skip.append(self.path)
+        return super().replayed(recorded)
+
+    async def attempt_all(self) -> Any:
+        plan, path, recorded = self._plan, self.path, self.recorded
+        if recorded is not None and recorded.retry_at is not None:
+            await plan.sleep(path, recorded.retry_at - plan.now(), self.scope)
+        if recorded is not None and self.definition.retry is None:
+            failed = await self._fails_again(recorded)
+            if failed is not None:
+                return failed
+        plan.notes.begin(path, is_begun=recorded is not None)
+        if recorded is not None:
+            plan.notes.skip += self._completed_within()
+        raise Parked
+
+    async def _fails_again(self, recorded: RecordedStep) -> Failed | None:
+        """Return the failure, or raise the defect, with which the next attempt of a step only ends again.
+
+        Return None if it begins something inside.
+        """
+        notes, path = self._plan.notes, self.path
+        if path not in self.run.recording.flows:
+            return None
+        try:
+            outcome = await self.replay_within(recorded)
+        except Parked:
+            outcome = None
+        if notes.begins_within(path) or not isinstance(outcome, Failed):
+            notes.forget_within(path)
+            return None
+        if all(error is not outcome.error for _, error in notes.failures):
+            notes.failures.append((path, outcome.error))
+        return outcome
+
+    def _completed_within(self) -> list[str]:
+        """Return the completed steps inside the step, which its next attempt skips."""
+        known = self.run.recording
+        return outermost(
+            place
+            for place, step in known.steps.items()
+            if step.is_completed
+            and place.startswith(f"{self.path}/")
+            and place not in known.left_behind
+        )
+
+
 class PlannedRun(Run):
-    """Replays a run up to the frontier of every flow, and collects what a resume begins there."""
+    """Replays a run up to the frontier of every flow, and notes what a resume begins there."""
 
     records = False
+    execution = _PlannedExecution
 
     def __init__(
         self,
@@ -113,13 +212,8 @@ class PlannedRun(Run):
             started_version=started_version,
         )
         self.stopping = _NeverStopping(writer)
-        self._observers = ()
-        self._start: list[str] = []
-        self._retry: list[str] = []
-        self._skip: list[str] = []
-        self._failures: list[tuple[str, object]] = []
-        self._waiting: list[str] = []
-        self._unverified: list[Unverified] = []
+        self.observers = ()
+        self.notes = _Notes()
 
     def plan(
         self, outcome: Any, defect: Exception | None = None, parked: Parked | None = None
@@ -128,106 +222,40 @@ class PlannedRun(Run):
 
         Raises the defect that the body ended in, unless it is the recorded defect of a step.
         """
+        notes = self.notes
         recurs: list[str] = []
         if defect is not None and self.writer.halted is None:
-            recurs = [path for path, error in self._failures if error is defect]
+            recurs = [path for path, error in notes.failures if error is defect]
             if not recurs:
                 raise defect
         if outcome.__class__ is Failed:
-            recurs = [path for path, error in self._failures if error is outcome.error]
-            recurs = recurs or [path for path, _ in self._failures[-1:]]
+            recurs = [path for path, error in notes.failures if error is outcome.error]
+            recurs = recurs or [path for path, _ in notes.failures[-1:]]
         return ResumePlan(
-            tuple(self._start),
-            tuple(self._retry),
-            tuple(self._skip),
+            tuple(notes.start),
+            tuple(notes.retry),
+            tuple(notes.skip),
             tuple(recurs),
-            tuple(self._waiting),
-            tuple(self._unverified),
+            tuple(notes.waiting),
+            tuple(notes.unverified),
             self.writer.halted,
-            reason="" if self._start or parked is None else parked.reason or "",
+            reason="" if notes.start or parked is None else parked.reason or "",
         )
 
     def park(self, flow: DurableFlow, parked: Parked) -> None:
         if parked.reason is not None and flow.cursor is not None:
             reason = parked.reason
-            self._unverified += [Unverified(path, reason) for path in flow.cursor.steps_ahead()]
+            self.notes.unverified += [
+                Unverified(path, reason) for path in flow.cursor.steps_ahead()
+            ]
             parked.is_before_others |= flow.has_ahead(math.inf)
 
-    def _replayed(self, definition: Any, path: str, recorded: RecordedStep, scope: Scope) -> Any:
-        if recorded.is_completed:
-            self._skip.append(path)
-        return super()._replayed(definition, path, recorded, scope)
-
     def replayed_failure(self, path: str, error: object) -> None:
-        self._failures.append((path, error))
-
-    async def _attempt_all(
-        self,
-        flow: DurableFlow,
-        step: Step,
-        path: str,
-        arguments: Arguments | None,
-        recorded: RecordedStep | None,
-        env: Any,
-        scope: Scope,
-    ) -> Any:
-        if recorded is not None and recorded.retry_at is not None:
-            await self.sleep(path, recorded.retry_at - self.now(), scope)
-        if recorded is not None and step.definition.retry is None:
-            failed = await self._fails_again(flow, step, path, recorded, env, scope)
-            if failed is not None:
-                return failed
-        self._start.append(path)
-        if recorded is not None:
-            self._retry.append(path)
-            self._skip += self._completed_within(path)
-        raise Parked
-
-    async def _fails_again(
-        self,
-        flow: DurableFlow,
-        step: Step,
-        path: str,
-        recorded: RecordedStep,
-        env: Any,
-        scope: Scope,
-    ) -> Failed | None:
-        """Return the failure, or raise the defect, with which the next attempt of a step only ends again.
-
-        Return None if it begins something inside.
-        """
-        if path not in self.recording.flows:
-            return None
-        beginning = [self._start, self._retry, self._waiting, self._unverified]
-        found = [*beginning, self._skip, self._failures]
-        counts = list(map(len, found))
-        try:
-            outcome = await self.replay_within(flow, step, path, recorded, env, scope)
-        except Parked:
-            outcome = None
-        begins = list(map(len, beginning)) != counts[: len(beginning)]
-        if begins or not isinstance(outcome, Failed):
-            for noted, count in zip(found, counts, strict=True):
-                del noted[count:]
-            return None
-        if all(error is not outcome.error for _, error in self._failures):
-            self.replayed_failure(path, outcome.error)
-        return outcome
-
-    def _completed_within(self, path: str) -> list[str]:
-        """Return the completed steps inside a step, which its next attempt skips."""
-        known = self.recording
-        return outermost(
-            place
-            for place, step in known.steps.items()
-            if step.is_completed and place.startswith(f"{path}/") and place not in known.left_behind
-        )
+        self.notes.failures.append((path, error))
 
     def begin_child(self, path: str, *, is_begun: bool) -> None:
         """Note that a resume starts or continues a nested run, or spawns one."""
-        self._start.append(path)
-        if is_begun:
-            self._retry.append(path)
+        self.notes.begin(path, is_begun=is_begun)
         raise Parked
 
     async def sleep(self, path: str, seconds: float, scope: Scope) -> None:
@@ -250,5 +278,5 @@ class PlannedRun(Run):
         """Note that a resume waits here."""
         # A flow that an earlier life cancelled does not wait.
         await anyio.lowlevel.checkpoint_if_cancelled()
-        self._waiting.append(path)
+        self.notes.waiting.append(path)
         raise Parked

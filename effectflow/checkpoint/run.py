@@ -1,18 +1,13 @@
-"""A durable run that this process drives. It executes and records steps."""
+"""A durable run that this process drives: what its flows and their steps share."""
 
 from __future__ import annotations
 
-import logging
 import math
 import time
-from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager, nullcontext
-from functools import partial
 from types import MappingProxyType
-from typing import Any, Final, Protocol, TypeVar, cast
-
-import anyio
-import anyio.lowlevel
+from typing import Any, Protocol, TypeVar
 
 from effectflow.checkpoint.activity import Activity
 from effectflow.checkpoint.attendant import Drain
@@ -21,40 +16,29 @@ from effectflow.checkpoint.cancellation import Cancellation
 from effectflow.checkpoint.changes import woken_by
 from effectflow.checkpoint.checkpoints import Checkpoints
 from effectflow.checkpoint.entries import (
-    Arguments,
-    BeforeStep,
     CancelRequested,
-    Completed,
     ErrorRecord,
-    Failed,
     Interrupted,
     Resumed,
     Signalled,
 )
-from effectflow.checkpoint.errors import (
-    CLASS_CHANGED,
-    CorruptCheckpoint,
-    NotSerializable,
-    OutcomeUnknown,
-    StepInputChanged,
-)
-from effectflow.checkpoint.failures import read_failure, write_end
+from effectflow.checkpoint.errors import CLASS_CHANGED, CorruptCheckpoint, NotSerializable
+from effectflow.checkpoint.failures import read_failure
 from effectflow.checkpoint.flow import DurableFlow
 from effectflow.checkpoint.journal_writer import JournalWriter
 from effectflow.checkpoint.mailbox import Mailbox
-from effectflow.checkpoint.observers import CheckpointEvent, StepSkipped, tell
-from effectflow.checkpoint.recording import RecordedStep, Recording
+from effectflow.checkpoint.observers import CheckpointEvent, tell
+from effectflow.checkpoint.recording import Recording
 from effectflow.checkpoint.replay import compressed
 from effectflow.checkpoint.schema import LATEST
 from effectflow.checkpoint.settling import UnsettledFailures
-from effectflow.checkpoint.step import CurrentStep
-from effectflow.checkpoint.stopping import Stopping, interruption_reason
+from effectflow.checkpoint.step_execution import StepExecution
+from effectflow.checkpoint.stopping import Stopping
 from effectflow.checkpoint.store import CANCEL, Message
 from effectflow.checkpoint.values import (
     KnownTypes,
     MalformedValue,
     Tree,
-    check_savable,
     from_tree,
     mismatch_of,
     of_type,
@@ -62,22 +46,10 @@ from effectflow.checkpoint.values import (
     to_tree,
 )
 from effectflow.effects.clock import Clock, SystemClock
-from effectflow.effects.errors import (
-    EffectError,
-    ExecutorError,
-    Halt,
-    Parked,
-    RetryExhausted,
-    TracedError,
-    add_note,
-)
-from effectflow.effects.event_loop import is_cancellation
-from effectflow.effects.interpreter import exit_of, exit_of_raised, interpret
-from effectflow.effects.nodes import Failed as Failure, Step
-from effectflow.effects.operators import Operator, run_limited
-from effectflow.effects.scope import Scope, running_step
-
-logger = logging.getLogger(__name__)
+from effectflow.effects.errors import Parked
+from effectflow.effects.nodes import Failed
+from effectflow.effects.operators import Operator
+from effectflow.effects.scope import Scope
 
 A = TypeVar("A")
 
@@ -85,8 +57,6 @@ _ANNOTATE = (
     "A resume reads only values of the declared type: correct the annotation of the function that "
     "returns it, or the value"
 )
-_PENDING: Final = object()
-"""Stands for the outcome of a step that must be executed."""
 
 
 class Around(Protocol):
@@ -128,6 +98,7 @@ class Run:
         writer: adds entries to the journal.
         types: the classes that may occur in outputs and errors of the workflow.
         records: whether anything is recorded; False in a plan.
+        execution: the class that executes its steps.
         force: whether the run continues even if the workflow changed or an outcome is unknown.
         around: the outer run of a nested run, or None.
         outer_operators: the operators of the outer run that may cancel this one.
@@ -142,9 +113,14 @@ class Run:
         drain: asks the runs of a worker to begin nothing more; None outside of workers.
         spawned: the ids of the spawned runs that are cancelled with this one, by the entries that began
             them.
+        observers: receive its events.
+        cut_off: the paths of the steps that a stop of the run has cut off, in order of time.
+        interrupted_at: the newest `Interrupted` entry of a step, or None.
+        savable: the definitions of the steps whose outputs can be saved, by name.
     """
 
     records = True
+    execution = StepExecution
 
     def __init__(
         self,
@@ -184,12 +160,11 @@ class Run:
         # The system clock is read without creating a date.
         self.now = time.time if type(clock) is SystemClock else self._now
         self.cancelled_at = None if around is None else recording.cancelled_at
-        self._observers = checkpoints.observers
-        self._policy = checkpoints.policy
+        self.observers = checkpoints.observers
         self.failures = UnsettledFailures(writer)
-        self._cut_off: dict[str, None] = {}
-        self._interrupted_at: int | None = None
-        self._savable: dict[str, Any] = {}
+        self.cut_off: dict[str, None] = {}
+        self.interrupted_at: int | None = None
+        self.savable: dict[str, Any] = {}
 
     @property
     def is_shielded(self) -> bool:
@@ -206,74 +181,7 @@ class Run:
         """Whether decisions and waits are recorded: not in a plan, nor while the run is being stopped."""
         return self.records and not self.stopping.has_begun
 
-    # Execution of steps.
-
-    def execute(
-        self, flow: DurableFlow, step: Step, env: Any, scope: Scope
-    ) -> Coroutine[Any, Any, Any]:
-        """Execute a step, unless its recorded outcome stands. Return its value or a `Failure`.
-
-        Not a coroutine itself, because each one around a step makes it measurably slower.
-        """
-        self.writer.check()
-        definition = step.definition
-        path = flow.next_path(definition.name)
-        if definition.code is not None:
-            flow.check_function(definition.name, definition.code, definition.function)
-        recorded = self.recording.steps.get(path) if flow.reach(path, scope) else None
-        arguments = self._arguments_of(step)
-        if recorded is not None:
-            return self._execute_again(flow, step, path, arguments, recorded, env, scope)
-        cancellation = flow.pending_cancellation(scope, path)
-        if cancellation is not None:
-            return cancellation
-        self._check_savable(definition, path)
-        return self._attempt_all(flow, step, path, arguments, None, env, scope)
-
-    async def _execute_again(
-        self,
-        flow: DurableFlow,
-        step: Step,
-        path: str,
-        arguments: Arguments | None,
-        recorded: RecordedStep,
-        env: Any,
-        scope: Scope,
-    ) -> Any:
-        """Return the recorded outcome of a step, or attempt the step again."""
-        definition = step.definition
-        self._check_arguments(path, recorded.arguments, arguments)
-        outcome = self._replayed(definition, path, recorded, scope)
-        if outcome is not _PENDING:
-            if recorded.is_completed and recorded.ended is not None:
-                flow.ended_at = recorded.ended
-            return outcome
-        if recorded.ended is None and not definition.at_most_once:
-            await self._clean_up_within(flow, step, path, recorded, env, scope)
-        await flow.check(scope, path)
-        self._check_known(definition, path, recorded)
-        self._check_savable(definition, path)
-        return await self._attempt_all(flow, step, path, arguments, recorded, env, scope)
-
-    def _replayed(self, definition: Any, path: str, recorded: RecordedStep, scope: Scope) -> Any:
-        """Return or raise the recorded outcome of a step, or return `_PENDING` if it must run."""
-        if recorded.ended is None or recorded.ended > scope.limit:
-            return _PENDING
-        if recorded.is_completed:
-            self.last_completed = path
-        else:
-            stands = recorded.is_settled or not recorded.retryable or scope.limit < math.inf
-            if recorded.retry_at is not None or not stands:
-                return _PENDING
-        if self._observers:
-            has_failed = recorded.error is not None
-            self.notify(StepSkipped(self.run_id, path, recorded.output, has_failed))
-        if recorded.error is not None:
-            types = self.checkpoints.known(definition.types)
-            return self.replay_failure(recorded.error, path, types)
-        return self.decode(recorded.output, path, definition.types, definition.output)
-
-    def replay_failure(self, record: ErrorRecord, path: str, types: KnownTypes) -> Failure:
+    def replay_failure(self, record: ErrorRecord, path: str, types: KnownTypes) -> Failed:
         """Return a recorded failure, or raise a recorded defect. Halt the run if it cannot be rebuilt."""
         try:
             failure = read_failure(record, path, types)
@@ -284,323 +192,11 @@ class Run:
             raise failure.error
         return failure
 
-    async def _clean_up_within(
-        self,
-        flow: DurableFlow,
-        step: Step,
-        path: str,
-        recorded: RecordedStep,
-        env: Any,
-        scope: Scope,
-    ) -> None:
-        """Replay what is recorded inside a step that is cancelled, so that its finalizers complete."""
-        is_cancelled = scope.limit < math.inf or scope.cancelling_operator() is not None
-        if is_cancelled and path in self.recording.flows:
-            await self.replay_within(flow, step, path, recorded, env, scope)
-
-    async def replay_within(
-        self,
-        flow: DurableFlow,
-        step: Step,
-        path: str,
-        recorded: RecordedStep,
-        env: Any,
-        scope: Scope,
-    ) -> Any:
-        """Return the outcome of the body of a step that is replayed, without another attempt."""
-        at_most_once = scope.is_at_most_once
-        current = CurrentStep(self.run_id, path, recorded.attempts, step.make_info, at_most_once)
-        body = flow.body_of(path)
-        inside = scope.inside_step(body, current)
-        token = running_step.set(current)
-        try:
-            return await self._run_body(step, body, env, inside, None)
-        finally:
-            running_step.reset(token)
-
     def park(self, flow: DurableFlow, parked: Parked) -> None:
         """Note that a flow of a plan has ended."""
 
     def replayed_failure(self, path: str, error: object) -> None:
         """Note that a recorded failure was replayed."""
-
-    def _check_known(self, definition: Any, path: str, recorded: RecordedStep) -> None:
-        """Halt if the outcome of an at-most-once step is unknown."""
-        if recorded.ended is None and definition.at_most_once and not self.force:
-            raise self.writer.halt(OutcomeUnknown(self.run_id, path))
-
-    def _check_savable(self, definition: Any, path: str) -> None:
-        """Halt if the output of a step could not be saved, before the step does anything."""
-        if self._savable.get(definition.name) is definition:
-            return
-        try:
-            check_savable(definition.output, self.checkpoints.known(definition.types), path=path)
-        except NotSerializable as error:
-            raise self.writer.halt(error) from error
-        self._savable[definition.name] = definition
-
-    def _attempt_all(
-        self,
-        flow: DurableFlow,
-        step: Step,
-        path: str,
-        arguments: Arguments | None,
-        recorded: RecordedStep | None,
-        env: Any,
-        scope: Scope,
-    ) -> Coroutine[Any, Any, Any]:
-        """Attempt a step as often as its retry policy allows."""
-        if step.definition.retry is not None:
-            return self._attempt_until_settled(flow, step, path, arguments, recorded, env, scope)
-        number = recorded.attempts + 1 if recorded else 1
-        return self._attempt(flow, step, path, number, arguments, env, scope)
-
-    async def _attempt_until_settled(
-        self,
-        flow: DurableFlow,
-        step: Step,
-        path: str,
-        arguments: Arguments | None,
-        recorded: RecordedStep | None,
-        env: Any,
-        scope: Scope,
-    ) -> Any:
-        """Attempt a step until it succeeds or its retry policy gives up."""
-        definition = step.definition
-        number = recorded.attempts if recorded else 0
-        spent = recorded.spent if recorded else 0
-        if recorded is not None and recorded.retry_at is not None:
-            failed_at = recorded.failures[-1].ended
-            await self._wait_for_retry(flow, path, recorded.retry_at, failed_at, scope)
-        began = self.clock.monotonic()
-        if recorded is not None and recorded.since is not None:
-            # Earlier lives, and the time between them, count, too.
-            began -= max(0.0, self.now() - recorded.since)
-        while True:
-            number += 1
-            outcome = await self._attempt(flow, step, path, number, arguments, env, scope)
-            if outcome.__class__ is not Failure:
-                return outcome
-            elapsed = self.clock.monotonic() - began
-            delay = partial(definition.retry.next_delay, number - spent - 1, elapsed)
-            retry_at = await self._record_failure(flow, definition, path, outcome, delay)
-            if retry_at is None:
-                return outcome
-            await self._wait_for_retry(flow, path, retry_at, self.now(), scope)
-
-    async def _wait_for_retry(
-        self, flow: DurableFlow, path: str, retry_at: float, failed_at: float, scope: Scope
-    ) -> None:
-        # The next attempt does everything again, also what an earlier life recorded.
-        self.recording.begin_anew(path)
-        # The clock may have been changed. Never wait longer because of that.
-        left = min(retry_at - self.now(), max(0.0, retry_at - failed_at))
-        if left > 0 and flow.may_wait:
-            with self.rest(flow, scope, "a retry", self.now() + left):
-                await self.sleep(path, left, scope)
-        elif left > 0:
-            # The outer step is in progress, so the run cannot be suspended.
-            await self.sleep(path, left, scope)
-        await flow.check(scope, path)
-
-    async def _attempt(
-        self,
-        flow: DurableFlow,
-        step: Step,
-        path: str,
-        number: int,
-        arguments: Arguments | None,
-        env: Any,
-        scope: Scope,
-    ) -> Any:
-        """Attempt a step once. Record when it begins and ends, but leave failures to its retry policy."""
-        definition, writer = step.definition, self.writer
-        if definition.at_most_once:
-            # An interrupted save would leave a step that has begun and whose outcome is unknown.
-            await anyio.lowlevel.checkpoint_if_cancelled()
-        if self.outer_operators:
-            await self.cancel_if_decided()
-        flow.record_from_here()
-        began = self.clock.monotonic()
-        self._add_before(flow, definition, path, number, arguments)
-        if definition.at_most_once or self._policy.is_due(writer.completed_since_save):
-            try:
-                await writer.save(required=definition.at_most_once)
-            except BaseException:
-                # A cancellation here counts as an interruption of the step, although it never ran.
-                self._cut_off[path] = None
-                raise
-        at_most_once = definition.at_most_once or scope.is_at_most_once
-        current = CurrentStep(self.run_id, path, number, step.make_info, at_most_once)
-        body = flow.body_of(
-            path, may_wait=definition.can_be_suspended, is_pinned=definition.is_pinned
-        )
-        inside = scope.inside_step(body, current)
-        token = running_step.set(current)
-        if scope.observer is not None:
-            scope.observer.began(path)
-        try:
-            if definition.timeout is None and body.cursor is None:
-                outcome = await interpret(step.source, env, inside)
-            else:
-                work = partial(self._run_body, step, body, env, inside, definition.timeout)
-                outcome = await self.stopping.supervised(work)
-        except BaseException as raised:
-            if at_most_once and isinstance(raised, Exception):
-                self._check_outcome(path, raised)
-            await self._record_bad_end(flow, definition, path, number, raised, scope)
-            raise
-        finally:
-            running_step.reset(token)
-        if scope.observer is not None:
-            scope.observer.ended(path, exit_of(outcome))
-        if outcome.__class__ is not Failure:
-            self._add_completed(flow, body, definition, path, outcome, began)
-            if current.is_cancelled:
-                await anyio.lowlevel.checkpoint()
-            return outcome
-        if at_most_once:
-            self._check_outcome(path, outcome.error)
-        if definition.retry is None:
-            await self._record_failure(flow, definition, path, outcome)
-        # Without its parts, which are not recorded, so that every life continues with the same failure.
-        return Failure(outcome.error, outcome.trail)
-
-    def _add_before(
-        self,
-        flow: DurableFlow,
-        definition: Any,
-        path: str,
-        number: int,
-        arguments: Arguments | None,
-    ) -> None:
-        """Add the entry that an attempt of a step begins."""
-        self.writer.add(
-            BeforeStep(
-                path,
-                number,
-                self.now(),
-                arguments,
-                definition.function,
-                flow.take_item(),
-                self.failures.settle(flow),
-                flow.take_source_ends(),
-                definition.at_most_once,
-            )
-        )
-
-    def _add_completed(
-        self,
-        flow: DurableFlow,
-        body: DurableFlow,
-        definition: Any,
-        path: str,
-        value: Any,
-        began: float,
-    ) -> None:
-        """Add the entry that a step has succeeded. Halt the run if its value cannot be saved."""
-        output = self.encode(value, path, definition.types, definition.output)
-        settles = self.failures.settle_within(body)
-        self.writer.completed_since_save += 1
-        self.last_completed = path
-        duration = self.clock.monotonic() - began
-        flow.ended_at = self.writer.add(Completed(path, output, duration, self.now(), settles))
-
-    def _check_outcome(self, path: str, error: object) -> None:
-        """Halt if an executor cannot tell how an at-most-once step ended."""
-        lost: Any = error
-        while isinstance(lost, RetryExhausted | TracedError | EffectError):
-            lost = cast("Any", lost).error
-        if isinstance(lost, ExecutorError):
-            reason = type(lost).__name__
-            self.writer.add(Interrupted(path, in_progress=True, reason=reason, at=self.now()))
-            unknown = OutcomeUnknown(self.run_id, path)
-            unknown.__cause__ = lost
-            raise self.writer.halt(unknown)
-
-    async def _run_body(
-        self, step: Step, body: DurableFlow, env: Any, inside: Scope, seconds: float | None
-    ) -> Any:
-        """Run the body of a step that has a timeout, or that continues an attempt."""
-        limit = body.limit(inside, seconds)
-        if limit is None:
-            return await body.run_branch(inside, partial(interpret, step.source, env, inside))
-        operator = Operator(inside, limit)
-        within = operator.inside
-        return await run_limited(operator, step.source, env, within, seconds or 0.0, seconds)
-
-    async def _record_failure(
-        self,
-        flow: DurableFlow,
-        definition: Any,
-        path: str,
-        failed: Failure,
-        next_delay: Callable[[], float | None] | None = None,
-    ) -> float | None:
-        """Record a failure. Return when the step's policy retries it, in seconds since the epoch."""
-        error = failed.error
-        retryable = not definition.may_have_happened(error)
-        may_retry = False
-        try:
-            retryable = retryable and definition.is_retryable(error)
-            may_retry = retryable and definition.policy_applies(error)
-        except Exception:
-            # A broken predicate must not hide the failure, or prevent its recording.
-            logger.exception("the retryable predicate of step %r raised", path)
-        delay = next_delay() if next_delay and may_retry else None
-        retry_at = None if delay is None else self.time_after(delay)
-        await self._record_error(flow, definition, path, failed, retryable, retry_at=retry_at)
-        return retry_at
-
-    async def _record_bad_end(
-        self,
-        flow: DurableFlow,
-        definition: Any,
-        path: str,
-        number: int,
-        raised: BaseException,
-        scope: Scope,
-    ) -> None:
-        """Record the end of a step by a defect or an interruption."""
-        if scope.observer is not None:
-            scope.observer.ended(path, exit_of_raised(raised))
-        if isinstance(raised, Exception):
-            add_note(raised, f"in step {path!r} of run {self.run_id!r}, attempt {number}")
-        if self.writer.halted is not None:
-            return
-        if isinstance(raised, Exception):
-            await self._record_error(flow, definition, path, raised, True)
-        elif not isinstance(raised, Parked):
-            if isinstance(raised, Halt) or not is_cancellation(raised) or scope.cause() is None:
-                self._cut_off[path] = None
-            reason = interruption_reason()
-            interrupted = Interrupted(path, in_progress=True, reason=reason, at=self.now())
-            self._interrupted_at = self.writer.add(interrupted)
-            with self.writer.last_saves():
-                await self.writer.save()
-
-    async def _record_error(
-        self,
-        flow: DurableFlow,
-        definition: Any,
-        path: str,
-        ended: Failure | Exception,
-        retryable: bool,
-        *,
-        retry_at: float | None = None,
-    ) -> None:
-        types = self.checkpoints.known(definition.types)
-        record = write_end(ended, types)
-        error = ended.error if isinstance(ended, Failure) else ended
-        sequence = self.writer.add(Failed(path, record, retryable, self.now(), retry_at))
-        self.failures.add(sequence)
-        flow.unsettled.append(sequence)
-        flow.last_failure = (error, sequence)
-        # A defect that cannot be rebuilt comes back as a RecordedDefect.
-        if not record.is_defect and retry_at is None:
-            self.failures.check_readable(sequence, error, record, types, path)
-        if self._policy.on_error:
-            await self.writer.save()
 
     # Cancellation by an outer run.
 
@@ -684,11 +280,11 @@ class Run:
 
         Other steps may have ended after the interrupted one.
         """
-        if self._interrupted_at == self.writer.length:
+        if self.interrupted_at == self.writer.length:
             return None
         step, in_progress = self.last_completed, False
-        if self._cut_off:
-            step, in_progress = next(reversed(self._cut_off)), True
+        if self.cut_off:
+            step, in_progress = next(reversed(self.cut_off)), True
         return Interrupted(step, in_progress=in_progress, reason=reason, at=self.now())
 
     # Common parts.
@@ -738,7 +334,7 @@ class Run:
         if mismatch is not None:
             refused = NotSerializable(f"{path}: ${mismatch[0]}", f"{mismatch[1]}. {_ANNOTATE}")
             raise self.writer.halt(refused)
-        if not self._observers and plain_json(value) is not None:
+        if not self.observers and plain_json(value) is not None:
             return value
         try:
             return to_tree(value, path=f"{path}: $", types=self.checkpoints.known(types))
@@ -755,21 +351,6 @@ class Run:
             reason = f"{problem}. {CLASS_CHANGED}"
             raise self.writer.halt(CorruptCheckpoint(self.run_id, reason)) from error
 
-    def _arguments_of(self, step: Step) -> Arguments | None:
-        try:
-            if step.arguments is None:
-                return None
-            return Arguments(*step.arguments(self.checkpoints.value_options))
-        except NotSerializable as error:
-            raise self.writer.halt(error) from error
-
-    def _check_arguments(
-        self, path: str, recorded: Arguments | None, current: Arguments | None
-    ) -> None:
-        if recorded is None or current is None or recorded.digest == current.digest:
-            return
-        raise self.writer.halt(StepInputChanged(self.run_id, path, recorded.shown, current.shown))
-
     def notify(self, event: CheckpointEvent) -> None:
         """Tell the observers."""
-        tell(self._observers, event)
+        tell(self.observers, event)

@@ -48,28 +48,32 @@ class ChangedArguments(Watch):
         return self
 
     def replace_functions(self) -> None:
-        from effectflow.checkpoint.run import Run
+        from effectflow.checkpoint.step_execution import StepExecution
         from effectflow.workflows.mapreduce import _item
 
-        def attempt_of(run: Any, _flow: Any, _step: Any, path: str, number: int, *_: Any) -> str:
-            return f"step {path!r} of run {run.run_id!r}, attempt {number},"
-
-        def plain(definition: Any, *_: Any) -> str:
-            return f"step {definition.name!r}"
-
-        self.around(Run, "_attempt", partial(self._comparing, attempt_of))
-        self.around(StepDefinition, "execute_plainly", partial(self._comparing, plain))
+        self.around(StepExecution, "attempt", self._attempting)
+        self.around(StepDefinition, "execute_plainly", self._executing_plainly)
         self.around(_item.ItemWork, "mapped", self._mapping)
         self.around(_item, "durable", self._creating)
 
-    def _comparing(self, name_of: Callable[..., str], execute: Any) -> Callable[..., Any]:
-        async def comparing(*args: Any) -> Any:
-            step = next(arg for arg in args if isinstance(arg, nodes.Step))
-            encode = step.arguments or self._items.get(step)
-            with self._compared(encode, lambda: name_of(*args)):
-                return await execute(*args)
+    def _attempting(self, attempt: Any) -> Callable[..., Any]:
+        async def comparing(execution: Any, number: int) -> Any:
+            path, run_id = execution.path, execution.run.run_id
+            name = f"step {path!r} of run {run_id!r}, attempt {number},"
+            with self._compared(self._arguments_of(execution.step), name):
+                return await attempt(execution, number)
 
         return comparing
+
+    def _executing_plainly(self, execute: Any) -> Callable[..., Any]:
+        async def comparing(definition: Any, step: nodes.Step, env: Any, scope: Any) -> Any:
+            with self._compared(self._arguments_of(step), f"step {definition.name!r}"):
+                return await execute(definition, step, env, scope)
+
+        return comparing
+
+    def _arguments_of(self, step: nodes.Step) -> _Encode | None:
+        return step.arguments or self._items.get(step)
 
     def _mapping(self, make: Callable[..., Any]) -> Callable[..., Any]:
         def mapping(work: Any, reopening: int) -> Any:
@@ -106,7 +110,7 @@ class ChangedArguments(Watch):
                 name = f"nested run {workflow.name!r}"
                 if is_nested:
                     name += f" of run {scope.flow.run.run_id!r}"
-                with self._compared(encode if is_nested else None, lambda: name):
+                with self._compared(encode if is_nested else None, name):
                     return await perform(env, scope)
 
             effect.f = comparing
@@ -115,14 +119,14 @@ class ChangedArguments(Watch):
         return starting
 
     @contextmanager
-    def _compared(self, encode: _Encode | None, name: Callable[[], str]) -> Generator[None]:
+    def _compared(self, encode: _Encode | None, name: str) -> Generator[None]:
         """Note if arguments change within the block."""
         before = _encoded(encode)
         try:
             yield
         finally:
             if before is not None:
-                self._compare(before, _encoded(encode), name())
+                self._compare(before, _encoded(encode), name)
 
     def _compare(self, before: tuple[str, str], after: tuple[str, str] | None, name: str) -> None:
         if after is None:

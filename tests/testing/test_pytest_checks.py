@@ -432,11 +432,11 @@ from effectflow.effects.interpreter import interpret
 
 def replaced():
     from effectflow.checkpoint.flow import DurableFlow
-    from effectflow.checkpoint.run import Run
+    from effectflow.checkpoint.step_execution import StepExecution
     from effectflow.effects import interpreter
 
     functions = [
-        Effect.run, Effect.run_or_raise, Effect.__iter__, Workflow._durably, Run._attempt,
+        Effect.run, Effect.run_or_raise, Effect.__iter__, Workflow._durably, StepExecution.attempt,
         DurableFlow.execute, StepDefinition.execute_plainly, interpreter._unwind,
         *(node.__init__ for node in vars(nodes).values() if hasattr(node, "__init__")),
     ]

@@ -120,6 +120,16 @@ async def test_every_flow_of_a_parallel_operator_has_its_next_step(store: Memory
     assert plan.skip == ("par[0]/a1", "par[1]/b1")
 
 
+async def test_a_step_that_contains_steps_hides_no_step_of_another_flow(store: MemoryStore) -> None:
+    outer = with_checkpointing("outer", par(in_turn(act("a1"), hang("a2")), hang("b")))
+    made = made_of(lambda: par(outer, in_turn(act("c1"), hang("c2"))))
+
+    await stopped(made.start(None, run_id="r"), app_on(store))
+    plan = await plan_of(made, store)
+    assert sorted(plan.start) == sorted(plan.retry) == ["par[0]/outer", "par[1]/c2"]
+    assert sorted(plan.skip) == ["par[0]/outer/par[0]/a1", "par[1]/c1"]
+
+
 async def test_parallel_failures_are_retried_together(store: MemoryStore) -> None:
     made = made_of(lambda: par(act("a").result(), late("b", 1)))
 
