@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -234,21 +234,12 @@ def fold(entries: Iterable[Entry], run_id: str) -> Checkpoint:
     another run.
     """
     iterator = iter(entries)
-    started = next(iterator, None)
-    if not isinstance(started, Started):
-        reason = "its journal does not begin with a `started` entry"
-        raise CorruptCheckpoint(run_id, reason, intact=0)
-    if started.run_id != run_id:
-        raise CorruptCheckpoint(run_id, f"its journal is that of run {started.run_id!r}", intact=0)
+    started = _first_of(iterator, run_id)
     kind = started.kind
     definition = Definition(
         started.workflow, started.version, kind, started.steps, started.structure
     )
-    # The names are in the order in which the steps first began.
-    outcomes: dict[str, HistoryItem | None] = {}
-    completed: dict[str, CompletedStep] = {}
-    completed_within: dict[str, list[str]] = {}
-    attempts: dict[str, int] = {}
+    steps = _Steps()
     state: HeadState | None = None
     current = _state_in(kind, started.input, started.input)
     finished: Finished | None = None
@@ -257,42 +248,22 @@ def fold(entries: Iterable[Entry], run_id: str) -> Checkpoint:
     for count, entry in enumerate(iterator, 2):
         updated_at = max(started.at, entry.at)
         suspended_at = entry.at if isinstance(entry, Suspended) else None
+        if isinstance(entry, HeadState):
+            state = entry
+            steps.take(entry)
         match entry:
             case Started():
                 raise CorruptCheckpoint(run_id, "its journal begins twice", sequence=count)
-            case BeforeStep(step, attempt):
-                outcomes.setdefault(step, None)
-                # A step that begins again moves to the end.
-                attempts.pop(step, None)
-                attempts[step] = attempt
-                state, finished = entry, None
-            case Completed(step, output, duration, at):
-                attempt = attempts.get(step, 1)
-                completed[step] = CompletedStep(step, output, attempt, duration, at)
-                for outer in steps_around(step, attempts):
-                    completed_within.setdefault(outer, []).append(step)
-                outcomes[step] = HistoryItem(step, "completed")
-                state = entry
+            case Completed(step, output) if kind != "machine" or not flow_of(step):
                 # Steps within an attempt of a state machine do not move the machine.
-                if kind != "machine" or not flow_of(step):
-                    current = _state_in(kind, output, current)
-            case Failed(step, error, retry_at=retry_at):
-                if retry_at is not None:
-                    # The next attempt executes what is inside the step again.
-                    for inner in completed_within.pop(step, ()):
-                        completed.pop(inner, None)
-                outcomes[step] = HistoryItem(step, "failed", f"{error.type}: {error.message}")
-                state = entry
-            case Interrupted():
-                state = entry
-            case Resumed(version=version, steps=steps, structure=structure):
+                current = _state_in(kind, output, current)
+            case Resumed():
                 # The first one directly after `Started` begins a submitted run.
                 resumes += count > 2
                 finished = None
-                if version is not None:
-                    definition = replace(
-                        definition, version=version, steps=steps, structure=structure
-                    )
+                definition = _definition_after(entry, definition)
+            case BeforeStep():
+                finished = None
             case Finished():
                 finished = entry
             case _:
@@ -306,9 +277,9 @@ def fold(entries: Iterable[Entry], run_id: str) -> Checkpoint:
         initial_state=started.input,
         current_state=current,
         state=state,
-        completed_steps=tuple(completed.values()),
-        history=tuple(item for item in outcomes.values() if item is not None),
-        metadata=Metadata(attempts, resumes, count),
+        completed_steps=tuple(steps.completed.values()),
+        history=tuple(item for item in steps.outcomes.values() if item is not None),
+        metadata=Metadata(steps.attempts, resumes, count),
         context=started.context,
         created_at=started.at,
         updated_at=updated_at,
@@ -316,6 +287,67 @@ def fold(entries: Iterable[Entry], run_id: str) -> Checkpoint:
         module=started.module,
         suspended_at=suspended_at,
     )
+
+
+def _first_of(entries: Iterator[Entry], run_id: str) -> Started:
+    started = next(entries, None)
+    if not isinstance(started, Started):
+        reason = "its journal does not begin with a `started` entry"
+        raise CorruptCheckpoint(run_id, reason, intact=0)
+    if started.run_id != run_id:
+        raise CorruptCheckpoint(run_id, f"its journal is that of run {started.run_id!r}", intact=0)
+    return started
+
+
+def _definition_after(resumed: Resumed, definition: Definition) -> Definition:
+    """Return the definition from a resume on, which may have another one than the run before."""
+    if resumed.version is None:
+        return definition
+    return replace(
+        definition,
+        version=resumed.version,
+        steps=resumed.steps,
+        structure=resumed.structure,
+    )
+
+
+class _Steps:
+    """What entries tell about steps, by their paths.
+
+    Attributes:
+        outcomes: how each step ended last, in the order in which the steps first began.
+        completed: the completed steps, without those that the next attempt of an outer step repeats.
+        attempts: the number of attempts, in the order in which the steps last began.
+    """
+
+    def __init__(self) -> None:
+        self.outcomes: dict[str, HistoryItem | None] = {}
+        self.completed: dict[str, CompletedStep] = {}
+        self.attempts: dict[str, int] = {}
+        self._completed_within: dict[str, list[str]] = {}
+
+    def take(self, entry: HeadState) -> None:
+        match entry:
+            case BeforeStep(step, attempt):
+                self.outcomes.setdefault(step, None)
+                # A step that begins again moves to the end.
+                self.attempts.pop(step, None)
+                self.attempts[step] = attempt
+            case Completed(step, output, duration, at):
+                attempt = self.attempts.get(step, 1)
+                self.completed[step] = CompletedStep(step, output, attempt, duration, at)
+                for outer in steps_around(step, self.attempts):
+                    self._completed_within.setdefault(outer, []).append(step)
+                self.outcomes[step] = HistoryItem(step, "completed")
+            case Failed(step, error, retry_at=retry_at):
+                if retry_at is not None:
+                    # The next attempt executes what is inside the step again.
+                    for inner in self._completed_within.pop(step, ()):
+                        self.completed.pop(inner, None)
+                detail = f"{error.type}: {error.message}"
+                self.outcomes[step] = HistoryItem(step, "failed", detail)
+            case Interrupted():
+                pass
 
 
 def _state_in(kind: str, tree: Tree, otherwise: Tree) -> Tree:
