@@ -9,8 +9,6 @@ from contextlib import contextmanager, nullcontext
 from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
 
-from effectflow.checkpoint.activity import Activity
-from effectflow.checkpoint.attendant import Drain
 from effectflow.checkpoint.branches import DurableBranches
 from effectflow.checkpoint.cancellation import Cancellation
 from effectflow.checkpoint.changes import woken_by
@@ -35,6 +33,7 @@ from effectflow.checkpoint.settling import UnsettledFailures
 from effectflow.checkpoint.step_execution import StepExecution
 from effectflow.checkpoint.stopping import Stopping
 from effectflow.checkpoint.store import CANCEL, Message
+from effectflow.checkpoint.suspension import Activity, Drain
 from effectflow.checkpoint.values import (
     KnownTypes,
     MalformedValue,

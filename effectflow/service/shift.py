@@ -10,11 +10,11 @@ from typing import Any
 import anyio
 from anyio.abc import TaskGroup
 
-from effectflow.checkpoint.attendant import Drain
 from effectflow.checkpoint.changes import Wakeup, watching
 from effectflow.checkpoint.lease import Owner, begin_claim, end_claim
 from effectflow.checkpoint.stopping import StopRequest, stop_request
 from effectflow.checkpoint.store import Claimed, DueRuns, Limit, Taken
+from effectflow.checkpoint.suspension import Drain
 from effectflow.effects.clock import Clock
 from effectflow.effects.event_loop import (
     has_been_cancelled_natively,

@@ -13,7 +13,6 @@ from typing import Any, Final
 import anyio
 import anyio.lowlevel
 
-from effectflow.checkpoint.attendant import Drain, attended
 from effectflow.checkpoint.cancellation import Cancellation
 from effectflow.checkpoint.delayed_saves import save_request
 from effectflow.checkpoint.entries import Finished, Resumed, Suspended
@@ -37,6 +36,7 @@ from effectflow.checkpoint.replay import compressed, read_recording
 from effectflow.checkpoint.run import Run
 from effectflow.checkpoint.stopping import interruption_reason
 from effectflow.checkpoint.store import RunStatus, at_once
+from effectflow.checkpoint.suspension import Drain, attended
 from effectflow.effects import Halt
 from effectflow.effects.errors import LeftToResume, Parked
 from effectflow.effects.event_loop import cancel_natively, is_cancellation, mark_as_cancelled
