@@ -21,6 +21,15 @@ from typing import (
 import anyio
 from returns.result import Failure, Result, Success
 
+from effectflow.effects.arguments import (
+    AND_THEN,
+    CO_COROUTINE,
+    TEST_THE_VALUE,
+    BaseEffect,
+    check_effects,
+    check_function,
+    holds,
+)
 from effectflow.effects.clock import Clock, Duration, in_seconds
 from effectflow.effects.errors import (
     ExecutorError,
@@ -58,7 +67,7 @@ MadeEnv = TypeVar("MadeEnv", covariant=True)
 _new = object.__new__
 
 
-class Effect(Generic[Env, E, A]):
+class Effect(BaseEffect, Generic[Env, E, A]):
     """Work that needs an `Env`, may fail with an `E`, and otherwise yields an `A`.
 
     An effect is an immutable value. Nothing happens until it is run, and it may be run many times, also
@@ -705,14 +714,6 @@ def _one_after_another(
 
 # Nodes derive from Effect, and its methods create nodes, so these imports follow the class.
 from effectflow.effects import nodes  # noqa: E402
-from effectflow.effects.arguments import (  # noqa: E402
-    AND_THEN,
-    CO_COROUTINE,
-    TEST_THE_VALUE,
-    check_effects,
-    check_function,
-    holds,
-)
 from effectflow.effects.events import collecting, into_sink  # noqa: E402
 from effectflow.effects.interpreter import interpret, raise_failure  # noqa: E402
 from effectflow.effects.operators import timeout  # noqa: E402
