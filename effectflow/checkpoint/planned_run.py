@@ -22,9 +22,10 @@ from effectflow.checkpoint.store import Message
 from effectflow.checkpoint.values import KnownTypes, Tree
 from effectflow.effects.clock import Clock
 from effectflow.effects.errors import Halt, Parked
-from effectflow.effects.nodes import Failed, Step
+from effectflow.effects.nodes import Step
 from effectflow.effects.paths import outermost
 from effectflow.effects.scope import Scope
+from effectflow.effects.trails import Failed
 
 A = TypeVar("A")
 

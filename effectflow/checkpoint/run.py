@@ -69,13 +69,13 @@ from effectflow.effects.errors import (
     Parked,
     RetryExhausted,
     TracedError,
-    add_note,
 )
 from effectflow.effects.event_loop import is_cancellation
 from effectflow.effects.interpreter import exit_of, exit_of_raised, interpret
-from effectflow.effects.nodes import Failed as Failure, Step
+from effectflow.effects.nodes import Step
 from effectflow.effects.operators import Operator, run_limited
 from effectflow.effects.scope import Scope, running_step
+from effectflow.effects.trails import Failed as Failure, add_note
 
 logger = logging.getLogger(__name__)
 

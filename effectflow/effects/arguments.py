@@ -206,3 +206,10 @@ def check_count(name: str, given: object, *, least: int) -> None:
     """Raise ValueError unless `given` is an int >= `least`. Bools are rejected."""
     if not isinstance(given, int) or isinstance(given, bool) or given < least:
         raise ValueError(f"{name} must be an int >= {least}, not {given!r}")
+
+
+def add_hint(error: Exception, hint: str) -> None:
+    """Append what to do to the message of an exception that Python has just raised."""
+    # It may pass through several interpreters.
+    if hint not in str(error):
+        error.args = (f"{error}. {hint}",)

@@ -26,21 +26,15 @@ from effectflow.effects.arguments import (
     CO_COROUTINE,
     TEST_THE_VALUE,
     BaseEffect,
+    add_hint,
     check_effects,
     check_function,
     holds,
 )
 from effectflow.effects.clock import Clock, Duration, in_seconds
-from effectflow.effects.errors import (
-    ExecutorError,
-    Exit,
-    RetryExhausted,
-    TimedOut,
-    TracedError,
-    add_hint,
-    show_trail,
-)
+from effectflow.effects.errors import ExecutorError, Exit, RetryExhausted, TimedOut, TracedError
 from effectflow.effects.scope import EffectObserver, Scope
+from effectflow.effects.trails import Failed, show_trail
 
 Env = TypeVar("Env", contravariant=True)
 E = TypeVar("E", covariant=True)
@@ -113,7 +107,7 @@ class Effect(BaseEffect, Generic[Env, E, A]):
         finally:
             # The traceback of a defect keeps this frame.
             del env
-        if outcome.__class__ is nodes.Failed:
+        if outcome.__class__ is Failed:
             return Failure(cast(E2, show_trail(outcome.error, outcome.trail)))
         return Success(cast(A2, outcome))
 
@@ -135,7 +129,7 @@ class Effect(BaseEffect, Generic[Env, E, A]):
         finally:
             # The traceback of the exception keeps this frame alive.
             del env
-        if outcome.__class__ is nodes.Failed:
+        if outcome.__class__ is Failed:
             raise_failure(outcome)
         return outcome
 
@@ -399,7 +393,7 @@ class Effect(BaseEffect, Generic[Env, E, A]):
         if not is_class:
             check_function(error_type, "recover", TEST_THE_VALUE)
 
-        def recover(failed: nodes.Failed) -> nodes.AnyEffect | None:
+        def recover(failed: Failed) -> nodes.AnyEffect | None:
             error = failed.error
             if isinstance(error, error_type) if is_class else holds(error_type, error, "recover"):
                 return handler(error)

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import anyio
 from returns.result import Failure, Success
 
-from effectflow.effects.arguments import call_of, misfit_of, not_an_effect
+from effectflow.effects.arguments import add_hint, call_of, misfit_of, not_an_effect
 from effectflow.effects.errors import (
     Defect,
     EffectError,
@@ -34,15 +34,7 @@ from effectflow.effects.errors import (
     LeftToResume,
     NotAcquired,
     Parked,
-    Suppressed,
     TracedError,
-    add_hint,
-    add_note,
-    log_hidden,
-    our_notes,
-    raising_code,
-    renew,
-    show_trail,
 )
 from effectflow.effects.event_loop import (
     is_cancellation,
@@ -58,7 +50,6 @@ from effectflow.effects.nodes import (
     Context,
     Die,
     Fail,
-    Failed,
     FromAsync,
     FromFn,
     FromGenerator,
@@ -80,6 +71,16 @@ from effectflow.effects.nodes import (
 )
 from effectflow.effects.scope import Acquisition, Finalization, Scope
 from effectflow.effects.signatures import declares
+from effectflow.effects.trails import (
+    Failed,
+    Suppressed,
+    add_note,
+    log_hidden,
+    our_notes,
+    raising_code,
+    renew,
+    show_trail,
+)
 
 if TYPE_CHECKING:
     from effectflow.effects.operators import Operator

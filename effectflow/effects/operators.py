@@ -16,7 +16,7 @@ import anyio
 
 from effectflow.effects import nodes
 from effectflow.effects.effect import Effect
-from effectflow.effects.errors import LeftToResume, Parked, Suppressed, TimedOut, add_note
+from effectflow.effects.errors import LeftToResume, Parked, TimedOut
 from effectflow.effects.event_loop import (
     cancel_natively,
     has_been_cancelled_natively,
@@ -29,6 +29,7 @@ from effectflow.effects.event_loop import (
 )
 from effectflow.effects.interpreter import interpret
 from effectflow.effects.scope import PLAIN, Branches, Decision, Scope
+from effectflow.effects.trails import Failed, Suppressed, add_note
 
 
 class Operator:
@@ -110,7 +111,7 @@ class Operator:
         if self._may_decide():
             self._decide(value, failed=failed)
 
-    def fail(self, ended: nodes.Failed | Exception) -> None:
+    def fail(self, ended: Failed | Exception) -> None:
         """Decide that this failure or defect ends the operator, unless a decision exists."""
         if self._may_decide():
             self.is_decided = True
@@ -135,7 +136,7 @@ class Operator:
 
     def traced(self, outcome: Any) -> Any:
         """Return the outcome of the operator, with the failed finalizers in the trail of a failure."""
-        if not self.suppressed or outcome.__class__ is not nodes.Failed:
+        if not self.suppressed or outcome.__class__ is not Failed:
             return outcome
         return outcome.after(*self.suppressed)
 
@@ -351,4 +352,4 @@ async def run_limited(
             operator.expire()
     finally:
         operator.end()
-    return operator.traced(nodes.Failed(TimedOut(seconds)))
+    return operator.traced(Failed(TimedOut(seconds)))

@@ -32,6 +32,7 @@ from effectflow.effects.interpreter import interpret
 from effectflow.effects.operators import Children, ImmediateChildren, Operator, supervised
 from effectflow.effects.paths import escaped
 from effectflow.effects.scope import PLAIN, Scope
+from effectflow.effects.trails import Failed, joined
 
 _ITEMS_IN_A_TURN = 256
 
@@ -297,7 +298,7 @@ def _parallel(
             raise RuntimeError(nothing_fails(name, operator.decision.value))
         traversal.check_count(len(traversal.values) + len(traversal.failures))
         if traversal.failures:
-            return nodes.joined(traversal.failures_in_order())
+            return joined(traversal.failures_in_order())
         return gather(traversal.values_in_order())
 
     return nodes.Perform(perform, (name, *shown, nodes.Options(limit=limit, key=key)), depth)
@@ -396,7 +397,7 @@ class Traversal:
         self.records_positions = records_positions
         self.keys: set[str] = set()
         self.values: dict[int, Any] = {}
-        self.failures: list[tuple[range, nodes.Failed]] = []
+        self.failures: list[tuple[range, Failed]] = []
         self.is_over = False
         self.read = 0
         self.children = children
@@ -435,15 +436,15 @@ class Traversal:
                 "which is a bug of effectflow or of the event loop"
             )
 
-    def failures_in_order(self) -> list[nodes.Failed]:
+    def failures_in_order(self) -> list[Failed]:
         return [failed for _, failed in sorted(self.failures, key=lambda pair: pair[0].start)]
 
     @property
-    def first_failure(self) -> nodes.Failed | None:
+    def first_failure(self) -> Failed | None:
         """The first failure in time."""
         return self.operator.traced(self.failures[0][1]) if self.failures else None
 
-    def fail(self, positions: range, failed: nodes.Failed, key: object = None) -> None:
+    def fail(self, positions: range, failed: Failed, key: object = None) -> None:
         """Record a failure to which the items at these positions led."""
         self.failures.append((positions, failed))
         if self.stop_early:
@@ -499,7 +500,7 @@ class Traversal:
                         if is_nested:
                             await self._stop_if_outer_decided()
                         outcome = await in_context(copy_context(), interpret(child, env, scope))
-                    if outcome.__class__ is nodes.Failed:
+                    if outcome.__class__ is Failed:
                         self.fail(range(position, position + 1), outcome, position)
                     elif take is None:
                         values[position] = outcome
@@ -562,7 +563,7 @@ class Traversal:
                     return
                 await self._stop_if_outer_decided()
             outcome = await self._outcome(position, item, key)
-            if outcome.__class__ is nodes.Failed:
+            if outcome.__class__ is Failed:
                 self.fail(range(position, position + 1), outcome, key)
             elif self.take is None:
                 self.values[position] = outcome

@@ -10,9 +10,10 @@ import anyio
 from effectflow.effects import nodes
 from effectflow.effects.arguments import check_effects, check_items
 from effectflow.effects.effect import Effect
-from effectflow.effects.errors import EmptyRace, Halt, Parked, log_hidden
+from effectflow.effects.errors import EmptyRace, Halt, Parked
 from effectflow.effects.operators import Children, ImmediateChildren, Operator, supervised
 from effectflow.effects.scope import Decision, Scope
+from effectflow.effects.trails import Failed, joined, log_hidden
 
 Env = TypeVar("Env")
 E = TypeVar("E")
@@ -83,7 +84,7 @@ def first_success(effects: Iterable[Effect[Env, E, A]]) -> Effect[Env, list[E], 
 
 
 def _is_success(outcome: Any) -> bool:
-    return outcome.__class__ is not nodes.Failed
+    return outcome.__class__ is not Failed
 
 
 def _race(
@@ -177,7 +178,7 @@ class _Race:
                 "children were lost, which is a bug of effectflow or of the event loop"
             )
         operator.branches.check_complete()
-        return nodes.joined([outcomes[position] for position in sorted(outcomes)])
+        return joined([outcomes[position] for position in sorted(outcomes)])
 
     async def _run_next(self) -> None:
         operator, position = self.operator, next(self._positions)

@@ -22,12 +22,13 @@ from effectflow.effects.arguments import (
     not_an_effect,
 )
 from effectflow.effects.effect import Effect
-from effectflow.effects.errors import LeftToResume, Suppressed, add_note, log_hidden
+from effectflow.effects.errors import LeftToResume
 from effectflow.effects.event_loop import is_cancellation
 from effectflow.effects.interpreter import acquire, interpret, show_suppressed
 from effectflow.effects.nodes import AnyEffect
 from effectflow.effects.operators import Operator, Replayed
 from effectflow.effects.scope import Scope
+from effectflow.effects.trails import Failed, Suppressed, add_note, log_hidden
 
 Env = TypeVar("Env")
 E = TypeVar("E")
@@ -86,7 +87,7 @@ def compensate(
         await anyio.lowlevel.checkpoint_if_cancelled()
         flow = scope.flow
         value, cancelled = await acquire(effect, env, scope, flow.protect)
-        if value.__class__ is not nodes.Failed:
+        if value.__class__ is not Failed:
             undos.append(Undo(flow.ended_at, undo, value, env))
         if cancelled is not None:
             raise cancelled
@@ -199,7 +200,7 @@ class _Saga:
         except BaseException as ended:
             raised = ended
         try:
-            if raised is None and outcome.__class__ is not nodes.Failed:
+            if raised is None and outcome.__class__ is not Failed:
                 if self.outer.undos is not None:
                     self.outer.undos += self._in_order()
                 return outcome
@@ -241,10 +242,10 @@ class _Saga:
         """Undo the body, and return or raise how it ended."""
         outer, operator = self.outer, self.operator
         failure = outcome if raised is None else raised
-        cause = None if isinstance(failure, nodes.Failed | Exception) else outer.cause()
+        cause = None if isinstance(failure, Failed | Exception) else outer.cause()
         if outer.flow.is_stopping:
             return await self._leave_to_resume(raised)
-        if isinstance(failure, nodes.Failed | Exception):
+        if isinstance(failure, Failed | Exception):
             operator.fail(failure)
         else:
             # A step that failed after the cancellation has no undo. A resume must not repeat it now.
@@ -293,7 +294,7 @@ async def _failure_of(undo: Undo, scope: Scope) -> Suppressed | None:
         outcome = await interpret(undo.effect(), undo.env, scope)
     except Exception as defect:
         return Suppressed(defect, is_defect=True)
-    if outcome.__class__ is nodes.Failed:
+    if outcome.__class__ is Failed:
         return Suppressed(outcome.error, is_defect=False)
     return None
 

@@ -19,13 +19,15 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 from effectflow.effects.clock import Clock, Duration, SystemClock, in_seconds
-from effectflow.effects.errors import Exit, Suppressed
+from effectflow.effects.errors import Exit
 from effectflow.effects.event_loop import is_cancelled_by_scope, raise_again_later, run_to_the_end
+from effectflow.effects.trails import Suppressed
 
 if TYPE_CHECKING:
-    from effectflow.effects.nodes import Failed, Step
+    from effectflow.effects.nodes import Step
     from effectflow.effects.operators import Operator
     from effectflow.effects.saga import Undo
+    from effectflow.effects.trails import Failed
 
 A = TypeVar("A")
 

@@ -41,8 +41,9 @@ from effectflow.effects import Halt
 from effectflow.effects.errors import LeftToResume, Parked
 from effectflow.effects.event_loop import cancel_natively, is_cancellation, mark_as_cancelled
 from effectflow.effects.interpreter import interpret
-from effectflow.effects.nodes import AnyEffect, Failed
+from effectflow.effects.nodes import AnyEffect
 from effectflow.effects.scope import Scope
+from effectflow.effects.trails import Failed
 from effectflow.workflows.checks import without_control_characters
 from effectflow.workflows.children import cancel_spawned
 from effectflow.workflows.claim import Claim
