@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from effectflow.checkpoint.entries import SourceEnd
 from effectflow.checkpoint.errors import NotSerializable
 from effectflow.checkpoint.failures import read_failure, write_end, write_error
-from effectflow.effects.operators import Operator, Replayed
-from effectflow.effects.scope import PLAIN_BRANCHES, Scope
+from effectflow.effects.scope import PLAIN_BRANCHES, Operator, Replayed, Scope
 from effectflow.effects.trails import Failed
 
 if TYPE_CHECKING:

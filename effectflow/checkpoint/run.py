@@ -71,10 +71,9 @@ from effectflow.effects.errors import (
     TracedError,
 )
 from effectflow.effects.event_loop import is_cancellation
-from effectflow.effects.interpreter import exit_of, exit_of_raised, interpret
+from effectflow.effects.interpreter import exit_of, exit_of_raised, interpret, interpret_limited
 from effectflow.effects.nodes import Step
-from effectflow.effects.operators import Operator, run_limited
-from effectflow.effects.scope import Scope, running_step
+from effectflow.effects.scope import Operator, Scope, running_step
 from effectflow.effects.trails import Failed as Failure, add_note
 
 logger = logging.getLogger(__name__)
@@ -526,8 +525,9 @@ class Run:
         if limit is None:
             return await body.run_branch(inside, partial(interpret, step.source, env, inside))
         operator = Operator(inside, limit)
-        within = operator.inside
-        return await run_limited(operator, step.source, env, within, seconds or 0.0, seconds)
+        within = inside.deadline(seconds)
+        late = partial(operator.timed_out, seconds or 0.0)
+        return await interpret_limited(operator, step.source, env, operator.inside, within, late)
 
     async def _record_failure(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator
+from functools import partial
 from types import FunctionType, UnionType
 from typing import (
     TYPE_CHECKING,
@@ -31,9 +32,9 @@ from effectflow.effects.arguments import (
     check_function,
     holds,
 )
-from effectflow.effects.clock import Clock, Duration, in_seconds
+from effectflow.effects.clock import Clock, Duration, waiting_time
 from effectflow.effects.errors import ExecutorError, Exit, RetryExhausted, TimedOut, TracedError
-from effectflow.effects.scope import EffectObserver, Scope
+from effectflow.effects.scope import EffectObserver, Operator, Scope, supervised
 from effectflow.effects.trails import Failed, show_trail
 
 Env = TypeVar("Env", contravariant=True)
@@ -454,7 +455,17 @@ class Effect(BaseEffect, Generic[Env, E, A]):
         An expired timeout stands if the workflow continued after it. If it ended the run, a resume sets a
         new deadline.
         """
-        return timeout(self, in_seconds(limit))
+        seconds = waiting_time("a timeout", limit)
+
+        @supervised
+        async def perform(env: Any, scope: Scope) -> Any:
+            operator = Operator.begin(scope, "timeout")
+            left = None if operator.is_decided else operator.branches.deadline(seconds)
+            within = scope.deadline(left)
+            late = partial(operator.timed_out, seconds)
+            return await interpret_limited(operator, self, env, operator.branch(None), within, late)
+
+        return nodes.Perform(perform, (".timeout", self, seconds))
 
     @overload
     def retry(
@@ -709,6 +720,9 @@ def _one_after_another(
 # Nodes derive from Effect, and its methods create nodes, so these imports follow the class.
 from effectflow.effects import nodes  # noqa: E402
 from effectflow.effects.events import collecting, into_sink  # noqa: E402
-from effectflow.effects.interpreter import interpret, raise_failure  # noqa: E402
-from effectflow.effects.operators import timeout  # noqa: E402
+from effectflow.effects.interpreter import (  # noqa: E402
+    interpret,
+    interpret_limited,
+    raise_failure,
+)
 from effectflow.effects.retry import FailedAttempt, RetryPolicy, retry  # noqa: E402

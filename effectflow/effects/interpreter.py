@@ -13,14 +13,13 @@ generators of `@do` bodies, finalizers, and `_Restore`, which restores an outer 
 
 from __future__ import annotations
 
-import math
 import sys
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 from types import GeneratorType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import anyio
 from returns.result import Failure, Success
@@ -37,6 +36,7 @@ from effectflow.effects.errors import (
     TracedError,
 )
 from effectflow.effects.event_loop import (
+    cancel_natively,
     is_cancellation,
     raise_pending_cancellation,
     run_to_the_end,
@@ -69,7 +69,7 @@ from effectflow.effects.nodes import (
     TapErr,
     Traced,
 )
-from effectflow.effects.scope import Acquisition, Finalization, Scope
+from effectflow.effects.scope import PLAIN, AcquisitionStart, Finalization, Operator, Scope
 from effectflow.effects.signatures import declares
 from effectflow.effects.trails import (
     Failed,
@@ -81,9 +81,6 @@ from effectflow.effects.trails import (
     renew,
     show_trail,
 )
-
-if TYPE_CHECKING:
-    from effectflow.effects.operators import Operator
 
 _ENDED: Any = object()
 """Stands for the next effect of a body that has ended."""
@@ -404,6 +401,77 @@ def raise_failure(failed: Failed) -> NoReturn:
 raising_code.update([interpret.__code__, raise_failure.__code__])
 
 
+def interpret_branch(effect: AnyEffect, env: Any, scope: Scope) -> Coroutine[Any, Any, Any]:
+    """Run an effect that is all of its flow. Return the same as `interpret`."""
+    if scope.flow is PLAIN:
+        return interpret(effect, env, scope)
+    return scope.flow.run_branch(scope, partial(interpret, effect, env, scope))
+
+
+async def interpret_cancelled(effect: AnyEffect, env: Any, scope: Scope) -> None:
+    """Complete the finalizers of a branch that an earlier life cancelled.
+
+    The branch replays the entries before the decision and is cancelled then. In a plan, it ends at the
+    step of a finalizer that a resume begins.
+    """
+    # Shielded, or the cancellation of an outer operator would skip the branches that follow this one.
+    with anyio.CancelScope(shield=True) as cancelled:
+        cancelled.cancel()
+        try:
+            await interpret_branch(effect, env, scope)
+        except Parked as parked:
+            if parked.reason is None:
+                raise
+
+
+async def interpret_limited(
+    operator: Operator,
+    effect: AnyEffect,
+    env: Any,
+    inside: Scope,
+    limit: AbstractContextManager[anyio.CancelScope],
+    instead: Callable[[], Any],
+    *,
+    is_finalizer: bool = False,
+) -> Any:
+    """Run an effect that a limit may cut off. Return the same as `interpret`, or `instead()`.
+
+    Parameters:
+        operator: decides once that the limit has cut off the effect.
+        inside: the scope of the effect.
+        limit: the cancel scope of the limit, such as a deadline.
+        instead: returns the outcome if the limit has cut off the effect, in this life or an earlier one.
+        is_finalizer: whether the effect is a finalizer. It is not a branch, and its limit also counts
+            while the run is being stopped from outside.
+    """
+    decision = operator.decision
+    try:
+        if decision is None:
+            run = interpret if is_finalizer else interpret_branch
+            with limit as operator.limit:
+                outcome = await run(effect, env, inside)
+                # What comes after the decision is discarded.
+                if not operator.is_decided:
+                    return outcome
+            if not is_finalizer and operator.outer.flow.is_stopping:
+                await raise_hidden_stop(effect, operator.outer)
+            operator.expire()
+        elif not decision.has_ended:
+            await interpret_cancelled(effect, env, inside)
+    finally:
+        operator.end()
+    return instead()
+
+
+async def raise_hidden_stop(effect: AnyEffect, scope: Scope) -> None:
+    """Raise the cancellation of a run that is also being stopped, which a limit within it hides."""
+    if scope.is_out_of_reach:
+        # The cancelled task is not this one, but the one that waits for its finalizer.
+        raise LeftToResume(f"{effect!r}")
+    await anyio.lowlevel.checkpoint_if_cancelled()
+    await cancel_natively()
+
+
 async def acquire(
     source: AnyEffect,
     env: Any,
@@ -418,7 +486,7 @@ async def acquire(
     inside = scope.shielded()
     # If a crash interrupted it, it may have happened. So it always runs to its end, and is undone.
     has_begun = scope.flow.has_ahead(scope.limit)
-    inside.acquisition = Acquisition(scope.operators, has_begun=has_begun)
+    inside.acquisition = AcquisitionStart(scope.operators, has_begun=has_begun)
     try:
         return await protect(interpret(source, env, inside))
     except NotAcquired:
@@ -713,43 +781,25 @@ _SYNCHRONOUS = frozenset({Pure, FromFn})
 async def _until_deadline(finalizer: AnyEffect, env: Any, scope: Scope) -> Any:
     """Run a finalizer. Return its value, a `Failed` or a `_Raised`."""
     deadline = scope.finalizer_deadline
-    # Imported late, because operators import the interpreter.
-    from effectflow.effects.operators import Operator
+
+    def too_late() -> _Raised:
+        time = "too much time in an earlier life" if deadline is None else f"more than {deadline} s"
+        late = TimeoutError(f"the finalizer {finalizer!r} took {time} and was cancelled")
+        for line in operator.suppressed:
+            add_note(late, str(line))
+        return _Raised(late)
 
     try:
         branches = scope.flow.limit(scope, deadline)
         if branches is None:
             return await interpret(finalizer, env, scope)
         operator = Operator(scope, branches)
-        outcome = await _until_expired(operator, finalizer, env, deadline)
-        if not operator.is_decided:
-            return outcome
+        limit = scope.deadline(deadline)
+        return await interpret_limited(
+            operator, finalizer, env, operator.inside, limit, too_late, is_finalizer=True
+        )
     except Exception as defect:
         return _Raised(defect)
-    time = "too much time in an earlier life" if deadline is None else f"more than {deadline} s"
-    late = TimeoutError(f"the finalizer {finalizer!r} took {time} and was cancelled")
-    for line in operator.suppressed:
-        add_note(late, str(line))
-    return _Raised(late)
-
-
-async def _until_expired(
-    operator: Operator, finalizer: AnyEffect, env: Any, deadline: float | None
-) -> Any:
-    """Return the outcome of a finalizer. If the operator has decided, a deadline has cut it off."""
-    decision, inside = operator.decision, operator.inside
-    try:
-        if decision is None:
-            seconds = math.inf if deadline is None else deadline
-            with inside.clock.move_on_after(seconds) as operator.limit:
-                outcome = await interpret(finalizer, env, inside)
-                if not operator.is_decided:
-                    return outcome
-            operator.expire()
-        elif not decision.has_ended:
-            await operator.run_cancelled(finalizer, env, inside)
-    finally:
-        operator.end()
 
 
 def _traced(failed: Failed) -> TracedError[Any]:

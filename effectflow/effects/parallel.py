@@ -25,13 +25,13 @@ from returns.result import Failure, Result, Success
 
 from effectflow.effects import nodes
 from effectflow.effects.arguments import check_count, check_effects, check_function, check_items
+from effectflow.effects.children import Children, ImmediateChildren
 from effectflow.effects.effect import Effect
 from effectflow.effects.errors import Halt
 from effectflow.effects.event_loop import in_context, is_cancellation, shielded, stray_cancellation
-from effectflow.effects.interpreter import interpret
-from effectflow.effects.operators import Children, ImmediateChildren, Operator, supervised
+from effectflow.effects.interpreter import interpret, interpret_branch, interpret_cancelled
 from effectflow.effects.paths import escaped
-from effectflow.effects.scope import PLAIN, Scope
+from effectflow.effects.scope import PLAIN, Operator, Scope, supervised
 from effectflow.effects.trails import Failed, joined
 
 _ITEMS_IN_A_TURN = 256
@@ -533,7 +533,7 @@ class Traversal:
             key = self._key_of(position, item)
             if operator.branches.has_records(key):
                 scope = operator.branch(key, item, is_keyed=self.key is not None)
-                await operator.run_cancelled(self.f(item), self.env, scope)
+                await interpret_cancelled(self.f(item), self.env, scope)
 
     async def _work_through_async(self, items: AsyncIterator[Any], turn: anyio.Lock) -> None:
         while not self.is_over:
@@ -600,9 +600,9 @@ class Traversal:
             # The earlier life cancelled this child.
             if not decision.has_ended and operator.branches.has_records(key):
                 scope = operator.branch(key, item, is_keyed=is_keyed)
-                await operator.run_cancelled(self.f(item), self.env, scope)
+                await interpret_cancelled(self.f(item), self.env, scope)
             return None
-        work = operator.run_branch(self.f(item), self.env, scope)
+        work = interpret_branch(self.f(item), self.env, scope)
         return await in_context(copy_context(), work)
 
     def _key_of(self, position: int, item: Any) -> int | str:

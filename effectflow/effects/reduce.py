@@ -9,12 +9,12 @@ from typing import Any, Generic, TypeVar
 
 from effectflow.effects import nodes
 from effectflow.effects.arguments import check_count, check_function
+from effectflow.effects.children import Children
 from effectflow.effects.effect import Effect
 from effectflow.effects.event_loop import in_context
-from effectflow.effects.interpreter import interpret
-from effectflow.effects.operators import Children, Operator, supervised
+from effectflow.effects.interpreter import interpret, interpret_branch
 from effectflow.effects.parallel import Source, Traversal, check_item_functions, nothing_fails
-from effectflow.effects.scope import Scope
+from effectflow.effects.scope import Operator, Scope, supervised
 from effectflow.effects.trails import Failed
 
 Env = TypeVar("Env")
@@ -197,7 +197,7 @@ class _Reduction:
             # The recorded decision does not cancel this group, which led to it.
             scope = scope.copy()
             scope.operators = self.mapping.operator.outer.operators
-        work = self.groups.run_branch(self.reduce(group.values), self.env, scope)
+        work = interpret_branch(self.reduce(group.values), self.env, scope)
         return await in_context(copy_context(), work)
 
 

@@ -25,8 +25,7 @@ from effectflow.effects.event_loop import (
 )
 from effectflow.effects.interpreter import interpret, show_suppressed
 from effectflow.effects.nodes import AnyEffect
-from effectflow.effects.operators import Operator, supervised
-from effectflow.effects.scope import PLAIN_BRANCHES, Scope
+from effectflow.effects.scope import PLAIN_BRANCHES, Operator, Scope, supervised
 from effectflow.effects.trails import Failed, Suppressed, add_note, log_hidden
 
 Env = TypeVar("Env")

@@ -24,10 +24,9 @@ from effectflow.effects.arguments import (
 from effectflow.effects.effect import Effect
 from effectflow.effects.errors import LeftToResume
 from effectflow.effects.event_loop import is_cancellation
-from effectflow.effects.interpreter import acquire, interpret, show_suppressed
+from effectflow.effects.interpreter import acquire, interpret, interpret_branch, show_suppressed
 from effectflow.effects.nodes import AnyEffect
-from effectflow.effects.operators import Operator, Replayed
-from effectflow.effects.scope import Scope
+from effectflow.effects.scope import Operator, Replayed, Scope
 from effectflow.effects.trails import Failed, Suppressed, add_note, log_hidden
 
 Env = TypeVar("Env")
@@ -222,7 +221,7 @@ class _Saga:
         inside = operator.branch(None).with_undos(self.undos)
         outcome: Any = None
         if operator.decision is None:
-            outcome = await operator.run_branch(self.body, env, inside)
+            outcome = await interpret_branch(self.body, env, inside)
             if operator.branches.has_records(_UNDO) and self.outer.cancelling_operator():
                 # An earlier life was cancelled after the last step, before the body could end.
                 await anyio.sleep_forever()
@@ -230,7 +229,7 @@ class _Saga:
         # An earlier life has decided that the body failed. It is replayed to register its undos.
         try:
             with operator.cut:
-                outcome = await operator.run_branch(self.body, env, inside)
+                outcome = await interpret_branch(self.body, env, inside)
         except Exception as raised:
             outcome = raised
         outcome = operator.branches.recorded_failure(outcome)
@@ -253,7 +252,7 @@ class _Saga:
         inside = self.outer.shielded().with_undos(None)
         inside.flow = operator.branches.branch(_UNDO, None, is_keyed=True)
         inside.is_observing = True
-        work = operator.run_branch(nodes.Perform(self._undo), env, inside)
+        work = interpret_branch(nodes.Perform(self._undo), env, inside)
         try:
             failures, cancelled = await outer.flow.finalize(work)
         except LeftToResume:

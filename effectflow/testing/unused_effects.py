@@ -117,8 +117,7 @@ class UnusedEffects(Watch):
     def replace_functions(self) -> None:
         from effectflow.checkpoint.flow import DurableFlow
         from effectflow.effects import interpreter
-        from effectflow.effects.operators import Operator
-        from effectflow.effects.scope import PLAIN
+        from effectflow.effects.scope import PLAIN, Operator
 
         self.around(nodes.Perform, "__init__", self._creating_perform)
         for node in _WITH_FUNCTIONS:
