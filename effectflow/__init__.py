@@ -41,7 +41,7 @@ from effectflow.effects import (
     suspend as suspend,
     uuid as uuid,
 )
-from effectflow.effects.lazy_names import lazy_names
+from effectflow.effects.imports import lazy_names
 
 if TYPE_CHECKING:
     from effectflow.checkpoint import (

@@ -54,6 +54,10 @@ def test_imports_keep_to_their_layers() -> None:
 
 PLANTED = {
     "effects": ("effectflow.checkpoint", "- effectflow.effects -> effectflow.checkpoint"),
+    "effects.scope": (
+        "effectflow.effects.nodes",
+        "- effectflow.effects.scope -> effectflow.effects.nodes",
+    ),
     "stores": ("effectflow.workflows", "- effectflow.stores -> effectflow.workflows"),
     "unlisted": ("effectflow.effects", "- effectflow.unlisted"),
     "executors": ("effectflow.checkpoint", "- effectflow.executors -> effectflow.checkpoint"),
@@ -66,9 +70,12 @@ def test_imports_against_the_layers_are_reported(tmp_path: Path) -> None:
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     shutil.copytree(ROOT / "effectflow", tmp_path / "effectflow")
     for module, (planted, _) in PLANTED.items():
-        package = tmp_path / "effectflow" / module
-        package.mkdir(exist_ok=True)
-        with (package / "__init__.py").open("a") as source:
+        planted_in = tmp_path.joinpath("effectflow", *module.split("."))
+        file = planted_in.with_suffix(".py")
+        if not file.exists():
+            planted_in.mkdir(exist_ok=True)
+            file = planted_in / "__init__.py"
+        with file.open("a") as source:
             source.write(f"\nimport {planted}\n")
 
     check = lint_imports(tmp_path)

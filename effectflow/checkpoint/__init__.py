@@ -23,7 +23,7 @@ from effectflow.checkpoint.step import (
     with_checkpointing as with_checkpointing,
 )
 from effectflow.checkpoint.values import Codec as Codec
-from effectflow.effects.lazy_names import lazy_names
+from effectflow.effects.imports import lazy_names
 
 if TYPE_CHECKING:
     from effectflow.checkpoint.checkpoint import (

@@ -18,10 +18,9 @@ from effectflow.checkpoint.failures import (
 from effectflow.checkpoint.recording import RecordedDecision
 from effectflow.checkpoint.schema import schema_of
 from effectflow.checkpoint.values import NO_TYPES, Tree, digest_of, to_tree
-from effectflow.effects.errors import Suppressed
-from effectflow.effects.nodes import Failed
 from effectflow.effects.paths import child_path
 from effectflow.effects.scope import Scope
+from effectflow.effects.trails import Failed, Suppressed
 
 if TYPE_CHECKING:
     from effectflow.checkpoint.flow import DurableFlow

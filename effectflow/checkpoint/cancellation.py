@@ -10,9 +10,8 @@ from effectflow.checkpoint.branches import DurableBranches
 from effectflow.checkpoint.entries import CancelRequested
 from effectflow.checkpoint.flow import DurableFlow
 from effectflow.checkpoint.recording import RecordedDecision
-from effectflow.effects.errors import Suppressed
-from effectflow.effects.operators import Operator
-from effectflow.effects.scope import Scope
+from effectflow.effects.scope import Operator, Scope
+from effectflow.effects.trails import Suppressed
 
 
 class Cancellation(Operator):

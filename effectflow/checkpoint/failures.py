@@ -30,8 +30,8 @@ from effectflow.checkpoint.values.exceptions import (
     take_apart,
     text_of,
 )
-from effectflow.effects.errors import Copyable, Suppressed
-from effectflow.effects.nodes import Failed
+from effectflow.effects.errors import Copyable
+from effectflow.effects.trails import Failed, Suppressed
 
 _FRAMES = 100
 """The number of recorded frames of a traceback: the innermost ones."""

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from effectflow.checkpoint.entries import SourceEnd
 from effectflow.checkpoint.errors import NotSerializable
 from effectflow.checkpoint.failures import read_failure, write_end, write_error
-from effectflow.effects.nodes import Failed
-from effectflow.effects.operators import Operator, Replayed
-from effectflow.effects.scope import PLAIN_BRANCHES, Scope
+from effectflow.effects.scope import PLAIN_BRANCHES, Operator, Replayed, Scope
+from effectflow.effects.trails import Failed
 
 if TYPE_CHECKING:
     from effectflow.checkpoint.flow import DurableFlow

@@ -24,9 +24,9 @@ from effectflow.checkpoint.store import Message
 from effectflow.checkpoint.values import KnownTypes, Tree
 from effectflow.effects.clock import Clock
 from effectflow.effects.errors import Halt, Parked
-from effectflow.effects.nodes import Failed
 from effectflow.effects.paths import outermost
 from effectflow.effects.scope import Scope
+from effectflow.effects.trails import Failed
 
 A = TypeVar("A")
 

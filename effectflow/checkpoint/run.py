@@ -46,9 +46,8 @@ from effectflow.checkpoint.values import (
 )
 from effectflow.effects.clock import Clock, SystemClock
 from effectflow.effects.errors import Parked
-from effectflow.effects.nodes import Failed
-from effectflow.effects.operators import Operator
-from effectflow.effects.scope import Scope
+from effectflow.effects.scope import Operator, Scope
+from effectflow.effects.trails import Failed
 
 A = TypeVar("A")
 

@@ -37,6 +37,7 @@ from effectflow.effects import (
 )
 from effectflow.effects.arguments import (
     TEST_THE_VALUE,
+    add_hint,
     call_of,
     check_effects,
     check_function,
@@ -46,12 +47,12 @@ from effectflow.effects.arguments import (
     was_rejected,
 )
 from effectflow.effects.clock import Duration, in_seconds
-from effectflow.effects.errors import add_hint, add_note
 from effectflow.effects.interpreter import exit_of, exit_of_raised, interpret
 from effectflow.effects.nodes import AnyEffect
 from effectflow.effects.retry import check_bounded
 from effectflow.effects.scope import PLAIN, Scope, running_step
 from effectflow.effects.signatures import UnresolvedName, effect_types, type_hints
+from effectflow.effects.trails import add_note
 
 Env = TypeVar("Env")
 E = TypeVar("E")

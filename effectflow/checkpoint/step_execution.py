@@ -32,13 +32,12 @@ from effectflow.effects.errors import (
     Parked,
     RetryExhausted,
     TracedError,
-    add_note,
 )
 from effectflow.effects.event_loop import is_cancellation
-from effectflow.effects.interpreter import exit_of, exit_of_raised, interpret
-from effectflow.effects.nodes import Failed, Step
-from effectflow.effects.operators import Operator, run_limited
-from effectflow.effects.scope import Scope, running_step
+from effectflow.effects.interpreter import exit_of, exit_of_raised, interpret, interpret_limited
+from effectflow.effects.nodes import Step
+from effectflow.effects.scope import Operator, Scope, running_step
+from effectflow.effects.trails import Failed, add_note
 
 if TYPE_CHECKING:
     from effectflow.checkpoint.flow import DurableFlow
@@ -300,7 +299,10 @@ class StepExecution:
         if limit is None:
             return await body.run_branch(inside, partial(interpret, source, env, inside))
         operator = Operator(inside, limit)
-        return await run_limited(operator, source, env, operator.inside, seconds or 0.0, seconds)
+        late = partial(operator.timed_out, seconds or 0.0)
+        return await interpret_limited(
+            operator, source, env, operator.inside, inside.deadline(seconds), late
+        )
 
     # The entries of an attempt.
 

@@ -27,7 +27,7 @@ from effectflow.effects.event_loop import (
     run_to_the_end,
     stray_cancellation,
 )
-from effectflow.effects.operators import Operator
+from effectflow.effects.scope import Operator
 
 A = TypeVar("A")
 

@@ -45,7 +45,7 @@ from effectflow.effects.errors import (
 )
 from effectflow.effects.events import emit as emit
 from effectflow.effects.functions import Do as Do, do as do, effect as effect
-from effectflow.effects.lazy_names import lazy_names
+from effectflow.effects.imports import lazy_names
 from effectflow.effects.race import first_success as first_success, race as race
 from effectflow.effects.retry import FailedAttempt as FailedAttempt, RetryPolicy as RetryPolicy
 from effectflow.effects.scope import EffectObserver as EffectObserver

@@ -8,8 +8,6 @@ from functools import partial
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any, Final, TypeVar
 
-from effectflow.effects.effect import Effect
-
 A = TypeVar("A")
 
 CO_COROUTINE: Final = inspect.CO_COROUTINE
@@ -24,6 +22,12 @@ TEST_THE_VALUE = (
 )
 
 START_A_WORKFLOW = "use its .start(...), or .call(...) within another workflow"
+
+
+class BaseEffect:
+    """The base of `Effect`, by which the checks of its methods recognize an effect."""
+
+    __slots__ = ()
 
 
 def is_async(function: Any) -> bool:
@@ -60,7 +64,7 @@ def check_function(function: Any, operator: str, way_out: str = RETURN_AN_EFFECT
         return
     if kind is type or kind is BuiltinFunctionType:
         return
-    if isinstance(function, Effect):
+    if isinstance(function, BaseEffect):
         raise TypeError(f"{operator} takes a function, not an effect: use `lambda _: {function!r}`")
     if not is_callable(function):
         raise TypeError(f"{operator} takes a function, not {function!r}")
@@ -122,13 +126,13 @@ def call_of(function: Any, *, skip: int = 0) -> str:
 def check_effects(operator: str, *given: object) -> None:
     """Raise TypeError unless all of these are effects."""
     for one in given:
-        if not isinstance(one, Effect):
+        if not isinstance(one, BaseEffect):
             raise TypeError(f"{operator}: {not_an_effect(one)}")
 
 
 def check_items(operator: str, items: object) -> None:
     """Raise TypeError for one effect in place of items. It can be iterated, because of `yield from`."""
-    if isinstance(items, Effect):
+    if isinstance(items, BaseEffect):
         raise TypeError(
             f"{operator} takes a list or another iterable, not one effect: write {operator}([effect]), "
             "or effect.and_then(...) if the effect yields the items"
@@ -161,7 +165,7 @@ def close_coroutine(found: object) -> None:
 
 def unfinished_kind(result: object) -> str | None:
     """Return the kind of a result that must still be run, and would count as true; None for others."""
-    if isinstance(result, Effect):
+    if isinstance(result, BaseEffect):
         return "an effect"
     if inspect.isawaitable(result):
         close_coroutine(result)
@@ -202,3 +206,10 @@ def check_count(name: str, given: object, *, least: int) -> None:
     """Raise ValueError unless `given` is an int >= `least`. Bools are rejected."""
     if not isinstance(given, int) or isinstance(given, bool) or given < least:
         raise ValueError(f"{name} must be an int >= {least}, not {given!r}")
+
+
+def add_hint(error: Exception, hint: str) -> None:
+    """Append what to do to the message of an exception that Python has just raised."""
+    # It may pass through several interpreters.
+    if hint not in str(error):
+        error.args = (f"{error}. {hint}",)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator
+from functools import partial
 from types import FunctionType, UnionType
 from typing import (
     TYPE_CHECKING,
@@ -21,17 +22,20 @@ from typing import (
 import anyio
 from returns.result import Failure, Result, Success
 
-from effectflow.effects.clock import Clock, Duration, in_seconds
-from effectflow.effects.errors import (
-    ExecutorError,
-    Exit,
-    RetryExhausted,
-    TimedOut,
-    TracedError,
+from effectflow.effects.arguments import (
+    AND_THEN,
+    CO_COROUTINE,
+    TEST_THE_VALUE,
+    BaseEffect,
     add_hint,
-    show_trail,
+    check_effects,
+    check_function,
+    holds,
 )
-from effectflow.effects.scope import EffectObserver, Scope
+from effectflow.effects.clock import Clock, Duration, waiting_time
+from effectflow.effects.errors import ExecutorError, Exit, RetryExhausted, TimedOut, TracedError
+from effectflow.effects.scope import EffectObserver, Operator, Scope, supervised
+from effectflow.effects.trails import Failed, show_trail
 
 Env = TypeVar("Env", contravariant=True)
 E = TypeVar("E", covariant=True)
@@ -58,7 +62,7 @@ MadeEnv = TypeVar("MadeEnv", covariant=True)
 _new = object.__new__
 
 
-class Effect(Generic[Env, E, A]):
+class Effect(BaseEffect, Generic[Env, E, A]):
     """Work that needs an `Env`, may fail with an `E`, and otherwise yields an `A`.
 
     An effect is an immutable value. Nothing happens until it is run, and it may be run many times, also
@@ -104,7 +108,7 @@ class Effect(Generic[Env, E, A]):
         finally:
             # The traceback of a defect keeps this frame.
             del env
-        if outcome.__class__ is nodes.Failed:
+        if outcome.__class__ is Failed:
             return Failure(cast(E2, show_trail(outcome.error, outcome.trail)))
         return Success(cast(A2, outcome))
 
@@ -126,7 +130,7 @@ class Effect(Generic[Env, E, A]):
         finally:
             # The traceback of the exception keeps this frame alive.
             del env
-        if outcome.__class__ is nodes.Failed:
+        if outcome.__class__ is Failed:
             raise_failure(outcome)
         return outcome
 
@@ -390,7 +394,7 @@ class Effect(Generic[Env, E, A]):
         if not is_class:
             check_function(error_type, "recover", TEST_THE_VALUE)
 
-        def recover(failed: nodes.Failed) -> nodes.AnyEffect | None:
+        def recover(failed: Failed) -> nodes.AnyEffect | None:
             error = failed.error
             if isinstance(error, error_type) if is_class else holds(error_type, error, "recover"):
                 return handler(error)
@@ -451,7 +455,17 @@ class Effect(Generic[Env, E, A]):
         An expired timeout stands if the workflow continued after it. If it ended the run, a resume sets a
         new deadline.
         """
-        return timeout(self, in_seconds(limit))
+        seconds = waiting_time("a timeout", limit)
+
+        @supervised
+        async def perform(env: Any, scope: Scope) -> Any:
+            operator = Operator.begin(scope, "timeout")
+            left = None if operator.is_decided else operator.branches.deadline(seconds)
+            within = scope.deadline(left)
+            late = partial(operator.timed_out, seconds)
+            return await interpret_limited(operator, self, env, operator.branch(None), within, late)
+
+        return nodes.Perform(perform, (".timeout", self, seconds))
 
     @overload
     def retry(
@@ -705,15 +719,10 @@ def _one_after_another(
 
 # Nodes derive from Effect, and its methods create nodes, so these imports follow the class.
 from effectflow.effects import nodes  # noqa: E402
-from effectflow.effects.arguments import (  # noqa: E402
-    AND_THEN,
-    CO_COROUTINE,
-    TEST_THE_VALUE,
-    check_effects,
-    check_function,
-    holds,
-)
 from effectflow.effects.events import collecting, into_sink  # noqa: E402
-from effectflow.effects.interpreter import interpret, raise_failure  # noqa: E402
-from effectflow.effects.operators import timeout  # noqa: E402
+from effectflow.effects.interpreter import (  # noqa: E402
+    interpret,
+    interpret_limited,
+    raise_failure,
+)
 from effectflow.effects.retry import FailedAttempt, RetryPolicy, retry  # noqa: E402

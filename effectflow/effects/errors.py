@@ -5,14 +5,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import partial
-from types import CodeType, TracebackType
-from typing import Any, Generic, Self, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from returns.result import Result
+
+from effectflow.effects.trails import OUR_NOTES
 
 E = TypeVar("E")
 A = TypeVar("A")
@@ -30,7 +28,7 @@ class Copyable:
 
     def __reduce__(self) -> tuple[Any, ...]:
         state: dict[str, Any] = dict(vars(self))
-        for notes in {"__notes__", _OURS} & state.keys():
+        for notes in {"__notes__", OUR_NOTES} & state.keys():
             # A note on a copy must not appear on the original.
             state[notes] = [*state[notes]]
         return _without_init, (type(self), self.args), state
@@ -136,36 +134,6 @@ class ExecutorLost(ExecutorError):
         )
 
 
-class Suppressed(str):
-    """The line of a trail that reports a failed finalizer.
-
-    Attributes:
-        error: its error or its defect.
-        is_defect: whether it was a defect.
-    """
-
-    __slots__ = ("error", "is_defect")
-
-    PREFIX = "and a finalizer failed: "
-
-    error: object
-    is_defect: bool
-
-    def __new__(cls, error: object, *, is_defect: bool) -> Self:
-        return cls.read(f"{cls.PREFIX}{error!r}", error, is_defect=is_defect)
-
-    @classmethod
-    def read(cls, text: str, error: object, *, is_defect: bool) -> Self:
-        """Return the line with this text, which an earlier life has made of the error."""
-        line = super().__new__(cls, text)
-        line.error = error
-        line.is_defect = is_defect
-        return line
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return partial(Suppressed.read, is_defect=self.is_defect), (str(self), self.error)
-
-
 @dataclass(frozen=True, slots=True)
 class TracedError(Generic[E]):
     """An error and its trail.
@@ -242,86 +210,3 @@ class Interruption:
 
 Exit: TypeAlias = Result[A, E] | Defect | Interruption
 """How an effect ended: `Success(value)`, `Failure(error)`, `Defect` or `Interruption`."""
-
-
-# Effects that run many times may fail with the same error object. So we remember which notes (PEP 678)
-# are ours, and remove them when the error is used again.
-_OURS = "_effectflow_notes"
-
-
-def add_hint(error: Exception, hint: str) -> None:
-    """Append what to do to the message of an exception that Python has just raised."""
-    # It may pass through several interpreters.
-    if hint not in str(error):
-        error.args = (f"{error}. {hint}",)
-
-
-def add_note(error: BaseException, note: str) -> None:
-    """Add a note and remember that we added it. A frozen exception gets none."""
-    # A frozen dataclass with slots raises TypeError.
-    with suppress(AttributeError, TypeError):
-        error.add_note(note)
-        vars(error).setdefault(_OURS, []).append(note)
-
-
-def our_notes(error: BaseException) -> tuple[str, ...]:
-    """Return the notes that we added."""
-    return tuple(vars(error).get(_OURS, ()))
-
-
-def renew(error: object, notes: tuple[str, ...] = ()) -> None:
-    """Undo what we added to an error when it was used before, and give it these notes.
-
-    Its traceback would otherwise grow with each use, and keep the environment of each run.
-    """
-    if isinstance(error, BaseException):
-        error.with_traceback(_before_use(error.__traceback__))
-        for note in vars(error).pop(_OURS, ()):
-            with suppress(AttributeError, ValueError):
-                error.__notes__.remove(note)
-        for note in notes:
-            add_note(error, note)
-
-
-raising_code: set[CodeType] = set()
-"""The code of the functions that raise the error of an effect."""
-
-
-def _before_use(traceback: TracebackType | None) -> TracebackType | None:
-    """Return the part of a traceback from before an effect raised the error."""
-    before = traceback
-    while traceback is not None:
-        if traceback.tb_frame.f_code in raising_code:
-            before = traceback.tb_next
-        traceback = traceback.tb_next
-    return before
-
-
-def show_trail(error: Any, trail: tuple[str, ...]) -> Any:
-    """Return the error, with its trail as notes if it is an exception."""
-    if trail and isinstance(error, BaseException):
-        known = getattr(error, "__notes__", ())
-        for message in trail:
-            if message not in known:
-                add_note(error, str(message))
-    return error
-
-
-def log_hidden(hidden: BaseException | None, message: str, *arguments: object) -> None:
-    """Log an exception that another end of an effect hides."""
-    # Imported late, because few programs need it, and it takes four milliseconds.
-    import logging
-
-    logging.getLogger(__name__).error(message, *arguments, exc_info=hidden)
-
-
-@contextmanager
-def needs(extra: str) -> Generator[None]:
-    """Raise an error that names the extra to install if its package is missing."""
-    try:
-        yield
-    except ModuleNotFoundError as missing:
-        raise ModuleNotFoundError(
-            f"this needs the package {missing.name}: pip install 'effectflow[{extra}]'",
-            name=missing.name,
-        ) from missing

@@ -13,6 +13,7 @@ from typing import Any, Concatenate, Never, ParamSpec, Protocol, TypeAlias, Type
 
 from effectflow.effects import nodes
 from effectflow.effects.arguments import (
+    add_hint,
     call_of,
     effectful_decorator,
     is_async,
@@ -21,7 +22,6 @@ from effectflow.effects.arguments import (
 )
 from effectflow.effects.constructors import attempt
 from effectflow.effects.effect import Effect
-from effectflow.effects.errors import add_hint
 from effectflow.effects.nodes import describe_call
 from effectflow.effects.signatures import remember_body
 

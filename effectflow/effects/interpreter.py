@@ -13,19 +13,18 @@ generators of `@do` bodies, finalizers, and `_Restore`, which restores an outer 
 
 from __future__ import annotations
 
-import math
 import sys
-from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from contextlib import suppress
+from contextlib import AbstractContextManager
 from functools import partial
 from types import GeneratorType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import anyio
 from returns.result import Failure, Success
 
-from effectflow.effects.arguments import call_of, misfit_of, not_an_effect
+from effectflow.effects.arguments import add_hint, call_of, misfit_of, not_an_effect
+from effectflow.effects.bodies import ENDED, Thrown, close_body, resume_body, throw_failure
 from effectflow.effects.errors import (
     Defect,
     EffectError,
@@ -34,17 +33,10 @@ from effectflow.effects.errors import (
     LeftToResume,
     NotAcquired,
     Parked,
-    Suppressed,
     TracedError,
-    add_hint,
-    add_note,
-    log_hidden,
-    our_notes,
-    raising_code,
-    renew,
-    show_trail,
 )
 from effectflow.effects.event_loop import (
+    cancel_natively,
     is_cancellation,
     raise_pending_cancellation,
     run_to_the_end,
@@ -58,7 +50,6 @@ from effectflow.effects.nodes import (
     Context,
     Die,
     Fail,
-    Failed,
     FromAsync,
     FromFn,
     FromGenerator,
@@ -78,14 +69,18 @@ from effectflow.effects.nodes import (
     TapErr,
     Traced,
 )
-from effectflow.effects.scope import Acquisition, Finalization, Scope
+from effectflow.effects.scope import PLAIN, AcquisitionStart, Finalization, Operator, Scope
 from effectflow.effects.signatures import declares
-
-if TYPE_CHECKING:
-    from effectflow.effects.operators import Operator
-
-_ENDED: Any = object()
-"""Stands for the next effect of a body that has ended."""
+from effectflow.effects.trails import (
+    Failed,
+    Suppressed,
+    add_note,
+    log_hidden,
+    our_notes,
+    raising_code,
+    renew,
+    show_trail,
+)
 
 _WAITING = frozenset({OrElse, Rescue, MapErr, Reify, Context, TapErr, Traced})
 
@@ -117,41 +112,6 @@ class _Finalizer:
     def __init__(self, function: Any, place: Finalization | None) -> None:
         self.function = function
         self.place = place
-
-
-class _Thrown:
-    """The exceptions that were thrown into a body last, and the failures that they stand for.
-
-    A body may raise one of them later, after other effects. It then keeps its kind.
-
-    Attributes:
-        body: the generator.
-        recent: each thrown exception and the failure that it stands for, or None for a defect.
-        failures: the failures that the body has received, also as results. Defects have their notes as
-            trails.
-    """
-
-    __slots__ = ("body", "failures", "recent")
-
-    def __init__(self, body: Any) -> None:
-        self.body = body
-        self.recent: deque[tuple[BaseException, Failed | None]] = deque(maxlen=8)
-        self.failures: deque[Failed] = deque(maxlen=8)
-
-    def again(self, effect: Any) -> Any:
-        """Return the next effect of the body. If it fails with such an error again, the trail stays."""
-        kind = effect.__class__
-        if kind is Fail and not effect.trail:
-            trail = self._trail_of(effect.error)
-            return Fail(effect.error, trail) if trail else effect
-        if kind is Die:
-            notes = self._trail_of(effect.exception)
-            return Die(effect.exception, notes) if notes else effect
-        return effect
-
-    def _trail_of(self, error: object) -> tuple[str, ...]:
-        found = (failed.find(error) for failed in reversed(self.failures))
-        return next((failed.trail for failed in found if failed is not None), ())
 
 
 class _Handled:
@@ -309,9 +269,9 @@ async def interpret(effect: AnyEffect, env: Any, scope: Scope) -> Any:
                         if kind is Reify:
                             value = Success(value)
                             continue
-                        if kind is _Thrown:
-                            current, value = _resume(frame, frame.body.send, value)
-                            if current is _ENDED:
+                        if kind is Thrown:
+                            current, value = resume_body(frame, frame.body.send, value)
+                            if current is ENDED:
                                 continue
                             stack.append(frame)
                             break
@@ -319,10 +279,10 @@ async def interpret(effect: AnyEffect, env: Any, scope: Scope) -> Any:
                         _begin_handling(stack, len(stack), value)
                         current = frame.f(value.error)
                         break
-                    elif kind is GeneratorType or kind is _Thrown:
-                        thrown = frame if kind is _Thrown else _Thrown(frame)
-                        current, value = _throw_failure(thrown, value)
-                        if current is _ENDED:
+                    elif kind is GeneratorType or kind is Thrown:
+                        thrown = frame if kind is Thrown else Thrown(frame)
+                        current, value = throw_failure(thrown, value)
+                        if current is ENDED:
                             continue
                         stack.append(thrown)
                         break
@@ -403,6 +363,77 @@ def raise_failure(failed: Failed) -> NoReturn:
 raising_code.update([interpret.__code__, raise_failure.__code__])
 
 
+def interpret_branch(effect: AnyEffect, env: Any, scope: Scope) -> Coroutine[Any, Any, Any]:
+    """Run an effect that is all of its flow. Return the same as `interpret`."""
+    if scope.flow is PLAIN:
+        return interpret(effect, env, scope)
+    return scope.flow.run_branch(scope, partial(interpret, effect, env, scope))
+
+
+async def interpret_cancelled(effect: AnyEffect, env: Any, scope: Scope) -> None:
+    """Complete the finalizers of a branch that an earlier life cancelled.
+
+    The branch replays the entries before the decision and is cancelled then. In a plan, it ends at the
+    step of a finalizer that a resume begins.
+    """
+    # Shielded, or the cancellation of an outer operator would skip the branches that follow this one.
+    with anyio.CancelScope(shield=True) as cancelled:
+        cancelled.cancel()
+        try:
+            await interpret_branch(effect, env, scope)
+        except Parked as parked:
+            if parked.reason is None:
+                raise
+
+
+async def interpret_limited(
+    operator: Operator,
+    effect: AnyEffect,
+    env: Any,
+    inside: Scope,
+    limit: AbstractContextManager[anyio.CancelScope],
+    instead: Callable[[], Any],
+    *,
+    is_finalizer: bool = False,
+) -> Any:
+    """Run an effect that a limit may cut off. Return the same as `interpret`, or `instead()`.
+
+    Parameters:
+        operator: decides once that the limit has cut off the effect.
+        inside: the scope of the effect.
+        limit: the cancel scope of the limit, such as a deadline.
+        instead: returns the outcome if the limit has cut off the effect, in this life or an earlier one.
+        is_finalizer: whether the effect is a finalizer. It is not a branch, and its limit also counts
+            while the run is being stopped from outside.
+    """
+    decision = operator.decision
+    try:
+        if decision is None:
+            run = interpret if is_finalizer else interpret_branch
+            with limit as operator.limit:
+                outcome = await run(effect, env, inside)
+                # What comes after the decision is discarded.
+                if not operator.is_decided:
+                    return outcome
+            if not is_finalizer and operator.outer.flow.is_stopping:
+                await raise_hidden_stop(effect, operator.outer)
+            operator.expire()
+        elif not decision.has_ended:
+            await interpret_cancelled(effect, env, inside)
+    finally:
+        operator.end()
+    return instead()
+
+
+async def raise_hidden_stop(effect: AnyEffect, scope: Scope) -> None:
+    """Raise the cancellation of a run that is also being stopped, which a limit within it hides."""
+    if scope.is_out_of_reach:
+        # The cancelled task is not this one, but the one that waits for its finalizer.
+        raise LeftToResume(f"{effect!r}")
+    await anyio.lowlevel.checkpoint_if_cancelled()
+    await cancel_natively()
+
+
 async def acquire(
     source: AnyEffect,
     env: Any,
@@ -417,7 +448,7 @@ async def acquire(
     inside = scope.shielded()
     # If a crash interrupted it, it may have happened. So it always runs to its end, and is undone.
     has_begun = scope.flow.has_ahead(scope.limit)
-    inside.acquisition = Acquisition(scope.operators, has_begun=has_begun)
+    inside.acquisition = AcquisitionStart(scope.operators, has_begun=has_begun)
     try:
         return await protect(interpret(source, env, inside))
     except NotAcquired:
@@ -460,51 +491,10 @@ def _yield_failure(stack: list[Any], failed: Failed) -> None:
     kind = stack[-1].__class__ if stack and failed.trail else None
     if kind is AndThen:
         _begin_handling(stack, len(stack) - 1, failed)
-    elif kind is GeneratorType or kind is _Thrown:
+    elif kind is GeneratorType or kind is Thrown:
         if kind is GeneratorType:
-            stack[-1] = _Thrown(stack[-1])
+            stack[-1] = Thrown(stack[-1])
         stack[-1].failures.append(failed)
-
-
-def _throw_failure(thrown: _Thrown, failed: Failed) -> tuple[Any, Any]:
-    """Raise a failure in a body, at its `yield`. Return the same as `_resume`."""
-    error = failed.error
-    if isinstance(error, Exception) and not isinstance(error, StopIteration):
-        raised: Exception = error
-    else:
-        raised = EffectError(error)
-    thrown.recent.append((raised, failed))
-    thrown.failures.append(failed)
-    traceback, context = raised.__traceback__, raised.__context__
-    try:
-        return _resume(thrown, thrown.body.throw, raised)
-    finally:
-        # The same error may be raised many times, and its traceback must not grow.
-        raised.with_traceback(traceback)
-        # A frozen dataclass raises AttributeError, and with slots a TypeError.
-        with suppress(AttributeError, TypeError):
-            raised.__context__ = context
-
-
-def _resume(thrown: _Thrown, resume: Callable[[Any], Any], argument: Any) -> tuple[Any, Any]:
-    """Resume a body with `resume(argument)`. Return the next effect, or `_ENDED` and the outcome.
-
-    An exception that leaves the body is the failure that it was when it was thrown in, or a failure that
-    the body declares. Otherwise it is a defect, and raised.
-    """
-    try:
-        return thrown.again(resume(argument)), None
-    except StopIteration as stop:
-        return _ENDED, stop.value
-    except Exception as left:
-        for raised, failed in reversed(thrown.recent):
-            if raised is left:
-                if failed is None:
-                    raise
-                return _ENDED, failed
-        if declares(thrown.body.gi_code, left):
-            return _ENDED, Failed(left)
-        raise
 
 
 async def _unwind(
@@ -525,20 +515,20 @@ async def _unwind(
     while stack:
         frame = stack.pop()
         kind = frame.__class__
-        if kind is GeneratorType or kind is _Thrown:
-            thrown = frame if kind is _Thrown else _Thrown(frame)
+        if kind is GeneratorType or kind is Thrown:
+            thrown = frame if kind is Thrown else Thrown(frame)
             if not isinstance(raised, Exception):
                 # A body must not swallow an interruption, so it is closed.
-                raised = _close(thrown.body, raised, scope)
+                raised = close_body(thrown.body, raised, scope)
                 continue
             thrown.recent.append((raised, None))
             thrown.failures.append(Failed(raised, our_notes(raised)))
             try:
-                caught, value = _resume(thrown, thrown.body.throw, raised)
+                caught, value = resume_body(thrown, thrown.body.throw, raised)
             except BaseException as other:
                 raised = other
                 continue
-            if caught is not _ENDED:
+            if caught is not ENDED:
                 stack.append(thrown)
             elif value.__class__ is Failed:
                 caught = Fail(value.error, value.trail)
@@ -584,35 +574,6 @@ def _explained(raised: Exception) -> Exception:
         "than Python's stack holds: run them one after another in a `@do` body or with `traverse`, "
         "or side by side with `par`, whose branches have a stack each"
     )
-
-
-def _close(body: Any, raised: BaseException, scope: Scope) -> BaseException:
-    """Close a body whose flow is interrupted. Return the exception that continues."""
-    try:
-        body.close()
-    except RuntimeError as refused:
-        # If an operator cancelled the flow, the run continues without this effect of the body, which
-        # must be visible. If the whole run is stopped, its resume reaches the effect.
-        if str(refused) != "generator ignored GeneratorExit":
-            return _noted(raised, refused)
-        cause = scope.cause() if is_cancellation(raised) else None
-        if cause is not None:
-            cause.unfinished = RuntimeError(
-                f"the body {body.__qualname__!r} yielded an effect in a `finally` block while it was "
-                "cancelled, and that effect was not run: use `.on_exit(...)` or `bracket(...)`, whose "
-                "finalizers run then, too"
-            )
-            return cause.unfinished
-    except Exception as defect:
-        return _noted(raised, defect)
-    return raised
-
-
-def _noted(raised: BaseException, defect: Exception) -> BaseException:
-    """Note on an interruption that a body failed meanwhile, without hiding the interruption."""
-    log_hidden(defect, "a body failed while %r was passing", raised)
-    raised.add_note(f"and a body failed meanwhile: {defect!r}")
-    return raised
 
 
 async def _finalize(frame: _Finalizer, value: Any, env: Any, scope: Scope) -> Any:
@@ -712,43 +673,25 @@ _SYNCHRONOUS = frozenset({Pure, FromFn})
 async def _until_deadline(finalizer: AnyEffect, env: Any, scope: Scope) -> Any:
     """Run a finalizer. Return its value, a `Failed` or a `_Raised`."""
     deadline = scope.finalizer_deadline
-    # Imported late, because operators import the interpreter.
-    from effectflow.effects.operators import Operator
+
+    def too_late() -> _Raised:
+        time = "too much time in an earlier life" if deadline is None else f"more than {deadline} s"
+        late = TimeoutError(f"the finalizer {finalizer!r} took {time} and was cancelled")
+        for line in operator.suppressed:
+            add_note(late, str(line))
+        return _Raised(late)
 
     try:
         branches = scope.flow.limit(scope, deadline)
         if branches is None:
             return await interpret(finalizer, env, scope)
         operator = Operator(scope, branches)
-        outcome = await _until_expired(operator, finalizer, env, deadline)
-        if not operator.is_decided:
-            return outcome
+        limit = scope.deadline(deadline)
+        return await interpret_limited(
+            operator, finalizer, env, operator.inside, limit, too_late, is_finalizer=True
+        )
     except Exception as defect:
         return _Raised(defect)
-    time = "too much time in an earlier life" if deadline is None else f"more than {deadline} s"
-    late = TimeoutError(f"the finalizer {finalizer!r} took {time} and was cancelled")
-    for line in operator.suppressed:
-        add_note(late, str(line))
-    return _Raised(late)
-
-
-async def _until_expired(
-    operator: Operator, finalizer: AnyEffect, env: Any, deadline: float | None
-) -> Any:
-    """Return the outcome of a finalizer. If the operator has decided, a deadline has cut it off."""
-    decision, inside = operator.decision, operator.inside
-    try:
-        if decision is None:
-            seconds = math.inf if deadline is None else deadline
-            with inside.clock.move_on_after(seconds) as operator.limit:
-                outcome = await interpret(finalizer, env, inside)
-                if not operator.is_decided:
-                    return outcome
-            operator.expire()
-        elif not decision.has_ended:
-            await operator.run_cancelled(finalizer, env, inside)
-    finally:
-        operator.end()
 
 
 def _traced(failed: Failed) -> TracedError[Any]:

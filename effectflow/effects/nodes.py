@@ -11,45 +11,11 @@ from types import MappingProxyType
 from typing import Any, Final, Protocol
 
 from effectflow.effects.effect import Effect
-from effectflow.effects.errors import Exit, show_trail
+from effectflow.effects.errors import Exit
 from effectflow.effects.scope import Scope
+from effectflow.effects.trails import Failed
 
 AnyEffect = Effect[Any, Any, Any]
-
-
-class Failed:
-    """The result of the interpreter, instead of a value, for a typed failure.
-
-    Attributes:
-        error: the error.
-        trail: the contexts that the failure crossed, from inner to outer.
-        parts: the failures whose errors the error lists, each with its own trail.
-    """
-
-    __slots__ = ("error", "parts", "trail")
-
-    def __init__(
-        self, error: Any, trail: tuple[str, ...] = (), parts: tuple[Failed, ...] = ()
-    ) -> None:
-        self.error = error
-        self.trail = trail
-        self.parts = parts
-
-    def after(self, *lines: str) -> Failed:
-        """Return the failure with more lines in its trail."""
-        parts = tuple([part.after(*lines) for part in self.parts])
-        return Failed(self.error, (*self.trail, *lines), parts)
-
-    def find(self, error: object) -> Failed | None:
-        """Return this failure, or the part of it, that has this error; None if neither does."""
-        if self.error is error:
-            return self
-        return next(filter(None, (part.find(error) for part in self.parts)), None)
-
-    def mapped(self, error: Any) -> Failed:
-        """Return the failure with another error. If a part has that error, only its trail is kept."""
-        part = self.find(error) if self.parts else None
-        return part or Failed(error, self.trail)
 
 
 def itself(effect: AnyEffect) -> AnyEffect:
@@ -61,13 +27,6 @@ def written(function: Any, name: str, *arguments: Any) -> Any:
     """Return the function of a node, marked to show the operator that made it."""
     function._effectflow_call = (name, *arguments)
     return function
-
-
-def joined(failures: Sequence[Failed]) -> Failed:
-    """Return one failure with the errors and the trails of many. Each error shows its own trail."""
-    trail = dict.fromkeys(part for failed in failures for part in failed.trail)
-    errors = [show_trail(failed.error, failed.trail) for failed in failures]
-    return Failed(errors, tuple(trail), tuple(failures))
 
 
 class Pure(Effect[Any, Any, Any]):

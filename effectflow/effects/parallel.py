@@ -25,13 +25,14 @@ from returns.result import Failure, Result, Success
 
 from effectflow.effects import nodes
 from effectflow.effects.arguments import check_count, check_effects, check_function, check_items
+from effectflow.effects.children import Children, ImmediateChildren
 from effectflow.effects.effect import Effect
 from effectflow.effects.errors import Halt
 from effectflow.effects.event_loop import in_context, is_cancellation, shielded, stray_cancellation
-from effectflow.effects.interpreter import interpret
-from effectflow.effects.operators import Children, ImmediateChildren, Operator, supervised
+from effectflow.effects.interpreter import interpret, interpret_branch, interpret_cancelled
 from effectflow.effects.paths import escaped
-from effectflow.effects.scope import PLAIN, Scope
+from effectflow.effects.scope import PLAIN, Operator, Scope, supervised
+from effectflow.effects.trails import Failed, joined
 
 _ITEMS_IN_A_TURN = 256
 
@@ -297,7 +298,7 @@ def _parallel(
             raise RuntimeError(nothing_fails(name, operator.decision.value))
         traversal.check_count(len(traversal.values) + len(traversal.failures))
         if traversal.failures:
-            return nodes.joined(traversal.failures_in_order())
+            return joined(traversal.failures_in_order())
         return gather(traversal.values_in_order())
 
     return nodes.Perform(perform, (name, *shown, nodes.Options(limit=limit, key=key)), depth)
@@ -396,7 +397,7 @@ class Traversal:
         self.records_positions = records_positions
         self.keys: set[str] = set()
         self.values: dict[int, Any] = {}
-        self.failures: list[tuple[range, nodes.Failed]] = []
+        self.failures: list[tuple[range, Failed]] = []
         self.is_over = False
         self.read = 0
         self.children = children
@@ -435,15 +436,15 @@ class Traversal:
                 "which is a bug of effectflow or of the event loop"
             )
 
-    def failures_in_order(self) -> list[nodes.Failed]:
+    def failures_in_order(self) -> list[Failed]:
         return [failed for _, failed in sorted(self.failures, key=lambda pair: pair[0].start)]
 
     @property
-    def first_failure(self) -> nodes.Failed | None:
+    def first_failure(self) -> Failed | None:
         """The first failure in time."""
         return self.operator.traced(self.failures[0][1]) if self.failures else None
 
-    def fail(self, positions: range, failed: nodes.Failed, key: object = None) -> None:
+    def fail(self, positions: range, failed: Failed, key: object = None) -> None:
         """Record a failure to which the items at these positions led."""
         self.failures.append((positions, failed))
         if self.stop_early:
@@ -499,7 +500,7 @@ class Traversal:
                         if is_nested:
                             await self._stop_if_outer_decided()
                         outcome = await in_context(copy_context(), interpret(child, env, scope))
-                    if outcome.__class__ is nodes.Failed:
+                    if outcome.__class__ is Failed:
                         self.fail(range(position, position + 1), outcome, position)
                     elif take is None:
                         values[position] = outcome
@@ -532,7 +533,7 @@ class Traversal:
             key = self._key_of(position, item)
             if operator.branches.has_records(key):
                 scope = operator.branch(key, item, is_keyed=self.key is not None)
-                await operator.run_cancelled(self.f(item), self.env, scope)
+                await interpret_cancelled(self.f(item), self.env, scope)
 
     async def _work_through_async(self, items: AsyncIterator[Any], turn: anyio.Lock) -> None:
         while not self.is_over:
@@ -562,7 +563,7 @@ class Traversal:
                     return
                 await self._stop_if_outer_decided()
             outcome = await self._outcome(position, item, key)
-            if outcome.__class__ is nodes.Failed:
+            if outcome.__class__ is Failed:
                 self.fail(range(position, position + 1), outcome, key)
             elif self.take is None:
                 self.values[position] = outcome
@@ -599,9 +600,9 @@ class Traversal:
             # The earlier life cancelled this child.
             if not decision.has_ended and operator.branches.has_records(key):
                 scope = operator.branch(key, item, is_keyed=is_keyed)
-                await operator.run_cancelled(self.f(item), self.env, scope)
+                await interpret_cancelled(self.f(item), self.env, scope)
             return None
-        work = operator.run_branch(self.f(item), self.env, scope)
+        work = interpret_branch(self.f(item), self.env, scope)
         return await in_context(copy_context(), work)
 
     def _key_of(self, position: int, item: Any) -> int | str:

@@ -9,10 +9,12 @@ import anyio
 
 from effectflow.effects import nodes
 from effectflow.effects.arguments import check_effects, check_items
+from effectflow.effects.children import Children, ImmediateChildren
 from effectflow.effects.effect import Effect
-from effectflow.effects.errors import EmptyRace, Halt, Parked, log_hidden
-from effectflow.effects.operators import Children, ImmediateChildren, Operator, supervised
-from effectflow.effects.scope import Decision, Scope
+from effectflow.effects.errors import EmptyRace, Halt, Parked
+from effectflow.effects.interpreter import interpret_branch, interpret_cancelled
+from effectflow.effects.scope import Decision, Operator, Scope, supervised
+from effectflow.effects.trails import Failed, joined, log_hidden
 
 Env = TypeVar("Env")
 E = TypeVar("E")
@@ -83,7 +85,7 @@ def first_success(effects: Iterable[Effect[Env, E, A]]) -> Effect[Env, list[E], 
 
 
 def _is_success(outcome: Any) -> bool:
-    return outcome.__class__ is not nodes.Failed
+    return outcome.__class__ is not Failed
 
 
 def _race(
@@ -116,12 +118,12 @@ async def _run_again(
         losers = [at for at in range(len(runners)) if at != won]
         try:
             for position in filter(operator.branches.has_records, losers):
-                await operator.run_cancelled(runners[position], env, operator.branch(position))
+                await interpret_cancelled(runners[position], env, operator.branch(position))
         except Parked as ended:
             # The plan also shows what the winner has done.
             parked = ended
     scope = operator.branch(won, has_decided=True)
-    outcome = operator.traced(await operator.run_branch(runners[won], env, scope))
+    outcome = operator.traced(await interpret_branch(runners[won], env, scope))
     if parked is not None:
         raise parked
     return outcome
@@ -177,7 +179,7 @@ class _Race:
                 "children were lost, which is a bug of effectflow or of the event loop"
             )
         operator.branches.check_complete()
-        return nodes.joined([outcomes[position] for position in sorted(outcomes)])
+        return joined([outcomes[position] for position in sorted(outcomes)])
 
     async def _run_next(self) -> None:
         operator, position = self.operator, next(self._positions)
@@ -188,7 +190,7 @@ class _Race:
             await anyio.lowlevel.checkpoint_if_cancelled()
         scope = operator.branch(position)
         try:
-            outcome = await operator.run_branch(self.runners[position], self.env, scope)
+            outcome = await interpret_branch(self.runners[position], self.env, scope)
         except (Exception, Halt) as defect:
             if self.winner is not None:
                 log_hidden(defect, "a loser failed after its race was decided")

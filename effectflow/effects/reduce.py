@@ -9,12 +9,13 @@ from typing import Any, Generic, TypeVar
 
 from effectflow.effects import nodes
 from effectflow.effects.arguments import check_count, check_function
+from effectflow.effects.children import Children
 from effectflow.effects.effect import Effect
 from effectflow.effects.event_loop import in_context
-from effectflow.effects.interpreter import interpret
-from effectflow.effects.operators import Children, Operator, supervised
+from effectflow.effects.interpreter import interpret, interpret_branch
 from effectflow.effects.parallel import Source, Traversal, check_item_functions, nothing_fails
-from effectflow.effects.scope import Scope
+from effectflow.effects.scope import Operator, Scope, supervised
+from effectflow.effects.trails import Failed
 
 Env = TypeVar("Env")
 E = TypeVar("E")
@@ -96,7 +97,7 @@ def reduction_of(
             failed = await reduction.map(limit)
             if failed is None and on_mapped is not None:
                 told = await interpret(on_mapped(reduction.mapping.read), env, scope)
-                failed = told if told.__class__ is nodes.Failed else None
+                failed = told if told.__class__ is Failed else None
             return failed or await reduction.finish()
         finally:
             reduction.mapping.operator.end()
@@ -145,7 +146,7 @@ class _Reduction:
             children=Children(),
         )
 
-    async def map(self, limit: int) -> nodes.Failed | None:
+    async def map(self, limit: int) -> Failed | None:
         """Run every item, and combine each complete group. Return the first failure."""
         await self.mapping.run(limit)
         if self.mapping.first_failure is None and self.decided is None:
@@ -176,14 +177,14 @@ class _Reduction:
         if failure is not None:
             self.mapping.fail(*failure)
 
-    async def _climb(self, group: Group[Any] | None) -> tuple[range, nodes.Failed] | None:
+    async def _climb(self, group: Group[Any] | None) -> tuple[range, Failed] | None:
         """Combine a group, then the group that this completes, up to one that must wait."""
         while group is not None:
             if self.mapping.is_over and not self.groups.branches.has_records(group.key):
                 # Another item has failed.
                 return None
             outcome = await self._combine(group)
-            if outcome.__class__ is nodes.Failed:
+            if outcome.__class__ is Failed:
                 return self.tree.positions(group), outcome
             group = self.tree.add(group.round, group.number, outcome)
         return None
@@ -196,7 +197,7 @@ class _Reduction:
             # The recorded decision does not cancel this group, which led to it.
             scope = scope.copy()
             scope.operators = self.mapping.operator.outer.operators
-        work = self.groups.run_branch(self.reduce(group.values), self.env, scope)
+        work = interpret_branch(self.reduce(group.values), self.env, scope)
         return await in_context(copy_context(), work)
 
 

@@ -16,7 +16,7 @@ import anyio
 from effectflow.effects import nodes
 from effectflow.effects.arguments import check_effects, check_function
 from effectflow.effects.effect import Effect
-from effectflow.effects.errors import EffectError, Parked, Suppressed, add_note, log_hidden
+from effectflow.effects.errors import EffectError, Parked
 from effectflow.effects.event_loop import (
     is_cancellation,
     is_cancelled_by_scope,
@@ -25,8 +25,8 @@ from effectflow.effects.event_loop import (
 )
 from effectflow.effects.interpreter import interpret, show_suppressed
 from effectflow.effects.nodes import AnyEffect
-from effectflow.effects.operators import Operator, supervised
-from effectflow.effects.scope import PLAIN_BRANCHES, Scope
+from effectflow.effects.scope import PLAIN_BRANCHES, Operator, Scope, supervised
+from effectflow.effects.trails import Failed, Suppressed, add_note, log_hidden
 
 Env = TypeVar("Env")
 E = TypeVar("E")
@@ -319,7 +319,7 @@ def _is_over(cancelled: BaseException) -> bool:
 
 def _raised_by(outcome: Any) -> Exception | None:
     """Return the exception of a failure, for a context manager; None for a value."""
-    if outcome.__class__ is not nodes.Failed:
+    if outcome.__class__ is not Failed:
         return None
     return outcome.error if isinstance(outcome.error, Exception) else EffectError(outcome.error)
 
@@ -340,7 +340,7 @@ def _end(
         else:
             show_suppressed(suppressed, cause)
         raise raised
-    if outcome.__class__ is not nodes.Failed:
+    if outcome.__class__ is not Failed:
         raise hidden
     log_hidden(hidden, "a context manager failed after the failure %r", outcome.error)
     return outcome.after(suppressed)

@@ -22,12 +22,12 @@ from effectflow.effects.arguments import (
     not_an_effect,
 )
 from effectflow.effects.effect import Effect
-from effectflow.effects.errors import LeftToResume, Suppressed, add_note, log_hidden
+from effectflow.effects.errors import LeftToResume
 from effectflow.effects.event_loop import is_cancellation
-from effectflow.effects.interpreter import acquire, interpret, show_suppressed
+from effectflow.effects.interpreter import acquire, interpret, interpret_branch, show_suppressed
 from effectflow.effects.nodes import AnyEffect
-from effectflow.effects.operators import Operator, Replayed
-from effectflow.effects.scope import Scope
+from effectflow.effects.scope import Operator, Replayed, Scope
+from effectflow.effects.trails import Failed, Suppressed, add_note, log_hidden
 
 Env = TypeVar("Env")
 E = TypeVar("E")
@@ -86,7 +86,7 @@ def compensate(
         await anyio.lowlevel.checkpoint_if_cancelled()
         flow = scope.flow
         value, cancelled = await acquire(effect, env, scope, flow.protect)
-        if value.__class__ is not nodes.Failed:
+        if value.__class__ is not Failed:
             undos.append(Undo(flow.ended_at, undo, value, env))
         if cancelled is not None:
             raise cancelled
@@ -199,7 +199,7 @@ class _Saga:
         except BaseException as ended:
             raised = ended
         try:
-            if raised is None and outcome.__class__ is not nodes.Failed:
+            if raised is None and outcome.__class__ is not Failed:
                 if self.outer.undos is not None:
                     self.outer.undos += self._in_order()
                 return outcome
@@ -221,7 +221,7 @@ class _Saga:
         inside = operator.branch(None).with_undos(self.undos)
         outcome: Any = None
         if operator.decision is None:
-            outcome = await operator.run_branch(self.body, env, inside)
+            outcome = await interpret_branch(self.body, env, inside)
             if operator.branches.has_records(_UNDO) and self.outer.cancelling_operator():
                 # An earlier life was cancelled after the last step, before the body could end.
                 await anyio.sleep_forever()
@@ -229,7 +229,7 @@ class _Saga:
         # An earlier life has decided that the body failed. It is replayed to register its undos.
         try:
             with operator.cut:
-                outcome = await operator.run_branch(self.body, env, inside)
+                outcome = await interpret_branch(self.body, env, inside)
         except Exception as raised:
             outcome = raised
         outcome = operator.branches.recorded_failure(outcome)
@@ -241,10 +241,10 @@ class _Saga:
         """Undo the body, and return or raise how it ended."""
         outer, operator = self.outer, self.operator
         failure = outcome if raised is None else raised
-        cause = None if isinstance(failure, nodes.Failed | Exception) else outer.cause()
+        cause = None if isinstance(failure, Failed | Exception) else outer.cause()
         if outer.flow.is_stopping:
             return await self._leave_to_resume(raised)
-        if isinstance(failure, nodes.Failed | Exception):
+        if isinstance(failure, Failed | Exception):
             operator.fail(failure)
         else:
             # A step that failed after the cancellation has no undo. A resume must not repeat it now.
@@ -252,7 +252,7 @@ class _Saga:
         inside = self.outer.shielded().with_undos(None)
         inside.flow = operator.branches.branch(_UNDO, None, is_keyed=True)
         inside.is_observing = True
-        work = operator.run_branch(nodes.Perform(self._undo), env, inside)
+        work = interpret_branch(nodes.Perform(self._undo), env, inside)
         try:
             failures, cancelled = await outer.flow.finalize(work)
         except LeftToResume:
@@ -293,7 +293,7 @@ async def _failure_of(undo: Undo, scope: Scope) -> Suppressed | None:
         outcome = await interpret(undo.effect(), undo.env, scope)
     except Exception as defect:
         return Suppressed(defect, is_defect=True)
-    if outcome.__class__ is nodes.Failed:
+    if outcome.__class__ is Failed:
         return Suppressed(outcome.error, is_defect=False)
     return None
 

@@ -15,17 +15,16 @@ import math
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
+from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
+
+import anyio
 
 from effectflow.effects.clock import Clock, Duration, SystemClock, in_seconds
-from effectflow.effects.errors import Exit, Suppressed
+from effectflow.effects.errors import Exit, TimedOut
 from effectflow.effects.event_loop import is_cancelled_by_scope, raise_again_later, run_to_the_end
-
-if TYPE_CHECKING:
-    from effectflow.effects.nodes import Failed, Step
-    from effectflow.effects.operators import Operator
-    from effectflow.effects.saga import Undo
+from effectflow.effects.trails import Failed, Suppressed
 
 A = TypeVar("A")
 
@@ -218,8 +217,11 @@ class Flow(Protocol):
         """
         return False
 
-    def execute(self, step: Step, env: Any, scope: Scope) -> Coroutine[Any, Any, Any]:
-        """Execute a step, or return its recorded outcome: its value or a `Failed`."""
+    def execute(self, step: Any, env: Any, scope: Scope) -> Coroutine[Any, Any, Any]:
+        """Execute a step, or return its recorded outcome: its value or a `Failed`.
+
+        `step` is a `Step` of `nodes.py`.
+        """
         return step.definition.execute_plainly(step, env, scope)
 
     async def decide(
@@ -320,10 +322,10 @@ PLAIN: Flow = _PlainFlow()
 """The flow outside durable runs. It records nothing."""
 
 
-class Acquisition:
-    """An acquisition, which is shielded from the operators that may cancel it.
+class AcquisitionStart:
+    """Whether an acquisition may begin. Once it has, it is shielded from the operators around it.
 
-    It does not begin, however, once one of them has decided, unless an earlier life has begun it.
+    It must not begin once one of them has decided, unless an earlier life has begun it.
     """
 
     __slots__ = ("_has_begun", "_operators")
@@ -346,7 +348,7 @@ class Scope:
         flow: the sequential flow that it is part of.
         operators: the operators that may cancel it, outermost first. A shield empties the list.
         is_shielded: whether it is part of an acquisition or a finalizer.
-        acquisition: the acquisition that it is part of, or None.
+        acquisition: whether the acquisition that it is part of may begin; None outside of acquisitions.
         is_observing: whether it only reacts to a failure that continues, like the handler of `tap_err`.
         limit: the position in the journal after which entries do not count here, because an operator's
             decision at this position cancelled the flow.
@@ -358,7 +360,7 @@ class Scope:
         context: the context of the run; empty outside runs.
         is_planned: whether a plan replays it, and so runs neither asynchronous effects nor functions in
             acquisitions, finalizers and steps.
-        undos: where compensated effects register their undos; None outside of sagas.
+        undos: where compensated effects register how to undo them, for the saga; None outside of sagas.
     """
 
     __slots__ = (
@@ -401,8 +403,8 @@ class Scope:
         )
         self.context = context
         self.is_planned = False
-        self.acquisition: Acquisition | None = None
-        self.undos: list[Undo] | None = None
+        self.acquisition: AcquisitionStart | None = None
+        self.undos: list[Any] | None = None
 
     @property
     def path(self) -> str:
@@ -467,6 +469,10 @@ class Scope:
         """Return whether a scope has cancelled the running task, so that its next wait raises."""
         return self.cancelling_operator() is not None or is_cancelled_by_scope()
 
+    def deadline(self, seconds: float | None) -> AbstractContextManager[anyio.CancelScope]:
+        """Return a cancel scope that ends after this many seconds; None is no deadline."""
+        return anyio.CancelScope() if seconds is None else self.clock.move_on_after(seconds)
+
     def under(self, operator: Operator) -> Scope:
         """Return the scope within an operator that may cancel it."""
         scope = self.copy()
@@ -497,7 +503,7 @@ class Scope:
         scope.undos = None
         return scope
 
-    def with_undos(self, undos: list[Undo] | None) -> Scope:
+    def with_undos(self, undos: list[Any] | None) -> Scope:
         """Return the same position in another saga, or in none."""
         scope = self.copy()
         scope.undos = undos
@@ -528,3 +534,145 @@ class Scope:
         scope.acquisition = self.acquisition
         scope.undos = self.undos
         return scope
+
+
+class Operator:
+    """One run of an operator that may cancel the flows within it.
+
+    It decides once, before the decision takes effect. A flow that is about to begin a step checks whether
+    an operator around it has decided, and does not begin the step then. A cancellation alone would come
+    too late if two flows wake up in the same iteration of the event loop.
+
+    Attributes:
+        branches: the flows within it, and their records.
+        is_decided: whether it has decided, in this life or an earlier one.
+        outer: the scope around it.
+        inside: the scope within it.
+        limit: the cancel scope of a limit, such as a deadline that passes without a call of `decide`.
+        unfinished: the defect of a cancelled body that had not ended.
+        suppressed: the errors of finalizers in the flows that it cancelled, in this life or an earlier
+            one.
+    """
+
+    __slots__ = ("branches", "inside", "is_decided", "limit", "outer", "suppressed", "unfinished")
+
+    def __init__(self, outer: Scope, branches: Branches) -> None:
+        self.branches = branches
+        self.is_decided = branches.decision is not None
+        self.limit: anyio.CancelScope | None = None
+        self.unfinished: Exception | None = None
+        self.suppressed: list[Suppressed] = [*branches.suppressed()]
+        self.outer = outer
+        self.inside = outer.under(self)
+        if branches.decision is not None:
+            self.inside.limit = min(self.inside.limit, branches.decision.sequence)
+
+    @staticmethod
+    def begin(outer: Scope, name: str) -> Operator:
+        """Return the next operator with this name in a flow."""
+        return Operator(outer, outer.flow.branches(outer, name))
+
+    @property
+    def decision(self) -> Decision | None:
+        """The decision of an earlier life, or None."""
+        return self.branches.decision
+
+    def branch(
+        self, key: object, item: object = None, *, is_keyed: bool = True, has_decided: bool = False
+    ) -> Scope:
+        """Return the scope of one branch.
+
+        `has_decided` means that the branch led to the recorded decision, which does not cancel it.
+        """
+        flow = self.branches.branch(key, item, is_keyed=is_keyed)
+        if flow is PLAIN:
+            return self.inside
+        scope = self.inside.copy()
+        scope.flow = flow
+        if has_decided:
+            scope.operators = self.outer.operators
+        return scope
+
+    def decide(self, value: object, *, failed: bool) -> None:
+        """Decide, unless a decision exists. Call this before cancelling anything."""
+        if self._may_decide():
+            self._decide(value, failed=failed)
+
+    def fail(self, ended: Failed | Exception) -> None:
+        """Decide that this failure or defect ends the operator, unless a decision exists."""
+        if self._may_decide():
+            self.is_decided = True
+            self.branches.fail(ended)
+
+    def has_expired(self) -> bool:
+        """Return whether its limit cancels the branches, as after a deadline."""
+        return self.limit is not None and self.limit.cancel_called
+
+    def cancels(self) -> bool:
+        """Return whether it cancels its branches: it has decided, or its limit does."""
+        return self.is_decided or self.has_expired()
+
+    def is_cancelled_within(self) -> bool:
+        """Return whether a scope inside that of a context manager has cancelled the running task."""
+        return False
+
+    def expire(self) -> None:
+        """Decide that the limit has cut off the branches, unless a decision exists."""
+        if not self.is_decided:
+            self._decide(True, failed=True)
+
+    def traced(self, outcome: Any) -> Any:
+        """Return the outcome of the operator, with the failed finalizers in the trail of a failure."""
+        if not self.suppressed or outcome.__class__ is not Failed:
+            return outcome
+        return outcome.after(*self.suppressed)
+
+    def timed_out(self, seconds: float) -> Failed:
+        """Return the failure after a limit of this many seconds."""
+        return self.traced(Failed(TimedOut(seconds)))
+
+    def _may_decide(self) -> bool:
+        if not self.is_decided and is_cancelled_by_scope():
+            # A branch ended in spite of a cancellation: record the cause of that first.
+            self.outer.cause()
+        return not self.is_decided
+
+    def _decide(self, value: object, *, failed: bool) -> None:
+        self.is_decided = True
+        self.branches.decide(value, failed=failed)
+
+    def end(self) -> None:
+        """Record that all branches have ended, including their finalizers."""
+        self.branches.end(is_complete=self.unfinished is None, suppressed=self.suppressed)
+
+
+class Replayed(Operator):
+    """An operator whose body may have ended in an earlier life.
+
+    The body is replayed then, and cancelled once it is about to begin something that is not recorded.
+
+    Attributes:
+        cut: the cancel scope around the replay.
+    """
+
+    __slots__ = ("cut",)
+
+    def __init__(self, outer: Scope, branches: Branches) -> None:
+        super().__init__(outer, branches)
+        self.cut = anyio.CancelScope()
+
+    def cancels(self) -> bool:
+        if self.is_decided:
+            self.cut.cancel()
+        return self.is_decided
+
+
+def supervised(
+    perform: Callable[[Any, Scope], Coroutine[Any, Any, Any]],
+) -> Callable[[Any, Scope], Coroutine[Any, Any, Any]]:
+    """Run an operator as supervised work of its flow; see `Flow.supervise`."""
+
+    def perform_supervised(env: Any, scope: Scope) -> Coroutine[Any, Any, Any]:
+        return scope.flow.supervise(partial(perform, env, scope))
+
+    return perform_supervised

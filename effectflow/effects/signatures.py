@@ -12,7 +12,7 @@ from functools import cache
 from types import CodeType, UnionType
 from typing import Any, Union, get_args, get_origin
 
-from effectflow.effects.effect import Effect
+from effectflow.effects.arguments import BaseEffect
 
 
 class UnresolvedName(type):
@@ -152,9 +152,11 @@ def environment_type(function: Callable[..., Any]) -> object:
 def _types_in(annotation: Any) -> tuple[object, object, object]:
     """Return the environment, the error and the output of an annotated effect or `@do` body."""
     origin, args = get_origin(annotation), get_args(annotation)
-    if origin is Effect and len(args) == 3:
+    if not isinstance(origin, type):
+        return None, None, None
+    if issubclass(origin, BaseEffect) and len(args) == 3:
         return args
-    if isinstance(origin, type) and issubclass(origin, Generator) and args:
+    if issubclass(origin, Generator) and args:
         yielded = get_args(args[0])
         environment, error = yielded[:2] if len(yielded) == 3 else (None, None)
         return environment, error, args[2]

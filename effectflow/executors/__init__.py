@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from effectflow.effects import Effect
-from effectflow.effects.errors import needs
+from effectflow.effects.imports import needs
 from effectflow.effects.nodes import Suspend
 
 if TYPE_CHECKING:

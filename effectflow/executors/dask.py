@@ -38,8 +38,9 @@ from effectflow.effects.event_loop import (
     shielded,
     wake,
 )
-from effectflow.effects.nodes import Failed, Perform
+from effectflow.effects.nodes import Perform
 from effectflow.effects.scope import Scope
+from effectflow.effects.trails import Failed
 from effectflow.executors.remote_call import (
     answer,
     checked_factory,

@@ -26,8 +26,9 @@ from effectflow.effects import Effect, ExecutorError, ExecutorLost, WorkerLost
 from effectflow.effects.arguments import check_count
 from effectflow.effects.clock import Duration, waiting_time
 from effectflow.effects.event_loop import is_cancellation, run_to_the_end, running_backend, shielded
-from effectflow.effects.nodes import Failed, Perform
+from effectflow.effects.nodes import Perform
 from effectflow.effects.scope import Scope
+from effectflow.effects.trails import Failed
 from effectflow.executors.pickling import dumps
 from effectflow.executors.remote_call import checked_factory, read_reply, write_call, write_factory
 from effectflow.executors.worker_main import CANCEL, FRAME_LENGTH, Greeting, frame

@@ -18,10 +18,10 @@ from typing import Any, cast
 import anyio
 
 from effectflow.effects import Effect, ExecutorError
-from effectflow.effects.errors import add_hint, add_note
+from effectflow.effects.arguments import add_hint
 from effectflow.effects.interpreter import interpret
-from effectflow.effects.nodes import Failed
 from effectflow.effects.scope import PLAIN, RunningStep, Scope, running_step
+from effectflow.effects.trails import Failed, add_note
 from effectflow.executors.pickling import dumps, loads
 
 

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from effectflow.effects.lazy_names import lazy_names
+from effectflow.effects.imports import lazy_names
 
 if TYPE_CHECKING:
     from effectflow.checkpoint.store import Limit as Limit, RunStatus as RunStatus

@@ -21,8 +21,8 @@ from effectflow.checkpoint import (
     StoreUnavailable,
 )
 from effectflow.effects.arguments import check_text, check_type
-from effectflow.effects.errors import needs
 from effectflow.effects.event_loop import strays_as_errors
+from effectflow.effects.imports import needs
 from effectflow.service.outage import Outage
 from effectflow.workflows import Workflow
 from effectflow.workflows.checks import check_new_run_id

@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from effectflow.checkpoint.store import CheckpointStore
-from effectflow.effects.errors import needs
+from effectflow.effects.imports import needs
 from effectflow.stores._memory import MemoryStore
 from effectflow.stores._sqlite import SqliteStore
 

@@ -116,9 +116,8 @@ class UnusedEffects(Watch):
 
     def replace_functions(self) -> None:
         from effectflow.checkpoint.flow import DurableFlow
-        from effectflow.effects import interpreter
-        from effectflow.effects.operators import Operator
-        from effectflow.effects.scope import PLAIN
+        from effectflow.effects import bodies, interpreter
+        from effectflow.effects.scope import PLAIN, Operator
 
         self.around(nodes.Perform, "__init__", self._creating_perform)
         for node in _WITH_FUNCTIONS:
@@ -133,8 +132,9 @@ class UnusedEffects(Watch):
         for name in ("run", "__iter__"):
             self.before(Effect, name, lambda args, _: self._use(args[0]))
         self.around(Effect, "run_or_raise", self._running)
-        for name in ("_unwind", "_throw_failure", "declares"):
+        for name in ("_unwind", "throw_failure", "declares"):
             self.before(interpreter, name, self.forget)
+        self.before(bodies, "declares", self.forget)
         self.before(Operator, "decide", self.forget)
 
     def _creating_step(self, create: Callable[..., None]) -> Callable[..., None]:

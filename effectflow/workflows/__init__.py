@@ -5,7 +5,7 @@ Only code and lists of steps are imported with the package, and all others on fi
 
 from typing import TYPE_CHECKING
 
-from effectflow.effects.lazy_names import lazy_names
+from effectflow.effects.imports import lazy_names
 from effectflow.workflows.workflow import Workflow as Workflow, workflow as workflow
 
 if TYPE_CHECKING:

@@ -16,7 +16,8 @@ from effectflow.effects.arguments import (
     is_callable,
     unfinished_kind,
 )
-from effectflow.effects.errors import Copyable, add_note
+from effectflow.effects.errors import Copyable
+from effectflow.effects.trails import add_note
 
 S = TypeVar("S")
 T = TypeVar("T")

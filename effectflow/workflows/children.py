@@ -25,9 +25,10 @@ from effectflow.checkpoint.values import KnownTypes, digest_of
 from effectflow.checkpoint.waits import begin_wait, check_can_wait
 from effectflow.effects import Effect
 from effectflow.effects.arguments import check_type
-from effectflow.effects.nodes import Failed, Options, Perform, Written
+from effectflow.effects.nodes import Options, Perform, Written
 from effectflow.effects.paths import as_name
 from effectflow.effects.scope import Scope
+from effectflow.effects.trails import Failed
 from effectflow.workflows.checks import check_new_run_id
 from effectflow.workflows.lookup import Place, find, look
 from effectflow.workflows.nested import (

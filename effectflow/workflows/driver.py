@@ -11,7 +11,6 @@ from os import urandom
 from typing import Any, Final
 
 import anyio
-import anyio.lowlevel
 
 from effectflow.checkpoint.cancellation import Cancellation
 from effectflow.checkpoint.delayed_saves import save_request
@@ -39,10 +38,11 @@ from effectflow.checkpoint.store import RunStatus, at_once
 from effectflow.checkpoint.suspension import Drain, attended
 from effectflow.effects import Halt
 from effectflow.effects.errors import LeftToResume, Parked
-from effectflow.effects.event_loop import cancel_natively, is_cancellation, mark_as_cancelled
-from effectflow.effects.interpreter import interpret
-from effectflow.effects.nodes import AnyEffect, Failed
+from effectflow.effects.event_loop import is_cancellation, mark_as_cancelled
+from effectflow.effects.interpreter import interpret, interpret_branch, raise_hidden_stop
+from effectflow.effects.nodes import AnyEffect
 from effectflow.effects.scope import Scope
+from effectflow.effects.trails import Failed
 from effectflow.workflows.checks import without_control_characters
 from effectflow.workflows.children import cancel_spawned
 from effectflow.workflows.claim import Claim
@@ -464,19 +464,16 @@ async def _replay(place: Place, run: Run, body: AnyEffect) -> Any:
         # An earlier attempt of the step around it cancelled it. This one only completes that.
         scope.limit = math.inf
     operator = run.cancellation = Cancellation(flow, scope)
-    inside = operator.inside
     # One that came before this life began cancels the body before it begins anything. Not within the
     # limit: if an earlier life was cancelled, nothing but the replay may wait there.
     await run.look_for_messages()
     with operator.cut:
-        outcome = await flow.run_branch(inside, partial(interpret, body, place.env, inside))
+        outcome = await interpret_branch(body, place.env, operator.inside)
         # What comes after the decision is discarded.
         if not operator.is_decided:
             return outcome
     if run.stopping.has_begun:
-        # The run is also being stopped, which the limit hides.
-        await anyio.lowlevel.checkpoint_if_cancelled()
-        await cancel_natively()
+        await raise_hidden_stop(body, scope)
     if operator.unfinished is not None:
         raise operator.unfinished
     return CANCELLED

@@ -39,10 +39,9 @@ from effectflow.checkpoint.values import (
 )
 from effectflow.effects import Halt
 from effectflow.effects.arguments import check_type
-from effectflow.effects.errors import add_note
 from effectflow.effects.frozen import frozen
-from effectflow.effects.nodes import Failed
 from effectflow.effects.scope import Scope
+from effectflow.effects.trails import Failed, add_note
 from effectflow.workflows.workflow import Blueprint
 
 _OWN_ERRORS = KnownTypes.of(CheckpointError).errors

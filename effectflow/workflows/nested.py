@@ -25,9 +25,9 @@ from effectflow.checkpoint.planned_run import PlannedRun
 from effectflow.checkpoint.recording import RecordedChild
 from effectflow.checkpoint.run import Run
 from effectflow.checkpoint.store import RunStatus
-from effectflow.effects.nodes import Failed
 from effectflow.effects.paths import as_name
 from effectflow.effects.scope import Scope
+from effectflow.effects.trails import Failed
 from effectflow.workflows.lookup import Place
 
 

@@ -36,8 +36,8 @@ from effectflow.checkpoint.errors import (
 from effectflow.checkpoint.lease import Owner
 from effectflow.checkpoint.store import RunSummary, Taken
 from effectflow.effects.clock import Clock
-from effectflow.effects.nodes import Failed as Failure
 from effectflow.effects.scope import Scope
+from effectflow.effects.trails import Failed as Failure
 from effectflow.workflows.claim import Claim
 from effectflow.workflows.driver import Service, continue_run, give_up
 from effectflow.workflows.lookup import Place, find

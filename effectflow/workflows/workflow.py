@@ -31,9 +31,10 @@ from effectflow.effects.arguments import (
     misfit_of,
 )
 from effectflow.effects.interpreter import interpret
-from effectflow.effects.nodes import Failed, Options, Perform
+from effectflow.effects.nodes import Options, Perform
 from effectflow.effects.scope import Scope
 from effectflow.effects.signatures import effect_types, environment_type, type_hints
+from effectflow.effects.trails import Failed
 from effectflow.workflows.checks import check_new_run_id
 from effectflow.workflows.engine import Done, Next, advance, durable_scope
 from effectflow.workflows.migrations import (

@@ -16,7 +16,7 @@ from returns.result import Failure, Success
 import effectflow
 from effectflow import Effect, TimedOut, fail, pure, sleep, traverse
 from effectflow.checkpoint.entries import ErrorRecord
-from effectflow.effects.errors import add_note
+from effectflow.effects.trails import add_note
 from effectflow.executors import ProcessExecutor
 from effectflow.workflows.machine._states import StateSet
 

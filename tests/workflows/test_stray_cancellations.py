@@ -45,7 +45,7 @@ from effectflow import (
     workflow,
 )
 from effectflow.checkpoint import RunStatus
-from effectflow.effects.operators import Children
+from effectflow.effects.children import Children
 from effectflow.executors import LocalExecutor
 from tests.apps import App
 

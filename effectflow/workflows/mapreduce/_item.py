@@ -16,9 +16,10 @@ from effectflow.checkpoint.step import durable
 from effectflow.checkpoint.values import KnownTypes, Tree, encode_arguments
 from effectflow.effects import TimedOut, fail
 from effectflow.effects.interpreter import interpret
-from effectflow.effects.nodes import AndThen, AnyEffect, Failed, Perform
+from effectflow.effects.nodes import AndThen, AnyEffect, Perform
 from effectflow.effects.paths import step_path
 from effectflow.effects.scope import Scope
+from effectflow.effects.trails import Failed
 from effectflow.workflows.mapreduce._job import Job
 from effectflow.workflows.mapreduce._results import (
     DeadLetter,

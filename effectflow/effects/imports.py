@@ -1,13 +1,10 @@
-"""Public names of a package whose modules are imported when a program first uses one of them.
-
-For type checkers, a package also imports its names in the form `from module import Name as Name`, which
-marks them as public.
-"""
+"""Imports on first use, and imports of optional packages."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
 
 
@@ -15,6 +12,10 @@ def lazy_names(
     package: str, homes: Mapping[str, str]
 ) -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]:
     """Return the functions `__getattr__` and `__dir__` of a package, and its `__all__`.
+
+    A module of the package is imported when a program first uses one of its names. For type checkers, the
+    package also imports its names in the form `from module import Name as Name`, which marks them as
+    public.
 
     `homes` maps each submodule to its names, separated by spaces; `.other.module` is a submodule of the
     parent package. A name that equals the name of a submodule must be imported at once: importing the
@@ -33,3 +34,15 @@ def lazy_names(
         return sorted({*vars(sys.modules[package]), *home_of})
 
     return get, names, sorted(home_of)
+
+
+@contextmanager
+def needs(extra: str) -> Generator[None]:
+    """Raise an error that names the extra to install if its package is missing."""
+    try:
+        yield
+    except ModuleNotFoundError as missing:
+        raise ModuleNotFoundError(
+            f"this needs the package {missing.name}: pip install 'effectflow[{extra}]'",
+            name=missing.name,
+        ) from missing

@@ -1,0 +1,132 @@
+"""The children of a parallel operator: tasks, or effects that are known not to wait."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextvars import copy_context
+from typing import Any, Self
+
+import anyio
+
+from effectflow.effects.errors import Parked
+from effectflow.effects.event_loop import (
+    cancel_natively,
+    has_been_cancelled_natively,
+    in_context,
+    is_cancellation,
+    mark_as_cancelled,
+    raise_pending_cancellation,
+    stray_cancellation,
+)
+from effectflow.effects.scope import Operator
+from effectflow.effects.trails import add_note
+
+
+class Children:
+    """A task group that never loses the end of a child.
+
+    An anyio task group ends silently when asyncio itself cancels one of its tasks, and wraps exceptions
+    of tasks in a group. This class keeps the end of each child.
+
+    Attributes:
+        defects: the exceptions of children, in order of time. Code that adds one cancels the others.
+        parked: why the children of a plan ended.
+    """
+
+    def __init__(self) -> None:
+        self.defects: list[BaseException] = []
+        self.parked: list[Parked] = []
+        self._was_cancelled_natively = False
+        self._tasks = anyio.create_task_group()
+
+    async def __aenter__(self) -> Self:
+        await self._tasks.__aenter__()
+        return self
+
+    async def __aexit__(self, *raised_inside: Any) -> bool | None:
+        try:
+            return await self._tasks.__aexit__(*raised_inside)
+        except BaseException as raised:
+            if is_cancellation(raised):
+                # Nested task groups of anyio 4.16 uncancel the host too often after a native
+                # cancellation. It then looks as if nothing had cancelled the task.
+                mark_as_cancelled(raised)
+            raise
+
+    def start(self, run: Callable[..., Awaitable[object]], *arguments: Any) -> None:
+        """Start a child. `run` handles defects itself."""
+        self._tasks.start_soon(self._watched, run, *arguments)
+
+    def cancel(self) -> None:
+        """Cancel all children. A child that has not begun must check whether it still has work to do."""
+        self._tasks.cancel_scope.cancel()
+
+    async def raise_bad_end(self, operator: Operator) -> None:
+        """Raise the first defect, with the others as notes, or what parked a child. Call it last."""
+        if self.defects:
+            first, *others = self.defects
+            for line in operator.suppressed:
+                add_note(first, str(line))
+            for other in others:
+                first.add_note(f"and at the same time another child raised {other!r}")
+            raise first
+        if self._was_cancelled_natively:
+            await cancel_natively()
+        if self.parked:
+            raise self.parked[0]
+
+    def raise_shielded_end(self) -> None:
+        """Raise what ended a shielded part of a child in a plan: a decided operator waits for that."""
+        for parked in self.parked:
+            if parked.is_shielded:
+                raise parked
+
+    async def _watched(self, run: Callable[..., Awaitable[object]], *arguments: Any) -> None:
+        try:
+            await run(*arguments)
+            await raise_pending_cancellation()
+        except Parked as parked:
+            self.parked.append(parked)
+        except BaseException as ended:
+            defect = stray_cancellation(ended) or ended
+            if not is_cancellation(defect):
+                # SystemExit or KeyboardInterrupt: raised as itself, not in a group.
+                self.defects.append(defect)
+                self.cancel()
+                return
+            if has_been_cancelled_natively():
+                self._was_cancelled_natively = True
+            raise
+
+
+class ImmediateChildren(Children):
+    """Runs children that never wait one after another, in the task of their operator.
+
+    So a parallel operator of immediate effects is immediate itself.
+    """
+
+    def __init__(self) -> None:
+        self.defects = []
+        self.parked = []
+        self._was_cancelled_natively = False
+        self._started: list[tuple[Callable[..., Awaitable[object]], tuple[Any, ...]]] = []
+        self._is_cancelled = False
+
+    async def __aenter__(self) -> Self:
+        await anyio.lowlevel.checkpoint_if_cancelled()
+        return self
+
+    async def __aexit__(self, *raised_inside: Any) -> None:
+        if raised_inside[0] is not None:
+            return
+        for run, arguments in self._started:
+            if self._is_cancelled:
+                return
+            # With its own context variables, like a task.
+            await in_context(copy_context(), self._watched(run, *arguments))
+
+    def start(self, run: Callable[..., Awaitable[object]], *arguments: Any) -> None:
+        self._started.append((run, arguments))
+
+    def cancel(self) -> None:
+        self._is_cancelled = True

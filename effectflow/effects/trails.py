@@ -1,0 +1,145 @@
+"""Failures and their trails: the contexts that they crossed, shown as notes (PEP 678) on exceptions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+from types import CodeType, TracebackType
+from typing import Any, Self
+
+
+class Failed:
+    """The result of the interpreter, instead of a value, for a typed failure.
+
+    Attributes:
+        error: the error.
+        trail: the contexts that the failure crossed, from inner to outer.
+        parts: the failures whose errors the error lists, each with its own trail.
+    """
+
+    __slots__ = ("error", "parts", "trail")
+
+    def __init__(
+        self, error: Any, trail: tuple[str, ...] = (), parts: tuple[Failed, ...] = ()
+    ) -> None:
+        self.error = error
+        self.trail = trail
+        self.parts = parts
+
+    def after(self, *lines: str) -> Failed:
+        """Return the failure with more lines in its trail."""
+        parts = tuple([part.after(*lines) for part in self.parts])
+        return Failed(self.error, (*self.trail, *lines), parts)
+
+    def find(self, error: object) -> Failed | None:
+        """Return this failure, or the part of it, that has this error; None if neither does."""
+        if self.error is error:
+            return self
+        return next(filter(None, (part.find(error) for part in self.parts)), None)
+
+    def mapped(self, error: Any) -> Failed:
+        """Return the failure with another error. If a part has that error, only its trail is kept."""
+        part = self.find(error) if self.parts else None
+        return part or Failed(error, self.trail)
+
+
+def joined(failures: Sequence[Failed]) -> Failed:
+    """Return one failure with the errors and the trails of many. Each error shows its own trail."""
+    trail = dict.fromkeys(part for failed in failures for part in failed.trail)
+    errors = [show_trail(failed.error, failed.trail) for failed in failures]
+    return Failed(errors, tuple(trail), tuple(failures))
+
+
+class Suppressed(str):
+    """The line of a trail that reports a failed finalizer.
+
+    Attributes:
+        error: its error or its defect.
+        is_defect: whether it was a defect.
+    """
+
+    __slots__ = ("error", "is_defect")
+
+    PREFIX = "and a finalizer failed: "
+
+    error: object
+    is_defect: bool
+
+    def __new__(cls, error: object, *, is_defect: bool) -> Self:
+        return cls.read(f"{cls.PREFIX}{error!r}", error, is_defect=is_defect)
+
+    @classmethod
+    def read(cls, text: str, error: object, *, is_defect: bool) -> Self:
+        """Return the line with this text, which an earlier life has made of the error."""
+        line = super().__new__(cls, text)
+        line.error = error
+        line.is_defect = is_defect
+        return line
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(Suppressed.read, is_defect=self.is_defect), (str(self), self.error)
+
+
+# Effects that run many times may fail with the same error object. So we remember which notes (PEP 678)
+# are ours, and remove them when the error is used again.
+OUR_NOTES = "_effectflow_notes"
+
+
+def add_note(error: BaseException, note: str) -> None:
+    """Add a note and remember that we added it. A frozen exception gets none."""
+    # A frozen dataclass with slots raises TypeError.
+    with suppress(AttributeError, TypeError):
+        error.add_note(note)
+        vars(error).setdefault(OUR_NOTES, []).append(note)
+
+
+def our_notes(error: BaseException) -> tuple[str, ...]:
+    """Return the notes that we added."""
+    return tuple(vars(error).get(OUR_NOTES, ()))
+
+
+def renew(error: object, notes: tuple[str, ...] = ()) -> None:
+    """Undo what we added to an error when it was used before, and give it these notes.
+
+    Its traceback would otherwise grow with each use, and keep the environment of each run.
+    """
+    if isinstance(error, BaseException):
+        error.with_traceback(_before_use(error.__traceback__))
+        for note in vars(error).pop(OUR_NOTES, ()):
+            with suppress(AttributeError, ValueError):
+                error.__notes__.remove(note)
+        for note in notes:
+            add_note(error, note)
+
+
+raising_code: set[CodeType] = set()
+"""The code of the functions that raise the error of an effect."""
+
+
+def _before_use(traceback: TracebackType | None) -> TracebackType | None:
+    """Return the part of a traceback from before an effect raised the error."""
+    before = traceback
+    while traceback is not None:
+        if traceback.tb_frame.f_code in raising_code:
+            before = traceback.tb_next
+        traceback = traceback.tb_next
+    return before
+
+
+def show_trail(error: Any, trail: tuple[str, ...]) -> Any:
+    """Return the error, with its trail as notes if it is an exception."""
+    if trail and isinstance(error, BaseException):
+        known = getattr(error, "__notes__", ())
+        for message in trail:
+            if message not in known:
+                add_note(error, str(message))
+    return error
+
+
+def log_hidden(hidden: BaseException | None, message: str, *arguments: object) -> None:
+    """Log an exception that another end of an effect hides."""
+    # Imported late, because few programs need it, and it takes four milliseconds.
+    import logging
+
+    logging.getLogger(__name__).error(message, *arguments, exc_info=hidden)
