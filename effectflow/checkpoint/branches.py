@@ -7,6 +7,8 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
+import anyio
+
 from effectflow.checkpoint.entries import BranchesEnded, Decided, ErrorRecord
 from effectflow.checkpoint.errors import DefinitionChanged, NotSerializable
 from effectflow.checkpoint.failures import (
@@ -41,7 +43,9 @@ class DurableBranches:
         self._unsettled: list[int] = []
         self._failed: list[int] = []
         self._last_failure: tuple[object, int] | None = None
-        self._begun: set[str] = set()
+        # Recorded branches that this life has not begun, and the gate around the reading of their items.
+        self._to_begin = dict.fromkeys(outer.run.recording.branches.get(path, ()))
+        self._gate: anyio.CancelScope | None = None
         self.decision: RecordedDecision | None = None
         self._unrecorded_deadline: float | None = None
         self._kept: Tree = None
@@ -83,7 +87,9 @@ class DurableBranches:
     def branch(self, key: object, item: object, *, is_keyed: bool) -> DurableFlow:
         outer = self.outer
         path = self.path if key is None else child_path(self.path, key)
-        self._begun.add(path)
+        self._to_begin.pop(path, None)
+        if self._gate is not None and not self._to_begin:
+            self._gate.shield = False
         flow = outer.inner(path, branches=self)
         if not is_keyed and item is not None and outer.is_recording:
             # Some items, such as effects, are identified only by their position.
@@ -95,15 +101,19 @@ class DurableBranches:
         return child_path(self.path, key) in self.outer.run.recording.flows
 
     def has_more_records(self) -> bool:
-        recorded = self.outer.run.recording.branches.get(self.path, ())
-        return any(path not in self._begun for path in recorded)
+        return bool(self._to_begin)
 
     @contextmanager
     def reading(self) -> Generator[None]:
         self.outer.begin_branch()
         try:
-            yield
+            if self._to_begin:
+                with self.outer.run.stopping.gated() as self._gate:
+                    yield
+            else:
+                yield
         finally:
+            self._gate = None
             self.outer.end_branch()
 
     def _may_decide(self) -> bool:
@@ -173,11 +183,7 @@ class DurableBranches:
         if outer.is_in_step:
             return
         flows = run.recording.flows
-        gone = [
-            path
-            for path in run.recording.branches.get(self.path, ())
-            if path not in self._begun and path in flows and flows[path].items
-        ]
+        gone = [path for path in self._to_begin if path in flows and flows[path].items]
         if gone and run.force:
             run.leave_behind([item.sequence for path in gone for item in flows[path].items])
         elif gone:

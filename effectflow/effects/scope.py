@@ -114,7 +114,10 @@ class Branches(Protocol):
         return False
 
     def reading(self) -> AbstractContextManager[object]:
-        """Note that the operator reads an item, which takes time while its branches run."""
+        """Note that the operator reads an item, which takes time while its branches run.
+
+        No operator can cancel it before the branches that an earlier life recorded have begun.
+        """
         return nullcontext()
 
     def decide(self, value: object, *, failed: bool) -> None:

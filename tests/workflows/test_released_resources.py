@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -283,24 +283,63 @@ async def test_a_cancellation_that_nothing_asked_for_is_a_defect(store: MemorySt
     assert app.world.done == ["acquire", "release"]
 
 
+async def read_slowly(items: Iterable[str]) -> AsyncGenerator[str]:
+    for item in items:
+        await anyio.lowlevel.checkpoint()
+        yield item
+
+
+SOURCES: dict[str, Callable[[Iterable[str]], Any]] = {"list": list, "async": read_slowly}
+by_source = pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES.keys())
+
+
 @both_backends
+@by_source
 @pytest.mark.parametrize("first", ["act", "bad"])
+@pytest.mark.parametrize("limit", [1, 2, None])
 async def test_an_item_that_began_after_another_is_released_when_the_resume_is_cancelled(
-    store: MemoryStore, first: str
+    store: MemoryStore, first: str, limit: int | None, source: Callable[[Iterable[str]], Any]
 ) -> None:
-    """The first item ends in an unrecorded wait, or in a failure that nothing settled."""
+    """The first items end in an unrecorded wait, or in a failure that nothing settled."""
     rest: AnyEffect = from_async(lambda _: anyio.lowlevel.checkpoint())
-    items = {"a": in_turn(act(first).result(), rest), "b": held(act("use", 5))}
+    items = dict.fromkeys("abc"[: limit or 3], in_turn(act(first).result(), rest))
+    items["z"] = held(act("use", 5))
 
     def each(item: str) -> AnyEffect:
         return items[item]
 
-    made = made_of(lambda: par_traverse(list(items), each, limit=1, key=str).timeout(9))
+    made = made_of(lambda: par_traverse(source(items), each, limit=limit, key=str).timeout(9))
     await start(made, app_on(store, failing=["bad"]))
     lines = await journal(store)
-    acquired = next(number for number, line in enumerate(lines, 1) if line.endswith("b]/acquire"))
+    acquired = next(number for number, line in enumerate(lines, 1) if line.endswith("z]/acquire"))
     for count in range(acquired + 1, len(lines)):
         app = app_on(await cut(store, count))
         await resume(made, app, at=100)
         shown = await journal(app.checkpoints.store)
         assert sum(line.startswith("C ") and "release" in line for line in shown) == 1, shown
+
+
+@both_backends
+@by_source
+async def test_an_item_that_began_later_is_released_when_the_resume_fails(
+    store: MemoryStore, source: Callable[[Iterable[str]], Any]
+) -> None:
+    items: dict[str, AnyEffect] = {
+        "a": act("a").result(),
+        "b": act("b").result(),
+        "c": held(act("use", 5)),
+    }
+
+    def each(item: str) -> AnyEffect:
+        return items[item]
+
+    made = made_of(lambda: par_traverse(source(items), each, limit=1, key=str).result())
+    await start(made, app_on(store, failing=["a", "b"]))
+    lines = await journal(store)
+    acquired = next(number for number, line in enumerate(lines, 1) if line.endswith("c]/acquire"))
+    app = app_on(await cut(store, acquired + 1))
+    app.world.crashing.add("a")
+    with pytest.raises(Crash):
+        await resume(made, app)
+    shown = await journal(app.checkpoints.store)
+    assert sum(line.startswith("C ") and "release" in line for line in shown) == 1, shown
