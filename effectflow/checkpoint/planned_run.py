@@ -21,7 +21,7 @@ from effectflow.checkpoint.stopping import Stopping
 from effectflow.checkpoint.store import Message
 from effectflow.checkpoint.values import KnownTypes, Tree
 from effectflow.effects.clock import Clock
-from effectflow.effects.errors import Halt, Parked
+from effectflow.effects.errors import EffectError, Halt, Origin, Parked
 from effectflow.effects.nodes import Failed, Step
 from effectflow.effects.paths import outermost
 from effectflow.effects.scope import Scope
@@ -134,8 +134,7 @@ class PlannedRun(Run):
             if not recurs:
                 raise defect
         if outcome.__class__ is Failed:
-            recurs = [path for path, error in self._failures if error is outcome.error]
-            recurs = recurs or [path for path, _ in self._failures[-1:]]
+            recurs = self._origins(outcome)
         return ResumePlan(
             tuple(self._start),
             tuple(self._retry),
@@ -158,8 +157,22 @@ class PlannedRun(Run):
             self._skip.append(path)
         return super()._replayed(definition, path, recorded, scope)
 
-    def replayed_failure(self, path: str, error: object) -> None:
-        self._failures.append((path, error))
+    def replayed_failure(self, path: str, failure: Failed) -> Failed:
+        self._failures.append((path, failure.error))
+        return failure.after(Origin(path))
+
+    def _origins(self, failed: Failed) -> list[str]:
+        """Return the paths of the recorded failures that led to a failure."""
+        lines = {line for line in failed.trail if isinstance(line, Origin)}
+        causes: set[int] = set()
+        cause = failed.error
+        while isinstance(cause, BaseException) and id(cause) not in causes:
+            # A body may have raised it in an `except` clause.
+            causes.add(id(cause))
+            cause = cause.__cause__ or cause.__context__
+            if isinstance(cause, EffectError):
+                causes.add(id(cause.error))
+        return [path for path, error in self._failures if path in lines or id(error) in causes]
 
     async def _attempt_all(
         self,
@@ -210,9 +223,7 @@ class PlannedRun(Run):
             for noted, count in zip(found, counts, strict=True):
                 del noted[count:]
             return None
-        if all(error is not outcome.error for _, error in self._failures):
-            self.replayed_failure(path, outcome.error)
-        return outcome
+        return outcome if self._origins(outcome) else self.replayed_failure(path, outcome)
 
     def _completed_within(self, path: str) -> list[str]:
         """Return the completed steps inside a step, which its next attempt skips."""

@@ -279,7 +279,7 @@ class Run:
             failure = read_failure(record, path, types)
         except NotSerializable as unreadable:
             raise self.writer.halt(unreadable) from unreadable
-        self.replayed_failure(path, failure.error)
+        failure = self.replayed_failure(path, failure)
         if record.is_defect:
             raise failure.error
         return failure
@@ -321,8 +321,9 @@ class Run:
     def park(self, flow: DurableFlow, parked: Parked) -> None:
         """Note that a flow of a plan has ended."""
 
-    def replayed_failure(self, path: str, error: object) -> None:
-        """Note that a recorded failure was replayed."""
+    def replayed_failure(self, path: str, failure: Failure) -> Failure:
+        """Return a recorded failure that is replayed. A plan notes where it comes from."""
+        return failure
 
     def _check_known(self, definition: Any, path: str, recorded: RecordedStep) -> None:
         """Halt if the outcome of an at-most-once step is unknown."""

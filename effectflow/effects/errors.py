@@ -166,6 +166,12 @@ class Suppressed(str):
         return partial(Suppressed.read, is_defect=self.is_defect), (str(self), self.error)
 
 
+class Origin(str):
+    """The line of a trail in a plan: the path of a recorded failure that led to this one."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True)
 class TracedError(Generic[E]):
     """An error and its trail.
