@@ -456,7 +456,7 @@ def _used(bracket: Bracket, resource: Any, cancelled: BaseException | None) -> O
 def _begin_handling(stack: list[Any], failed: Failed) -> None:
     """Let a handler fail with the same error and its trail again."""
     if failed.trail:
-        origins = tuple([line for line in failed.trail if line.__class__ is Origin])
+        origins = tuple([line for line in failed.trail if isinstance(line, Origin)])
         _insert_handled(stack, len(stack), _Handled(failed, origins))
 
 
