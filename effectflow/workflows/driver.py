@@ -278,7 +278,9 @@ async def continue_run(
     await claim.check_is_whole(known)
     if known.status is RunStatus.CANCELLED:
         raise RunCancelled(known.run_id)
-    resumed = Resumed(claim.lease.owner, place.scope.clock.now().timestamp())
+    resumed = Resumed(
+        claim.lease.owner, place.scope.clock.now().timestamp(), after_crash=claim.was_left
+    )
     if reopening is not None:
         reopened = reopening.of(read_recording(found.journal.entries), resumed)
         reopening, resumed = (None, resumed) if reopened is None else (reopening, reopened)
