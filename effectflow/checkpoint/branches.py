@@ -20,7 +20,7 @@ from effectflow.checkpoint.failures import (
 from effectflow.checkpoint.recording import RecordedDecision
 from effectflow.checkpoint.schema import schema_of
 from effectflow.checkpoint.values import NO_TYPES, Tree, digest_of, to_tree
-from effectflow.effects.errors import Suppressed
+from effectflow.effects.errors import Halt, Suppressed
 from effectflow.effects.nodes import Failed
 from effectflow.effects.paths import child_path
 from effectflow.effects.scope import Scope
@@ -29,6 +29,12 @@ if TYPE_CHECKING:
     from effectflow.checkpoint.flow import DurableFlow
 
 _ERRORS = schema_of(ErrorRecord)
+
+_NOTHING_FAILED = (
+    "Resume it with the items and the code that it was started with, and put operations that may fail "
+    "into steps. force=True does not help, because the other branches were cancelled, so there are no "
+    "values to continue with."
+)
 
 
 class DurableBranches:
@@ -191,6 +197,27 @@ class DurableBranches:
             shown = ", ".join(map(repr, names)) + (" and more" if len(gone) > 5 else "")
             detail = f"{self.path!r} had the branches {shown}, and their items did not reappear"
             raise run.writer.halt(DefinitionChanged(run.run_id, run.workflow, detail=detail))
+
+    def nothing_failed(self) -> Halt:
+        run = self.outer.run
+        assert self.decision is not None
+        detail = (
+            f"{self._named(self.decision.value)} led to a failure, which was handled, and now it "
+        )
+        detail += "does not fail, or is not among the items"
+        return run.writer.halt(
+            DefinitionChanged(run.run_id, run.workflow, detail=detail, advice=_NOTHING_FAILED)
+        )
+
+    def _named(self, branches: Tree) -> str:
+        """Return the branch, or the first and last of some, by which the operator decided."""
+        match branches:
+            case str():
+                return repr(f"{self.path}[{branches}]")
+            case [int(first), int(end)]:
+                return f"a part of items {first} to {end - 1} of {self.path!r}"
+            case _:
+                return f"item {branches} of {self.path!r}"
 
     def suppressed(self) -> Sequence[Suppressed]:
         if self.decision is None:

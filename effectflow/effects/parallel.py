@@ -294,28 +294,13 @@ def _parallel(
         if stop_early and traversal.first_failure is not None:
             return traversal.first_failure
         if operator.decision is not None:
-            raise RuntimeError(nothing_fails(name, operator.decision.value))
+            raise operator.branches.nothing_failed()
         traversal.check_count(len(traversal.values) + len(traversal.failures))
         if traversal.failures:
             return nodes.joined(traversal.failures_in_order())
         return gather(traversal.values_in_order())
 
     return nodes.Perform(perform, (name, *shown, nodes.Options(limit=limit, key=key)), depth)
-
-
-def nothing_fails(operator: str, branch: str | int | range) -> str:
-    """Return the message for a handled failure that does not recur."""
-    match branch:
-        case str():
-            what = repr(f"{operator}[{branch}]")
-        case int():
-            what = f"item {branch} of {operator!r}"
-        case _:
-            what = f"a part of items {branch.start} to {branch.stop - 1} of {operator!r}"
-    return (
-        f"{what} led to a failure, which was handled, and now it does not fail, or is not among the "
-        "items: put operations that may fail into steps, and give a resume the original items"
-    )
 
 
 def check_limit(limit: int | None) -> None:

@@ -13,7 +13,7 @@ from effectflow.effects.effect import Effect
 from effectflow.effects.event_loop import in_context
 from effectflow.effects.interpreter import interpret
 from effectflow.effects.operators import Children, Operator, supervised
-from effectflow.effects.parallel import Source, Traversal, check_item_functions, nothing_fails
+from effectflow.effects.parallel import Source, Traversal, check_item_functions
 from effectflow.effects.scope import Scope
 
 Env = TypeVar("Env")
@@ -161,7 +161,7 @@ class _Reduction:
             if failure is not None:
                 return failure[1]
         if self.decided is not None:
-            raise RuntimeError(nothing_fails("par_reduce", self.decided))
+            raise self.mapping.operator.branches.nothing_failed()
         self.mapping.check_count(self.taken)
         self.groups.branches.check_complete()
         return self.tree.root

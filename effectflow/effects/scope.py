@@ -19,7 +19,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 from effectflow.effects.clock import Clock, Duration, SystemClock, in_seconds
-from effectflow.effects.errors import Exit, Suppressed
+from effectflow.effects.errors import Exit, Halt, Suppressed
 from effectflow.effects.event_loop import is_cancelled_by_scope, raise_again_later, run_to_the_end
 
 if TYPE_CHECKING:
@@ -136,6 +136,14 @@ class Branches(Protocol):
         """Return the failure or defect that the decision of an earlier life recorded.
 
         `again` is how the branch ended when it was replayed.
+        """
+        raise AssertionError("nothing is recorded outside of durable runs")
+
+    def nothing_failed(self) -> Halt:
+        """Halt the run because the failure that an earlier life decided about does not come again.
+
+        The other branches were cancelled, so there are no values to continue with. Return the exception
+        to raise.
         """
         raise AssertionError("nothing is recorded outside of durable runs")
 
