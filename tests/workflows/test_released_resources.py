@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncGenerator, Callable, Iterable
 from functools import partial
 from typing import Any
@@ -19,10 +20,12 @@ from effectflow import (
     die,
     fail,
     from_async,
+    never,
     par,
     par_traverse,
     pure,
     race,
+    sleep,
     with_checkpointing,
     workflow,
 )
@@ -281,6 +284,57 @@ async def test_a_cancellation_that_nothing_asked_for_is_a_defect(store: MemorySt
     with pytest.raises(RuntimeError, match="nothing has cancelled it"):
         await start(made_of(lambda: held(from_async(stray))), app)
     assert app.world.done == ["acquire", "release"]
+
+
+def unrecorded(release: str, use: AnyEffect) -> AnyEffect:
+    """Return a use of a resource whose acquisition is no step."""
+    return bracket(pure("resource"), lambda _: act(release), lambda _: use)
+
+
+def pausing(effect: AnyEffect) -> AnyEffect:
+    pause: AnyEffect = from_async(lambda _: anyio.lowlevel.checkpoint())
+    return pause.and_then(lambda _: effect)
+
+
+UNRECORDED: dict[str, Callable[[], AnyEffect]] = {
+    "bracket": lambda: unrecorded("release", never()),
+    "after a pause": lambda: pausing(unrecorded("release", pausing(never()))),
+    "within a pause": lambda: unrecorded("outer", pausing(unrecorded("release", never()))),
+    "branch": lambda: unrecorded("outer", pausing(par(unrecorded("release", never()), never()))),
+    "beside a step": lambda: par(act("use", 5), unrecorded("release", never())),
+    "step": lambda: with_checkpointing("step", pausing(unrecorded("release", never()))),
+    "on_exit": lambda: pausing(never().on_exit(act("release"))),
+}
+
+CANCELLED: dict[str, Callable[[AnyEffect], AnyEffect]] = {
+    "timeout": lambda use: use.timeout(0.02),
+    "failed sibling": lambda use: par(use, sleep(0.02).and_then(lambda _: fail("no"))),
+    "lost race": lambda use: race(use, sleep(0.02)),
+    "lost race of steps": lambda use: race(use, act("won", 0.02)),
+}
+
+
+@both_backends
+@pytest.mark.parametrize("held", UNRECORDED.values(), ids=UNRECORDED.keys())
+@pytest.mark.parametrize("cancelled", CANCELLED.values(), ids=CANCELLED.keys())
+async def test_a_release_that_began_is_completed_even_if_its_acquisition_was_not_recorded(
+    store: MemoryStore,
+    held: Callable[[], AnyEffect],
+    cancelled: Callable[[AnyEffect], AnyEffect],
+) -> None:
+    made = made_of(lambda: in_turn(cancelled(held()).result(), act("after")))
+    await made.start(None, run_id="r").run(app_on(store))
+    lines = await journal(store)
+    begun = [at for at, line in enumerate(lines, 1) if re.match(r"B\S* \S*(release|outer) ", line)]
+    assert begun
+    for count in range(begun[0], len(lines)):
+        app = app_on(await cut(store, count))
+        await made.resume("r").run(app)
+        assert ended_steps(await journal(app.checkpoints.store)) == ended_steps(lines)
+
+
+def ended_steps(lines: list[str]) -> list[str]:
+    return sorted(line for line in lines if re.match("[CF] ", line))
 
 
 async def read_slowly(items: Iterable[str]) -> AsyncGenerator[str]:
