@@ -307,10 +307,10 @@ UNRECORDED: dict[str, Callable[[], AnyEffect]] = {
 }
 
 CANCELLED: dict[str, Callable[[AnyEffect], AnyEffect]] = {
-    "timeout": lambda use: use.timeout(0.02),
-    "failed sibling": lambda use: par(use, sleep(0.02).and_then(lambda _: fail("no"))),
-    "lost race": lambda use: race(use, sleep(0.02)),
-    "lost race of steps": lambda use: race(use, act("won", 0.02)),
+    "timeout": lambda use: use.timeout(2),
+    "failed sibling": lambda use: par(use, sleep(2).and_then(lambda _: fail("no"))),
+    "lost race": lambda use: race(use, sleep(2)),
+    "lost race of steps": lambda use: race(use, act("won", 2)),
 }
 
 
@@ -323,13 +323,13 @@ async def test_a_release_that_began_is_completed_even_if_its_acquisition_was_not
     cancelled: Callable[[AnyEffect], AnyEffect],
 ) -> None:
     made = made_of(lambda: in_turn(cancelled(held()).result(), act("after")))
-    await made.start(None, run_id="r").run(app_on(store))
+    await start(made, app_on(store))
     lines = await journal(store)
     begun = [at for at, line in enumerate(lines, 1) if re.match(r"B\S* \S*(release|outer) ", line)]
     assert begun
     for count in range(begun[0], len(lines)):
         app = app_on(await cut(store, count))
-        await made.resume("r").run(app)
+        await resume(made, app)
         assert ended_steps(await journal(app.checkpoints.store)) == ended_steps(lines)
 
 
