@@ -283,7 +283,7 @@ def _parallel(
             env,
             key=key,
             stop_early=stop_early,
-            children=Children() if depth is None else ImmediateChildren(),
+            children=Children(scope.flow.stop) if depth is None else ImmediateChildren(),
         )
         try:
             await traversal.run(limit)

@@ -142,7 +142,7 @@ class _Reduction:
             key=key,
             take=self._take,
             records_positions=True,
-            children=Children(),
+            children=Children(scope.flow.stop),
         )
 
     async def map(self, limit: int) -> nodes.Failed | None:
