@@ -7,6 +7,8 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
+import anyio
+
 from effectflow.checkpoint.entries import BranchesEnded, Decided, ErrorRecord
 from effectflow.checkpoint.errors import DefinitionChanged, NotSerializable
 from effectflow.checkpoint.failures import (
@@ -18,6 +20,7 @@ from effectflow.checkpoint.failures import (
 from effectflow.checkpoint.recording import RecordedDecision
 from effectflow.checkpoint.schema import schema_of
 from effectflow.checkpoint.values import NO_TYPES, Tree, digest_of, to_tree
+from effectflow.effects.errors import Halt
 from effectflow.effects.paths import child_path
 from effectflow.effects.scope import Scope
 from effectflow.effects.trails import Failed, Suppressed
@@ -26,6 +29,12 @@ if TYPE_CHECKING:
     from effectflow.checkpoint.flow import DurableFlow
 
 _ERRORS = schema_of(ErrorRecord)
+
+_NOTHING_FAILED = (
+    "Resume it with the items and the code that it was started with, and put operations that may fail "
+    "into steps. force=True does not help, because the other branches were cancelled, so there are no "
+    "values to continue with."
+)
 
 
 class DurableBranches:
@@ -40,7 +49,9 @@ class DurableBranches:
         self._unsettled: list[int] = []
         self._failed: list[int] = []
         self._last_failure: tuple[object, int] | None = None
-        self._begun: set[str] = set()
+        # Recorded branches that this life has not begun, and the gate around the reading of their items.
+        self._to_begin = dict.fromkeys(outer.run.recording.branches.get(path, ()))
+        self._gate: anyio.CancelScope | None = None
         self.decision: RecordedDecision | None = None
         self._unrecorded_deadline: float | None = None
         self._kept: Tree = None
@@ -82,7 +93,9 @@ class DurableBranches:
     def branch(self, key: object, item: object, *, is_keyed: bool) -> DurableFlow:
         outer = self.outer
         path = self.path if key is None else child_path(self.path, key)
-        self._begun.add(path)
+        self._to_begin.pop(path, None)
+        if self._gate is not None and not self._to_begin:
+            self._gate.shield = False
         flow = outer.inner(path, branches=self)
         if not is_keyed and item is not None and outer.is_recording:
             # Some items, such as effects, are identified only by their position.
@@ -94,15 +107,19 @@ class DurableBranches:
         return child_path(self.path, key) in self.outer.run.recording.flows
 
     def has_more_records(self) -> bool:
-        recorded = self.outer.run.recording.branches.get(self.path, ())
-        return any(path not in self._begun for path in recorded)
+        return bool(self._to_begin)
 
     @contextmanager
     def reading(self) -> Generator[None]:
         self.outer.begin_branch()
         try:
-            yield
+            if self._to_begin:
+                with self.outer.run.stopping.gated() as self._gate:
+                    yield
+            else:
+                yield
         finally:
+            self._gate = None
             self.outer.end_branch()
 
     def _may_decide(self) -> bool:
@@ -172,11 +189,7 @@ class DurableBranches:
         if outer.is_in_step:
             return
         flows = run.recording.flows
-        gone = [
-            path
-            for path in run.recording.branches.get(self.path, ())
-            if path not in self._begun and path in flows and flows[path].items
-        ]
+        gone = [path for path in self._to_begin if path in flows and flows[path].items]
         if gone and run.force:
             run.leave_behind([item.sequence for path in gone for item in flows[path].items])
         elif gone:
@@ -184,6 +197,27 @@ class DurableBranches:
             shown = ", ".join(map(repr, names)) + (" and more" if len(gone) > 5 else "")
             detail = f"{self.path!r} had the branches {shown}, and their items did not reappear"
             raise run.writer.halt(DefinitionChanged(run.run_id, run.workflow, detail=detail))
+
+    def nothing_failed(self) -> Halt:
+        run = self.outer.run
+        assert self.decision is not None
+        detail = (
+            f"{self._named(self.decision.value)} led to a failure, which was handled, and now it "
+        )
+        detail += "does not fail, or is not among the items"
+        return run.writer.halt(
+            DefinitionChanged(run.run_id, run.workflow, detail=detail, advice=_NOTHING_FAILED)
+        )
+
+    def _named(self, branches: Tree) -> str:
+        """Return the branch, or the first and last of some, by which the operator decided."""
+        match branches:
+            case str():
+                return repr(f"{self.path}[{branches}]")
+            case [int(first), int(end)]:
+                return f"a part of items {first} to {end - 1} of {self.path!r}"
+            case _:
+                return f"item {branches} of {self.path!r}"
 
     def suppressed(self) -> Sequence[Suppressed]:
         if self.decision is None:

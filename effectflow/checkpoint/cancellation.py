@@ -51,7 +51,7 @@ class _Body(DurableBranches):
     def decide(self, value: object, *, failed: bool) -> None:
         run = self.outer.run
         if run.records:
-            self.sequence = run.writer.add(CancelRequested(run.now()))
+            self.sequence = run.writer.add_to_opening(CancelRequested(run.now()))
 
     def end(self, *, is_complete: bool, suppressed: Sequence[Suppressed]) -> None:
         """Record nothing: the end of the run follows."""

@@ -25,6 +25,7 @@ class Cursor:
     """
 
     __slots__ = (
+        "_entered",
         "_gate",
         "_gate_limit",
         "_is_ordered",
@@ -49,6 +50,8 @@ class Cursor:
         self._is_ordered = is_ordered
         # Only for a flow that may reach them in any order.
         self._unreached = {} if is_ordered else {item.path: item.sequence for item in items}
+        # The finalizers whose sources this life has begun.
+        self._entered: set[str] = set()
         self._gate: anyio.CancelScope | None = None
         self._gate_limit = math.inf
 
@@ -116,6 +119,12 @@ class Cursor:
                 break
         if not self.has_ahead(limit):
             self._open_gate()
+
+    def enter_finalizer(self, path: str) -> None:
+        """Note that the source of a finalizer begins, so that the finalizer runs from here on."""
+        if self._gate is not None:
+            self._entered.add(path)
+            self._open_gate_at_frontier()
 
     def pass_finalizer(self, path: str) -> None:
         """Pass a recorded finalizer and the recorded operations before it."""
@@ -193,16 +202,21 @@ class Cursor:
             yield
 
     def _must_pass(self, limit: float) -> bool:
-        """Return whether the flow must reach recorded operations before it may be cancelled.
+        """Return whether the flow must reach recorded operations before it may be cancelled."""
+        return any(self._is_needed(item, limit) for item in self._items[self.position :])
 
-        Finalizers that a cancellation caused do not count.
+    def _is_needed(self, item: Item, limit: float) -> bool:
+        """Return whether the flow must reach an operation before it may be cancelled.
+
+        What is recorded after the limit was recorded by finalizers. They complete only if the flow enters
+        their sources again, and the operators around them.
         """
-        ends = self._run.recording.source_ends
-        return any(
-            item.sequence < limit
-            and not (item.kind == "finalizer" and ends[item.path].kind == "cancelled")
-            for item in self._items[self.position :]
-        )
+        if (
+            item.kind == "finalizer"
+            and self._run.recording.source_ends[item.path].kind == "cancelled"
+        ):
+            return item.path not in self._entered
+        return item.sequence < limit or item.kind == "operator"
 
     def _open_gate_at_frontier(self) -> None:
         # The limit of the branch: an acquisition within it has none, as it is shielded.

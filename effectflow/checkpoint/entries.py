@@ -79,6 +79,7 @@ class Resumed:
         abandoned: entries that a changed workflow may leave behind.
         retried: the dead letters whose items are mapped again, by the entries that set them aside.
         dropped: the dead letters that no longer count, by the entries that set them aside.
+        after_crash: whether the worker found that the process before it had died with the run.
     """
 
     owner: str
@@ -89,6 +90,7 @@ class Resumed:
     abandoned: Ranges = ()
     retried: Ranges = ()
     dropped: Ranges = ()
+    after_crash: bool = False
 
 
 @frozen

@@ -134,10 +134,16 @@ class LeaseLost(CheckpointError):
         )
 
 
+_RESUME_A_CHANGED_RUN = (
+    "Resume it with the code that it was started with, give the workflow a version and a migration, or "
+    "pass force=True (--force) if the change does not matter to it."
+)
+
+
 class DefinitionChanged(CheckpointError):
     """The workflow differs from the one that the run was started with.
 
-    `what` names saved data that does not belong to a run in a store.
+    `what` names saved data that does not belong to a run in a store, and `advice` says what to do.
     """
 
     def __init__(
@@ -150,6 +156,7 @@ class DefinitionChanged(CheckpointError):
         renamed: Sequence[tuple[str, str]] = (),
         detail: str = "",
         what: str | None = None,
+        advice: str = _RESUME_A_CHANGED_RUN,
     ) -> None:
         self.run_id = run_id
         self.workflow = workflow
@@ -163,9 +170,7 @@ class DefinitionChanged(CheckpointError):
             changes.append(detail)
         super().__init__(
             f"workflow {workflow!r} has changed since {what or f'run {run_id!r}'} was started: "
-            f"{'; '.join(changes) or 'its fingerprint differs'}. "
-            "Resume it with the code that it was started with, give the workflow a version and a "
-            "migration, or pass force=True (--force) if the change does not matter to it."
+            f"{'; '.join(changes) or 'its fingerprint differs'}. {advice}"
         )
 
 

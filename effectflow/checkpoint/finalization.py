@@ -58,7 +58,7 @@ class DurableFinalization:
         if scope.undos is not None:
             await self._register_undos(scope, replay)
         self.outer.skip_to(recorded.reached)
-        run.replayed_failure(self.path, failure.error)
+        failure = run.replayed_failure(self.path, failure)
         if recorded.kind == "defect":
             raise failure.error
         return failure

@@ -502,7 +502,10 @@ class DurableFlow:
             raise run.stopping.give_up(CompensationFailed(run.run_id, safe_repr(error), left()))
 
     def finalization(self, name: str) -> Finalization | None:
-        return DurableFinalization(self, self.next_path(name))
+        path = self.next_path(name)
+        if self.cursor is not None:
+            self.cursor.enter_finalizer(path)
+        return DurableFinalization(self, path)
 
     def inner(self, path: str, *, branches: DurableBranches | None = None) -> DurableFlow:
         """Return the flow of a branch of an operator, or of a finalizer."""

@@ -84,7 +84,7 @@ class JournalWriter:
         self._seal = checkpoints.seal
         self._digest = digest
         self._shared = SharedParts()
-        self._opening: Entry | None = opening
+        self._opening = [opening]
         self._newest_step = newest_step
         self._buffer: list[bytes] = []
         self._takes: list[int] = []
@@ -106,7 +106,7 @@ class JournalWriter:
 
         The first entry follows the `opening`, such as `Resumed`.
         """
-        if self._opening is not None:
+        if self._opening:
             self.open()
         try:
             body, self._digest = self._seal.close(entry, self._digest, shorten=self._shorten)
@@ -142,9 +142,19 @@ class JournalWriter:
 
     def open(self) -> None:
         """Add the opening now."""
-        opening, self._opening = self._opening, None
-        if opening is not None:
-            self.add(opening)
+        opening, self._opening = self._opening, []
+        for entry in opening:
+            self.add(entry)
+
+    def add_to_opening(self, entry: Entry) -> int:
+        """Add an entry. If this life has added none, do that with the next one. Return its number.
+
+        So if the run is refused before that, its journal and its status are unchanged.
+        """
+        if not self._opening:
+            return self.add(entry)
+        self._opening.append(entry)
+        return self.length + len(self._opening)
 
     def save(
         self, *, required: bool = False, reason: str | None = None

@@ -23,10 +23,10 @@ from effectflow.checkpoint.stopping import Stopping
 from effectflow.checkpoint.store import Message
 from effectflow.checkpoint.values import KnownTypes, Tree
 from effectflow.effects.clock import Clock
-from effectflow.effects.errors import Halt, Parked
+from effectflow.effects.errors import EffectError, Halt, Parked
 from effectflow.effects.paths import outermost
 from effectflow.effects.scope import Scope
-from effectflow.effects.trails import Failed
+from effectflow.effects.trails import Failed, Origin
 
 A = TypeVar("A")
 
@@ -155,7 +155,8 @@ class _PlannedExecution(StepExecution):
 
         Return None if it begins something inside.
         """
-        notes, path = self._plan.notes, self.path
+        plan, path = self._plan, self.path
+        notes = plan.notes
         if path not in self.run.recording.flows:
             return None
         try:
@@ -165,9 +166,7 @@ class _PlannedExecution(StepExecution):
         if notes.begins_within(path) or not isinstance(outcome, Failed):
             notes.forget_within(path)
             return None
-        if all(error is not outcome.error for _, error in notes.failures):
-            notes.failures.append((path, outcome.error))
-        return outcome
+        return outcome if plan.origins(outcome) else plan.replayed_failure(path, outcome)
 
     def _completed_within(self) -> list[str]:
         """Return the completed steps inside the step, which its next attempt skips."""
@@ -229,8 +228,7 @@ class PlannedRun(Run):
             if not recurs:
                 raise defect
         if outcome.__class__ is Failed:
-            recurs = [path for path, error in notes.failures if error is outcome.error]
-            recurs = recurs or [path for path, _ in notes.failures[-1:]]
+            recurs = self.origins(outcome)
         return ResumePlan(
             tuple(notes.start),
             tuple(notes.retry),
@@ -250,8 +248,23 @@ class PlannedRun(Run):
             ]
             parked.is_before_others |= flow.has_ahead(math.inf)
 
-    def replayed_failure(self, path: str, error: object) -> None:
-        self.notes.failures.append((path, error))
+    def replayed_failure(self, path: str, failure: Failed) -> Failed:
+        self.notes.failures.append((path, failure.error))
+        return failure.after(Origin(path))
+
+    def origins(self, failed: Failed) -> list[str]:
+        """Return the paths of the recorded failures that led to a failure."""
+        lines = {line for line in failed.trail if isinstance(line, Origin)}
+        causes: set[int] = set()
+        cause = failed.error
+        while isinstance(cause, BaseException) and id(cause) not in causes:
+            # A body may have raised it in an `except` clause.
+            causes.add(id(cause))
+            cause = cause.__cause__ or cause.__context__
+            if isinstance(cause, EffectError):
+                causes.add(id(cause.error))
+        failures = self.notes.failures
+        return [path for path, error in failures if path in lines or id(error) in causes]
 
     def begin_child(self, path: str, *, is_begun: bool) -> None:
         """Note that a resume starts or continues a nested run, or spawns one."""

@@ -185,7 +185,7 @@ class Run:
             failure = read_failure(record, path, types)
         except NotSerializable as unreadable:
             raise self.writer.halt(unreadable) from unreadable
-        self.replayed_failure(path, failure.error)
+        failure = self.replayed_failure(path, failure)
         if record.is_defect:
             raise failure.error
         return failure
@@ -193,8 +193,9 @@ class Run:
     def park(self, flow: DurableFlow, parked: Parked) -> None:
         """Note that a flow of a plan has ended."""
 
-    def replayed_failure(self, path: str, error: object) -> None:
-        """Note that a recorded failure was replayed."""
+    def replayed_failure(self, path: str, failure: Failed) -> Failed:
+        """Return a recorded failure that is replayed. A plan notes where it comes from."""
+        return failure
 
     # Cancellation by an outer run.
 

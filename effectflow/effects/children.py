@@ -10,13 +10,16 @@ import anyio
 
 from effectflow.effects.errors import Parked
 from effectflow.effects.event_loop import (
+    Waiter,
     cancel_natively,
     has_been_cancelled_natively,
     in_context,
     is_cancellation,
     mark_as_cancelled,
+    new_waiter,
     raise_pending_cancellation,
     stray_cancellation,
+    wake,
 )
 from effectflow.effects.scope import Operator
 from effectflow.effects.trails import add_note
@@ -33,7 +36,11 @@ class Children:
         parked: why the children of a plan ended.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, stop: Callable[[], object]) -> None:
+        """Create a group without children. `stop` is called if asyncio itself cancels its task."""
+        self._stop = stop
+        self._running = 0
+        self._has_ended: Waiter | None = None
         self.defects: list[BaseException] = []
         self.parked: list[Parked] = []
         self._was_cancelled_natively = False
@@ -44,6 +51,15 @@ class Children:
         return self
 
     async def __aexit__(self, *raised_inside: Any) -> bool | None:
+        if raised_inside[0] is None and self._running:
+            self._has_ended = new_waiter()
+            try:
+                await self._has_ended
+            except BaseException as raised:
+                if is_cancellation(raised) and has_been_cancelled_natively():
+                    # The task group cancels the children, and does not say why.
+                    self._stop()
+                raised_inside = type(raised), raised, raised.__traceback__
         try:
             return await self._tasks.__aexit__(*raised_inside)
         except BaseException as raised:
@@ -52,9 +68,13 @@ class Children:
                 # cancellation. It then looks as if nothing had cancelled the task.
                 mark_as_cancelled(raised)
             raise
+        finally:
+            # Its traceback keeps this frame.
+            del raised_inside
 
     def start(self, run: Callable[..., Awaitable[object]], *arguments: Any) -> None:
         """Start a child. `run` handles defects itself."""
+        self._running += 1
         self._tasks.start_soon(self._watched, run, *arguments)
 
     def cancel(self) -> None:
@@ -97,6 +117,10 @@ class Children:
             if has_been_cancelled_natively():
                 self._was_cancelled_natively = True
             raise
+        finally:
+            self._running -= 1
+            if self._has_ended is not None and not self._running:
+                wake(self._has_ended)
 
 
 class ImmediateChildren(Children):
@@ -106,6 +130,8 @@ class ImmediateChildren(Children):
     """
 
     def __init__(self) -> None:
+        self._running = 0
+        self._has_ended = None
         self.defects = []
         self.parked = []
         self._was_cancelled_natively = False
@@ -126,6 +152,7 @@ class ImmediateChildren(Children):
             await in_context(copy_context(), self._watched(run, *arguments))
 
     def start(self, run: Callable[..., Awaitable[object]], *arguments: Any) -> None:
+        self._running += 1
         self._started.append((run, arguments))
 
     def cancel(self) -> None:

@@ -73,6 +73,7 @@ from effectflow.effects.scope import PLAIN, AcquisitionStart, Finalization, Oper
 from effectflow.effects.signatures import declares
 from effectflow.effects.trails import (
     Failed,
+    Origin,
     Suppressed,
     add_note,
     log_hidden,
@@ -115,17 +116,25 @@ class _Finalizer:
 
 
 class _Handled:
-    """Waits for the end of a handler. If the handler fails with the same error, the trail continues."""
+    """Waits for the end of a handler. If the handler fails with the same error, the trail continues.
 
-    __slots__ = ("failed",)
+    Attributes:
+        failed: the failure that it handles.
+        origins: where the failure of a handler comes from in a plan, even if it is another one.
+    """
 
-    def __init__(self, failed: Failed) -> None:
+    __slots__ = ("failed", "origins")
+
+    def __init__(self, failed: Failed, origins: tuple[Origin, ...]) -> None:
         self.failed = failed
+        self.origins = origins
 
     def traced(self, again: Failed) -> Failed:
         """Return a failure of the handler, with the trail of the error that it handled."""
         handled = self.failed.find(again.error)
-        if handled is None or again.trail[: len(handled.trail)] == handled.trail:
+        if handled is None:
+            return again.after(*self.origins) if self.origins else again
+        if again.trail[: len(handled.trail)] == handled.trail:
             return again
         return handled.after(*again.trail)
 
@@ -276,7 +285,7 @@ async def interpret(effect: AnyEffect, env: Any, scope: Scope) -> Any:
                             stack.append(frame)
                             break
                     elif kind is OrElse:
-                        _begin_handling(stack, len(stack), value)
+                        _begin_handling(stack, value)
                         current = frame.f(value.error)
                         break
                     elif kind is GeneratorType or kind is Thrown:
@@ -300,14 +309,14 @@ async def interpret(effect: AnyEffect, env: Any, scope: Scope) -> Any:
                         handled = frame.f(value)
                         if handled is None:
                             continue
-                        _begin_handling(stack, len(stack), value)
+                        _begin_handling(stack, value)
                         current = handled
                         break
                     elif kind is _Handled:
                         value = frame.traced(value)
                         continue
                     elif kind is TapErr:
-                        _begin_handling(stack, len(stack), value)
+                        _begin_handling(stack, value)
                         # The failure continues once the handler has ended.
                         stack.append(Map(frame, lambda _, failed=value: failed))
                         stack.append(_Restore(env, scope))
@@ -475,22 +484,26 @@ def _used(bracket: Bracket, resource: Any, cancelled: BaseException | None) -> O
     return OnExit(use, lambda _: bracket.release(resource), "bracket")
 
 
-def _begin_handling(stack: list[Any], position: int, failed: Failed) -> None:
-    """Let the nodes above this position on the stack fail with the same error and its trail again."""
-    if not failed.trail:
-        return
+def _begin_handling(stack: list[Any], failed: Failed) -> None:
+    """Let a handler fail with the same error and its trail again."""
+    if failed.trail:
+        origins = tuple([line for line in failed.trail if isinstance(line, Origin)])
+        _insert_handled(stack, len(stack), _Handled(failed, origins))
+
+
+def _insert_handled(stack: list[Any], position: int, handled: _Handled) -> None:
     if position > 0 and stack[position - 1].__class__ is _Handled:
         # A handler that continues as a loop must not need more memory in each round.
-        stack[position - 1] = _Handled(failed)
+        stack[position - 1] = handled
     else:
-        stack.insert(position, _Handled(failed))
+        stack.insert(position, handled)
 
 
 def _yield_failure(stack: list[Any], failed: Failed) -> None:
     """Let the receiver of a failure as a value fail with it again, with its trail."""
     kind = stack[-1].__class__ if stack and failed.trail else None
     if kind is AndThen:
-        _begin_handling(stack, len(stack) - 1, failed)
+        _insert_handled(stack, len(stack) - 1, _Handled(failed, ()))
     elif kind is GeneratorType or kind is Thrown:
         if kind is GeneratorType:
             stack[-1] = Thrown(stack[-1])

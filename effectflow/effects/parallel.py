@@ -284,7 +284,7 @@ def _parallel(
             env,
             key=key,
             stop_early=stop_early,
-            children=Children() if depth is None else ImmediateChildren(),
+            children=Children(scope.flow.stop) if depth is None else ImmediateChildren(),
         )
         try:
             await traversal.run(limit)
@@ -295,28 +295,13 @@ def _parallel(
         if stop_early and traversal.first_failure is not None:
             return traversal.first_failure
         if operator.decision is not None:
-            raise RuntimeError(nothing_fails(name, operator.decision.value))
+            raise operator.branches.nothing_failed()
         traversal.check_count(len(traversal.values) + len(traversal.failures))
         if traversal.failures:
             return joined(traversal.failures_in_order())
         return gather(traversal.values_in_order())
 
     return nodes.Perform(perform, (name, *shown, nodes.Options(limit=limit, key=key)), depth)
-
-
-def nothing_fails(operator: str, branch: str | int | range) -> str:
-    """Return the message for a handled failure that does not recur."""
-    match branch:
-        case str():
-            what = repr(f"{operator}[{branch}]")
-        case int():
-            what = f"item {branch} of {operator!r}"
-        case _:
-            what = f"a part of items {branch.start} to {branch.stop - 1} of {operator!r}"
-    return (
-        f"{what} led to a failure, which was handled, and now it does not fail, or is not among the "
-        "items: put operations that may fail into steps, and give a resume the original items"
-    )
 
 
 def check_limit(limit: int | None) -> None:
@@ -400,6 +385,7 @@ class Traversal:
         self.failures: list[tuple[range, Failed]] = []
         self.is_over = False
         self.read = 0
+        self.unread: Iterator[Any] | AsyncIterator[Any] = iter(())
         self.children = children
 
     async def run(self, limit: int | None) -> None:
@@ -409,12 +395,16 @@ class Traversal:
             start, items = self._start_async, aiter(self.items)
         else:
             start, items = self._start, iter(self.items)
+        self.unread = items
         try:
-            async with self.children:
-                try:
-                    await start(items, limit)
-                except BaseException as raised:
-                    self._stop_for_items(raised)
+            try:
+                async with self.children:
+                    try:
+                        await start(items, limit)
+                    except BaseException as raised:
+                        self._stop_for_items(raised)
+            finally:
+                await self._complete_begun()
             if self.children.defects or not (self.failures and self.stop_early):
                 await self.children.raise_bad_end(self.operator)
             self.children.raise_shielded_end()
@@ -455,12 +445,11 @@ class Traversal:
             count = len(self.items)
         elif limit is None:
             listed = list(items)
-            count, items = len(listed), iter(listed)
+            count, self.unread = len(listed), iter(listed)
         else:
             count = limit
-        numbered = enumerate(items)
         for _ in range(count if limit is None else min(count, limit)):
-            self.children.start(self._work_through, numbered)
+            self.children.start(self._work_through, self.unread)
 
     async def _start_async(self, items: AsyncIterator[Any], limit: int | None) -> None:
         if limit is None:
@@ -475,20 +464,21 @@ class Traversal:
         for _ in range(limit):
             self.children.start(self._work_through_async, items, turn)
 
-    async def _work_through(self, numbered: Iterator[tuple[int, Any]]) -> None:
+    async def _work_through(self, items: Iterator[Any]) -> None:
         f, env, scope, values, take = self.f, self.env, self.operator.inside, self.values, self.take
         is_plain = scope.flow is PLAIN and self.key is None
         is_nested = len(scope.operators) > 1
         child: Any
         outcome: Any
-        while not (self.is_over and is_plain):
+        while not self.is_over:
             try:
-                position, item = next(numbered)
+                item = next(items)
             except StopIteration:
                 return
             except BaseException as raised:
                 self._stop_for_items(raised)
                 return
+            position = self.read
             self.read = position + 1
             if is_plain:
                 # Like `_run_child`, whose calls would double the cost of an item.
@@ -509,31 +499,45 @@ class Traversal:
                 except BaseException as raised:
                     self._stop_for(raised, position, item)
             else:
-                try:
-                    await self._run_child(position, item)
-                except BaseException:
-                    # It was cancelled. Nothing else of this worker begins.
-                    await self._complete_begun(numbered)
-                    raise
+                await self._run_child(position, item)
             if (position + 1) % _ITEMS_IN_A_TURN == 0:
                 # Children that never wait must not block other tasks.
                 await checkpoint()
 
-    async def _complete_begun(self, numbered: Iterator[tuple[int, Any]]) -> None:
-        """Complete the finalizers of children that an earlier life began after a cancelled one."""
-        operator = self.operator
-        if operator.outer.cancelling_operator() is None:
+    async def _complete_begun(self) -> None:
+        """Complete the finalizers of recorded children that have not begun, if they are cancelled."""
+        operator, unread = self.operator, self.unread
+        if operator.inside.cancelling_operator() is None or self._has_ended:
             return
         while operator.branches.has_more_records():
             try:
-                position, item = next(numbered)
+                if isinstance(unread, AsyncIterator):
+                    with operator.branches.reading():
+                        item = await anext(unread)
+                else:
+                    item = next(unread)
             except Exception:
                 # The items have ended, or their source fails, which the cancellation outweighs.
                 return
-            key = self._key_of(position, item)
-            if operator.branches.has_records(key):
-                scope = operator.branch(key, item, is_keyed=self.key is not None)
-                await interpret_cancelled(self.f(item), self.env, scope)
+            position = self.read
+            self.read += 1
+            try:
+                await self._complete(item, self._key_of(position, item))
+            except BaseException as raised:
+                self._stop_for(raised, position, item)
+
+    async def _complete(self, item: Any, key: int | str) -> None:
+        """Complete the finalizers of a child that is cancelled, if an earlier life began it."""
+        operator = self.operator
+        if operator.branches.has_records(key) and not self._has_ended:
+            scope = operator.branch(key, item, is_keyed=self.key is not None)
+            await interpret_cancelled(self.f(item), self.env, scope)
+
+    @property
+    def _has_ended(self) -> bool:
+        """Whether all children ended in an earlier life that cancelled some of them."""
+        decision = self.operator.decision
+        return decision is not None and decision.has_ended
 
     async def _work_through_async(self, items: AsyncIterator[Any], turn: anyio.Lock) -> None:
         while not self.is_over:
@@ -598,9 +602,7 @@ class Traversal:
             scope = operator.branch(key, item, is_keyed=is_keyed, has_decided=True)
         else:
             # The earlier life cancelled this child.
-            if not decision.has_ended and operator.branches.has_records(key):
-                scope = operator.branch(key, item, is_keyed=is_keyed)
-                await interpret_cancelled(self.f(item), self.env, scope)
+            await self._complete(item, key)
             return None
         work = interpret_branch(self.f(item), self.env, scope)
         return await in_context(copy_context(), work)

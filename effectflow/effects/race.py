@@ -97,7 +97,7 @@ def _race(
     @supervised
     async def perform(env: Any, scope: Scope) -> Any:
         operator = Operator.begin(scope, name)
-        children = Children() if depth is None else ImmediateChildren()
+        children = Children(scope.flow.stop) if depth is None else ImmediateChildren()
         try:
             if operator.decision is not None:
                 return await _run_again(operator, operator.decision, runners, env)

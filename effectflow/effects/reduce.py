@@ -13,7 +13,7 @@ from effectflow.effects.children import Children
 from effectflow.effects.effect import Effect
 from effectflow.effects.event_loop import in_context
 from effectflow.effects.interpreter import interpret, interpret_branch
-from effectflow.effects.parallel import Source, Traversal, check_item_functions, nothing_fails
+from effectflow.effects.parallel import Source, Traversal, check_item_functions
 from effectflow.effects.scope import Operator, Scope, supervised
 from effectflow.effects.trails import Failed
 
@@ -143,7 +143,7 @@ class _Reduction:
             key=key,
             take=self._take,
             records_positions=True,
-            children=Children(),
+            children=Children(scope.flow.stop),
         )
 
     async def map(self, limit: int) -> Failed | None:
@@ -162,7 +162,7 @@ class _Reduction:
             if failure is not None:
                 return failure[1]
         if self.decided is not None:
-            raise RuntimeError(nothing_fails("par_reduce", self.decided))
+            raise self.mapping.operator.branches.nothing_failed()
         self.mapping.check_count(self.taken)
         self.groups.branches.check_complete()
         return self.tree.root

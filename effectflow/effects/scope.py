@@ -22,7 +22,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 import anyio
 
 from effectflow.effects.clock import Clock, Duration, SystemClock, in_seconds
-from effectflow.effects.errors import Exit, TimedOut
+from effectflow.effects.errors import Exit, Halt, TimedOut
 from effectflow.effects.event_loop import is_cancelled_by_scope, raise_again_later, run_to_the_end
 from effectflow.effects.trails import Failed, Suppressed
 
@@ -113,7 +113,10 @@ class Branches(Protocol):
         return False
 
     def reading(self) -> AbstractContextManager[object]:
-        """Note that the operator reads an item, which takes time while its branches run."""
+        """Note that the operator reads an item, which takes time while its branches run.
+
+        No operator can cancel it before the branches that an earlier life recorded have begun.
+        """
         return nullcontext()
 
     def decide(self, value: object, *, failed: bool) -> None:
@@ -132,6 +135,14 @@ class Branches(Protocol):
         """Return the failure or defect that the decision of an earlier life recorded.
 
         `again` is how the branch ended when it was replayed.
+        """
+        raise AssertionError("nothing is recorded outside of durable runs")
+
+    def nothing_failed(self) -> Halt:
+        """Halt the run because the failure that an earlier life decided about does not come again.
+
+        The other branches were cancelled, so there are no values to continue with. Return the exception
+        to raise.
         """
         raise AssertionError("nothing is recorded outside of durable runs")
 

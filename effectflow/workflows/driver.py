@@ -145,7 +145,7 @@ async def start_run(
     claim = Claim(place, run_id)
     info = None if is_new else await look(place, run_id)
     if info is not None and (completion := await completion_of(place, info, given)) is not None:
-        return await claim.deliver(completion)
+        return await claim.deliver(completion, force=place.is_forced)
     try:
         await claim.begin()
     except RunBusy:
@@ -153,16 +153,16 @@ async def start_run(
         completion = None if found is None else last_completion(found, given)
         if completion is None:
             raise
-        return output_of(completion, blueprint, run_id)
+        return output_of(completion, blueprint, run_id, force=place.is_forced)
     async with claim:
         found = None if is_new else await find(place, run_id)
         if found is not None:
             if (completion := last_completion(found, given)) is not None:
                 claim.finished = found.completion
-                return output_of(completion, blueprint, run_id)
+                return output_of(completion, blueprint, run_id, force=place.is_forced)
             if not retry_failed and found.checkpoint.status is RunStatus.FAILED:
                 return failure_of(found, blueprint)
-            return await continue_run(place, found, claim, force=False)
+            return await continue_run(place, found, claim, force=place.is_forced)
         if (completion := claim.deleted_meanwhile(given)) is not None:
             return output_of(completion, blueprint, run_id)
         if info is not None:
@@ -183,7 +183,7 @@ async def start_run(
 
 async def resume_run(place: Place, *, run_id: str, force: bool, reopening: Reopening | None) -> Any:
     """Return the output or `Failed` of a resumed run."""
-    claim = Claim(place, run_id)
+    claim, force = Claim(place, run_id), force or place.is_forced
     info = await look(place, run_id)
     if info is None:
         raise await run_not_found(place.checkpoints.store, run_id)
@@ -278,7 +278,9 @@ async def continue_run(
     await claim.check_is_whole(known)
     if known.status is RunStatus.CANCELLED:
         raise RunCancelled(known.run_id)
-    resumed = Resumed(claim.lease.owner, place.scope.clock.now().timestamp())
+    resumed = Resumed(
+        claim.lease.owner, place.scope.clock.now().timestamp(), after_crash=claim.was_left
+    )
     if reopening is not None:
         reopened = reopening.of(read_recording(found.journal.entries), resumed)
         reopening, resumed = (None, resumed) if reopened is None else (reopening, reopened)

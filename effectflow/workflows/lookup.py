@@ -78,6 +78,11 @@ class Place:
         """Whether the run is in the body of another run."""
         return isinstance(self.scope.flow, DurableFlow)
 
+    @property
+    def is_forced(self) -> bool:
+        """Whether the outer run was resumed with `force`, which holds for the runs within it, too."""
+        return self.around is not None and self.around.run.force
+
     def read(self, outcome: Any) -> Any:
         """Return the outcome of the body as the workflow yields it."""
         return outcome if outcome.__class__ is Failed else self.blueprint.read_output(outcome)

@@ -94,7 +94,6 @@ async def recover_run(
             if found is None:
                 raise RunNotFound(taken.lease.run_id)
             crashes, after = crashes_in_a_row(found.journal.entries)
-            # A life that ended because the run does not fit the program may count, but released the run.
             if claim.was_left and crashes >= service.max_crashes:
                 error = CrashedTooOften(taken.lease.run_id, crashes, after)
                 await give_up(claim, found, error)
@@ -138,14 +137,15 @@ async def _block(claim: Claim, error: CheckpointError) -> None:
 
 
 def crashes_in_a_row(entries: Iterable[Entry]) -> tuple[int, str]:
-    """Return how many processes have died with a run since it last got further, and how far it got.
+    """Return how many lives followed the death of a process since a run last got further, and how far.
 
-    Pure. The life that is about to begin is not among them.
+    Pure. The life that is about to begin is not among them, nor are those that followed one which ended
+    because the run does not fit the program.
     """
     crashes, after = 0, "its beginning"
     for entry in entries:
         if isinstance(entry, Resumed):
-            crashes += 1
+            crashes += entry.after_crash
         elif isinstance(entry, _PROGRESS):
             crashes = 0
         if isinstance(entry, BeforeStep):

@@ -373,7 +373,8 @@ class Workflow(Generic[Env, E, Input, Out]):
         Parameters:
             run_id: the run.
             force: continue although the workflow changed, or although the outcome of an at-most-once
-                step is unknown (the step then runs again).
+                step is unknown (the step then runs again). This also holds for the nested runs that
+                the run continues.
 
         Fails with the workflow's own errors, with RunNotFound, RunBusy, DefinitionChanged,
         OutcomeUnknown, StepInputChanged, and the other CheckpointErrors.

@@ -11,6 +11,7 @@ import pytest
 from returns.result import Success
 
 from effectflow import (
+    Checkpoints,
     Do,
     Effect,
     Signal,
@@ -37,7 +38,7 @@ from effectflow.checkpoint import (
 from effectflow.checkpoint.entries import CancelRequested, Finished
 from effectflow.stores import MemoryStore
 from effectflow.testing.forwarding import ForwardingStore
-from tests.apps import App, Broken, both_backends, note
+from tests.apps import App, Broken, World, both_backends, note
 from tests.service.conftest import Service
 from tests.service.lives import (
     act,
@@ -52,6 +53,7 @@ from tests.service.lives import (
     working,
 )
 from tests.sweeps import EVERY
+from tests.workflows.journals import cut
 
 pytestmark = [pytest.mark.anyio, both_backends]
 
@@ -145,12 +147,31 @@ async def test_changed_code_does_not_end_a_cancelled_run_without_its_finalizers(
 ) -> None:
     handle = await left_suspended(service, waiting)
     await handle.cancel()
-    for _ in range(2):  # the second life finds the cancellation in the journal
+    entries = await entries_of(service, "r")
+    for _ in range(2):
         result = await changed.resume("r").run(App(service.checkpoints(), service.world))
         assert isinstance(result.failure(), DefinitionChanged), result
+        assert await entries_of(service, "r") == entries
+        assert await handle.status() is RunStatus.SUSPENDED
     async with working(service, waiting):
         await assert_cancelled(handle)
     assert service.world.done == ["begin", "rent", "return"]
+
+
+@pytest.mark.parametrize("changed", [waiting_with_a_new_step, waiting_without_a_room])
+async def test_changed_code_does_not_end_a_run_whose_cancellation_has_begun(
+    service: Service, changed: Workflow[App, Any, None, str]
+) -> None:
+    handle = await left_suspended(service, waiting)
+    await handle.cancel()
+    async with working(service, waiting):
+        await assert_cancelled(handle)
+    entries = await entries_of(service, "r")
+    cancelled = next(at for at, entry in enumerate(entries) if isinstance(entry, CancelRequested))
+    app = App(Checkpoints(await cut(service.store, cancelled + 1)), World())
+    assert isinstance((await changed.resume("r").run(app)).failure(), DefinitionChanged)
+    assert isinstance((await waiting.resume("r").run(app)).failure(), RunCancelled)
+    assert app.world.done == ["return"]
 
 
 async def test_a_step_in_progress_is_cancelled(service: Service) -> None:

@@ -29,13 +29,20 @@ def deadly(_: None) -> Do[App, Broken, str]:
     return (yield from act("deadly"))
 
 
-async def die(store: MemoryStore, world: World, point: CrashPoint, *, times: int) -> None:
+async def die(
+    store: MemoryStore,
+    world: World,
+    point: CrashPoint,
+    *,
+    times: int,
+    made: Workflow[App, Broken, None, str] = deadly,
+) -> None:
     """Let as many processes die with the run, each at the same point."""
     for _ in range(times):
         faulty = FaultyStore(store, [point])
         service = Service(faulty, world)
         with faulty.life():
-            async with working(service, deadly, max_crashes=3, grace=0):
+            async with working(service, made, max_crashes=3, grace=0):
                 await anyio.sleep(60)
         assert faulty.met
 
@@ -154,6 +161,28 @@ async def test_a_run_around_one_that_does_not_fit_is_left_as_often_as_it_is_trie
     async with working(service, old):
         assert await handle.result(timeout=10) == Success("ann")
     assert service.world.done == ["begin"]
+
+
+async def test_lives_that_the_run_does_not_fit_are_no_crashes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("effectflow.workflows.recovery._SECONDS_BLOCKED", 0.01)
+    store, world = MemoryStore(), World()
+    service = Service(store, world)
+    old, new = around(version_of("begin")), around(with_another_step)
+    async with working(service, old) as worker:
+        handle = await worker.client.submit(old, None, run_id="r")
+        await suspended(service, "r")
+    nested = service.client.handle(version_of(), "r/changing")
+    await nested.send(approval, "ann")
+    async with working(service, new, max_crashes=3):
+        with anyio.fail_after(10):
+            while await lives_of(service) < 5:
+                await anyio.sleep(0.003)
+        await blocked(service)
+    await die(store, world, CrashPoint(1, is_durable=True), times=1, made=old)
+    async with working(service, old, max_crashes=3):
+        assert await handle.result(timeout=10) == Success("ann")
 
 
 def around(nested: Workflow[App, Broken, None, str]) -> Workflow[App, Broken, None, str]:

@@ -31,6 +31,7 @@ from effectflow.checkpoint import (
     CheckpointError,
     ChildEnded,
     ChildStarted,
+    DefinitionChanged,
     Lease,
     OutcomeUnknown,
     Record,
@@ -605,3 +606,43 @@ async def test_children_in_branches_have_ids_of_their_paths(store: MemoryStore) 
     assert await start(made, app_on(store)) == Success(["refund", "refund"])
     runs = {run.run_id for run in await store.find()}
     assert runs == {"r", "r/par_traverse[a]/refund", "r/par_traverse[b]/refund"}
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+async def test_force_holds_for_the_runs_within_the_run(store: MemoryStore, depth: int) -> None:
+    def within(steps: AnyEffect, version: str) -> AnyWorkflow:
+        @workflow(name="inner", version=version)
+        def inner(_: object) -> Do[App, Broken, Any]:
+            return (yield from steps)
+
+        made = inner
+        for _ in range(depth):
+            made = made_of(partial(made.call, None))
+        return made
+
+    def sending(work: AnyEffect) -> AnyEffect:
+        return in_turn(act("reserve"), with_checkpointing("send", work, at_most_once=True))
+
+    running = within(sending(note("send").and_then(lambda _: never())), "1")
+    await stopped(running.start(None, run_id="r"), app_on(store))
+    changed = within(sending(note("send")), "2")
+    assert isinstance((await resume(changed, app_on(store))).failure(), DefinitionChanged)
+    app = app_on(store)
+    assert await resume(changed, app, force=True) == Success(1)
+    assert app.world.done == ["send"]
+
+
+async def test_force_lets_a_run_within_the_run_leave_steps_behind(store: MemoryStore) -> None:
+    def of_steps(*steps: str) -> AnyWorkflow:
+        inner = made_of(lambda: in_turn(*map(act, steps)), "inner")
+        return made_of(partial(inner.call, None))
+
+    await start(of_steps("reserve", "charge", "last"), app_on(store, failing=["last"]))
+    changed = of_steps("reserve", "bill", "last")
+    refused = (await resume(changed, app_on(store))).failure()
+    assert isinstance(refused, DefinitionChanged)
+    app = app_on(store, failing=["last"])
+    await resume(changed, app, force=True)
+    assert app.world.done == ["bill", "last"]
+    # A later resume needs no force.
+    assert await resume(changed, app_on(store)) == Success("last")

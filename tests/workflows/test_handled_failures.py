@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
@@ -29,7 +30,7 @@ from effectflow import (
     with_checkpointing,
     workflow,
 )
-from effectflow.checkpoint import NotSerializable, read_entries
+from effectflow.checkpoint import DefinitionChanged, NotSerializable, read_entries
 from effectflow.effects import FailedAttempt
 from effectflow.stores import MemoryStore
 from effectflow.testing import TestClock
@@ -41,6 +42,7 @@ from tests.workflows.journals import (
     clock_at,
     cut,
     hang,
+    journal,
     made_of,
     resume,
     start,
@@ -187,7 +189,7 @@ def bad_while_broken(value: str, *, is_bad: bool) -> AnyEffect:
         (lambda names, child: par(*map(child, names)), "item 1 of 'par'"),
         (
             lambda names, child: par_reduce(names, child, lambda _: pure(0), limit=1),
-            "a part of items 1 to 1 of 'par_reduce'",
+            "a part of items 1 to 1 of 'map'",
         ),
     ],
     ids=["positions", "keys", "par", "par_reduce"],
@@ -210,8 +212,15 @@ async def test_a_handled_failure_that_does_not_come_again_is_not_passed_over(
         names.remove("b")
     else:
         app.world.recover()
-    with pytest.raises(RuntimeError, match=f"{place} led to a failure, which was handled"):
-        await resume(made, app)
+    before = await journal(store)
+    plan = (await made.plan("r").run(app)).unwrap()
+    refused = (await resume(made, app)).failure()
+    assert isinstance(refused, DefinitionChanged)
+    assert re.search(
+        f"run 'r' was started: {place} led to a failure, which was handled", str(refused)
+    )
+    assert str(plan.problem) == str(refused)
+    assert await journal(store) == before
     assert seen == [Failure("b is bad")]
 
 

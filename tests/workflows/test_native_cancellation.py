@@ -19,7 +19,10 @@ from effectflow import (
     bracket,
     from_async,
     from_fn,
+    never,
+    par,
     pure,
+    race,
     step,
     workflow,
 )
@@ -32,7 +35,7 @@ from effectflow.checkpoint import (
     read_entries,
 )
 from effectflow.stores import MemoryStore, SqliteStore
-from tests.apps import App, app_on
+from tests.apps import App, Broken, app_on, note
 
 pytestmark = pytest.mark.asyncio
 
@@ -164,3 +167,38 @@ class CutOff(SqliteStore):
             assert task is not None
             task.cancel()
             await asyncio.sleep(0)
+
+
+@step
+def slow_release() -> Effect[App, Broken, None]:
+    return note("release").and_then(lambda _: from_async(lambda _: asyncio.sleep(0.05)))
+
+
+def released_slowly(use: Effect[App, Any, Any]) -> Effect[App, Any, Any]:
+    release = slow_release().and_then(lambda _: slow_release())
+    return bracket(first(), lambda _: release, lambda _: use)
+
+
+@pytest.mark.parametrize("operator", [par, race])
+async def test_a_finalizer_of_a_parallel_branch_begins_no_step_after_the_cancellation(
+    operator: Any,
+) -> None:
+    """It is left to the resume, as if a scope had cancelled the task."""
+
+    @workflow
+    def made(_: None) -> Do[App, Any, object]:
+        beside = never() if app.world.is_broken else pure("beside").timeout(60)
+        return (yield from operator(released_slowly(pure("used")), beside))
+
+    app = app_on(MemoryStore(), failing=["nothing"])
+    task = asyncio.create_task(made.start(None, run_id="r").run(app))
+    while not app.world.done:
+        await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert app.world.done == ["release"]
+    assert isinstance((await read_entries(app.checkpoints.store, "r"))[-1], Interrupted)
+    app.world.recover()
+    await made.resume("r").run(app)
+    assert app.world.done == ["release", "release"]

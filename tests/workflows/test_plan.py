@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, Never
 
 import anyio
 import pytest
@@ -13,9 +13,11 @@ from returns.result import Failure, Success
 from effectflow import (
     Do,
     RetryPolicy,
+    ask,
     bracket,
     compensate,
     die,
+    do,
     fail,
     from_async,
     from_fn,
@@ -43,7 +45,7 @@ from effectflow.checkpoint import (
     step,
 )
 from effectflow.stores import MemoryStore
-from tests.apps import App, Crash, app_on, note
+from tests.apps import App, Broken, Crash, app_on, note
 from tests.workflows.journals import (
     AnyEffect,
     AnyWorkflow,
@@ -158,6 +160,26 @@ def charge_once() -> AnyEffect:
     return note("charge").map_err(str)
 
 
+@do
+def raises_another() -> Do[App, Broken, None]:
+    try:
+        yield from act("charge")
+    except Broken as failed:
+        yield from act("release")
+        raise Broken("order") from failed
+
+
+@do
+def swallowed() -> Do[App, Never, None]:
+    with suppress(Broken):
+        yield from act("charge")
+    yield from act("release")
+
+
+def retried(effect: AnyEffect) -> AnyEffect:
+    return effect.retry(RetryPolicy.exponential(0.001).with_max_retries(0))
+
+
 def told() -> AnyEffect:
     """Return an effect that is not a step."""
     return from_fn(lambda _: None)
@@ -175,6 +197,16 @@ def told() -> AnyEffect:
         ),
         (par(act("a"), act("charge").tap_err(lambda _: act("release"))), "par[1]/charge"),
         (charge_once(), "charge_once"),
+        (charge_once().map_err(lambda error: f"not {error}"), "charge_once"),
+        (charge_once().context("ordering"), "charge_once"),
+        (par_all([charge_once()]).map_err(len), "par_all[0]/charge_once"),
+        (
+            charge_once().or_else(lambda _: act("release").and_then(lambda _: fail(1))),
+            "charge_once",
+        ),
+        (charge_once().recover(str, lambda _: fail("lost")), "charge_once"),
+        (raises_another(), "charge"),
+        (retried(charge_once()), "charge_once"),
     ],
 )
 async def test_a_failure_that_passed_another_step_stands(
@@ -212,6 +244,31 @@ async def test_a_failure_that_passed_no_step_is_retried(
     assert (await plan_of(made, store)).recurs == ()
     assert isinstance(await resume(made, app_on(store)), Success)
     assert (await plan_of(made, store)).is_complete
+
+
+@pytest.mark.parametrize(
+    "handled",
+    [
+        charge_once().result(),
+        charge_once().fallback("closed"),
+        charge_once().or_else(lambda _: act("release")),
+        swallowed(),
+    ],
+)
+async def test_a_failure_that_the_workflow_handles_does_not_recur(
+    store: MemoryStore, handled: AnyEffect
+) -> None:
+    """What ends the run is between its steps, and may be different when it is resumed."""
+
+    def check(app: App) -> AnyEffect:
+        return fail("closed") if app.world.failing else pure("open")
+
+    made = made_of(lambda: in_turn(handled, ask(App).and_then(check)))
+    broken = app_on(store, failing=["charge"])
+    assert (await start(made, broken)).failure() == "closed"
+    plan = (await made.plan("r").run(broken)).unwrap()
+    assert (plan.start, plan.recurs) == ((), ())
+    assert (await resume(made, app_on(store))).unwrap() == "open"
 
 
 async def test_many_handled_failures_are_settled_as_one_range(store: MemoryStore) -> None:

@@ -78,8 +78,8 @@ def no() -> AnyEffect:
     return after_others(fail("no"))
 
 
-def used(release: Callable[[str], AnyEffect]) -> AnyEffect:
-    return bracket(act("acquire"), release, lambda _: never())
+def used(release: Callable[[str], AnyEffect], acquisition: AnyEffect | None = None) -> AnyEffect:
+    return bracket(acquisition or act("acquire"), release, lambda _: never())
 
 
 def telling(effect: Callable[[], AnyEffect], name: str = "telling") -> AnyWorkflow:
@@ -111,14 +111,16 @@ async def cut_after_the_end_of_branches(store: MemoryStore) -> MemoryStore:
     return await cut(store, ended + 1)
 
 
+@pytest.mark.parametrize("acquisition", [act("acquire"), pure("resource")], ids=["step", "pure"])
 @pytest.mark.parametrize("release", RELEASES.values(), ids=RELEASES)
 @pytest.mark.parametrize("cancelled", CANCELLED.values(), ids=CANCELLED)
 async def test_every_life_reports_the_release_that_failed_after_a_cancellation(
     store: MemoryStore,
     cancelled: Callable[[AnyEffect], AnyEffect],
     release: Callable[[str], AnyEffect],
+    acquisition: AnyEffect,
 ) -> None:
-    made = telling(lambda: cancelled(used(release)))
+    made = telling(lambda: cancelled(used(release, acquisition)))
 
     told = (await assert_same_in_every_life(made, store)).unwrap()
 

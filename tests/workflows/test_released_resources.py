@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import re
+from collections.abc import AsyncGenerator, Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -19,10 +20,12 @@ from effectflow import (
     die,
     fail,
     from_async,
+    never,
     par,
     par_traverse,
     pure,
     race,
+    sleep,
     with_checkpointing,
     workflow,
 )
@@ -283,24 +286,114 @@ async def test_a_cancellation_that_nothing_asked_for_is_a_defect(store: MemorySt
     assert app.world.done == ["acquire", "release"]
 
 
+def unrecorded(release: str, use: AnyEffect) -> AnyEffect:
+    """Return a use of a resource whose acquisition is no step."""
+    return bracket(pure("resource"), lambda _: act(release), lambda _: use)
+
+
+def pausing(effect: AnyEffect) -> AnyEffect:
+    pause: AnyEffect = from_async(lambda _: anyio.lowlevel.checkpoint())
+    return pause.and_then(lambda _: effect)
+
+
+UNRECORDED: dict[str, Callable[[], AnyEffect]] = {
+    "bracket": lambda: unrecorded("release", never()),
+    "after a pause": lambda: pausing(unrecorded("release", pausing(never()))),
+    "within a pause": lambda: unrecorded("outer", pausing(unrecorded("release", never()))),
+    "branch": lambda: unrecorded("outer", pausing(par(unrecorded("release", never()), never()))),
+    "beside a step": lambda: par(act("use", 5), unrecorded("release", never())),
+    "step": lambda: with_checkpointing("step", pausing(unrecorded("release", never()))),
+    "on_exit": lambda: pausing(never().on_exit(act("release"))),
+}
+
+CANCELLED: dict[str, Callable[[AnyEffect], AnyEffect]] = {
+    "timeout": lambda use: use.timeout(2),
+    "failed sibling": lambda use: par(use, sleep(2).and_then(lambda _: fail("no"))),
+    "lost race": lambda use: race(use, sleep(2)),
+    "lost race of steps": lambda use: race(use, act("won", 2)),
+}
+
+
 @both_backends
-@pytest.mark.parametrize("first", ["act", "bad"])
-async def test_an_item_that_began_after_another_is_released_when_the_resume_is_cancelled(
-    store: MemoryStore, first: str
+@pytest.mark.parametrize("held", UNRECORDED.values(), ids=UNRECORDED.keys())
+@pytest.mark.parametrize("cancelled", CANCELLED.values(), ids=CANCELLED.keys())
+async def test_a_release_that_began_is_completed_even_if_its_acquisition_was_not_recorded(
+    store: MemoryStore,
+    held: Callable[[], AnyEffect],
+    cancelled: Callable[[AnyEffect], AnyEffect],
 ) -> None:
-    """The first item ends in an unrecorded wait, or in a failure that nothing settled."""
+    made = made_of(lambda: in_turn(cancelled(held()).result(), act("after")))
+    await start(made, app_on(store))
+    lines = await journal(store)
+    begun = [at for at, line in enumerate(lines, 1) if re.match(r"B\S* \S*(release|outer) ", line)]
+    assert begun
+    for count in range(begun[0], len(lines)):
+        app = app_on(await cut(store, count))
+        await resume(made, app)
+        assert ended_steps(await journal(app.checkpoints.store)) == ended_steps(lines)
+
+
+def ended_steps(lines: list[str]) -> list[str]:
+    return sorted(line for line in lines if re.match("[CF] ", line))
+
+
+async def read_slowly(items: Iterable[str]) -> AsyncGenerator[str]:
+    for item in items:
+        await anyio.lowlevel.checkpoint()
+        yield item
+
+
+SOURCES: dict[str, Callable[[Iterable[str]], Any]] = {"list": list, "async": read_slowly}
+by_source = pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES.keys())
+
+
+@both_backends
+@by_source
+@pytest.mark.parametrize("first", ["act", "bad"])
+@pytest.mark.parametrize("limit", [1, 2, None])
+async def test_an_item_that_began_after_another_is_released_when_the_resume_is_cancelled(
+    store: MemoryStore, first: str, limit: int | None, source: Callable[[Iterable[str]], Any]
+) -> None:
+    """The first items end in an unrecorded wait, or in a failure that nothing settled."""
     rest: AnyEffect = from_async(lambda _: anyio.lowlevel.checkpoint())
-    items = {"a": in_turn(act(first).result(), rest), "b": held(act("use", 5))}
+    items = dict.fromkeys("abc"[: limit or 3], in_turn(act(first).result(), rest))
+    items["z"] = held(act("use", 5))
 
     def each(item: str) -> AnyEffect:
         return items[item]
 
-    made = made_of(lambda: par_traverse(list(items), each, limit=1, key=str).timeout(9))
+    made = made_of(lambda: par_traverse(source(items), each, limit=limit, key=str).timeout(9))
     await start(made, app_on(store, failing=["bad"]))
     lines = await journal(store)
-    acquired = next(number for number, line in enumerate(lines, 1) if line.endswith("b]/acquire"))
+    acquired = next(number for number, line in enumerate(lines, 1) if line.endswith("z]/acquire"))
     for count in range(acquired + 1, len(lines)):
         app = app_on(await cut(store, count))
         await resume(made, app, at=100)
         shown = await journal(app.checkpoints.store)
         assert sum(line.startswith("C ") and "release" in line for line in shown) == 1, shown
+
+
+@both_backends
+@by_source
+async def test_an_item_that_began_later_is_released_when_the_resume_fails(
+    store: MemoryStore, source: Callable[[Iterable[str]], Any]
+) -> None:
+    items: dict[str, AnyEffect] = {
+        "a": act("a").result(),
+        "b": act("b").result(),
+        "c": held(act("use", 5)),
+    }
+
+    def each(item: str) -> AnyEffect:
+        return items[item]
+
+    made = made_of(lambda: par_traverse(source(items), each, limit=1, key=str).result())
+    await start(made, app_on(store, failing=["a", "b"]))
+    lines = await journal(store)
+    acquired = next(number for number, line in enumerate(lines, 1) if line.endswith("c]/acquire"))
+    app = app_on(await cut(store, acquired + 1))
+    app.world.crashing.add("a")
+    with pytest.raises(Crash):
+        await resume(made, app)
+    shown = await journal(app.checkpoints.store)
+    assert sum(line.startswith("C ") and "release" in line for line in shown) == 1, shown
