@@ -31,9 +31,8 @@ from effectflow.effects.scope import Scope
 from effectflow.service.journal_tail import JournalTail, newest_entry
 from effectflow.service.signal import Signal
 from effectflow.workflows import Workflow
-from effectflow.workflows.checks import check_new_run_id
-from effectflow.workflows.driver import new_run_id
 from effectflow.workflows.lookup import Place, decode_as, look
+from effectflow.workflows.run_ids import check_new_run_id, new_run_id
 from effectflow.workflows.submission import submit_run
 
 E = TypeVar("E")

@@ -29,6 +29,7 @@ from effectflow.checkpoint.store import (
     at_once,
     store_errors,
 )
+from effectflow.checkpoint.values import Tree
 from effectflow.workflows.lookup import Found, GivenInput, Place, context_of, look, output_of
 
 logger = logging.getLogger(__name__)
@@ -61,14 +62,13 @@ class Claim:
     Attributes:
         run_id: the id of the run.
         finished: the last entry of the run once it is complete.
-        input: the input of the run.
+        input: the input of the run, in its saved form.
     """
 
     def __init__(self, place: Place, run_id: str) -> None:
         self.place = place
         self.finished: Finished | None = None
-        self.input: GivenInput | None = None
-        self._checkpoints = place.checkpoints
+        self.input: Tree = None
         self.run_id = run_id
         self._key = (id(place.checkpoints.store), run_id)
         self._overlap: _Overlap | None = None
@@ -81,10 +81,10 @@ class Claim:
 
     async def begin(self) -> None:
         """Claim the run. Raise RunBusy if another owner holds it."""
-        store = self._checkpoints.store
+        store = self.place.checkpoints.store
         with store_errors(store, self.run_id):
             self._owner, self._lease = await claim_or_release(
-                store, self.run_id, seconds=self._checkpoints.lease_length
+                store, self.run_id, seconds=self.place.checkpoints.lease_length
             )
 
     @staticmethod
@@ -128,7 +128,7 @@ class Claim:
         due_at = self.place.scope.clock.now().timestamp() + seconds
         summary = replace(summary, blocked=reason, due_at=due_at)
         with anyio.move_on_after(5, shield=True), self._only_logged("marked as blocked"):
-            await self._checkpoints.store.append(
+            await self.place.checkpoints.store.append(
                 lease, [], after=length, summary=summary, release=True
             )
             if writer is not None:
@@ -154,7 +154,7 @@ class Claim:
         if self._run is not None:
             return await self._run.writer.release()
         with anyio.move_on_after(5, shield=True), self._only_logged("released"):
-            await self._checkpoints.store.release(self.lease)
+            await self.place.checkpoints.store.release(self.lease)
             return True
         return False
 
@@ -166,7 +166,7 @@ class Claim:
         is_deleted = False
         try:
             with anyio.move_on_after(30, shield=True), self._only_logged("deleted"):
-                await self._checkpoints.store.delete(
+                await self.place.checkpoints.store.delete(
                     self.run_id, lease=self.lease if writer is None else writer.lease
                 )
                 is_deleted = True
@@ -220,8 +220,8 @@ class Claim:
         """Raise CorruptCheckpoint if entries are missing at the end of the journal."""
         info = self._info
         if info is None:
-            with store_errors(self._checkpoints.store, self.run_id):
-                info = await self._checkpoints.store.info(self.run_id)
+            with store_errors(self.place.checkpoints.store, self.run_id):
+                info = await self.place.checkpoints.store.info(self.run_id)
         if info is not None:
             check_against(info, known)
 
@@ -250,8 +250,8 @@ class Claim:
             length, digest = len(journal.entries), journal.digest
             version, started_version = found.checkpoint.definition.version, found.started_version
             newest = found.checkpoint.state
-        checkpoints, place = self._checkpoints, self.place
-        self.input = GivenInput(started.input)
+        checkpoints, place = self.place.checkpoints, self.place
+        self.input = started.input
         # A check of the attribute, because a check of the protocol takes longer than the rest.
         if hasattr(checkpoints.store, "keep_history"):
             cast("KeepsHistory", checkpoints.store).keep_history(self.run_id, checkpoints.history)

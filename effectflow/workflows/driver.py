@@ -1,13 +1,10 @@
-"""Drive one run of a workflow: claim it, replay and run its body, and record the end."""
+"""Drive a claimed run: replay and run its body, and record the end. Or only plan that."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
-from functools import partial
-from os import urandom
 from typing import Any, Final
 
 import anyio
@@ -16,14 +13,12 @@ import anyio.lowlevel
 from effectflow.checkpoint.attendant import Drain, attended
 from effectflow.checkpoint.cancellation import Cancellation
 from effectflow.checkpoint.delayed_saves import save_request
-from effectflow.checkpoint.entries import Finished, Resumed, Suspended
+from effectflow.checkpoint.entries import Finished, Resumed, Started, Suspended
 from effectflow.checkpoint.errors import (
     CheckpointError,
     LeaseLost,
     OutcomeUnknown,
-    RunBusy,
     RunCancelled,
-    RunNotEnded,
 )
 from effectflow.checkpoint.failures import write_end, write_error
 from effectflow.checkpoint.flow import DurableFlow
@@ -43,26 +38,21 @@ from effectflow.effects.event_loop import cancel_natively, is_cancellation, mark
 from effectflow.effects.interpreter import interpret
 from effectflow.effects.nodes import AnyEffect, Failed
 from effectflow.effects.scope import Scope
-from effectflow.workflows.checks import without_control_characters
 from effectflow.workflows.children import cancel_spawned
 from effectflow.workflows.claim import Claim
 from effectflow.workflows.lookup import (
     Found,
     Place,
-    check_run_id,
-    completion_of,
     context_of,
     defect_in,
     failure_in,
-    failure_of,
     find,
+    input_digest,
     input_of,
-    last_completion,
-    look,
     output_of,
     recording_of,
 )
-from effectflow.workflows.submission import context_tree, given_input, new_started
+from effectflow.workflows.run_ids import check_run_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +92,7 @@ class Reopening:
         return replace(resumed, dropped=ranges) if self.drops else replace(resumed, retried=ranges)
 
 
-SUSPENDED: Final = object()
-"""The outcome of a run that was suspended."""
-
-CANCELLED: Final = object()
+_CANCELLED: Final = object()
 """The outcome of a body that a message has cancelled."""
 
 
@@ -125,140 +112,10 @@ class Service:
     max_crashes: int
 
 
-def new_run_id(workflow: str) -> str:
-    """Return a random id for a run."""
-    return f"{without_control_characters(workflow)}-{urandom(6).hex()}"
-
-
-async def start_run(
-    place: Place,
-    input: object,
-    *,
-    run_id: str,
-    is_new: bool,
-    context: Mapping[str, object],
-    retry_failed: bool,
-) -> Any:
-    """Return the output or `Failed` of a new run, or of an existing run with this id and input."""
-    blueprint = place.blueprint
-    given, saved_context = given_input(blueprint, input), context_tree(context)
-    claim = Claim(place, run_id)
-    info = None if is_new else await look(place, run_id)
-    if info is not None and (completion := await completion_of(place, info, given)) is not None:
-        return await claim.deliver(completion)
-    try:
-        await claim.begin()
-    except RunBusy:
-        found = None if is_new else await find(place, run_id)
-        completion = None if found is None else last_completion(found, given)
-        if completion is None:
-            raise
-        return output_of(completion, blueprint, run_id)
-    async with claim:
-        found = None if is_new else await find(place, run_id)
-        if found is not None:
-            if (completion := last_completion(found, given)) is not None:
-                claim.finished = found.completion
-                return output_of(completion, blueprint, run_id)
-            if not retry_failed and found.checkpoint.status is RunStatus.FAILED:
-                return failure_of(found, blueprint)
-            return await continue_run(place, found, claim, force=False)
-        if (completion := claim.deleted_meanwhile(given)) is not None:
-            return output_of(completion, blueprint, run_id)
-        if info is not None:
-            owner = "another start" if info.lease is None else info.lease.owner
-            raise RunBusy(run_id, owner, 0.0, is_gone=True)
-        blueprint.check_types(input)
-        started = new_started(
-            place,
-            run_id,
-            given,
-            saved_context,
-            parent="" if place.around is None else place.around.run.run_id,
-            is_nested=place.around is not None,
-        )
-        run = claim.run(started, Recording())
-        return await _drive(claim, run, input, is_new=True)
-
-
-async def resume_run(place: Place, *, run_id: str, force: bool, reopening: Reopening | None) -> Any:
-    """Return the output or `Failed` of a resumed run."""
-    claim = Claim(place, run_id)
-    info = await look(place, run_id)
-    if info is None:
-        raise await run_not_found(place.checkpoints.store, run_id)
-    if reopening is None and (completion := await completion_of(place, info)) is not None:
-        return await claim.deliver(completion, force=force)
-    await claim.begin()
-    async with claim:
-        found = await find(place, run_id)
-        if found is not None:
-            return await continue_run(place, found, claim, force=force, reopening=reopening)
-        if (completion := claim.deleted_meanwhile()) is not None:
-            return output_of(completion, place.blueprint, run_id)
-        raise await run_not_found(place.checkpoints.store, run_id)
-
-
-async def read_result(place: Place, run_id: str) -> Any:
-    """Return the recorded output or `Failed` of a run that has ended. Change nothing."""
-    info = await look(place, run_id)
-    if info is not None and (completion := await completion_of(place, info)) is not None:
-        return output_of(completion, place.blueprint, run_id)
-    found = None if info is None else await find(place, run_id)
-    if found is None:
-        raise await run_not_found(place.checkpoints.store, run_id)
-    if (completion := last_completion(found)) is not None:
-        return output_of(completion, place.blueprint, run_id)
-    status = found.checkpoint.status
-    if status is RunStatus.CANCELLED:
-        raise RunCancelled(run_id)
-    if status is not RunStatus.FAILED:
-        raise RunNotEnded(run_id, status)
-    return failure_of(found, place.blueprint)
-
-
-async def plan_run(place: Place, run_id: str, *, effects: bool) -> ResumePlan:
-    """Return what a resume would do: replay the run, and change nothing."""
-    check_run_id(run_id)
-    found = await find(place, run_id)
-    if found is None:
-        raise await run_not_found(place.checkpoints.store, run_id)
-    blueprint, known, scope = place.blueprint, found.checkpoint, place.scope
-    skip = skipped_steps(known)
-    if known.status is RunStatus.COMPLETED:
-        return ResumePlan(skip=skip, is_complete=True)
-    if known.status is RunStatus.CANCELLED:
-        return ResumePlan(skip=skip, problem=RunCancelled(run_id))
-    changed = blueprint.definition.changed_since(known.definition, run_id)
-    if changed is not None:
-        return ResumePlan(skip=skip, problem=changed)
-    run = PlannedRun(
-        run_id,
-        known.workflow,
-        place.checkpoints,
-        recording=recording_of(found, blueprint),
-        types=blueprint.output_types,
-        clock=scope.clock,
-        context=context_of(found.started),
-        started_version=found.started_version,
-    )
-    place = replace(place, scope=scope.copy())
-    place.scope.is_planned = not effects
-    input = input_of(known, blueprint)
-    outcome: Any = None
-    defect: Exception | None = None
-    parked: Parked | None = None
-    try:
-        outcome = await _replay(place, run, blueprint.body(input))
-    except Parked as ended:
-        # Every flow has reported its next step.
-        parked = ended
-    except Halt as halt:
-        if halt.reason is not run.writer.halted:
-            raise
-    except Exception as raised:
-        defect = raised
-    return run.plan(outcome, defect, parked)
+async def begin_run(claim: Claim, started: Started, input: Any) -> Any:
+    """Drive a new run. Return its output or `Failed`."""
+    run = claim.run(started, Recording())
+    return await _drive(claim, run, input, is_new=True)
 
 
 async def continue_run(
@@ -272,7 +129,7 @@ async def continue_run(
 ) -> Any:
     """Continue a run at the end of its journal.
 
-    Return its output, `Failed`, or with a service `SUSPENDED`.
+    Return its output or `Failed`. With a service, return None if the run was suspended.
     """
     blueprint, known = place.blueprint, found.checkpoint
     await claim.check_is_whole(known)
@@ -326,39 +183,32 @@ async def _drive(
     claim: Claim, run: Run, input: Any, *, is_new: bool, service: Service | None = None
 ) -> Any:
     """Run the body, and make its end durable before returning."""
-    writer = run.writer
-    # So the journal shows how many processes in a row have died with this run.
-    opens_first = is_new or (service is not None and claim.was_left)
+    writer, stopping = run.writer, run.stopping
     request = save_request.get()
     if request is not None:
         request.cover(writer)
     try:
         with keep_lease(writer):
-            end = await _run_body(
-                claim.place, run, input, is_new=is_new, opens_first=opens_first, service=service
-            )
+            outcome, raised = await _run_body(claim, run, input, is_new=is_new, service=service)
     except BaseException:
         await _record_interruption(run)
         raise
-    raised = end.raised
-    if writer.halted is None:
-        if run.stopping.given_up is not None:
-            return await _outcome_of(claim, run, Failed(run.stopping.given_up), None)
-        if run.stopping.suspension is not None:
-            await _record_interruption(run)
-            return SUSPENDED
-        if end.is_interrupted:
-            # asyncio itself cancelled the run, and a scope mistook that for its own cancellation.
-            await _record_interruption(run)
-            assert raised is not None
-            raise raised
-    if end.is_interrupted or (isinstance(raised, Halt) and raised.reason is writer.halted):
-        raised = None
-    elif raised is not None and not isinstance(raised, Exception):
+    # The scope of the flows has caught a cancellation: by the error that halted the run, by a worker that
+    # suspends it, or by asyncio itself, if the scope mistook that for its own.
+    is_cancelled = raised is not None and is_cancellation(raised)
+    if writer.halted is not None:
+        if is_cancelled or (isinstance(raised, Halt) and raised.reason is writer.halted):
+            raised = None
+    elif stopping.given_up is not None:
+        outcome, raised = Failed(stopping.given_up), None
+    elif stopping.suspension is not None:
+        await _record_interruption(run)
+        return None
+    if raised is not None and (is_cancelled or not isinstance(raised, Exception)):
         await _record_interruption(run)
         raise raised
     try:
-        return await _outcome_of(claim, run, end.outcome, raised)
+        return await _outcome_of(claim, run, outcome, raised)
     except BaseException as cut_off:
         if is_cancellation(cut_off) and not writer.is_ending:
             # Another save was in progress, so the end was not even added.
@@ -379,81 +229,61 @@ async def _outcome_of(claim: Claim, run: Run, outcome: Any, defect: Exception | 
         return failure_in(run.run_id, Failed(writer.halted))
     if defect is not None:
         raise defect_in(run.run_id, defect)
-    if outcome is CANCELLED:
+    if outcome is _CANCELLED:
         return Failed(RunCancelled(run.run_id))
     return failure_in(run.run_id, outcome) if outcome.__class__ is Failed else outcome
 
 
-@dataclass(slots=True)
-class _End:
-    """How the body of a run ended.
-
-    Attributes:
-        outcome: its value, a `Failed`, or `CANCELLED`.
-        raised: what it raised instead.
-        is_interrupted: whether that is a cancellation.
-    """
-
-    outcome: Any = None
-    raised: BaseException | None = None
-    is_interrupted: bool = False
-
-
 async def _run_body(
-    place: Place,
-    run: Run,
-    input: Any,
-    *,
-    is_new: bool,
-    opens_first: bool,
-    service: Service | None,
-) -> _End:
+    claim: Claim, run: Run, input: Any, *, is_new: bool, service: Service | None
+) -> tuple[Any, BaseException | None]:
     """Run the body in the cancel scope of the run. Raise a cancellation from outside.
 
-    Parameters:
-        opens_first: whether the first entry of this life must be durable before anything runs.
+    Return its value, a `Failed` or `_CANCELLED`, and what it raised instead.
     """
-    end, writer, stopping = _End(), run.writer, run.stopping
+    place, writer, stopping = claim.place, run.writer, run.stopping
+    outcome: Any = None
+    raised: BaseException | None = None
     with stopping.flows:
         writer.on_halt = stopping.flows.cancel
         try:
-            if opens_first:
+            if is_new or (service is not None and claim.was_left):
+                # So the journal shows how many processes in a row have died with this run.
                 writer.open()
                 await writer.save()
             body = place.blueprint.body(input)
             if is_new and run.around is None:
-                end.outcome = await interpret(body, place.env, _scope_of_body(run, place.scope))
-            elif service is None:
-                end.outcome = await stopping.supervised(partial(_replay, place, run, body))
+                outcome = await interpret(body, place.env, _scope_of_body(run, place.scope))
             else:
-                work = partial(_attend, place, run, body, service)
-                end.outcome = await stopping.supervised(work)
+
+                async def replay() -> Any:
+                    # A worker attends to the run meanwhile.
+                    watch = (
+                        nullcontext() if service is None else attended(run, service.suspend_after)
+                    )
+                    async with watch:
+                        return await _replay(place, run, body)
+
+                outcome = await stopping.supervised(replay)
         except LeftToResume as left:
             if not run.is_shielded:
                 # The run is being stopped. This wait raises its cancellation.
                 await anyio.sleep_forever()
             # No cancellation reaches this run: it ends the finalizer that it is in.
-            end.raised = left
-        except BaseException as raised:
-            end.raised = raised
-            if is_cancellation(raised):
-                end.is_interrupted = True
+            raised = left
+        except BaseException as error:
+            raised = error
+            if is_cancellation(error):
                 # The scope may uncancel the task, and then the cancellation would look stray.
-                mark_as_cancelled(raised)
+                mark_as_cancelled(error)
                 raise
-    return end
-
-
-async def _attend(place: Place, run: Run, body: AnyEffect, service: Service) -> Any:
-    """Return the outcome of a body, as `_replay`. A worker attends to the run meanwhile."""
-    async with attended(run, service.suspend_after):
-        return await _replay(place, run, body)
+    return outcome, raised
 
 
 async def _replay(place: Place, run: Run, body: AnyEffect) -> Any:
     """Return the outcome of a body that an earlier life may have begun, or that a message may cancel.
 
-    That is `CANCELLED` if a message has cancelled the run.
+    That is `_CANCELLED` if a message has cancelled the run.
     """
     scope = _scope_of_body(run, place.scope)
     flow = scope.flow
@@ -464,12 +294,11 @@ async def _replay(place: Place, run: Run, body: AnyEffect) -> Any:
         # An earlier attempt of the step around it cancelled it. This one only completes that.
         scope.limit = math.inf
     operator = run.cancellation = Cancellation(flow, scope)
-    inside = operator.inside
     # One that came before this life began cancels the body before it begins anything. Not within the
     # limit: if an earlier life was cancelled, nothing but the replay may wait there.
     await run.look_for_messages()
     with operator.cut:
-        outcome = await flow.run_branch(inside, partial(interpret, body, place.env, inside))
+        outcome = await operator.run_branch(body, place.env, operator.inside)
         # What comes after the decision is discarded.
         if not operator.is_decided:
             return outcome
@@ -479,7 +308,7 @@ async def _replay(place: Place, run: Run, body: AnyEffect) -> Any:
         await cancel_natively()
     if operator.unfinished is not None:
         raise operator.unfinished
-    return CANCELLED
+    return _CANCELLED
 
 
 async def _replay_nested(place: Place, run: Run, body: AnyEffect, scope: Scope) -> Any:
@@ -515,7 +344,7 @@ def _scope_of_body(run: Run, scope: Scope) -> Scope:
 async def _record_end(claim: Claim, run: Run, outcome: Any, defect: Exception | None) -> None:
     place = claim.place
     types, version = place.blueprint.output_types, place.blueprint.definition.version
-    if outcome is CANCELLED and defect is None:
+    if outcome is _CANCELLED and defect is None:
         await cancel_spawned(run)
         await run.writer.finish(Finished(RunStatus.CANCELLED, run.now()), RunStatus.CANCELLED)
         return
@@ -525,8 +354,7 @@ async def _record_end(claim: Claim, run: Run, outcome: Any, defect: Exception | 
         await run.writer.finish(finished, finished.status)
         return
     output = run.encode(outcome, "output", types, place.blueprint.output_type)
-    assert claim.input is not None
-    digest = claim.input.digest
+    digest = input_digest(claim.input)
     finished = Finished(RunStatus.COMPLETED, run.now(), output, None, run.run_id, version, digest)
     if await run.writer.finish(finished, finished.status, release=claim.is_preserved):
         claim.finished = finished
@@ -572,3 +400,47 @@ async def _record_suspension(run: Run) -> None:
         waits_for=waits_for,
         seen=seen,
     )
+
+
+async def plan_run(place: Place, run_id: str, *, effects: bool) -> ResumePlan:
+    """Return what a resume would do: replay the run, and change nothing."""
+    check_run_id(run_id)
+    found = await find(place, run_id)
+    if found is None:
+        raise await run_not_found(place.checkpoints.store, run_id)
+    blueprint, known, scope = place.blueprint, found.checkpoint, place.scope
+    skip = skipped_steps(known)
+    if known.status is RunStatus.COMPLETED:
+        return ResumePlan(skip=skip, is_complete=True)
+    if known.status is RunStatus.CANCELLED:
+        return ResumePlan(skip=skip, problem=RunCancelled(run_id))
+    changed = blueprint.definition.changed_since(known.definition, run_id)
+    if changed is not None:
+        return ResumePlan(skip=skip, problem=changed)
+    run = PlannedRun(
+        run_id,
+        known.workflow,
+        place.checkpoints,
+        recording=recording_of(found, blueprint),
+        types=blueprint.output_types,
+        clock=scope.clock,
+        context=context_of(found.started),
+        started_version=found.started_version,
+    )
+    place = replace(place, scope=scope.copy())
+    place.scope.is_planned = not effects
+    input = input_of(known, blueprint)
+    outcome: Any = None
+    defect: Exception | None = None
+    parked: Parked | None = None
+    try:
+        outcome = await _replay(place, run, blueprint.body(input))
+    except Parked as ended:
+        # Every flow has reported its next step.
+        parked = ended
+    except Halt as halt:
+        if halt.reason is not run.writer.halted:
+            raise
+    except Exception as raised:
+        defect = raised
+    return run.plan(outcome, defect, parked)

@@ -17,10 +17,9 @@ from effectflow.workflows.checks import (
     InvalidDefinition,
     count_problems,
     function_problems,
-    pure_result,
     workflow_name_problems,
 )
-from effectflow.workflows.engine import Done, Next, advance, durable_scope
+from effectflow.workflows.engine import Done, Next, advance, durable_scope, pure_result
 from effectflow.workflows.workflow import Blueprint, Workflow, input_type
 
 Env = TypeVar("Env", bound=HasCheckpoints, contravariant=True)

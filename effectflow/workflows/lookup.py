@@ -38,12 +38,12 @@ from effectflow.checkpoint.values import (
     tree_digest,
 )
 from effectflow.effects import Halt
-from effectflow.effects.arguments import check_type
 from effectflow.effects.errors import add_note
 from effectflow.effects.frozen import frozen
 from effectflow.effects.nodes import Failed
 from effectflow.effects.scope import Scope
-from effectflow.workflows.workflow import Blueprint
+from effectflow.workflows.blueprint import Blueprint
+from effectflow.workflows.run_ids import check_run_id
 
 _OWN_ERRORS = KnownTypes.of(CheckpointError).errors
 """The errors with which a run fails that cannot be continued."""
@@ -111,7 +111,12 @@ class GivenInput:
 
     @property
     def digest(self) -> str:
-        return tree_digest(self.tree)[:32]
+        return input_digest(self.tree)
+
+
+def input_digest(tree: Tree) -> str:
+    """Return the digest of an input in its saved form, as in `Finished`."""
+    return tree_digest(tree)[:32]
 
 
 @dataclass(frozen=True)
@@ -145,14 +150,6 @@ class Found:
     def started_version(self) -> str:
         """The version of the workflow that started the run, before any migration."""
         return self.written.started.version
-
-
-def check_run_id(run_id: str) -> None:
-    """Raise for an id that stores would reject: TypeError if it is not text, NotSerializable if no
-    encoding can represent it.
-    """
-    check_type(run_id, str, "a run id is text")
-    to_tree(run_id, path="run_id", types=NO_TYPES)
 
 
 async def look(place: Place, run_id: str) -> RunInfo | None:

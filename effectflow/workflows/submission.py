@@ -13,16 +13,16 @@ from effectflow.checkpoint.schema import LATEST
 from effectflow.checkpoint.store import RunStatus, RunSummary, at_once, store_errors
 from effectflow.checkpoint.values import NO_TYPES, Tree, to_tree
 from effectflow.effects.arguments import check_type
+from effectflow.workflows.blueprint import Blueprint
 from effectflow.workflows.lookup import (
     GivenInput,
     Place,
-    check_run_id,
     completion_of,
     find,
     last_completion,
     look,
 )
-from effectflow.workflows.workflow import Blueprint
+from effectflow.workflows.run_ids import check_run_id
 
 _TRIES = 100
 _SECONDS_BETWEEN_TRIES = 0.05

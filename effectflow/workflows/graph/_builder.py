@@ -19,10 +19,10 @@ from effectflow.effects.signatures import effect_types, environment_type
 from effectflow.workflows.checks import (
     function_problems,
     problems_raised,
-    pure_result,
     workflow_name_problems,
 )
 from effectflow.workflows.diagrams import Diagram, to_dot, to_mermaid
+from effectflow.workflows.engine import pure_result
 from effectflow.workflows.graph._problems import (
     Draft,
     InvalidGraph,
