@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import anyio
 import anyio.lowlevel
@@ -22,7 +22,9 @@ from effectflow.checkpoint.errors import (
 )
 from effectflow.checkpoint.failures import write_end, write_error
 from effectflow.checkpoint.flow import DurableFlow
+from effectflow.checkpoint.integrity import first_digest
 from effectflow.checkpoint.journal_reader import run_not_found
+from effectflow.checkpoint.journal_writer import JournalWriter
 from effectflow.checkpoint.lease_keeper import keep_lease
 from effectflow.checkpoint.observers import RunResumed
 from effectflow.checkpoint.plan import ResumePlan, plan_resume, skipped_steps
@@ -31,7 +33,7 @@ from effectflow.checkpoint.recording import Recording
 from effectflow.checkpoint.replay import compressed, read_recording
 from effectflow.checkpoint.run import Run
 from effectflow.checkpoint.stopping import interruption_reason
-from effectflow.checkpoint.store import RunStatus, at_once
+from effectflow.checkpoint.store import KeepsHistory, RunStatus, RunSummary, at_once
 from effectflow.effects import Halt
 from effectflow.effects.errors import LeftToResume, Parked
 from effectflow.effects.event_loop import cancel_natively, is_cancellation, mark_as_cancelled
@@ -114,14 +116,13 @@ class Service:
 
 async def begin_run(claim: Claim, started: Started, input: Any) -> Any:
     """Drive a new run. Return its output or `Failed`."""
-    run = claim.run(started, Recording())
+    run = _life_of(claim, started, Recording())
     return await _drive(claim, run, input, is_new=True)
 
 
 async def continue_run(
-    place: Place,
-    found: Found,
     claim: Claim,
+    found: Found,
     *,
     force: bool = False,
     reopening: Reopening | None = None,
@@ -131,16 +132,18 @@ async def continue_run(
 
     Return its output or `Failed`. With a service, return None if the run was suspended.
     """
-    blueprint, known = place.blueprint, found.checkpoint
+    place, known = claim.place, found.checkpoint
+    blueprint = place.blueprint
     await claim.check_is_whole(known)
     if known.status is RunStatus.CANCELLED:
         raise RunCancelled(known.run_id)
     resumed = Resumed(claim.lease.owner, place.scope.clock.now().timestamp())
+    is_reopened = False
     if reopening is not None:
         reopened = reopening.of(read_recording(found.journal.entries), resumed)
-        reopening, resumed = (None, resumed) if reopened is None else (reopening, reopened)
+        is_reopened, resumed = reopened is not None, reopened or resumed
     completion = found.completion
-    if completion is not None and reopening is None:
+    if completion is not None and not is_reopened:
         claim.finished = completion
         return output_of(completion, blueprint, known.run_id, force=force)
     definition = blueprint.definition
@@ -157,9 +160,9 @@ async def continue_run(
         )
     # The recording includes the entry that precedes everything that this life adds.
     recording = recording_of(found, blueprint, resumed)
-    if reopening is not None and recording.repeated and not force:
+    if is_reopened and recording.repeated and not force:
         raise OutcomeUnknown(known.run_id, recording.repeated[0], is_repeated=True)
-    run = claim.run(resumed, recording, found, force=force)
+    run = _life_of(claim, resumed, recording, found, force=force)
     if place.checkpoints.observers:
         start = plan_resume(known).start
         run.notify(RunResumed(known.run_id, start[0] if start else None))
@@ -171,12 +174,83 @@ async def continue_run(
 async def give_up(claim: Claim, found: Found, error: CheckpointError) -> None:
     """Record that a run has failed with this error, without running it."""
     at = claim.place.scope.clock.now().timestamp()
-    run = claim.run(
-        Resumed(claim.lease.owner, at), recording_of(found, claim.place.blueprint), found
+    run = _life_of(
+        claim, Resumed(claim.lease.owner, at), recording_of(found, claim.place.blueprint), found
     )
     record = write_error(error, claim.place.blueprint.output_types, is_defect=False)
     with suppress(Halt):
         await run.writer.finish(Finished(RunStatus.FAILED, at, None, record), RunStatus.FAILED)
+
+
+def _life_of(
+    claim: Claim,
+    opening: Started | Resumed,
+    recording: Recording,
+    found: Found | None = None,
+    *,
+    force: bool = False,
+) -> Run:
+    """Return a run that begins with `opening`, or continues a journal that was found with it."""
+    place, run_id = claim.place, claim.run_id
+    checkpoints, newest = place.checkpoints, None
+    if found is None:
+        assert isinstance(opening, Started)
+        started, length, digest = opening, 0, first_digest(run_id)
+        version = started_version = started.version
+    else:
+        started, journal = found.started, found.journal
+        length, digest = len(journal.entries), journal.digest
+        version, started_version = found.checkpoint.definition.version, found.started_version
+        newest = found.checkpoint.state
+    # A check of the attribute, because a check of the protocol takes longer than the rest.
+    if hasattr(checkpoints.store, "keep_history"):
+        cast("KeepsHistory", checkpoints.store).keep_history(run_id, checkpoints.history)
+    claim.input = started.input
+    claim.writer = JournalWriter(
+        run_id,
+        checkpoints,
+        lease=claim.lease,
+        length=length,
+        digest=digest,
+        summary=_running(place, started, version, len(recording.open_dead_letters), opening.at),
+        opening=opening,
+        newest_step=None if newest is None else newest.step,
+    )
+    return Run(
+        run_id,
+        started.workflow,
+        checkpoints,
+        writer=claim.writer,
+        recording=recording,
+        types=place.blueprint.output_types,
+        clock=place.scope.clock,
+        context=context_of(started),
+        started_version=started_version,
+        force=force,
+        around=place.around,
+        outer_operators=place.scope.operators,
+    )
+
+
+def _running(
+    place: Place, started: Started, version: str, dead_letters: int, begins_at: float
+) -> RunSummary:
+    """Return the summary of a run while it is driven by this version of the workflow."""
+    around = place.around
+    is_nested = started.is_nested or around is not None
+    return RunSummary(
+        started.workflow,
+        started.kind,
+        version,
+        RunStatus.RUNNING,
+        started.at,
+        dead_letters,
+        # Due at once, so that a worker takes it when its lease ends with this process.
+        due_at=None if is_nested else at_once(begins_at),
+        priority=started.priority,
+        parent=started.parent if around is None else around.run.run_id,
+        is_nested=is_nested,
+    )
 
 
 async def _drive(

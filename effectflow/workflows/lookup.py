@@ -94,7 +94,12 @@ class GivenInput:
     """The input of a run in its saved form, and its digest as in `Finished`."""
 
     tree: Tree
-    types: KnownTypes = NO_TYPES
+    types: KnownTypes
+
+    @staticmethod
+    def of(blueprint: Blueprint, input: object) -> GivenInput:
+        """Return an input in its saved form. Raise NotSerializable if it cannot be saved."""
+        return GivenInput(blueprint.encode_input(input), blueprint.input_types)
 
     def equals(self, recorded: Tree) -> bool:
         """Return whether a recorded input is the same value."""

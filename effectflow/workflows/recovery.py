@@ -99,7 +99,7 @@ async def recover_run(
                 error = CrashedTooOften(taken.lease.run_id, crashes, after)
                 await give_up(claim, found, error)
                 return
-            outcome = await continue_run(place, found, claim, service=service)
+            outcome = await continue_run(claim, found, service=service)
         except CheckpointError as error:
             await _block(claim, error)
         except Exception as defect:

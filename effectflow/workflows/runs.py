@@ -13,6 +13,7 @@ from effectflow.checkpoint.values import digest_of
 from effectflow.workflows.claim import Claim
 from effectflow.workflows.driver import Reopening, begin_run, continue_run
 from effectflow.workflows.lookup import (
+    GivenInput,
     Place,
     completion_of,
     failure_of,
@@ -23,7 +24,7 @@ from effectflow.workflows.lookup import (
 )
 from effectflow.workflows.nested import run_nested
 from effectflow.workflows.run_ids import new_run_id
-from effectflow.workflows.submission import context_tree, given_input, new_started
+from effectflow.workflows.submission import context_tree, new_started
 
 
 async def start_run(
@@ -78,7 +79,7 @@ async def _start(
 ) -> Any:
     """Return the output or `Failed` of a new run, or of an existing run with this id and input."""
     blueprint = place.blueprint
-    given, saved_context = given_input(blueprint, input), context_tree(context)
+    given, saved_context = GivenInput.of(blueprint, input), context_tree(context)
     claim = Claim(place, run_id)
     info = None if is_new else await look(place, run_id)
     if info is not None and (completion := await completion_of(place, info, given)) is not None:
@@ -99,7 +100,7 @@ async def _start(
                 return output_of(completion, blueprint, run_id)
             if not retry_failed and found.checkpoint.status is RunStatus.FAILED:
                 return failure_of(found, blueprint)
-            return await continue_run(place, found, claim, force=False)
+            return await continue_run(claim, found)
         if (completion := claim.deleted_meanwhile(given)) is not None:
             return output_of(completion, blueprint, run_id)
         if info is not None:
@@ -129,7 +130,7 @@ async def _resume(place: Place, run_id: str, *, force: bool, reopening: Reopenin
     async with claim:
         found = await find(place, run_id)
         if found is not None:
-            return await continue_run(place, found, claim, force=force, reopening=reopening)
+            return await continue_run(claim, found, force=force, reopening=reopening)
         if (completion := claim.deleted_meanwhile()) is not None:
             return output_of(completion, place.blueprint, run_id)
         raise await run_not_found(place.checkpoints.store, run_id)

@@ -13,7 +13,6 @@ from effectflow.checkpoint.schema import LATEST
 from effectflow.checkpoint.store import RunStatus, RunSummary, at_once, store_errors
 from effectflow.checkpoint.values import NO_TYPES, Tree, to_tree
 from effectflow.effects.arguments import check_type
-from effectflow.workflows.blueprint import Blueprint
 from effectflow.workflows.lookup import (
     GivenInput,
     Place,
@@ -32,11 +31,6 @@ def check_priority(priority: object) -> None:
     """Raise ValueError for a priority that not every store can keep."""
     if type(priority) is not int or not -(2**31) <= priority < 2**31:
         raise ValueError(f"priority must be an int of 32 bits, not {priority!r}")
-
-
-def given_input(blueprint: Blueprint, input: object) -> GivenInput:
-    """Return an input in its saved form. Raise NotSerializable if it cannot be saved."""
-    return GivenInput(blueprint.encode_input(input), blueprint.input_types)
 
 
 def context_tree(context: Mapping[str, object] | None) -> Tree:
@@ -107,7 +101,7 @@ async def submit_run(
     check_priority(priority)
     input = blueprint.save_input(input)
     blueprint.check_types(input)
-    given, saved_context = given_input(blueprint, input), context_tree(context)
+    given, saved_context = GivenInput.of(blueprint, input), context_tree(context)
     started = new_started(place, run_id, given, saved_context, priority=priority, parent=parent)
     body, _ = checkpoints.seal.close(started, first_digest(run_id))
     summary = RunSummary(
