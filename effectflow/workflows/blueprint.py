@@ -1,4 +1,7 @@
-"""`Blueprint`: everything that is needed to run a workflow, common to all builders."""
+"""`Blueprint`: everything that is needed to run a workflow, common to all builders.
+
+And what they read from the functions of their authors.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,12 @@ from typing import TYPE_CHECKING, Any
 from effectflow.checkpoint.checkpoints import Checkpoints
 from effectflow.checkpoint.definition import Definition
 from effectflow.checkpoint.errors import NotSerializable
+from effectflow.checkpoint.step import Step, StepDefinition
 from effectflow.checkpoint.values import KnownTypes, Tree, check_savable, mismatch_of, to_tree
 from effectflow.checkpoint.values.exceptions import importable_name
 from effectflow.effects import Effect
+from effectflow.effects.nodes import AnyEffect
+from effectflow.effects.signatures import effect_types, type_hints
 from effectflow.workflows.migrations import Migration, removed_entries, upgrade
 
 if TYPE_CHECKING:
@@ -102,3 +108,43 @@ class Blueprint:
         if not self.migrations:
             return entries
         return upgrade(entries, self.definition, self.migrations, self.gives_state)
+
+
+def step_of(
+    given: object, name: str, types: KnownTypes, *, output: object = None, may_wait: bool = True
+) -> tuple[StepDefinition, Callable[[Any], AnyEffect]]:
+    """Return the durable step that a builder makes of a function, and the function.
+
+    A `@step` keeps its options. For a function without annotations, `output` is what it yields.
+    """
+    function = function_of(given)
+    declared = effect_types(function)[0]
+    if isinstance(given, Step):
+        definition, output = given.definition, declared
+    else:
+        definition, output = StepDefinition(name), declared or output
+    made = replace(definition, name=name, types=types, output=output, may_wait=may_wait)
+    return made, function
+
+
+def function_of(given: Any) -> Callable[[Any], AnyEffect]:
+    """Return the function of a `@step`, and any other function as it is."""
+    return given.function if isinstance(given, Step) else given
+
+
+def input_type(function: Callable[..., Any]) -> object:
+    """Return the annotation of a function's first parameter, or None without one.
+
+    For an `@effect`, that is the one after the environment.
+    """
+    names = parameters_of(function)
+    return type_hints(function).get(names[0]) if names else None
+
+
+def parameters_of(function: Callable[..., Any]) -> list[str]:
+    """Return the names of a function's parameters. An `@effect` leaves out the environment."""
+    try:
+        return list(inspect.signature(function).parameters)
+    except (TypeError, ValueError):
+        # Some built-in functions have no signature.
+        return []

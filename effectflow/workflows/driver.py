@@ -418,9 +418,8 @@ def _scope_of_body(run: Run, scope: Scope) -> Scope:
 async def _record_end(claim: Claim, run: Run, outcome: Any, defect: Exception | None) -> None:
     place = claim.place
     types, version = place.blueprint.output_types, place.blueprint.definition.version
-    if outcome is _CANCELLED and defect is None:
-        await cancel_spawned(run)
-        await run.writer.finish(Finished(RunStatus.CANCELLED, run.now()), RunStatus.CANCELLED)
+    if outcome is _CANCELLED:
+        await _record_cancellation(run)
         return
     if defect is not None or isinstance(outcome, Failed):
         error = write_end(outcome if defect is None else defect, types)
@@ -434,6 +433,12 @@ async def _record_end(claim: Claim, run: Run, outcome: Any, defect: Exception | 
         claim.finished = finished
 
 
+async def _record_cancellation(run: Run) -> None:
+    finished = Finished(RunStatus.CANCELLED, run.now())
+    await cancel_spawned(run)
+    await run.writer.finish(finished, finished.status)
+
+
 async def _record_interruption(run: Run) -> None:
     """Append `Interrupted`, or that the run was cancelled, as the last entry."""
     if run.writer.halted is not None:
@@ -444,9 +449,7 @@ async def _record_interruption(run: Run) -> None:
             await run.cancel_if_decided()
         # A run that is being stopped as well has left finalizers to the resume.
         if run.cancelled_at is not None and not run.stopping.has_begun:
-            finished = Finished(RunStatus.CANCELLED, run.now())
-            await cancel_spawned(run)
-            await run.writer.finish(finished, finished.status)
+            await _record_cancellation(run)
         elif run.stopping.is_suspending and not _is_due_now(run):
             await _record_suspension(run)
         else:

@@ -26,8 +26,8 @@ from effectflow.effects.arguments import (
 )
 from effectflow.effects.nodes import Failed, Options, Perform
 from effectflow.effects.scope import Scope
-from effectflow.effects.signatures import effect_types, environment_type, type_hints
-from effectflow.workflows.blueprint import Blueprint, unchanged
+from effectflow.effects.signatures import effect_types, environment_type
+from effectflow.workflows.blueprint import Blueprint, input_type, parameters_of, unchanged
 from effectflow.workflows.engine import Done, Next, advance, durable_scope
 from effectflow.workflows.migrations import (
     Migration,
@@ -112,7 +112,7 @@ class Workflow(Generic[Env, E, Input, Out]):
 
         Raises ValueError if there are no steps, two have one name, or a migration is missing.
         """
-        made = [_step_of(part) for part in steps]
+        made = [_as_step(part) for part in steps]
         names = [part.name for part in made]
         if not names:
             raise ValueError(f"workflow {name!r} has no steps")
@@ -544,7 +544,7 @@ def workflow(
 
 def _check_takes_one_input(body: Callable[..., Any]) -> None:
     """Raise TypeError for a function that cannot be called with an input, and for a method."""
-    names = _parameters_of(body)
+    names = parameters_of(body)
     if names[:1] in (["self"], ["cls"]) or misfit_of(body, (None,), {}) is not None:
         name = getattr(body, "__qualname__", None) or repr(body)
         raise TypeError(
@@ -553,27 +553,9 @@ def _check_takes_one_input(body: Callable[..., Any]) -> None:
         )
 
 
-def _step_of(function: Callable[[Any], Effect[Any, Any, Any]]) -> Step[[Any], Any, Any, Any]:
+def _as_step(function: Callable[[Any], Effect[Any, Any, Any]]) -> Step[[Any], Any, Any, Any]:
     """Return a step that calls the function, or is a copy of it, and that may wait."""
     given: Any = function
     made: Any = copy(given) if isinstance(function, Step) else step(given)
     made.definition = replace(made.definition, may_wait=True)
     return made
-
-
-def input_type(function: Callable[..., Any]) -> object:
-    """Return the annotation of a function's first parameter, or None without one.
-
-    For an `@effect`, that is the one after the environment.
-    """
-    names = _parameters_of(function)
-    return type_hints(function).get(names[0]) if names else None
-
-
-def _parameters_of(function: Callable[..., Any]) -> list[str]:
-    """Return the names of a function's parameters. An `@effect` leaves out the environment."""
-    try:
-        return list(inspect.signature(function).parameters)
-    except (TypeError, ValueError):
-        # Some built-in functions have no signature.
-        return []

@@ -16,6 +16,7 @@ from effectflow.checkpoint.values import KnownTypes, union_of
 from effectflow.effects import Effect
 from effectflow.effects.nodes import AnyEffect
 from effectflow.effects.signatures import effect_types, environment_type
+from effectflow.workflows.blueprint import Blueprint, input_type, step_of
 from effectflow.workflows.checks import (
     function_problems,
     problems_raised,
@@ -42,7 +43,7 @@ from effectflow.workflows.graph._structure import (
 from effectflow.workflows.graph._visits import GraphProgress, diagram_of, progress_of
 from effectflow.workflows.graph._walk import GraphError, walk
 from effectflow.workflows.migrations import StateMigration, check_migrations
-from effectflow.workflows.workflow import Blueprint, Workflow, input_type
+from effectflow.workflows.workflow import Workflow
 
 Env = TypeVar("Env", bound=HasCheckpoints)
 E = TypeVar("E")
@@ -363,13 +364,8 @@ def _make_node(name: str, body: object, types: KnownTypes, state: object = None)
             definition = replace(definition, output=workflow.blueprint.output_type or state)
             structure = workflow.structure if isinstance(workflow, Graph) else None
             return Node(definition, Nested(workflow, structure))
-        case Step():
-            step = cast("Step[[Any], Any, Any, Any]", body)
-            definition = replace(step.definition, name=name, types=types, may_wait=True)
-            return Node(definition, Call(step.function))
         case _:
-            function = cast("Callable[[Any], AnyEffect]", body)
-            definition = replace(definition, output=effect_types(function)[0] or state)
+            definition, function = step_of(body, name, types, output=state)
             return Node(definition, Call(function))
 
 
