@@ -164,9 +164,8 @@ class Client:
 
     def _place(self, workflow: Workflow[Any, Any, Any, Any]) -> Place:
         check_type(workflow, Workflow, "a Client takes a workflow, such as that of @workflow")
-        blueprint = workflow.blueprint.saved_by(self.checkpoints)
         environment = _OnlyCheckpoints(self.checkpoints)
-        return Place(blueprint, self.checkpoints, environment, Scope(self._clock))
+        return Place.of(workflow.blueprint, self.checkpoints, environment, Scope(self._clock))
 
 
 class Handle(Generic[E_co, Out_co]):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final, cast
 
 import anyio
@@ -368,11 +369,12 @@ async def _replay(place: Place, run: Run, body: AnyEffect) -> Any:
         # An earlier attempt of the step around it cancelled it. This one only completes that.
         scope.limit = math.inf
     operator = run.cancellation = Cancellation(flow, scope)
+    inside = operator.inside
     # One that came before this life began cancels the body before it begins anything. Not within the
     # limit: if an earlier life was cancelled, nothing but the replay may wait there.
     await run.look_for_messages()
     with operator.cut:
-        outcome = await operator.run_branch(body, place.env, operator.inside)
+        outcome = await flow.run_branch(inside, partial(interpret, body, place.env, inside))
         # What comes after the decision is discarded.
         if not operator.is_decided:
             return outcome

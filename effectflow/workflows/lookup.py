@@ -69,6 +69,11 @@ class Place:
     scope: Scope
     around: Around | None = None
 
+    @staticmethod
+    def of(blueprint: Blueprint, checkpoints: Checkpoints, env: Any, scope: Scope) -> Place:
+        """Return the place of a run of a workflow, which is not nested."""
+        return Place(blueprint.saved_by(checkpoints), checkpoints, env, scope)
+
     @property
     def is_preserved(self) -> bool:
         """Whether the run is kept once it is complete. Nested runs are: a resume may need them."""

@@ -184,7 +184,7 @@ def _input_digest(run: Run, place: Place, input: object) -> str:
 
 def _place(workflow: Workflow[Any, Any, Any, Any], flow: DurableFlow, scope: Scope) -> Place:
     checkpoints = flow.run.checkpoints
-    return Place(workflow.blueprint.saved_by(checkpoints), checkpoints, None, scope)
+    return Place.of(workflow.blueprint, checkpoints, None, scope)
 
 
 def _record_refusal(flow: DurableFlow, path: str, begun: int, refused: RunConflict) -> Failed:

@@ -428,7 +428,7 @@ class Workflow(Generic[Env, E, Input, Out]):
                     "a durable run needs an environment with an attribute `checkpoints`, such as "
                     f"Checkpoints(SqliteStore('runs.db')); this one, {type(env).__name__}, has {found}"
                 )
-            place = _runs().Place(self.blueprint.saved_by(checkpoints), checkpoints, env, scope)
+            place = _runs().Place.of(self.blueprint, checkpoints, env, scope)
             try:
                 # A store that is not open is opened for this, and closed afterwards.
                 async with checkpoints.store:
