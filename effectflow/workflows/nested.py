@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import anyio
@@ -52,46 +51,50 @@ async def run_nested(
     run = flow.run
     run.writer.check()
     path = flow.next_path(as_name(place.blueprint.definition.name))
-    work = partial(_run_at, place, flow, path, run_id, input_digest, drive, is_forced=is_forced)
-    return await run.stopping.supervised(work)
+    call = _Call(place, flow, path, run_id, input_digest, drive, is_forced)
+    return await run.stopping.supervised(call.outcome)
 
 
-async def _run_at(
-    place: Place,
-    flow: DurableFlow,
-    path: str,
-    run_id: str | None,
-    input_digest: str,
-    drive: Callable[[Place, str], Awaitable[Any]],
-    *,
-    is_forced: bool,
-) -> Any:
-    """Return the outcome of the nested run at a path; see `run_nested`."""
-    run, scope, workflow = flow.run, place.scope, place.blueprint.definition.name
-    child = ChildRun.reach(flow, scope, path, workflow, run_id, input_digest)
-    recorded = child.recorded
-    if recorded is not None and end_stands(recorded, scope):
-        flow.ended_at = recorded.ended or flow.ended_at
-        return replayed_end(run, place.blueprint, path, recorded)
-    is_interrupted = recorded is not None and recorded.ended is None and scope.acquisition is None
-    if not is_interrupted:
-        await flow.check(scope, path)
-    if isinstance(run, PlannedRun):
-        if recorded is not None and not is_forced and scope.cancelling_operator() is None:
-            await _check_can_continue(run, place, child.run_id)
-        run.begin_child(path, is_begun=recorded is not None)
-    # The replay of an interrupted nested run is part of the replay of this one, so it cannot be
-    # cancelled before it reaches its finalizers.
-    with run.stopping.gated() if is_interrupted else nullcontext() as gate:
-        nested = _NestedRun(child, place, gate, may_be_replaced=flow.is_in_step and run_id is None)
-        outcome = await nested.drive(drive)
-    if nested.may_be_replaced and _is_cancelled(outcome, child.run_id):
-        # An earlier attempt of the step cancelled it, and this attempt needs another run.
-        run.recording.replace_child(path, child.run_id, input_digest)
-        again = _run_at(place, flow, path, run_id, input_digest, drive, is_forced=is_forced)
-        return await again
-    nested.record_end(outcome)
-    return outcome
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """The call of a nested run at a path of the outer run. The parameters are as in `run_nested`."""
+
+    place: Place
+    flow: DurableFlow
+    path: str
+    run_id: str | None
+    input_digest: str
+    drive: Callable[[Place, str], Awaitable[Any]]
+    is_forced: bool
+
+    async def outcome(self) -> Any:
+        """Return the outcome of the nested run, recorded or driven now."""
+        place, flow, path, digest = self.place, self.flow, self.path, self.input_digest
+        run, scope, workflow = flow.run, place.scope, place.blueprint.definition.name
+        child = ChildRun.reach(flow, scope, path, workflow, self.run_id, digest)
+        recorded = child.recorded
+        if recorded is not None and end_stands(recorded, scope):
+            flow.ended_at = recorded.ended or flow.ended_at
+            return replayed_end(run, place.blueprint, path, recorded)
+        is_replay = recorded is not None and recorded.ended is None and scope.acquisition is None
+        if not is_replay:
+            await flow.check(scope, path)
+        if isinstance(run, PlannedRun):
+            if recorded is not None and not self.is_forced and scope.cancelling_operator() is None:
+                await _check_can_continue(run, place, child.run_id)
+            run.begin_child(path, is_begun=recorded is not None)
+        may_be_replaced = flow.is_in_step and self.run_id is None
+        # The replay of an interrupted nested run is part of the replay of this one, so it cannot be
+        # cancelled before it reaches its finalizers.
+        with run.stopping.gated() if is_replay else nullcontext() as gate:
+            nested = _NestedRun(child, place, gate, may_be_replaced)
+            outcome = await nested.drive(self.drive)
+        if may_be_replaced and _is_cancelled(outcome, child.run_id):
+            # An earlier attempt of the step cancelled it, and this attempt needs another run.
+            run.recording.replace_child(path, child.run_id, digest)
+            return await self.outcome()
+        nested.record_end(outcome)
+        return outcome
 
 
 async def _check_can_continue(run: Run, place: Place, run_id: str) -> None:

@@ -107,14 +107,7 @@ async def _start(
             owner = "another start" if info.lease is None else info.lease.owner
             raise RunBusy(run_id, owner, 0.0, is_gone=True)
         blueprint.check_types(input)
-        started = new_started(
-            place,
-            run_id,
-            given,
-            saved_context,
-            parent="" if place.around is None else place.around.run.run_id,
-            is_nested=place.around is not None,
-        )
+        started = new_started(place, run_id, given, saved_context)
         return await begin_run(claim, started, input)
 
 

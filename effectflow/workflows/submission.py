@@ -47,12 +47,16 @@ def new_started(
     given: GivenInput,
     context: Tree,
     *,
-    parent: str,
     priority: int = 0,
-    is_nested: bool = False,
+    parent: str = "",
 ) -> Started:
-    """Return the first entry of a new run. The parameters are as in `Started`."""
-    blueprint = place.blueprint
+    """Return the first entry of a new run.
+
+    Parameters:
+        priority: as in `Started`.
+        parent: the run that spawned it; that of a nested run is the outer one.
+    """
+    blueprint, around = place.blueprint, place.around
     definition = blueprint.definition
     return Started(
         run_id=run_id,
@@ -68,8 +72,8 @@ def new_started(
         structure=definition.structure,
         module=blueprint.module,
         priority=priority,
-        parent=parent,
-        is_nested=is_nested,
+        parent=parent if around is None else around.run.run_id,
+        is_nested=around is not None,
     )
 
 
@@ -121,7 +125,7 @@ async def submit_run(
                 if await checkpoints.store.create(run_id, [body], summary=summary):
                     return True
         except RunBusy:
-            # Somebody is starting a run with this id: its first entry will show which one.
+            # Another process is starting a run with this id: its first entry will show which one.
             tries += 1
             if tries == _TRIES:
                 raise
