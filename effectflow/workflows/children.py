@@ -132,13 +132,13 @@ def end_stands(recorded: RecordedChild, scope: Scope) -> bool:
     return is_completed or recorded.is_settled or scope.limit < math.inf
 
 
-def replayed_end(run: Run, blueprint: Blueprint, path: str, recorded: RecordedChild) -> Any:
+def replayed_end(run: Run, blueprint: Blueprint, path: str, end: RecordedChild | ChildEnded) -> Any:
     """Return or raise how a child run has ended."""
     types = blueprint.output_types
-    if recorded.status is RunStatus.COMPLETED:
-        return run.decode(recorded.output, path, types, blueprint.output_type)
-    assert recorded.error is not None
-    return run.replay_failure(recorded.error, path, types)
+    if end.status is RunStatus.COMPLETED:
+        return run.decode(end.output, path, types, blueprint.output_type)
+    assert end.error is not None
+    return run.replay_failure(end.error, path, types)
 
 
 async def cancel_spawned(run: Run) -> None:

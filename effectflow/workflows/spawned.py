@@ -17,7 +17,6 @@ from effectflow.checkpoint.errors import (
 from effectflow.checkpoint.failures import write_error
 from effectflow.checkpoint.flow import DurableFlow
 from effectflow.checkpoint.planned_run import PlannedRun
-from effectflow.checkpoint.recording import RecordedChild
 from effectflow.checkpoint.run import Run
 from effectflow.checkpoint.store import RunStatus, has_result
 from effectflow.checkpoint.values import KnownTypes, digest_of
@@ -256,9 +255,7 @@ def _record_end(flow: DurableFlow, place: Place, path: str, run_id: str, end: Fi
     if status is RunStatus.CANCELLED:
         types = place.blueprint.output_types
         error = write_error(RunCancelled(run_id), types, is_defect=True)
-    sequence = 0
+    ended = ChildEnded(path, status, run.now(), end.output, error)
     if run.records:
-        sequence = record_end(flow, ChildEnded(path, status, run.now(), end.output, error))
-    recorded = RecordedChild(sequence, run_id, "")
-    recorded.status, recorded.output, recorded.error = status, end.output, error
-    return place.read(replayed_end(run, place.blueprint, path, recorded))
+        record_end(flow, ended)
+    return place.read(replayed_end(run, place.blueprint, path, ended))
