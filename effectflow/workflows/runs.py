@@ -40,8 +40,9 @@ async def start_run(
     Within another run, it is nested.
 
     Parameters:
-        run_id: by default a random one, or that of the nested run.
-        context: by default that of the outer run.
+        run_id: its id; by default a random one or, for a nested run, one made from the outer run's id and
+            the path.
+        context: plain data to keep with it; by default that of the outer run.
     """
     drive = partial(
         _start,
@@ -77,7 +78,10 @@ async def _start(
     context: Mapping[str, object],
     retry_failed: bool,
 ) -> Any:
-    """Return the output or `Failed` of a new run, or of an existing run with this id and input."""
+    """Do what `start_run` does, with the id of the run.
+
+    `is_new` means that the id was made for this run, so there is no other run with it.
+    """
     blueprint = place.blueprint
     given, saved_context = GivenInput.of(blueprint, input), context_tree(context)
     claim = Claim(place, run_id)
@@ -112,7 +116,7 @@ async def _start(
 
 
 async def _resume(place: Place, run_id: str, *, force: bool, reopening: Reopening | None) -> Any:
-    """Return the output or `Failed` of a resumed run."""
+    """Do what `resume_run` does."""
     claim = Claim(place, run_id)
     info = await look(place, run_id)
     if info is None:
