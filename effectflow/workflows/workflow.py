@@ -24,6 +24,7 @@ from effectflow.effects.arguments import (
     mark_as_effectful,
     misfit_of,
 )
+from effectflow.effects.interpreter import interpret
 from effectflow.effects.nodes import Failed, Options, Perform
 from effectflow.effects.scope import Scope
 from effectflow.effects.signatures import effect_types, environment_type
@@ -247,12 +248,7 @@ class Workflow(Generic[Env, E, Input, Out]):
                 raise TypeError(
                     f"call() runs {self.name!r} within a durable run, and there is none: use start()"
                 )
-            saved = place.blueprint.save_input(input)
-            return place.read(
-                await _runs().start_run(
-                    place, saved, run_id=run_id, context=None, retry_failed=True
-                )
-            )
+            return await interpret(self.start(input, run_id=run_id), place.env, place.scope)
 
         return self._durably(perform, ("call", input, Options(run_id=run_id)))
 
