@@ -33,7 +33,7 @@ from effectflow.service.signal import Signal
 from effectflow.workflows import Workflow
 from effectflow.workflows.lookup import Place, decode_as, look
 from effectflow.workflows.run_ids import check_new_run_id, new_run_id
-from effectflow.workflows.submission import submit_run
+from effectflow.workflows.runs import submit_run
 
 E = TypeVar("E")
 Input = TypeVar("Input")

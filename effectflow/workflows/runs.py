@@ -1,4 +1,4 @@
-"""Start, resume and read runs: what the methods of a workflow do."""
+"""Start, submit, resume and read runs."""
 
 from __future__ import annotations
 
@@ -6,10 +6,16 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+import anyio
+
+from effectflow.checkpoint.entries import FORMAT, Started
 from effectflow.checkpoint.errors import RunBusy, RunCancelled, RunNotEnded
+from effectflow.checkpoint.integrity import first_digest
 from effectflow.checkpoint.journal_reader import run_not_found
-from effectflow.checkpoint.store import RunStatus
-from effectflow.checkpoint.values import digest_of
+from effectflow.checkpoint.schema import LATEST
+from effectflow.checkpoint.store import RunStatus, RunSummary, at_once, store_errors
+from effectflow.checkpoint.values import NO_TYPES, Tree, digest_of, to_tree
+from effectflow.effects.arguments import check_type
 from effectflow.workflows.claim import Claim
 from effectflow.workflows.driver import Reopening, begin_run, continue_run
 from effectflow.workflows.lookup import (
@@ -23,8 +29,10 @@ from effectflow.workflows.lookup import (
     output_of,
 )
 from effectflow.workflows.nested import run_nested
-from effectflow.workflows.run_ids import new_run_id
-from effectflow.workflows.submission import context_tree, new_started
+from effectflow.workflows.run_ids import check_run_id, new_run_id
+
+_TRIES = 100
+_SECONDS_BETWEEN_TRIES = 0.05
 
 
 async def start_run(
@@ -60,15 +68,6 @@ async def start_run(
     return await drive(place, chosen)
 
 
-async def resume_run(place: Place, run_id: str, *, force: bool, reopening: Reopening | None) -> Any:
-    """Return the output or `Failed` of a resumed run. Within another run, it is nested."""
-    drive = partial(_resume, force=force, reopening=reopening)
-    if place.is_nested:
-        is_forced = force or reopening is not None
-        return await run_nested(place, run_id, "", drive, is_forced=is_forced)
-    return await drive(place, run_id)
-
-
 async def _start(
     place: Place,
     run_id: str,
@@ -83,7 +82,7 @@ async def _start(
     `is_new` means that the id was made for this run, so there is no other run with it.
     """
     blueprint = place.blueprint
-    given, saved_context = GivenInput.of(blueprint, input), context_tree(context)
+    given, saved_context = GivenInput.of(blueprint, input), _context_tree(context)
     claim = Claim(place, run_id)
     info = None if is_new else await look(place, run_id)
     if info is not None and (completion := await completion_of(place, info, given)) is not None:
@@ -111,8 +110,17 @@ async def _start(
             owner = "another start" if info.lease is None else info.lease.owner
             raise RunBusy(run_id, owner, 0.0, is_gone=True)
         blueprint.check_types(input)
-        started = new_started(place, run_id, given, saved_context)
+        started = _new_started(place, run_id, given, saved_context)
         return await begin_run(claim, started, input)
+
+
+async def resume_run(place: Place, run_id: str, *, force: bool, reopening: Reopening | None) -> Any:
+    """Return the output or `Failed` of a resumed run. Within another run, it is nested."""
+    drive = partial(_resume, force=force, reopening=reopening)
+    if place.is_nested:
+        is_forced = force or reopening is not None
+        return await run_nested(place, run_id, "", drive, is_forced=is_forced)
+    return await drive(place, run_id)
 
 
 async def _resume(place: Place, run_id: str, *, force: bool, reopening: Reopening | None) -> Any:
@@ -131,6 +139,128 @@ async def _resume(place: Place, run_id: str, *, force: bool, reopening: Reopenin
         if (completion := claim.deleted_meanwhile()) is not None:
             return output_of(completion, place.blueprint, run_id)
         raise await run_not_found(place.checkpoints.store, run_id)
+
+
+async def submit_run(
+    place: Place,
+    input: object,
+    *,
+    run_id: str,
+    context: Mapping[str, object] | None,
+    priority: int,
+    delay: float = 0.0,
+    parent: str = "",
+) -> bool:
+    """Make a run of this input durable, for a worker to drive. Return whether it is new.
+
+    With the id of an existing run of the same workflow and input, in any state, nothing happens.
+
+    Parameters:
+        context: plain data to keep with the run.
+        priority: workers take runs with a higher one first.
+        delay: the seconds until a worker may take it.
+        parent: the run that spawned it.
+
+    Raise NotSerializable for an input that is not as declared, RunConflict if the id belongs to another
+    workflow or input, and SaveFailed.
+    """
+    blueprint, checkpoints = place.blueprint, place.checkpoints
+    check_run_id(run_id)
+    _check_priority(priority)
+    input = blueprint.save_input(input)
+    blueprint.check_types(input)
+    given, saved_context = GivenInput.of(blueprint, input), _context_tree(context)
+    started = _new_started(place, run_id, given, saved_context, priority=priority, parent=parent)
+    body, _ = checkpoints.seal.close(started, first_digest(run_id))
+    summary = RunSummary(
+        started.workflow,
+        started.kind,
+        started.version,
+        RunStatus.PENDING,
+        started.at,
+        due_at=min(started.at + delay, LATEST) if delay > 0 else at_once(started.at),
+        priority=priority,
+        parent=parent,
+    )
+    tries = 0
+    while True:
+        try:
+            with store_errors(checkpoints.store, run_id):
+                if await checkpoints.store.create(run_id, [body], summary=summary):
+                    return True
+        except RunBusy:
+            # Another process is starting a run with this id: its first entry will show which one.
+            tries += 1
+            if tries == _TRIES:
+                raise
+            await anyio.sleep(_SECONDS_BETWEEN_TRIES)
+        if await _is_same(place, run_id, given):
+            return False
+
+
+async def _is_same(place: Place, run_id: str, given: GivenInput) -> bool:
+    """Return whether the run exists. Raise RunConflict if it has another input."""
+    info = await look(place, run_id)
+    if info is None:
+        return False
+    if await completion_of(place, info, given) is not None:
+        return True
+    found = await find(place, run_id)
+    if found is None:
+        return False
+    # It raises RunConflict for another input.
+    last_completion(found, given)
+    return True
+
+
+def _new_started(
+    place: Place,
+    run_id: str,
+    given: GivenInput,
+    context: Tree,
+    *,
+    priority: int = 0,
+    parent: str = "",
+) -> Started:
+    """Return the first entry of a new run.
+
+    Parameters:
+        priority: as in `Started`.
+        parent: the run that spawned it; that of a nested run is the outer one.
+    """
+    blueprint, around = place.blueprint, place.around
+    definition = blueprint.definition
+    return Started(
+        run_id=run_id,
+        workflow=definition.name,
+        kind=definition.kind,
+        version=definition.version,
+        fingerprint=definition.fingerprint,
+        steps=definition.steps,
+        input=given.tree,
+        context=context,
+        format=FORMAT,
+        at=place.scope.clock.now().timestamp(),
+        structure=definition.structure,
+        module=blueprint.module,
+        priority=priority,
+        parent=parent if around is None else around.run.run_id,
+        is_nested=around is not None,
+    )
+
+
+def _check_priority(priority: object) -> None:
+    """Raise ValueError for a priority that not every store can keep."""
+    if type(priority) is not int or not -(2**31) <= priority < 2**31:
+        raise ValueError(f"priority must be an int of 32 bits, not {priority!r}")
+
+
+def _context_tree(context: Mapping[str, object] | None) -> Tree:
+    """Return the context of a run in its saved form. Raise NotSerializable if it cannot be saved."""
+    if context is None or context == {}:
+        return {}
+    check_type(context, Mapping, "the context of a run is a dict of plain data by name")
+    return to_tree(dict(context), path="context: $", types=NO_TYPES)
 
 
 async def read_result(place: Place, run_id: str) -> Any:

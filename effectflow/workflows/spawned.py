@@ -29,7 +29,7 @@ from effectflow.effects.scope import Scope
 from effectflow.workflows.children import ChildRun, end_stands, record_end, replayed_end
 from effectflow.workflows.lookup import Place, find, look
 from effectflow.workflows.run_ids import check_new_run_id
-from effectflow.workflows.submission import submit_run
+from effectflow.workflows.runs import submit_run
 from effectflow.workflows.workflow import Workflow
 
 _REFUSALS = KnownTypes.of(RunConflict)
