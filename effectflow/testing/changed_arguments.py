@@ -49,7 +49,7 @@ class ChangedArguments(Watch):
 
     def replace_functions(self) -> None:
         from effectflow.checkpoint.run import Run
-        from effectflow.workflows.mapreduce import _item
+        from effectflow.workflows.mapreduce import _job
 
         def attempt_of(run: Any, _flow: Any, _step: Any, path: str, number: int, *_: Any) -> str:
             return f"step {path!r} of run {run.run_id!r}, attempt {number},"
@@ -59,8 +59,8 @@ class ChangedArguments(Watch):
 
         self.around(Run, "_attempt", partial(self._comparing, attempt_of))
         self.around(StepDefinition, "execute_plainly", partial(self._comparing, plain))
-        self.around(_item.ItemWork, "mapped", self._mapping)
-        self.around(_item, "durable", self._creating)
+        self.around(_job.ItemWork, "mapped", self._mapping)
+        self.around(_job, "durable", self._creating)
 
     def _comparing(self, name_of: Callable[..., str], execute: Any) -> Callable[..., Any]:
         async def comparing(*args: Any) -> Any:

@@ -38,8 +38,7 @@ from effectflow.workflows.checks import (
     retry_problems,
     workflow_name_problems,
 )
-from effectflow.workflows.mapreduce._body import job_body
-from effectflow.workflows.mapreduce._job import Job
+from effectflow.workflows.mapreduce._job import Job, job_body
 from effectflow.workflows.mapreduce._results import ItemFailed, JobResult, TooManyFailures
 from effectflow.workflows.workflow import Workflow
 
