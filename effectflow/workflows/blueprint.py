@@ -118,12 +118,9 @@ def step_of(
     A `@step` keeps its options. For a function without annotations, `output` is what it yields.
     """
     function = function_of(given)
-    declared = effect_types(function)[0]
-    if isinstance(given, Step):
-        definition, output = given.definition, declared
-    else:
-        definition, output = StepDefinition(name), declared or output
-    made = replace(definition, name=name, types=types, output=output, may_wait=may_wait)
+    own = given.definition if isinstance(given, Step) else StepDefinition(name, output=output)
+    declared = effect_types(function)[0] or own.output
+    made = replace(own, name=name, types=types, output=declared, may_wait=may_wait)
     return made, function
 
 

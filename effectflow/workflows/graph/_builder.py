@@ -261,13 +261,13 @@ class StateGraph(Generic[Env, E, S]):
         types = known_types()
         structure = self._structure(types, state)
         entry = structure.nodes[structure.entry].work
+        if state is None and isinstance(entry, Call):
+            state = input_type(entry.function)
         outputs = [node.definition.output for node in structure.nodes.values() if node.is_exit]
         blueprint = Blueprint(
             definition_of(structure, self._version),
             body=partial(walk, structure),
-            input_type=input_type(entry.function)
-            if state is None and isinstance(entry, Call)
-            else state,
+            input_type=state,
             input_types=types,
             output_types=types,
             output_type=None if None in outputs else union_of(outputs),
