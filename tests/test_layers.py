@@ -62,8 +62,12 @@ PLANTED = {
     "unlisted": ("effectflow.effects", "- effectflow.unlisted"),
     "executors": ("effectflow.checkpoint", "- effectflow.executors -> effectflow.checkpoint"),
     "workflows": ("rich.progress", "- effectflow.workflows -> rich"),
+    "workflows/engine": (
+        "effectflow.workflows.runs",
+        "- effectflow.workflows.engine -> effectflow.workflows.runs",
+    ),
 }
-"""The imports to plant in modules, and what is reported of each."""
+"""The imports to plant in packages and modules, and what is reported of each."""
 
 
 def test_imports_against_the_layers_are_reported(tmp_path: Path) -> None:

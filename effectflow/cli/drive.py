@@ -76,8 +76,7 @@ from effectflow.effects.nodes import AnyEffect
 from effectflow.service import StoppedBySignal, run_until_signal
 from effectflow.service.environment import AnyWorkflow, BadEnvironment
 from effectflow.workflows import JobResult, Machine, TooManyFailures
-from effectflow.workflows.checks import check_new_run_id
-from effectflow.workflows.driver import new_run_id
+from effectflow.workflows.run_ids import check_new_run_id, new_run_id
 
 
 def demo(

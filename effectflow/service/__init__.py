@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from effectflow.service.schedule import Schedule as Schedule
     from effectflow.service.signal import Signal as Signal
     from effectflow.service.worker import Worker as Worker
-    from effectflow.workflows.children import Child as Child, spawn as spawn
+    from effectflow.workflows.spawned import Child as Child, spawn as spawn
 
 
 if not TYPE_CHECKING:  # a type checker would take every name for one of this package
@@ -27,7 +27,7 @@ if not TYPE_CHECKING:  # a type checker would take every name for one of this pa
         {
             ".checkpoint.store": "Limit RunStatus",
             ".effects.saga": "compensate saga",
-            ".workflows.children": "Child spawn",
+            ".workflows.spawned": "Child spawn",
             "app": "App",
             "client": "Change Client Handle",
             "environment": "BadEnvironment",

@@ -31,10 +31,9 @@ from effectflow.effects.scope import Scope
 from effectflow.service.journal_tail import JournalTail, newest_entry
 from effectflow.service.signal import Signal
 from effectflow.workflows import Workflow
-from effectflow.workflows.checks import check_new_run_id
-from effectflow.workflows.driver import new_run_id
 from effectflow.workflows.lookup import Place, decode_as, look
-from effectflow.workflows.submission import submit_run
+from effectflow.workflows.run_ids import check_new_run_id, new_run_id
+from effectflow.workflows.runs import submit_run
 
 E = TypeVar("E")
 Input = TypeVar("Input")
@@ -165,9 +164,8 @@ class Client:
 
     def _place(self, workflow: Workflow[Any, Any, Any, Any]) -> Place:
         check_type(workflow, Workflow, "a Client takes a workflow, such as that of @workflow")
-        blueprint = workflow.blueprint.saved_by(self.checkpoints)
         environment = _OnlyCheckpoints(self.checkpoints)
-        return Place(blueprint, self.checkpoints, environment, Scope(self._clock))
+        return Place.of(workflow.blueprint, self.checkpoints, environment, Scope(self._clock))
 
 
 class Handle(Generic[E_co, Out_co]):

@@ -25,7 +25,7 @@ from effectflow.effects.event_loop import strays_as_errors
 from effectflow.effects.imports import needs
 from effectflow.service.outage import Outage
 from effectflow.workflows import Workflow
-from effectflow.workflows.checks import check_new_run_id
+from effectflow.workflows.run_ids import check_new_run_id
 
 if TYPE_CHECKING:
     from cronsim import CronSim

@@ -49,12 +49,12 @@ class ChangedArguments(Watch):
 
     def replace_functions(self) -> None:
         from effectflow.checkpoint.step_execution import StepExecution
-        from effectflow.workflows.mapreduce import _item
+        from effectflow.workflows.mapreduce import _job
 
         self.around(StepExecution, "attempt", self._attempting)
         self.around(StepDefinition, "execute_plainly", self._executing_plainly)
-        self.around(_item.ItemWork, "mapped", self._mapping)
-        self.around(_item, "durable", self._creating)
+        self.around(_job.ItemWork, "mapped", self._mapping)
+        self.around(_job, "durable", self._creating)
 
     def _attempting(self, attempt: Any) -> Callable[..., Any]:
         async def comparing(execution: Any, number: int) -> Any:

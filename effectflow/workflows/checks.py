@@ -3,48 +3,15 @@
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import TypeVar
 
 from effectflow.checkpoint.step import StepDefinition
 from effectflow.effects import RetryPolicy
-from effectflow.effects.arguments import (
-    check_count,
-    check_type,
-    is_async,
-    is_callable,
-    unfinished_kind,
-)
+from effectflow.effects.arguments import check_count, is_async, is_callable
 from effectflow.effects.errors import Copyable
-from effectflow.effects.trails import add_note
 
-S = TypeVar("S")
-T = TypeVar("T")
 N = TypeVar("N", bound=Hashable)
-
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
-"""The control characters and line breaks of Unicode."""
-
-
-def check_new_run_id(run_id: str | None) -> None:
-    """Raise TypeError for a run id that is not text, and ValueError for one that cannot be seen.
-
-    It applies where a caller names a run to create, or names none. Stored runs may have other ids.
-    """
-    if run_id is None:
-        return
-    check_type(run_id, str, "a run id is text")
-    if not run_id.strip() or _CONTROL.search(run_id):
-        raise ValueError(
-            f"{run_id!r} cannot be the id of a run: use text with at least one visible character and "
-            "without line breaks and other control characters, such as 'order-17'"
-        )
-
-
-def without_control_characters(text: str) -> str:
-    """Return a text as a part of a run id."""
-    return _CONTROL.sub("_", text)
 
 
 def workflow_name_problems(name: object) -> Iterator[str]:
@@ -119,30 +86,3 @@ class InvalidDefinition(Copyable, ValueError):
         self.problems: tuple[str, ...] = tuple(problems)
         lines = "".join(f"\n- {problem}" for problem in self.problems)
         super().__init__(f"{subject} cannot be built:{lines}")
-
-
-def holds(condition: Callable[[S], object], state: S, name: str) -> bool:
-    """Return whether a pure condition, such as a guard, holds for a state. Errors name it."""
-    try:
-        result = condition(state)
-    except Exception as defect:
-        add_note(defect, f"in {name}")
-        raise
-    return bool(pure_result(result, name))
-
-
-def pure_result(result: T, function: str) -> T:
-    """Return the result of a function that must be pure. `function` names it in the error.
-
-    Raises TypeError for an effect or an awaitable: it would count as true, and would never run.
-    """
-    if isinstance(result, bool):
-        # The usual case, at every step. The checks below are much slower.
-        return result
-    kind = unfinished_kind(result)
-    if kind is None:
-        return result
-    raise TypeError(
-        f"{function} returned {kind}, but it must be a pure function of the state: run the effect in an "
-        "earlier step, and keep its result in the state"
-    )

@@ -1,180 +1,144 @@
-"""Spawned runs: independent runs that another run creates and may wait for."""
+"""The runs that a run starts, nested or spawned, as its journal records them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any
 
-from effectflow.checkpoint.changes import woken_by
-from effectflow.checkpoint.entries import ChildEnded, Finished
-from effectflow.checkpoint.errors import (
-    CheckpointError,
-    RunCancelled,
-    RunConflict,
-    RunEnded,
-    RunNotFound,
-)
-from effectflow.checkpoint.failures import write_error
+from effectflow.checkpoint.entries import ChildEnded, ChildStarted
+from effectflow.checkpoint.errors import CheckpointError, RunEnded, RunNotFound, StepInputChanged
 from effectflow.checkpoint.flow import DurableFlow
-from effectflow.checkpoint.planned_run import PlannedRun
 from effectflow.checkpoint.recording import RecordedChild
 from effectflow.checkpoint.run import Run
-from effectflow.checkpoint.store import CANCEL, RunStatus, has_result, store_errors
-from effectflow.checkpoint.values import KnownTypes, digest_of
-from effectflow.checkpoint.waits import begin_wait, check_can_wait
-from effectflow.effects import Effect
-from effectflow.effects.arguments import check_type
-from effectflow.effects.nodes import Options, Perform, Written
-from effectflow.effects.paths import as_name
+from effectflow.checkpoint.store import CANCEL, RunStatus, store_errors
 from effectflow.effects.scope import Scope
-from effectflow.effects.trails import Failed
-from effectflow.workflows.checks import check_new_run_id
-from effectflow.workflows.lookup import Place, find, look
-from effectflow.workflows.nested import (
-    check_same,
-    derived_id,
-    end_stands,
-    record_end,
-    record_start,
-    replayed_end,
-)
-from effectflow.workflows.submission import submit_run
-from effectflow.workflows.workflow import Workflow
-
-_REFUSALS = KnownTypes.of(RunConflict)
-"""The errors with which the creation of a run fails."""
-
-Input = TypeVar("Input", contravariant=True)
-E = TypeVar("E", covariant=True)
-Out = TypeVar("Out", covariant=True)
-
-
-def spawn(
-    workflow: Workflow[Any, E, Input, Out],
-    input: Input,
-    *,
-    run_id: str | None = None,
-    is_detached: bool = False,
-    priority: int = 0,
-    context: Mapping[str, object] | None = None,
-) -> Effect[object, CheckpointError, Child[E, Out]]:
-    """Create an independent run, which any worker may drive, and yield it at once.
-
-    It is cancelled when this run is cancelled, but not when this run completes or fails.
-
-    Parameters:
-        workflow: its workflow, which a worker of the same store has in its `App`.
-        input: the input of its body.
-        run_id: the id of the run; by default derived from the id of this run and the path.
-        is_detached: leave it alone when this run is cancelled.
-        priority: workers take runs with a higher one first.
-        context: plain data to keep with it; by default the context of this run.
-
-    Fails with RunConflict if a run with this id and another workflow or input exists. Any other error of
-    the store halts this run, as when a step cannot be saved. Raises ValueError for an id that
-    `Workflow.start` rejects.
-    """
-    check_type(workflow, Workflow, "spawn takes a workflow and its input")
-    check_new_run_id(run_id)
-
-    options = Options(run_id=run_id, is_detached=is_detached, priority=priority, context=context)
-    work = _Spawn(workflow, input, run_id, is_detached, priority, context)
-    return Perform(work.perform, ("spawn", Written(workflow.name), input, options))
+from effectflow.workflows.blueprint import Blueprint
 
 
 @dataclass(frozen=True, slots=True)
-class _Spawn:
-    """What `spawn` does, with its parameters."""
-
-    workflow: Workflow[Any, Any, Any, Any]
-    input: object
-    run_id: str | None
-    is_detached: bool
-    priority: int
-    context: Mapping[str, object] | None
-
-    async def perform(self, _env: object, scope: Scope) -> Any:
-        """Record the start of the run and create it, unless an earlier life has."""
-        workflow = self.workflow
-        flow = _durable_flow(scope, f"spawn({workflow.name!r}, ...)")
-        place = _place(workflow, flow, scope)
-        run = flow.run
-        path = flow.next_path(as_name(workflow.name))
-        run.writer.check()
-        digest = _input_digest(run, place, self.input)
-        run_id = derived_id(flow, path, digest) if self.run_id is None else self.run_id
-        recorded = run.recording.children.get(path) if flow.reach(path, scope) else None
-        if recorded is not None:
-            check_same(run, path, recorded, run_id, digest)
-            if flow.has_gone_on(scope, path, recorded.begun) and recorded.ended is None:
-                return Child(workflow, run_id)
-            if end_stands(recorded, scope):
-                # The run was rejected, and a resume does not try to create it again.
-                assert recorded.error is not None
-                return run.replay_failure(recorded.error, path, _REFUSALS)
-        if recorded is None or recorded.ended is not None:
-            await flow.check(scope, path)
-            if isinstance(run, PlannedRun):
-                run.begin_child(path, is_begun=False)
-            begun = _record_start(
-                flow, workflow.name, path, run_id, digest, is_detached=self.is_detached
-            )
-            await run.writer.save()
-        else:
-            begun = recorded.begun
-        if not run.records:
-            return Child(workflow, run_id)
-        try:
-            await self._create(flow, place, run_id)
-        except RunConflict as refused:
-            return _record_refusal(flow, path, begun, refused)
-        except CheckpointError as error:
-            raise run.writer.halt(error) from error
-        return Child(workflow, run_id)
-
-    async def _create(self, flow: DurableFlow, place: Place, run_id: str) -> None:
-        """Create the run, which may exist: an earlier life may have ended after it had created it.
-
-        An operator cannot cut this off. Otherwise the run could be created after all, and nothing would
-        cancel it.
-        """
-        run = flow.run
-        creation = submit_run(
-            place,
-            self.input,
-            run_id=run_id,
-            context=run.context if self.context is None else self.context,
-            priority=self.priority,
-            parent=run.run_id,
-        )
-        await run.stopping.protected(creation)
-
-
-@dataclass(frozen=True, slots=True)
-class Child(Generic[E, Out]):
-    """A spawned run.
+class ChildRun:
+    """A nested or spawned run at a path of its outer run.
 
     Attributes:
-        workflow: its workflow.
+        flow: the flow of the outer run that reached it.
+        path: its path.
+        workflow: the name of its workflow.
         run_id: its id.
+        input_digest: tells whether the body reaches the same run again.
+        recorded: what earlier lives of the outer run recorded of it; None if nothing.
     """
 
-    workflow: Workflow[Any, E, Any, Out]
+    flow: DurableFlow
+    path: str
+    workflow: str
     run_id: str
+    input_digest: str
+    recorded: RecordedChild | None
 
-    def result(self) -> Effect[object, E, Out]:
-        """Wait for the end of the run, durably, and yield its output or fail as it failed.
+    @staticmethod
+    def reach(
+        flow: DurableFlow,
+        scope: Scope,
+        path: str,
+        workflow: str,
+        run_id: str | None,
+        input_digest: str,
+    ) -> ChildRun:
+        """Return the child run at a path. Halt the outer run if another one is recorded there.
 
-        A defect of the run is raised again. If it was cancelled, the wait ends in a RunCancelled, which
-        is a defect here. Giving up the wait, for example by a timeout, does not cancel the run.
+        Parameters:
+            run_id: its id; made from the outer run's id and the path if None.
         """
+        run = flow.run
+        chosen = _derived_id(flow, path, input_digest) if run_id is None else run_id
+        recorded = run.recording.children.get(path) if flow.reach(path, scope) else None
+        if recorded is not None and (recorded.run_id, recorded.input) != (chosen, input_digest):
+            raise run.writer.halt(
+                StepInputChanged(
+                    run.run_id,
+                    path,
+                    f"run {recorded.run_id!r}",
+                    f"run {chosen!r}" if recorded.run_id != chosen else "another input",
+                )
+            )
+        return ChildRun(flow, path, workflow, chosen, input_digest, recorded)
 
-        async def perform(_env: object, scope: Scope) -> Any:
-            flow = _durable_flow(scope, f"result of run {self.run_id!r}")
-            return await _result(flow, scope, self)
+    async def begin(self, *, is_spawned: bool = False, is_detached: bool = False) -> int:
+        """Record durably that it starts or continues. Return the sequence number of the entry."""
+        flow, run = self.flow, self.flow.run
+        flow.record_from_here()
+        begun = run.writer.add(
+            ChildStarted(
+                self.path,
+                self.run_id,
+                self.workflow,
+                self.input_digest,
+                run.now(),
+                flow.take_item(),
+                run.failures.settle(flow),
+                flow.take_source_ends(),
+                is_spawned,
+                is_detached,
+            )
+        )
+        if is_spawned and not is_detached:
+            run.spawned[begun] = self.run_id
+        if flow.is_in_step:
+            # The next attempt continues it or, with another input, begins another one.
+            former = RecordedChild(begun, self.run_id, self.input_digest, is_spawned)
+            run.recording.add_former_child(self.path, former)
+        await run.writer.save()
+        return begun
 
-        return Perform(perform, (".result", self))
+
+def _derived_id(flow: DurableFlow, path: str, input_digest: str) -> str:
+    """Return the id of a child run for which its caller chose none.
+
+    Once dead letters were retried or dropped, or a retry policy has begun the step around it anew, the
+    run may have another input, and is another run then. So is one that replaces a cancelled run.
+    """
+    known = flow.run.recording
+    recorded = known.children.get(path)
+    if recorded is not None and recorded.input == input_digest:
+        return recorded.run_id
+    former = known.former_children.get(path, {})
+    for child in former.values():
+        # Between steps, an interrupted run may have been cancelled, and then it cannot continue. In a
+        # step, another one replaces it once that is known.
+        may_continue = flow.is_in_step and child.status is not RunStatus.CANCELLED
+        stands = may_continue or child.is_spawned or child.ended is not None
+        if child.input == input_digest and stands:
+            return child.run_id
+    made = f"{flow.run.run_id}/{path}"
+    return f"{made} after retry {len(former)}" if former else made
+
+
+def record_end(flow: DurableFlow, ended: ChildEnded) -> int:
+    """Add the entry that a child run has ended. Return its sequence number."""
+    sequence = flow.run.writer.add(ended)
+    if ended.status is not RunStatus.COMPLETED:
+        flow.run.failures.add(sequence)
+        flow.unsettled.append(sequence)
+    return sequence
+
+
+def end_stands(recorded: RecordedChild, scope: Scope) -> bool:
+    """Return whether a child run has ended for good: a resume tries a failure again, unless the body
+    continued after it."""
+    if recorded.ended is None or recorded.ended >= scope.limit:
+        return False
+    is_completed = recorded.status is RunStatus.COMPLETED
+    return is_completed or recorded.is_settled or scope.limit < math.inf
+
+
+def replayed_end(run: Run, blueprint: Blueprint, path: str, end: RecordedChild | ChildEnded) -> Any:
+    """Return or raise how a child run has ended."""
+    types = blueprint.output_types
+    if end.status is RunStatus.COMPLETED:
+        return run.decode(end.output, path, types, blueprint.output_type)
+    assert end.error is not None
+    return run.replay_failure(end.error, path, types)
 
 
 async def cancel_spawned(run: Run) -> None:
@@ -188,119 +152,3 @@ async def cancel_spawned(run: Run) -> None:
             continue
         except CheckpointError as error:
             raise run.writer.halt(error) from error
-
-
-def _durable_flow(scope: Scope, what: str) -> DurableFlow:
-    flow = scope.flow
-    if not isinstance(flow, DurableFlow):
-        raise TypeError(f"{what} needs a durable run around it: use it in the body of a workflow")
-    check_can_wait(flow, scope, what)
-    return flow
-
-
-def _input_digest(run: Run, place: Place, input: object) -> str:
-    """Return the digest of the input of a run to spawn. Halt unless it fits the workflow."""
-    try:
-        saved = place.blueprint.save_input(input)
-        place.blueprint.check_types(saved)
-        return digest_of(saved, options=run.checkpoints.value_options)
-    except CheckpointError as error:
-        raise run.writer.halt(error) from error
-
-
-def _place(workflow: Workflow[Any, Any, Any, Any], flow: DurableFlow, scope: Scope) -> Place:
-    checkpoints = flow.run.checkpoints
-    return Place(workflow.blueprint.saved_by(checkpoints), checkpoints, None, scope)
-
-
-def _record_start(
-    flow: DurableFlow, workflow: str, path: str, run_id: str, digest: str, *, is_detached: bool
-) -> int:
-    """Add the entry that a run is about to be created. Return its sequence number."""
-    begun = record_start(
-        flow, path, run_id, workflow, digest, is_spawned=True, is_detached=is_detached
-    )
-    run = flow.run
-    if not is_detached:
-        run.spawned[begun] = run_id
-    if flow.is_in_step:
-        former = RecordedChild(begun, run_id, digest, is_spawned=True)
-        run.recording.add_former_child(path, former)
-    return begun
-
-
-def _record_refusal(flow: DurableFlow, path: str, begun: int, refused: RunConflict) -> Failed:
-    """Record that the id belongs to another run, which is not cancelled with this one."""
-    run = flow.run
-    run.spawned.pop(begun, None)
-    error = write_error(refused, _REFUSALS, is_defect=False)
-    ended = ChildEnded(path, RunStatus.FAILED, run.now(), None, error)
-    flow.last_failure = (refused, record_end(flow, ended))
-    return Failed(refused)
-
-
-async def _result(flow: DurableFlow, scope: Scope, child: Child[Any, Any]) -> Any:
-    run, place = flow.run, _place(child.workflow, flow, scope)
-    path = flow.next_path(f"{as_name(child.workflow.name)}.result")
-    run.writer.check()
-    if flow.reach(path, scope):
-        wait = run.recording.waits[path]
-        ended = wait.child
-        if ended is not None and end_stands(ended, scope):
-            return place.read(replayed_end(run, place, path, ended))
-        await flow.check(scope, path)
-    else:
-        await flow.check(scope, path)
-        begin_wait(flow, scope, path, child=child.run_id)
-    if isinstance(run, PlannedRun):
-        found = await find(place, child.run_id)
-        finished = None if found is None else found.checkpoint.finished
-        if finished is None:
-            return await run.wait(path)
-    else:
-        finished = await _end_of(flow, scope, place, child.run_id)
-    # An operator may have decided at the same time.
-    await flow.check(scope, path)
-    return _record_end(flow, place, path, child.run_id, finished)
-
-
-async def _end_of(flow: DurableFlow, scope: Scope, place: Place, run_id: str) -> Finished:
-    """Wait until a run has ended. Return its last entry."""
-    run = flow.run
-    async with woken_by(run.checkpoints.store, run_id) as woken:
-        while True:
-            try:
-                finished = await _last_entry_of(place, run_id)
-            except CheckpointError as error:
-                raise run.writer.halt(error) from error
-            if finished is not None:
-                return finished
-            with run.rest(flow, scope, f"run {run_id!r}", look=woken.set):
-                await woken.wait()
-
-
-async def _last_entry_of(place: Place, run_id: str) -> Finished | None:
-    """Return the last entry of a run; None if it has not ended."""
-    info = await look(place, run_id)
-    # A look at each change must not read the whole journal.
-    if info is not None and not has_result(info.summary.status):
-        return None
-    found = None if info is None else await find(place, run_id)
-    if found is None:
-        raise RunNotFound(run_id)
-    return found.checkpoint.finished
-
-
-def _record_end(flow: DurableFlow, place: Place, path: str, run_id: str, end: Finished) -> Any:
-    """Record how a spawned run has ended, and return its output or `Failed`, or raise its defect."""
-    run = flow.run
-    status, error = end.status, end.error
-    if status is RunStatus.CANCELLED:
-        types = place.blueprint.output_types
-        error = write_error(RunCancelled(run_id), types, is_defect=True)
-    sequence = 0
-    if run.records:
-        sequence = record_end(flow, ChildEnded(path, status, run.now(), end.output, error))
-    recorded = RecordedChild(sequence, run_id, "")
-    recorded.status, recorded.output, recorded.error = status, end.output, error
-    return place.read(replayed_end(run, place, path, recorded))

@@ -6,30 +6,26 @@ import logging
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Self, cast
+from typing import Any, Self
 from weakref import WeakValueDictionary
 
 import anyio
 
 from effectflow.checkpoint.checkpoint import Checkpoint
-from effectflow.checkpoint.entries import Finished, Resumed, Started
+from effectflow.checkpoint.entries import Finished
 from effectflow.checkpoint.errors import CheckpointError, RunConflict
-from effectflow.checkpoint.integrity import first_digest
 from effectflow.checkpoint.journal_reader import check_against
 from effectflow.checkpoint.journal_writer import JournalWriter
 from effectflow.checkpoint.lease import Lease, Owner, claim_or_release, end_claim
-from effectflow.checkpoint.recording import Recording
-from effectflow.checkpoint.run import Run
 from effectflow.checkpoint.store import (
-    KeepsHistory,
     RunInfo,
     RunStatus,
     RunSummary,
     Taken,
-    at_once,
     store_errors,
 )
-from effectflow.workflows.lookup import Found, GivenInput, Place, context_of, look, output_of
+from effectflow.checkpoint.values import Tree
+from effectflow.workflows.lookup import GivenInput, Place, look, output_of
 
 logger = logging.getLogger(__name__)
 
@@ -61,14 +57,15 @@ class Claim:
     Attributes:
         run_id: the id of the run.
         finished: the last entry of the run once it is complete.
-        input: the input of the run.
+        input: the input of the run, in its saved form, once the run is driven.
+        writer: the writer of the run once it is driven, which also releases the lease.
     """
 
     def __init__(self, place: Place, run_id: str) -> None:
         self.place = place
         self.finished: Finished | None = None
-        self.input: GivenInput | None = None
-        self._checkpoints = place.checkpoints
+        self.input: Tree = None
+        self.writer: JournalWriter | None = None
         self.run_id = run_id
         self._key = (id(place.checkpoints.store), run_id)
         self._overlap: _Overlap | None = None
@@ -77,14 +74,13 @@ class Claim:
         self._owner: Owner | None = None
         self._lease: Lease | None = None
         self._info: RunInfo | None = None
-        self._run: Run | None = None
 
     async def begin(self) -> None:
         """Claim the run. Raise RunBusy if another owner holds it."""
-        store = self._checkpoints.store
+        store = self.place.checkpoints.store
         with store_errors(store, self.run_id):
             self._owner, self._lease = await claim_or_release(
-                store, self.run_id, seconds=self._checkpoints.lease_length
+                store, self.run_id, seconds=self.place.checkpoints.lease_length
             )
 
     @staticmethod
@@ -97,7 +93,7 @@ class Claim:
     @property
     def is_preserved(self) -> bool:
         """Whether the run is kept once it is complete. Spawned runs are: their parents may ask."""
-        is_spawned = self._run is not None and bool(self._run.writer.summary.parent)
+        is_spawned = self.writer is not None and bool(self.writer.summary.parent)
         return self.place.is_preserved or is_spawned
 
     @property
@@ -108,8 +104,8 @@ class Claim:
     @property
     def summary(self) -> RunSummary | None:
         """The summary of the run, as this process has written or found it."""
-        if self._run is not None:
-            return self._run.writer.summary
+        if self.writer is not None:
+            return self.writer.summary
         return None if self._info is None else self._info.summary
 
     async def block(self, reason: str, *, seconds: float) -> bool:
@@ -119,7 +115,7 @@ class Claim:
         if the store rejected that.
         """
         assert self._info is not None
-        writer = None if self._run is None else self._run.writer
+        writer = self.writer
         lease, length, summary = self.lease, self._info.length, self._info.summary
         if writer is not None:
             lease, length = writer.lease, writer.durable_length
@@ -128,7 +124,7 @@ class Claim:
         due_at = self.place.scope.clock.now().timestamp() + seconds
         summary = replace(summary, blocked=reason, due_at=due_at)
         with anyio.move_on_after(5, shield=True), self._only_logged("marked as blocked"):
-            await self._checkpoints.store.append(
+            await self.place.checkpoints.store.append(
                 lease, [], after=length, summary=summary, release=True
             )
             if writer is not None:
@@ -151,22 +147,22 @@ class Claim:
                 end_claim(self._owner, is_released=is_released)
 
     async def _release(self) -> bool:
-        if self._run is not None:
-            return await self._run.writer.release()
+        if self.writer is not None:
+            return await self.writer.release()
         with anyio.move_on_after(5, shield=True), self._only_logged("released"):
-            await self._checkpoints.store.release(self.lease)
+            await self.place.checkpoints.store.release(self.lease)
             return True
         return False
 
     async def _delete(self, finished: Finished) -> bool:
         """Delete the run. Return False if that failed: the next start or resume of it tries again."""
-        writer = None if self._run is None else self._run.writer
+        writer = self.writer
         assert self._overlap is not None
         self._overlap.completed = self.place.blueprint.definition.name, finished
         is_deleted = False
         try:
             with anyio.move_on_after(30, shield=True), self._only_logged("deleted"):
-                await self._checkpoints.store.delete(
+                await self.place.checkpoints.store.delete(
                     self.run_id, lease=self.lease if writer is None else writer.lease
                 )
                 is_deleted = True
@@ -220,8 +216,8 @@ class Claim:
         """Raise CorruptCheckpoint if entries are missing at the end of the journal."""
         info = self._info
         if info is None:
-            with store_errors(self._checkpoints.store, self.run_id):
-                info = await self._checkpoints.store.info(self.run_id)
+            with store_errors(self.place.checkpoints.store, self.run_id):
+                info = await self.place.checkpoints.store.info(self.run_id)
         if info is not None:
             check_against(info, known)
 
@@ -230,73 +226,3 @@ class Claim:
         """The lease, while the claim is held."""
         assert self._lease is not None
         return self._lease
-
-    def run(
-        self,
-        opening: Started | Resumed,
-        recording: Recording,
-        found: Found | None = None,
-        *,
-        force: bool = False,
-    ) -> Run:
-        """Return a run that begins with `opening`, or continues a journal that was found with it."""
-        newest = None
-        if found is None:
-            assert isinstance(opening, Started)
-            started, length, digest = opening, 0, first_digest(self.run_id)
-            version = started_version = started.version
-        else:
-            started, journal = found.started, found.journal
-            length, digest = len(journal.entries), journal.digest
-            version, started_version = found.checkpoint.definition.version, found.started_version
-            newest = found.checkpoint.state
-        checkpoints, place = self._checkpoints, self.place
-        self.input = GivenInput(started.input)
-        # A check of the attribute, because a check of the protocol takes longer than the rest.
-        if hasattr(checkpoints.store, "keep_history"):
-            cast("KeepsHistory", checkpoints.store).keep_history(self.run_id, checkpoints.history)
-        writer = JournalWriter(
-            self.run_id,
-            checkpoints,
-            lease=self.lease,
-            length=length,
-            digest=digest,
-            summary=self._running(started, version, len(recording.open_dead_letters), opening.at),
-            opening=opening,
-            newest_step=None if newest is None else newest.step,
-        )
-        self._run = Run(
-            self.run_id,
-            started.workflow,
-            checkpoints,
-            writer=writer,
-            recording=recording,
-            types=place.blueprint.output_types,
-            clock=place.scope.clock,
-            context=context_of(started),
-            started_version=started_version,
-            force=force,
-            around=place.around,
-            outer_operators=place.scope.operators,
-        )
-        return self._run
-
-    def _running(
-        self, started: Started, version: str, dead_letters: int, begins_at: float
-    ) -> RunSummary:
-        """Return the summary of the run while it is driven by this version of the workflow."""
-        around = self.place.around
-        is_nested = started.is_nested or around is not None
-        return RunSummary(
-            started.workflow,
-            started.kind,
-            version,
-            RunStatus.RUNNING,
-            started.at,
-            dead_letters,
-            # Due at once, so that a worker takes it when its lease ends with this process.
-            due_at=None if is_nested else at_once(begins_at),
-            priority=started.priority,
-            parent=started.parent if around is None else around.run.run_id,
-            is_nested=is_nested,
-        )

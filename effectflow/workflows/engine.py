@@ -7,11 +7,14 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from effectflow.effects import Effect
+from effectflow.effects.arguments import unfinished_kind
 from effectflow.effects.frozen import frozen
 from effectflow.effects.nodes import AnyEffect, Fail, FromGenerator, InScope, Map, Pure, Suspend
 from effectflow.effects.scope import Scope
+from effectflow.effects.trails import add_note
 
 S = TypeVar("S")
+T = TypeVar("T")
 Env = TypeVar("Env")
 E = TypeVar("E")
 A = TypeVar("A")
@@ -81,6 +84,33 @@ def advance_once(pick: Pick[S], state: S, shown: tuple[object, ...]) -> AnyEffec
 
 def _end(picked: Done | Stuck) -> AnyEffect:
     return Pure(picked.value) if isinstance(picked, Done) else Fail(picked.error, picked.trail)
+
+
+def holds(condition: Callable[[S], object], state: S, name: str) -> bool:
+    """Return whether a pure condition, such as a guard, holds for a state. Errors name it."""
+    try:
+        result = condition(state)
+    except Exception as defect:
+        add_note(defect, f"in {name}")
+        raise
+    return bool(pure_result(result, name))
+
+
+def pure_result(result: T, function: str) -> T:
+    """Return the result of a function that must be pure. `function` names it in the error.
+
+    Raises TypeError for an effect or an awaitable: it would count as true, and would never run.
+    """
+    if isinstance(result, bool):
+        # The usual case, at every step. The checks below are much slower.
+        return result
+    kind = unfinished_kind(result)
+    if kind is None:
+        return result
+    raise TypeError(
+        f"{function} returned {kind}, but it must be a pure function of the state: run the effect in an "
+        "earlier step, and keep its result in the state"
+    )
 
 
 def durable_scope(effect: Effect[Env, E, A], shown: tuple[object, ...]) -> Effect[Env, E, A]:

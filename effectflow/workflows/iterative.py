@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, TypeVar, cast
 
 from effectflow.checkpoint.checkpoints import HasCheckpoints
 from effectflow.checkpoint.definition import Definition
-from effectflow.checkpoint.step import Step, StepDefinition, durable
+from effectflow.checkpoint.step import durable
 from effectflow.checkpoint.values import KnownTypes
 from effectflow.effects import Effect, suspend
 from effectflow.effects.signatures import effect_types, environment_type
+from effectflow.workflows.blueprint import Blueprint, input_type, step_of
 from effectflow.workflows.checks import (
     InvalidDefinition,
     count_problems,
     function_problems,
-    pure_result,
     workflow_name_problems,
 )
-from effectflow.workflows.engine import Done, Next, advance, durable_scope
-from effectflow.workflows.workflow import Blueprint, Workflow, input_type
+from effectflow.workflows.engine import Done, Next, advance, durable_scope, pure_result
+from effectflow.workflows.workflow import Workflow
 
 Env = TypeVar("Env", bound=HasCheckpoints, contravariant=True)
 E = TypeVar("E", covariant=True)
@@ -112,10 +112,7 @@ class Iterative(Workflow[Env, E, S, IterativeResult[S]], Generic[Env, E, S]):
             raise InvalidDefinition(f"iterative workflow {name!r}", problems)
         output, error = effect_types(round)
         types = KnownTypes.of(IterativeResult, output, error, input_type(round))
-        step, function = StepDefinition("round", types, output=output), round
-        given: Any = round
-        if isinstance(given, Step):
-            step, function = replace(given.definition, name="round", types=types), given.function
+        step, function = step_of(round, "round", types, may_wait=False)
         structure = (f"max_rounds={max_rounds}",)
         definition = Definition(name, version, "iterative", (step.name,), structure)
 

@@ -38,11 +38,11 @@ from effectflow.checkpoint.values import (
     tree_digest,
 )
 from effectflow.effects import Halt
-from effectflow.effects.arguments import check_type
 from effectflow.effects.frozen import frozen
 from effectflow.effects.scope import Scope
 from effectflow.effects.trails import Failed, add_note
-from effectflow.workflows.workflow import Blueprint
+from effectflow.workflows.blueprint import Blueprint
+from effectflow.workflows.run_ids import check_run_id
 
 _OWN_ERRORS = KnownTypes.of(CheckpointError).errors
 """The errors with which a run fails that cannot be continued."""
@@ -67,6 +67,11 @@ class Place:
     env: Any
     scope: Scope
     around: Around | None = None
+
+    @staticmethod
+    def of(blueprint: Blueprint, checkpoints: Checkpoints, env: Any, scope: Scope) -> Place:
+        """Return the place of a run of a workflow, which is not nested."""
+        return Place(blueprint.saved_by(checkpoints), checkpoints, env, scope)
 
     @property
     def is_preserved(self) -> bool:
@@ -98,7 +103,12 @@ class GivenInput:
     """The input of a run in its saved form, and its digest as in `Finished`."""
 
     tree: Tree
-    types: KnownTypes = NO_TYPES
+    types: KnownTypes
+
+    @staticmethod
+    def of(blueprint: Blueprint, input: object) -> GivenInput:
+        """Return an input in its saved form. Raise NotSerializable if it cannot be saved."""
+        return GivenInput(blueprint.encode_input(input), blueprint.input_types)
 
     def equals(self, recorded: Tree) -> bool:
         """Return whether a recorded input is the same value."""
@@ -115,7 +125,12 @@ class GivenInput:
 
     @property
     def digest(self) -> str:
-        return tree_digest(self.tree)[:32]
+        return input_digest(self.tree)
+
+
+def input_digest(tree: Tree) -> str:
+    """Return the digest of an input in its saved form, as in `Finished`."""
+    return tree_digest(tree)[:32]
 
 
 @dataclass(frozen=True)
@@ -149,14 +164,6 @@ class Found:
     def started_version(self) -> str:
         """The version of the workflow that started the run, before any migration."""
         return self.written.started.version
-
-
-def check_run_id(run_id: str) -> None:
-    """Raise for an id that stores would reject: TypeError if it is not text, NotSerializable if no
-    encoding can represent it.
-    """
-    check_type(run_id, str, "a run id is text")
-    to_tree(run_id, path="run_id", types=NO_TYPES)
 
 
 async def look(place: Place, run_id: str) -> RunInfo | None:

@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import anyio
 
-from effectflow.checkpoint.entries import ChildEnded, ChildStarted
+from effectflow.checkpoint.entries import ChildEnded
 from effectflow.checkpoint.errors import (
     CheckpointError,
     CompensationFailed,
     RunCancelled,
     RunNotFound,
-    StepInputChanged,
 )
 from effectflow.checkpoint.failures import write_end
 from effectflow.checkpoint.flow import DurableFlow
 from effectflow.checkpoint.planned_run import PlannedRun
-from effectflow.checkpoint.recording import RecordedChild
 from effectflow.checkpoint.run import Run
 from effectflow.checkpoint.store import RunStatus
 from effectflow.effects.paths import as_name
-from effectflow.effects.scope import Scope
 from effectflow.effects.trails import Failed
+from effectflow.workflows.children import ChildRun, end_stands, record_end, replayed_end
+from effectflow.workflows.driver import plan_run
 from effectflow.workflows.lookup import Place
 
 
@@ -54,76 +51,54 @@ async def run_nested(
     run = flow.run
     run.writer.check()
     path = flow.next_path(as_name(place.blueprint.definition.name))
-    work = partial(_run_at, place, flow, path, run_id, input_digest, drive, is_forced=is_forced)
-    return await run.stopping.supervised(work)
+    call = _Call(place, flow, path, run_id, input_digest, drive, is_forced)
+    return await run.stopping.supervised(call.outcome)
 
 
-async def _run_at(
-    place: Place,
-    flow: DurableFlow,
-    path: str,
-    run_id: str | None,
-    input_digest: str,
-    drive: Callable[[Place, str], Awaitable[Any]],
-    *,
-    is_forced: bool,
-) -> Any:
-    """Return the outcome of the nested run at a path; see `run_nested`."""
-    run, scope = flow.run, place.scope
-    child_id = derived_id(flow, path, input_digest) if run_id is None else run_id
-    recorded = run.recording.children.get(path) if flow.reach(path, scope) else None
-    if recorded is not None:
-        check_same(run, path, recorded, child_id, input_digest)
-        if end_stands(recorded, scope):
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """The call of a nested run at a path of the outer run. The parameters are as in `run_nested`."""
+
+    place: Place
+    flow: DurableFlow
+    path: str
+    run_id: str | None
+    input_digest: str
+    drive: Callable[[Place, str], Awaitable[Any]]
+    is_forced: bool
+
+    async def outcome(self) -> Any:
+        """Return the outcome of the nested run, recorded or driven now."""
+        place, flow, path, digest = self.place, self.flow, self.path, self.input_digest
+        run, scope, workflow = flow.run, place.scope, place.blueprint.definition.name
+        child = ChildRun.reach(flow, scope, path, workflow, self.run_id, digest)
+        recorded = child.recorded
+        if recorded is not None and end_stands(recorded, scope):
             flow.ended_at = recorded.ended or flow.ended_at
-            return replayed_end(run, place, path, recorded)
-    is_interrupted = recorded is not None and recorded.ended is None and scope.acquisition is None
-    if not is_interrupted:
-        await flow.check(scope, path)
-    if isinstance(run, PlannedRun):
-        if recorded is not None and not is_forced and scope.cancelling_operator() is None:
-            await _check_can_continue(run, place, child_id)
-        run.begin_child(path, is_begun=recorded is not None)
-    # The replay of an interrupted nested run is part of the replay of this one, so it cannot be
-    # cancelled before it reaches its finalizers.
-    with run.stopping.gated() if is_interrupted else nullcontext() as gate:
-        child = _Child(
-            flow, place, path, child_id, input_digest, gate, has_own_id=run_id is not None
-        )
-        await child.begin()
-        try:
-            outcome = await drive(replace(place, around=child), child_id)
-        except RunCancelled as cancelled:
-            # An operator that has decided ends this flow here, as it ended the nested run.
-            child.open_gate()
+            return replayed_end(run, place.blueprint, path, recorded)
+        is_replay = recorded is not None and recorded.ended is None and scope.acquisition is None
+        if not is_replay:
             await flow.check(scope, path)
-            outcome = Failed(cancelled)
-        except CheckpointError as error:
-            raise run.writer.halt(error) from error
-        except Exception as defect:
-            child.fail(defect)
-            raise
-    if outcome.__class__ is not Failed:
-        child.complete(outcome)
-    elif isinstance(outcome.error, CompensationFailed):
-        raise run.stopping.give_up(outcome.error)
-    elif child.may_be_replaced and _is_cancelled(outcome.error, child_id):
-        # An earlier attempt of the step cancelled it, and this attempt needs another run.
-        run.recording.replace_child(path, child_id, input_digest)
-        again = _run_at(place, flow, path, run_id, input_digest, drive, is_forced=is_forced)
-        return await again
-    elif isinstance(outcome.error, CheckpointError):
-        raise run.writer.halt(outcome.error) from outcome.error
-    else:
-        child.fail(outcome)
-    return outcome
+        if isinstance(run, PlannedRun):
+            if recorded is not None and not self.is_forced and scope.cancelling_operator() is None:
+                await _check_can_continue(run, place, child.run_id)
+            run.begin_child(path, is_begun=recorded is not None)
+        may_be_replaced = flow.is_in_step and self.run_id is None
+        # The replay of an interrupted nested run is part of the replay of this one, so it cannot be
+        # cancelled before it reaches its finalizers.
+        with run.stopping.gated() if is_replay else nullcontext() as gate:
+            nested = _NestedRun(child, place, gate, may_be_replaced)
+            outcome = await nested.drive(self.drive)
+        if may_be_replaced and _is_cancelled(outcome, child.run_id):
+            # An earlier attempt of the step cancelled it, and this attempt needs another run.
+            run.recording.replace_child(path, child.run_id, digest)
+            return await self.outcome()
+        nested.record_end(outcome)
+        return outcome
 
 
 async def _check_can_continue(run: Run, place: Place, run_id: str) -> None:
     """Halt a plan with the problem that a resume would meet in a nested run."""
-    # Imported late, because the driver imports this module.
-    from effectflow.workflows.driver import plan_run
-
     try:
         plan = await plan_run(place, run_id, effects=not place.scope.is_planned)
         problem = plan.problem
@@ -139,174 +114,95 @@ async def _check_can_continue(run: Run, place: Place, run_id: str) -> None:
         raise run.writer.halt(problem)
 
 
-def _is_cancelled(error: object, run_id: str) -> bool:
+def _is_cancelled(outcome: Any, run_id: str) -> bool:
+    error = outcome.error if outcome.__class__ is Failed else None
     return isinstance(error, RunCancelled) and error.run_id == run_id
 
 
-def derived_id(flow: DurableFlow, path: str, input_digest: str) -> str:
-    """Return the id of a run within this one for which its caller chose none.
+@dataclass(frozen=True, slots=True)
+class _NestedRun:
+    """A nested run that is driven now. It is what `Around` describes.
 
-    Once dead letters were retried or dropped, or a retry policy has begun the step around it anew, the
-    run may have another input, and is another run then. So is one that replaces a cancelled run.
+    Attributes:
+        gate: the scope that shields its replay; None if nothing does.
+        may_be_replaced: whether the next attempt of the step around it begins another run if this one is
+            cancelled.
     """
-    known = flow.run.recording
-    recorded = known.children.get(path)
-    if recorded is not None and recorded.input == input_digest:
-        return recorded.run_id
-    former = known.former_children.get(path, {})
-    for child in former.values():
-        # Between steps, an interrupted run may have been cancelled, and then it cannot continue. In a
-        # step, another one replaces it once that is known.
-        may_continue = flow.is_in_step and child.status is not RunStatus.CANCELLED
-        stands = may_continue or child.is_spawned or child.ended is not None
-        if child.input == input_digest and stands:
-            return child.run_id
-    made = f"{flow.run.run_id}/{path}"
-    return f"{made} after retry {len(former)}" if former else made
 
-
-@dataclass(frozen=True)
-class _Child:
-    """A nested run, as the outer run records it. `has_own_id` if the caller chose the id."""
-
-    flow: DurableFlow
+    child: ChildRun
     place: Place
-    path: str
-    run_id: str
-    input_digest: str
     gate: anyio.CancelScope | None
-    has_own_id: bool
+    may_be_replaced: bool
 
     @property
     def run(self) -> Run:
         """The outer run."""
-        return self.flow.run
+        return self.child.flow.run
 
     @property
     def is_shielded(self) -> bool:
         return self.place.scope.is_shielded or self.run.is_shielded
 
     @property
-    def is_pinned(self) -> bool:
-        return self.flow.is_pinned
+    def is_in_step(self) -> bool:
+        return self.child.flow.is_in_step
 
-    async def begin(self) -> None:
-        """Record durably that it starts or continues."""
-        run = self.run
-        await run.cancel_if_decided()
-        workflow = self.place.blueprint.definition.name
-        begun = record_start(self.flow, self.path, self.run_id, workflow, self.input_digest)
-        if self.is_in_step:
-            # The next attempt continues it or, with another input, begins another one.
-            former = RecordedChild(begun, self.run_id, self.input_digest)
-            run.recording.add_former_child(self.path, former)
-        await run.writer.save()
+    @property
+    def is_pinned(self) -> bool:
+        return self.child.flow.is_pinned
 
     async def begin_cancellation(self) -> None:
-        if self.may_be_replaced:
-            await self.run.cancel_if_decided()
-        else:
-            await self.begin()
-
-    @property
-    def is_in_step(self) -> bool:
-        return self.flow.is_in_step
-
-    @property
-    def may_be_replaced(self) -> bool:
-        """Whether the next attempt of the step around it begins another run if this one is cancelled."""
-        return self.is_in_step and not self.has_own_id
+        await self.run.cancel_if_decided()
+        if not self.may_be_replaced:
+            await self.child.begin()
 
     def open_gate(self) -> None:
         if self.gate is not None:
             self.gate.shield = False
 
-    def complete(self, output: Any) -> None:
-        run = self.run
-        blueprint = self.place.blueprint
-        tree = run.encode(output, self.path, blueprint.output_types, blueprint.output_type)
-        run.writer.completed_since_save += 1
-        ended = ChildEnded(self.path, RunStatus.COMPLETED, run.now(), tree)
-        self.flow.ended_at = record_end(self.flow, ended)
+    async def drive(self, drive: Callable[[Place, str], Awaitable[Any]]) -> Any:
+        """Record that it begins, and return its outcome. Raise its defect."""
+        child = self.child
+        await self.run.cancel_if_decided()
+        await child.begin()
+        try:
+            return await drive(replace(self.place, around=self), child.run_id)
+        except RunCancelled as cancelled:
+            # An operator that has decided ends this flow here, as it ended the nested run.
+            self.open_gate()
+            await child.flow.check(self.place.scope, child.path)
+            return Failed(cancelled)
+        except CheckpointError as error:
+            raise self.run.writer.halt(error) from error
+        except Exception as defect:
+            self._fail(defect)
+            raise
 
-    def fail(self, ended: Failed | Exception) -> None:
+    def record_end(self, outcome: Any) -> None:
+        """Record how it ended. A CheckpointError halts the outer run."""
+        if outcome.__class__ is not Failed:
+            self._complete(outcome)
+        elif isinstance(outcome.error, CompensationFailed):
+            raise self.run.stopping.give_up(outcome.error)
+        elif isinstance(outcome.error, CheckpointError):
+            raise self.run.writer.halt(outcome.error) from outcome.error
+        else:
+            self._fail(outcome)
+
+    def _complete(self, output: Any) -> None:
+        run, path, blueprint = self.run, self.child.path, self.place.blueprint
+        tree = run.encode(output, path, blueprint.output_types, blueprint.output_type)
+        run.writer.completed_since_save += 1
+        ended = ChildEnded(path, RunStatus.COMPLETED, run.now(), tree)
+        self.child.flow.ended_at = record_end(self.child.flow, ended)
+
+    def _fail(self, ended: Failed | Exception) -> None:
+        run, path, flow = self.run, self.child.path, self.child.flow
         types = self.place.blueprint.output_types
         record = write_end(ended, types)
         error = ended.error if isinstance(ended, Failed) else ended
-        entry = ChildEnded(self.path, RunStatus.FAILED, self.run.now(), None, record)
-        sequence = record_end(self.flow, entry)
-        self.flow.last_failure = (error, sequence)
+        sequence = record_end(flow, ChildEnded(path, RunStatus.FAILED, run.now(), None, record))
+        flow.last_failure = (error, sequence)
         # A defect that cannot be rebuilt comes back as a RecordedDefect.
         if not record.is_defect:
-            self.run.failures.check_readable(sequence, error, record, types, self.path)
-
-
-def record_start(
-    flow: DurableFlow,
-    path: str,
-    run_id: str,
-    workflow: str,
-    input_digest: str,
-    *,
-    is_spawned: bool = False,
-    is_detached: bool = False,
-) -> int:
-    """Add the entry that a run within this one starts. Return its sequence number."""
-    run = flow.run
-    flow.record_from_here()
-    return run.writer.add(
-        ChildStarted(
-            path,
-            run_id,
-            workflow,
-            input_digest,
-            run.now(),
-            flow.take_item(),
-            run.failures.settle(flow),
-            flow.take_source_ends(),
-            is_spawned,
-            is_detached,
-        )
-    )
-
-
-def record_end(flow: DurableFlow, ended: ChildEnded) -> int:
-    """Add the entry that a run within this one ended. Return its sequence number."""
-    sequence = flow.run.writer.add(ended)
-    if ended.status is not RunStatus.COMPLETED:
-        flow.run.failures.add(sequence)
-        flow.unsettled.append(sequence)
-    return sequence
-
-
-def end_stands(recorded: RecordedChild, scope: Scope) -> bool:
-    """Return whether a run within this one has ended for good: a resume tries a failure again, unless
-    the body continued after it."""
-    if recorded.ended is None or recorded.ended >= scope.limit:
-        return False
-    is_completed = recorded.status is RunStatus.COMPLETED
-    return is_completed or recorded.is_settled or scope.limit < math.inf
-
-
-def check_same(
-    run: Run, path: str, recorded: RecordedChild, run_id: str, input_digest: str
-) -> None:
-    """Halt the run if the body reaches another run than the recorded one."""
-    if (recorded.run_id, recorded.input) != (run_id, input_digest):
-        raise run.writer.halt(
-            StepInputChanged(
-                run.run_id,
-                path,
-                f"run {recorded.run_id!r}",
-                f"run {run_id!r}" if recorded.run_id != run_id else "another input",
-            )
-        )
-
-
-def replayed_end(run: Run, place: Place, path: str, recorded: RecordedChild) -> Any:
-    """Return or raise how a run within this run has ended."""
-    types = place.blueprint.output_types
-    if recorded.status is RunStatus.COMPLETED:
-        return run.decode(recorded.output, path, types, place.blueprint.output_type)
-    assert recorded.error is not None
-    return run.replay_failure(recorded.error, path, types)
+            run.failures.check_readable(sequence, error, record, types, path)

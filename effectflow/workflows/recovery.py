@@ -86,7 +86,7 @@ async def recover_run(
     """
     what = f"run {taken.lease.run_id!r} of {workflow.name!r}"
     logger.info("%s is taken, %s", what, taken.info.summary.status)
-    place = Place(workflow.blueprint.saved_by(checkpoints), checkpoints, env, Scope(clock))
+    place = Place.of(workflow.blueprint, checkpoints, env, Scope(clock))
     claim = Claim.of(place, taken, owner)
     async with claim:
         try:
@@ -98,7 +98,7 @@ async def recover_run(
                 error = CrashedTooOften(taken.lease.run_id, crashes, after)
                 await give_up(claim, found, error)
                 return
-            outcome = await continue_run(place, found, claim, service=service)
+            outcome = await continue_run(claim, found, service=service)
         except CheckpointError as error:
             await _block(claim, error)
         except Exception as defect:

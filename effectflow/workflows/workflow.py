@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Generic, Never, Protocol, TypeAlias, TypeVar, overload
 
 from effectflow.checkpoint.checkpoints import Checkpoints, HasCheckpoints
 from effectflow.checkpoint.definition import Definition
-from effectflow.checkpoint.errors import CheckpointError, NotSerializable
+from effectflow.checkpoint.errors import CheckpointError
 from effectflow.checkpoint.step import Step, step
 from effectflow.checkpoint.values import (
     NO_OPTIONS,
     KnownTypes,
-    Tree,
-    check_savable,
-    digest_of,
-    mismatch_of,
-    to_tree,
 )
-from effectflow.checkpoint.values.exceptions import importable_name
 from effectflow.effects import Effect, do
 from effectflow.effects.arguments import (
     START_A_WORKFLOW,
@@ -33,22 +27,20 @@ from effectflow.effects.arguments import (
 from effectflow.effects.interpreter import interpret
 from effectflow.effects.nodes import Options, Perform
 from effectflow.effects.scope import Scope
-from effectflow.effects.signatures import effect_types, environment_type, type_hints
+from effectflow.effects.signatures import effect_types, environment_type
 from effectflow.effects.trails import Failed
-from effectflow.workflows.checks import check_new_run_id
+from effectflow.workflows.blueprint import Blueprint, input_type, parameters_of, unchanged
 from effectflow.workflows.engine import Done, Next, advance, durable_scope
 from effectflow.workflows.migrations import (
     Migration,
     check_migrations,
     is_of_outermost_flow,
-    removed_entries,
-    upgrade,
 )
+from effectflow.workflows.run_ids import check_new_run_id
 
 if TYPE_CHECKING:
     # The modules that drive runs are imported with the first run.
     from effectflow.checkpoint.checkpoint import Checkpoint
-    from effectflow.checkpoint.entries import Entry
     from effectflow.checkpoint.plan import ResumePlan
     from effectflow.workflows.driver import Reopening
     from effectflow.workflows.lookup import Place
@@ -71,95 +63,11 @@ Body: TypeAlias = Callable[
 
 
 @cache
-def _driver():  # typed by inference, as a module
+def _runs():  # typed by inference, as a module
     """Return the module that drives runs. An import statement in each run would take longer."""
-    from effectflow.workflows import driver
+    from effectflow.workflows import runs
 
-    return driver
-
-
-def _defining_module() -> str:
-    """Return the importable name of the module outside of this package that is calling, or ""."""
-    frame, name = inspect.currentframe(), __name__
-    while frame is not None and name.startswith("effectflow.workflows"):
-        frame, name = frame.f_back, str(frame.f_globals.get("__name__", ""))
-    return importable_name(name)
-
-
-def _unchanged(value: Any) -> Any:
-    return value
-
-
-@dataclass(frozen=True)
-class Blueprint:
-    """Everything that is needed to run a workflow, common to all builders.
-
-    Attributes:
-        definition: what a resume compares.
-        body: returns the effect to run for an input.
-        input_type: the annotation of the input, or None.
-        input_types: the classes that may occur in inputs.
-        output_types: the classes that may occur in outputs and errors.
-        output_type: the annotation of the output, or None.
-        migrations: for each earlier version, the migration to the next one.
-        gives_state: returns for the path of a step whether the step returns a state to migrate; None for
-            code, whose outputs are all migrated.
-        module: the name of the module that defines the workflow; "" if it cannot be imported.
-        environment_types: returns the environments that its functions declare. Names that follow in the
-            module exist when it is called.
-        save_input: returns what is saved of an input that is given to the workflow.
-        read_output: returns what the workflow yields, of what the body yields.
-    """
-
-    definition: Definition
-    body: Callable[[Any], Effect[Any, Any, Any]]
-    input_type: object
-    input_types: KnownTypes
-    output_types: KnownTypes
-    output_type: object = None
-    migrations: Mapping[int, Migration] = field(default_factory=dict[int, Any])
-    gives_state: Callable[[str], bool] | None = None
-    module: str = field(default_factory=_defining_module)
-    environment_types: Callable[[], Sequence[object]] = tuple
-    save_input: Callable[[Any], Any] = _unchanged
-    read_output: Callable[[Any], Any] = _unchanged
-
-    def saved_by(self, checkpoints: Checkpoints) -> Blueprint:
-        """Return the blueprint with the codecs and the encryption of these checkpoints."""
-        if checkpoints.value_options is self.output_types.options:
-            return self
-        inputs, outputs = map(checkpoints.known, (self.input_types, self.output_types))
-        return replace(self, input_types=inputs, output_types=outputs)
-
-    def check_types(self, input: object) -> None:
-        """Raise NotSerializable for another input than declared, or for outputs that cannot be saved."""
-        check_savable(self.output_type, self.output_types, path="output")
-        self._check_input(input)
-
-    def _check_input(self, input: object) -> None:
-        mismatch = mismatch_of(input, self.input_type)
-        if mismatch is not None:
-            way_out = "Pass a value of that type, or correct the annotation of the input"
-            raise NotSerializable(f"input: ${mismatch[0]}", f"{mismatch[1]}. {way_out}")
-
-    def encode_input(self, input: object) -> Tree:
-        """Return an input in its saved form. Raise NotSerializable if it cannot be saved."""
-        try:
-            return to_tree(input, path="input: $", types=self.input_types)
-        except NotSerializable:
-            # Most often, the cause is that it is not what the workflow declares.
-            self._check_input(input)
-            raise
-
-    def removed(self, entries: tuple[Entry, ...]) -> tuple[int, ...]:
-        """Return the sequence numbers of entries of steps that migrations remove."""
-        return tuple(removed_entries(entries, self.migrations)) if self.migrations else ()
-
-    def upgraded(self, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
-        """Return a journal as the current version of the workflow would have written it."""
-        if not self.migrations:
-            return entries
-        return upgrade(entries, self.definition, self.migrations, self.gives_state)
+    return runs
 
 
 class Workflow(Generic[Env, E, Input, Out]):
@@ -206,7 +114,7 @@ class Workflow(Generic[Env, E, Input, Out]):
 
         Raises ValueError if there are no steps, two have one name, or a migration is missing.
         """
-        made = [_step_of(part) for part in steps]
+        made = [_as_step(part) for part in steps]
         names = [part.name for part in made]
         if not names:
             raise ValueError(f"workflow {name!r} has no steps")
@@ -275,7 +183,7 @@ class Workflow(Generic[Env, E, Input, Out]):
         blueprint = self.blueprint
         saved = blueprint.save_input(input)
         work = durable_scope(blueprint.body(saved), (f"{self.name}.body", saved))
-        return work if blueprint.read_output is _unchanged else work.map(blueprint.read_output)
+        return work if blueprint.read_output is unchanged else work.map(blueprint.read_output)
 
     def start(
         self: Workflow[Env2, E2, Input2, Out2],
@@ -310,29 +218,11 @@ class Workflow(Generic[Env, E, Input, Out]):
         saved = self.blueprint.save_input(input)
 
         async def perform(place: Place) -> Any:
-            is_new = run_id is None and not place.is_nested
-
-            def drive(place: Place, run_id: str) -> Coroutine[Any, Any, Any]:
-                given = place.scope.context if context is None else context
-                return _driver().start_run(
-                    place,
-                    saved,
-                    run_id=run_id,
-                    is_new=is_new,
-                    context=given,
-                    retry_failed=retry_failed,
+            return place.read(
+                await _runs().start_run(
+                    place, saved, run_id=run_id, context=context, retry_failed=retry_failed
                 )
-
-            if place.is_nested:
-                from effectflow.workflows.nested import run_nested
-
-                # Rejected before the outer run records anything.
-                place.blueprint.encode_input(saved)
-                digest = digest_of(saved, options=place.checkpoints.value_options)
-                return place.read(await run_nested(place, run_id, digest, drive))
-            # A new id for each run of this effect: run twice, it starts two runs.
-            chosen = _driver().new_run_id(self.name) if run_id is None else run_id
-            return place.read(await drive(place, chosen))
+            )
 
         return self._durably(perform, ("start", saved, Options(run_id=run_id, context=context)))
 
@@ -450,16 +340,9 @@ class Workflow(Generic[Env, E, Input, Out]):
         reopening: Reopening | None = None,
     ) -> Effect[Any, Any, Any]:
         async def perform(place: Place) -> Any:
-            def drive(place: Place, run_id: str) -> Coroutine[Any, Any, Any]:
-                return _driver().resume_run(place, run_id=run_id, force=force, reopening=reopening)
-
-            if place.is_nested:
-                from effectflow.workflows.nested import run_nested
-
-                is_forced = force or reopening is not None
-                ended = await run_nested(place, run_id, "", drive, is_forced=is_forced)
-                return place.read(ended)
-            return place.read(await drive(place, run_id))
+            return place.read(
+                await _runs().resume_run(place, run_id, force=force, reopening=reopening)
+            )
 
         return self._durably(perform, (name, run_id, written))
 
@@ -499,7 +382,7 @@ class Workflow(Generic[Env, E, Input, Out]):
 
         async def perform(place: Place) -> Any:
             try:
-                return place.read(await _driver().read_result(place, run_id))
+                return place.read(await _runs().read_result(place, run_id))
             except CheckpointError as error:
                 # Raised, it would halt a run around this, which only asks about another run.
                 return Failed(error)
@@ -523,7 +406,9 @@ class Workflow(Generic[Env, E, Input, Out]):
         """
 
         async def perform(place: Place) -> ResumePlan:
-            return await _driver().plan_run(place, run_id, effects=effects)
+            from effectflow.workflows.driver import plan_run
+
+            return await plan_run(place, run_id, effects=effects)
 
         return self._durably(perform, ("plan", run_id, Options(effects=effects)))
 
@@ -541,7 +426,7 @@ class Workflow(Generic[Env, E, Input, Out]):
                     "a durable run needs an environment with an attribute `checkpoints`, such as "
                     f"Checkpoints(SqliteStore('runs.db')); this one, {type(env).__name__}, has {found}"
                 )
-            place = _driver().Place(self.blueprint.saved_by(checkpoints), checkpoints, env, scope)
+            place = _runs().Place.of(self.blueprint, checkpoints, env, scope)
             try:
                 # A store that is not open is opened for this, and closed afterwards.
                 async with checkpoints.store:
@@ -657,7 +542,7 @@ def workflow(
 
 def _check_takes_one_input(body: Callable[..., Any]) -> None:
     """Raise TypeError for a function that cannot be called with an input, and for a method."""
-    names = _parameters_of(body)
+    names = parameters_of(body)
     if names[:1] in (["self"], ["cls"]) or misfit_of(body, (None,), {}) is not None:
         name = getattr(body, "__qualname__", None) or repr(body)
         raise TypeError(
@@ -666,27 +551,9 @@ def _check_takes_one_input(body: Callable[..., Any]) -> None:
         )
 
 
-def _step_of(function: Callable[[Any], Effect[Any, Any, Any]]) -> Step[[Any], Any, Any, Any]:
+def _as_step(function: Callable[[Any], Effect[Any, Any, Any]]) -> Step[[Any], Any, Any, Any]:
     """Return a step that calls the function, or is a copy of it, and that may wait."""
     given: Any = function
     made: Any = copy(given) if isinstance(function, Step) else step(given)
     made.definition = replace(made.definition, may_wait=True)
     return made
-
-
-def input_type(function: Callable[..., Any]) -> object:
-    """Return the annotation of a function's first parameter, or None without one.
-
-    For an `@effect`, that is the one after the environment.
-    """
-    names = _parameters_of(function)
-    return type_hints(function).get(names[0]) if names else None
-
-
-def _parameters_of(function: Callable[..., Any]) -> list[str]:
-    """Return the names of a function's parameters. An `@effect` leaves out the environment."""
-    try:
-        return list(inspect.signature(function).parameters)
-    except (TypeError, ValueError):
-        # Some built-in functions have no signature.
-        return []

@@ -311,8 +311,14 @@ async def test_a_release_that_fails_after_a_native_cancellation_is_logged(
 @anyio_test
 async def test_a_release_that_fails_while_a_sibling_cancels_it_is_in_the_trail() -> None:
     """Its use had succeeded when the sibling failed."""
-    failing = bracket(pure("r"), lambda _: sleep(0.05).and_then(lambda _: fail("STUCK")), pure)
-    traced = (await par(failing, LATE_FAILURE).traced().run(None)).failure()
+    releasing = anyio.Event()
+
+    def release(_: str) -> AnyEffect:
+        begun = from_fn(lambda _: releasing.set())
+        return begun.and_then(lambda _: sleep(0.05)).and_then(lambda _: fail("STUCK"))
+
+    sibling = from_async(lambda _: releasing.wait()).and_then(lambda _: fail("no"))
+    traced = (await par(bracket(pure("r"), release, pure), sibling).traced().run(None)).failure()
 
     assert (traced.error, traced.suppressed) == ("no", ("STUCK",))
 

@@ -6,4 +6,4 @@ other modules still refer to them.
 
 import effectflow.checkpoint.run
 import effectflow.executors
-import effectflow.workflows.mapreduce._item  # noqa: F401
+import effectflow.workflows.mapreduce._job  # noqa: F401

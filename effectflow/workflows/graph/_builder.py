@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
@@ -16,13 +16,14 @@ from effectflow.checkpoint.values import KnownTypes, union_of
 from effectflow.effects import Effect
 from effectflow.effects.nodes import AnyEffect
 from effectflow.effects.signatures import effect_types, environment_type
+from effectflow.workflows.blueprint import Blueprint, input_type, step_of
 from effectflow.workflows.checks import (
     function_problems,
     problems_raised,
-    pure_result,
     workflow_name_problems,
 )
 from effectflow.workflows.diagrams import Diagram, to_dot, to_mermaid
+from effectflow.workflows.engine import pure_result
 from effectflow.workflows.graph._problems import (
     Draft,
     InvalidGraph,
@@ -42,7 +43,7 @@ from effectflow.workflows.graph._structure import (
 from effectflow.workflows.graph._visits import GraphProgress, diagram_of, progress_of
 from effectflow.workflows.graph._walk import GraphError, walk
 from effectflow.workflows.migrations import StateMigration, check_migrations
-from effectflow.workflows.workflow import Blueprint, Workflow, input_type
+from effectflow.workflows.workflow import Workflow
 
 Env = TypeVar("Env", bound=HasCheckpoints)
 E = TypeVar("E")
@@ -63,31 +64,9 @@ class Graph(Workflow[Env_contra, E_co, S, S], Generic[Env_contra, E_co, S]):
         structure: its nodes and edges.
     """
 
-    def __init__(
-        self,
-        structure: Structure,
-        *,
-        version: str,
-        input_type: object,
-        types: KnownTypes,
-        migrations: Mapping[int, StateMigration],
-        environment_types: Callable[[], Sequence[object]],
-    ) -> None:
+    def __init__(self, structure: Structure, blueprint: Blueprint) -> None:
         self.structure = structure
-        outputs = [node.definition.output for node in structure.nodes.values() if node.is_exit]
-        super().__init__(
-            Blueprint(
-                definition_of(structure, version),
-                body=partial(walk, structure),
-                input_type=input_type,
-                input_types=types,
-                output_types=types,
-                output_type=None if None in outputs else union_of(outputs),
-                migrations=migrations,
-                gives_state=partial(gives_state, structure),
-                environment_types=environment_types,
-            )
-        )
+        super().__init__(blueprint)
 
     def progress(self, checkpoint: Checkpoint) -> GraphProgress:
         """Return which nodes a run of this graph has visited, and where it is now. Pure.
@@ -261,14 +240,14 @@ class StateGraph(Generic[Env, E, S]):
 
         Raises InvalidGraph with all problems of the description.
         """
-        draft = Draft(self._names, self._edges, self._entries, self._exits, self._max_iterations)
         declared = get_args(getattr(self, "__orig_class__", None)) or (None, None, None)
         environment, error, state = declared
+        draft = Draft(self._names, self._edges, self._entries, self._exits, self._max_iterations)
         bodies = tuple(self._bodies.values())
 
         def known_types() -> KnownTypes:
-            annotations = (_annotations_of(body) for body in self._bodies.values())
-            return KnownTypes.of(state, error, GraphError, *chain.from_iterable(annotations))
+            annotations = chain.from_iterable(map(_annotations_of, bodies))
+            return KnownTypes.of(state, error, GraphError, *annotations)
 
         problems = [
             *workflow_name_problems(self._name),
@@ -280,7 +259,30 @@ class StateGraph(Generic[Env, E, S]):
         if problems:
             raise InvalidGraph(self._name, problems)
         types = known_types()
-        built = {
+        structure = self._structure(types, state)
+        entry = structure.nodes[structure.entry].work
+        if state is None and isinstance(entry, Call):
+            state = input_type(entry.function)
+        outputs = [node.definition.output for node in structure.nodes.values() if node.is_exit]
+        blueprint = Blueprint(
+            definition_of(structure, self._version),
+            body=partial(walk, structure),
+            input_type=state,
+            input_types=types,
+            output_types=types,
+            output_type=None if None in outputs else union_of(outputs),
+            migrations=self._migrations,
+            gives_state=partial(gives_state, structure),
+            environment_types=lambda: [
+                environment,
+                *chain.from_iterable(map(_environment_types, bodies)),
+            ],
+        )
+        return Graph(structure, blueprint)
+
+    def _structure(self, types: KnownTypes, state: object) -> Structure:
+        """Return the graph of a description without problems."""
+        nodes = {
             name: replace(
                 _make_node(name, body, types, state),
                 edges=tuple(edge for edge in self._edges if edge.source == name),
@@ -288,20 +290,7 @@ class StateGraph(Generic[Env, E, S]):
             )
             for name, body in self._bodies.items()
         }
-        entry = built[self._entries[0]]
-        if state is None and isinstance(entry.work, Call):
-            state = input_type(entry.work.function)
-        return Graph(
-            Structure(self._name, built, entry.name, self._max_iterations),
-            version=self._version,
-            input_type=state,
-            types=types,
-            migrations=self._migrations,
-            environment_types=lambda: [
-                environment,
-                *chain.from_iterable(map(_environment_types, bodies)),
-            ],
-        )
+        return Structure(self._name, nodes, self._entries[0], self._max_iterations)
 
     def _add(self, name: str, body: object, problems: Iterable[str]) -> Self:
         self._names.append(name)
@@ -363,13 +352,8 @@ def _make_node(name: str, body: object, types: KnownTypes, state: object = None)
             definition = replace(definition, output=workflow.blueprint.output_type or state)
             structure = workflow.structure if isinstance(workflow, Graph) else None
             return Node(definition, Nested(workflow, structure))
-        case Step():
-            step = cast("Step[[Any], Any, Any, Any]", body)
-            definition = replace(step.definition, name=name, types=types, may_wait=True)
-            return Node(definition, Call(step.function))
         case _:
-            function = cast("Callable[[Any], AnyEffect]", body)
-            definition = replace(definition, output=effect_types(function)[0] or state)
+            definition, function = step_of(body, name, types, output=state)
             return Node(definition, Call(function))
 
 

@@ -10,7 +10,7 @@ from effectflow.checkpoint.definition import Definition
 from effectflow.checkpoint.step import StepDefinition
 from effectflow.effects import Effect
 from effectflow.effects.paths import StepPath, child_path
-from effectflow.workflows.checks import holds
+from effectflow.workflows.engine import holds
 from effectflow.workflows.workflow import Workflow
 
 

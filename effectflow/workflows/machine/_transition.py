@@ -9,7 +9,7 @@ from typing import Any, Final, Generic, Never, TypeAlias, TypeVar, cast, overloa
 
 from effectflow.effects import Effect, RetryExhausted, RetryPolicy
 from effectflow.effects.errors import Copyable
-from effectflow.workflows.checks import holds
+from effectflow.workflows.engine import holds
 from effectflow.workflows.machine._states import States, StateSet, name_of
 
 Env = TypeVar("Env", contravariant=True)

@@ -1,14 +1,44 @@
-"""A job as its author declares it."""
+"""How a job runs: it maps the items, each in a durable step, and reduces the values by groups."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+import math
+from collections.abc import AsyncIterable, Callable, Iterable, Sized
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
 
-from effectflow.checkpoint.step import StepDefinition
-from effectflow.effects import Executor, ExecutorLost, die, suspend
-from effectflow.effects.nodes import AnyEffect
+from returns.maybe import Nothing, Some
+
+from effectflow.checkpoint.entries import ErrorRecord
+from effectflow.checkpoint.errors import NotSerializable, StepInputChanged
+from effectflow.checkpoint.failures import read_error, write_error
+from effectflow.checkpoint.flow import DurableFlow
+from effectflow.checkpoint.recording import DEAD_LETTER, RecordedStep
+from effectflow.checkpoint.step import StepDefinition, durable, save_now
+from effectflow.checkpoint.values import KnownTypes, Tree, digest_of, encode_arguments
+from effectflow.effects import Effect, Executor, ExecutorLost, TimedOut, die, fail, pure, suspend
+from effectflow.effects.interpreter import interpret
+from effectflow.effects.nodes import AndThen, AnyEffect, Named, Perform, Suspend
+from effectflow.effects.paths import child_path, step_path
+from effectflow.effects.reduce import reduction_of
+from effectflow.effects.scope import Scope
+from effectflow.effects.trails import Failed
+from effectflow.workflows.mapreduce._results import (
+    DeadLetter,
+    ItemFailed,
+    ItemFailure,
+    JobResult,
+    PartialResult,
+    TooManyFailures,
+)
+
+if TYPE_CHECKING:
+    from effectflow.checkpoint.run import Run
+
+_MAPPED = StepDefinition("mapped", output=int)
+"""The step that ends the map phase: once it is complete, the items of the job are known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,3 +93,329 @@ class Job:
             # it stops the job, and a resume continues.
             work = suspend(lambda: executor.apply(function, item).recover(ExecutorLost, die))
         return work if self.timeout is None else work.timeout(self.timeout)
+
+
+def job_body(job: Job, input: Any) -> AnyEffect:
+    """Return the effect that does a job for an input, and yields its JobResult."""
+
+    def begin(*_: object) -> AnyEffect:
+        source = job.items(input)
+        if isinstance(source, Effect):
+            return cast(AnyEffect, source).and_then(partial(_map_and_reduce, job))
+        return _map_and_reduce(job, source)
+
+    return Named(Suspend(begin), job.name, f"in job {job.name!r}")
+
+
+def _map_and_reduce(job: Job, source: Any) -> AnyEffect:
+    if not isinstance(source, Iterable | AsyncIterable):
+        raise TypeError(
+            f"`items` of job {job.name!r} must return a sync or async iterable, or an effect that "
+            f"yields one, not {source!r}"
+        )
+    items = cast("Iterable[Any]", source)
+
+    def begin(_env: object, scope: Scope) -> AnyEffect:
+        check = _refuse_new_items(scope)
+        total = len(items) if isinstance(items, Sized) else None
+        failures = FailureLimit(job.name, job.max_failures, total)
+        pace = None if job.max_per_second is None else Pace(1 / job.max_per_second)
+
+        def map_item(item: Any) -> AnyEffect:
+            key = job.key_of(item)
+            check(key)
+            return Suspend(ItemWork(job, key, item, failures, pace).begin)
+
+        def end_map_phase(count: int) -> AnyEffect:
+            ended = _end_map_phase(count)
+            return ended.and_then(lambda _: failures.check(count) or pure(None))
+
+        return (
+            reduction_of(
+                f"job {job.name!r}",
+                items,
+                map_item,
+                partial(_reduced, job),
+                limit=job.max_parallel,
+                fan_in=job.fan_in,
+                key=job.key_of,
+                on_mapped=end_map_phase,
+            )
+            .and_then(partial(_result, job))
+            .tap(lambda _: _end_phase("reduce"))
+        )
+
+    return Suspend(begin)
+
+
+def _reduced(job: Job, parts: list[PartialResult]) -> AnyEffect:
+    """Return the effect that makes one part of a group; None if there are no items at all."""
+    if not parts:
+        return pure(None)
+    whole = PartialResult.of_group(parts)
+    present = [part for part in parts if part.value is not Nothing]
+    if not present:
+        return pure(whole)
+    if len(present) == 1 and present[0].is_reduced:
+        return pure(replace(whole, value=present[0].value))
+    values = [part.value.unwrap() for part in present]
+    definition = job.reduce_step
+    if whole.retry > 0:
+        # A dead letter has joined the group, so it is reduced again, as another step.
+        definition = replace(definition, name=f"{definition.name} after retry {whole.retry}")
+    # A resume must find the same items here.
+    arguments = whole.digest, f"({whole.count} items, {whole.first!r} to {whole.last!r})"
+    step = durable(definition, suspend(lambda: job.reduce(values)), lambda _: arguments)
+    return step.map(lambda value: replace(whole, value=Some(value)))
+
+
+def _result(job: Job, part: PartialResult | None) -> AnyEffect:
+    """Return the effect that makes the job's result from the last part; None without items."""
+    count, letters = (0, ()) if part is None else (part.count, part.dead_letters)
+    if part is not None and part.value is not Nothing:
+        return pure(JobResult(part.value.unwrap(), count, letters))
+    step = durable(job.reduce_step, suspend(lambda: job.reduce([])))
+    return step.map(lambda value: JobResult(value, count, letters))
+
+
+def _refuse_new_items(scope: Scope) -> Callable[[str], None]:
+    """Return a check of the keys of the job that comes next: none may be new after its map phase.
+
+    The check halts the run with StepInputChanged, before the item begins a step.
+    """
+    flow = scope.flow
+    mapped = None
+    if isinstance(flow, DurableFlow):
+        mapped = flow.run.recording.steps.get(flow.path_to_come(_MAPPED.name))
+    if not isinstance(flow, DurableFlow) or mapped is None or not mapped.is_completed:
+        return lambda key: None
+    run, path, count = flow.run, flow.path_to_come("map"), mapped.output
+
+    def check(key: str) -> None:
+        if child_path(path, key) not in run.recording.flows:
+            raise run.writer.halt(
+                StepInputChanged(run.run_id, path, f"({count} items)", f"(a new item {key!r})")
+            )
+
+    return check
+
+
+def _end_map_phase(count: int) -> AnyEffect:
+    # A step, so that a resume must find the same number of items.
+    arguments = (digest_of(count), f"({count} items)")
+    mapped = durable(_MAPPED, pure(count), lambda _: arguments)
+    return AndThen(mapped, lambda _: _end_phase("map"))
+
+
+def _end_phase(phase: str) -> AnyEffect:
+    """Make a phase durable as soon as it has ended.
+
+    If every step is durable before the next one begins, this saves nothing.
+    """
+
+    def end(_env: object, scope: Scope) -> AnyEffect:
+        flow = scope.flow
+        if not isinstance(flow, DurableFlow) or flow.run.checkpoints.policy.every_steps == 1:
+            return pure(None)
+        return save_now(f"the {phase} phase has ended")
+
+    return Suspend(end)
+
+
+class ItemWork:
+    """The attempts of one item in this life, up to its part of the result."""
+
+    __slots__ = (
+        "_begun",
+        "_failed",
+        "_is_paced",
+        "_retries",
+        "failures",
+        "item",
+        "job",
+        "key",
+        "pace",
+    )
+
+    def __init__(
+        self, job: Job, key: str, item: object, failures: FailureLimit, pace: Pace | None
+    ) -> None:
+        self.job = job
+        self.key = key
+        self.item = item
+        self.failures = failures
+        self.pace = pace
+        self._begun = 0
+        self._retries = 0
+        self._failed: list[ItemFailure[Any]] = []
+        self._is_paced = False
+
+    def begin(self, _env: object, scope: Scope) -> AnyEffect:
+        """Return the effect that maps the item."""
+        if self.job.keeps_dead_letters and isinstance(scope.flow, DurableFlow):
+            # A dead letter has the item, so one that cannot be saved is rejected before it acts.
+            self._saved_item(scope.flow.run)
+        return self.mapped(0)
+
+    def _saved_item(self, run: Run) -> Tree:
+        where = f"the item {self.key!r} of job {self.job.name!r}, which a dead letter would have"
+        return run.encode(self.item, where, self.job.map_step.types)
+
+    def mapped(self, reopening: int) -> AnyEffect:
+        """Return the step that maps the item, after a reopening of the run or as the first (0)."""
+        job, definition = self.job, self.job.map_step
+        # A resume notices if the item of a `@step` has changed.
+        arguments = partial(encode_arguments, {job.parameter: self.item}, path=definition.name)
+        step = durable(definition, Perform(self._attempt), arguments if job.parameter else None)
+        in_turn = (
+            step if self.pace is None else AndThen(Perform(self._wait_for_turn), lambda _: step)
+        )
+        mapped = in_turn.map(lambda value: PartialResult.of_item(self.key, value, retry=reopening))
+        return mapped.or_else(lambda error: Perform(partial(self._failed_step, error)))
+
+    async def _wait_for_turn(self, _: object, scope: Scope) -> None:
+        """Wait for the first attempt's turn before the step begins, so that a crash cuts off nothing."""
+        flow = scope.flow
+        if isinstance(flow, DurableFlow) and (self._recorded(flow) or not flow.run.records):
+            return
+        assert self.pace is not None
+        await self.pace.wait(scope)
+        self._is_paced = True
+
+    async def _attempt(self, env: Any, scope: Scope) -> Any:
+        """Attempt the item once, within its step."""
+        if self.pace is not None and not self._is_paced:
+            await self.pace.wait(scope)
+        self._is_paced = False
+        self._begun += 1
+        began_at = scope.clock.now()
+        try:
+            outcome = await interpret(self.job.work(env, self.item), env, scope)
+        except TimedOut as late:
+            # A time limit within `map` that it does not declare: no bug, but a failure of this item.
+            outcome = Failed(late)
+        if outcome.__class__ is Failed:
+            self._failed.append(ItemFailure(outcome.error, began_at, scope.clock.now()))
+        return outcome
+
+    async def _failed_step(self, error: Any, env: Any, scope: Scope) -> Any:
+        """Set the item aside, or stop the job, after the last attempt has failed."""
+        flow, job = scope.flow, self.job
+        error = self._failed[-1].error if self._failed else error
+        if not isinstance(flow, DurableFlow):
+            if not job.keeps_dead_letters:
+                return Failed(self._stopped(error, self._begun))
+            return self._kept(DeadLetter(self.key, self.item, error, self._begun, (*self._failed,)))
+        if not job.keeps_dead_letters:
+            earlier = flow.run.recording.dead_letters.get(flow.path_to_come(DEAD_LETTER))
+            if earlier is None:
+                return Failed(self._stopped(error, self._attempts_of(flow)))
+            # The run kept dead letters earlier, which settled the failures of these items.
+        letter = await flow.set_aside(scope, lambda: self._content(flow))
+        if letter.is_dropped:
+            return PartialResult.of_dropped(self.key)
+        if letter.retry is not None or not job.keeps_dead_letters:
+            self._retries += 1
+            again = self.mapped(letter.retry or flow.run.recording.reopenings + 1)
+            return await interpret(again, env, scope)
+        kept = self._kept(
+            DeadLetter(self.key, self.item, error, self._attempts_of(flow), self._failures_of(flow))
+        )
+        failed = None if scope.limit == math.inf else letter.failed
+        return self.failures.exceeded(failed) or kept
+
+    def _kept(self, letter: DeadLetter[Any]) -> PartialResult:
+        self.failures.failed += 1
+        return PartialResult.of_dead_letter(letter)
+
+    def _stopped(self, error: Any, attempts: int) -> ItemFailed[Any]:
+        is_retryable = self.job.map_step.is_retryable(error)
+        return ItemFailed(self.job.name, self.key, error, attempts, is_retryable=is_retryable)
+
+    def _content(self, flow: DurableFlow) -> dict[str, Any]:
+        """Return what the journal has of a dead letter, after a check that a resume can rebuild it."""
+        run, types = flow.run, self.job.map_step.types
+        for failure in self._failed[:-1]:
+            _read(run, write_error(failure.error, types, is_defect=False), flow.path, types)
+        return {"item": self._saved_item(run), "failed": self.failures.failed + 1}
+
+    def _recorded(self, flow: DurableFlow) -> RecordedStep | None:
+        """Return what earlier lives recorded of the step that is attempted now."""
+        path = step_path(flow.path, self.job.map_step.name, self._retries + 1)
+        return flow.run.recording.steps.get(path)
+
+    def _all_recorded(self, flow: DurableFlow) -> list[RecordedStep]:
+        name, steps = self.job.map_step.name, flow.run.recording.steps
+        paths = [step_path(flow.path, name, number + 1) for number in range(self._retries + 1)]
+        return [steps[path] for path in paths if path in steps]
+
+    def _attempts_of(self, flow: DurableFlow) -> int:
+        return self._begun + sum(step.attempts for step in self._all_recorded(flow))
+
+    def _failures_of(self, flow: DurableFlow) -> tuple[ItemFailure[Any], ...]:
+        types = self.job.map_step.types
+        earlier = [
+            ItemFailure(
+                _read(flow.run, failure.error, flow.path, types),
+                datetime.fromtimestamp(failure.began, UTC),
+                datetime.fromtimestamp(failure.ended, UTC),
+            )
+            for step in self._all_recorded(flow)
+            for failure in step.failures
+        ]
+        return (*earlier, *self._failed)
+
+
+def _read(run: Run, record: ErrorRecord, path: str, types: KnownTypes) -> Any:
+    try:
+        return read_error(record, path, types)
+    except NotSerializable as unreadable:
+        raise run.writer.halt(unreadable) from unreadable
+
+
+class FailureLimit:
+    """Counts the dead letters of one run of a job, and knows how many are allowed.
+
+    Attributes:
+        failed: the number of dead letters.
+    """
+
+    def __init__(self, job: str, most: float | None, total: int | None) -> None:
+        self.job = job
+        self.most = most
+        self.total = total
+        self.failed = 0
+
+    def exceeded(self, failed: int | None = None) -> Failed | None:
+        """Return the failure of the job if too many items have failed, as far as that is known.
+
+        Parameters:
+            failed: how many had failed when an earlier life decided that; by default those so far.
+        """
+        failed = self.failed if failed is None else failed
+        most = self.most
+        if most is None or (isinstance(most, float) and self.total is None):
+            return None
+        share = failed / self.total if isinstance(most, float) and self.total else failed
+        return Failed(TooManyFailures(self.job, most, failed)) if share > most else None
+
+    def check(self, total: int) -> AnyEffect | None:
+        """Return the failure of the job if too many of all items have failed."""
+        self.total = total
+        failed = self.exceeded()
+        return None if failed is None else fail(failed.error)
+
+
+class Pace:
+    """Lets attempts begin one after another, at least `interval` seconds apart, on the run's clock."""
+
+    def __init__(self, interval: float) -> None:
+        self.interval = interval
+        self._next = -math.inf
+
+    async def wait(self, scope: Scope) -> None:
+        now = scope.clock.monotonic()
+        turn = max(now, self._next)
+        self._next = turn + self.interval
+        if turn > now:
+            await scope.clock.sleep(turn - now)

@@ -30,6 +30,7 @@ from effectflow.effects.clock import Duration, in_seconds
 from effectflow.effects.nodes import AnyEffect
 from effectflow.effects.reduce import FAN_IN
 from effectflow.effects.signatures import effect_types, environment_type, type_hints
+from effectflow.workflows.blueprint import Blueprint, function_of, input_type, step_of
 from effectflow.workflows.checks import (
     InvalidDefinition,
     count_problems,
@@ -37,10 +38,9 @@ from effectflow.workflows.checks import (
     retry_problems,
     workflow_name_problems,
 )
-from effectflow.workflows.mapreduce._body import job_body
-from effectflow.workflows.mapreduce._job import Job
+from effectflow.workflows.mapreduce._job import Job, job_body
 from effectflow.workflows.mapreduce._results import ItemFailed, JobResult, TooManyFailures
-from effectflow.workflows.workflow import Blueprint, Workflow, input_type
+from effectflow.workflows.workflow import Workflow
 
 Env = TypeVar("Env", bound=HasCheckpoints, contravariant=True)
 E = TypeVar("E", covariant=True)
@@ -238,9 +238,9 @@ class MapReduce(Workflow[Env, E, Input, Out]):
         executor: Executor | Callable[[Any], Executor] | None = None,
         version: str = "1",
     ) -> None:
-        step = _step_of(map, "map")
-        limit = step.timeout if timeout is None else in_seconds(timeout)
-        policy = step.retry if retry is None else retry
+        own = _definition_of(map, "map")
+        limit = own.timeout if timeout is None else in_seconds(timeout)
+        policy = own.retry if retry is None else retry
         problems = [
             *workflow_name_problems(name),
             *_function_problems(items, map, reduce, key, executor),
@@ -252,26 +252,16 @@ class MapReduce(Workflow[Env, E, Input, Out]):
         ]
         if problems:
             raise InvalidDefinition(f"job {name!r}", problems)
-        # The job makes its own steps of functions that are steps.
-        mapping, reducing = _function_of(map), _function_of(reduce)
-        mapped, reduced = effect_types(mapping), effect_types(reducing)
-        types = KnownTypes.of(
-            JobResult,
-            ItemFailed,
-            TooManyFailures,
-            RetryExhausted,
-            input_type(mapping),
-            _listed_type(items),
-            *mapped,
-            *reduced,
-        )
-        # The time limit is part of an attempt, so that each timeout is known as its failure.
-        mapped_step = replace(step, retry=policy, retry_when=retry_when, timeout=None)
+        types = _types_of(items, function_of(map), function_of(reduce))
+        map_step, mapping = step_of(map, own.name, types)
+        reduce_name = _definition_of(reduce, "reduce").name
+        reduce_step, reducing = step_of(reduce, reduce_name, types)
         job = Job(
             name=name,
             items=items,
             key=key,
-            map_step=replace(mapped_step, types=types, output=mapped[0]),
+            # The time limit is part of an attempt, so that each timeout is known as its failure.
+            map_step=replace(map_step, retry=policy, retry_when=retry_when, timeout=None),
             map=mapping,
             parameter=next(iter(map.parameters), "item") if isinstance(map, Step) else "",
             executor=_executor_function(executor),
@@ -279,7 +269,7 @@ class MapReduce(Workflow[Env, E, Input, Out]):
             max_per_second=max_per_second,
             keeps_dead_letters=on_item_failure == "dead_letter",
             max_failures=max_failures,
-            reduce_step=replace(_step_of(reduce, "reduce"), types=types, output=reduced[0]),
+            reduce_step=reduce_step,
             reduce=reducing,
             max_parallel=max_parallel,
             fan_in=fan_in,
@@ -322,12 +312,28 @@ def _environment_types(job: Job) -> list[object]:
     ]
 
 
-def _step_of(function: Any, role: str) -> StepDefinition:
+def _definition_of(given: Any, role: str) -> StepDefinition:
     """Return the definition of a `@step`, or a new one with the name of the function."""
-    if isinstance(function, Step):
-        return replace(function.definition, may_wait=True)
-    name = getattr(function, "__name__", "<lambda>")
-    return StepDefinition(role if name == "<lambda>" else name, may_wait=True)
+    if isinstance(given, Step):
+        return given.definition
+    name = getattr(given, "__name__", "<lambda>")
+    return StepDefinition(role if name == "<lambda>" else name)
+
+
+def _types_of(
+    items: Callable[..., Any], map: Callable[..., Any], reduce: Callable[..., Any]
+) -> KnownTypes:
+    """Return the classes that may occur in the items, the values, the errors and the result of a job."""
+    return KnownTypes.of(
+        JobResult,
+        ItemFailed,
+        TooManyFailures,
+        RetryExhausted,
+        input_type(map),
+        _listed_type(items),
+        *effect_types(map),
+        *effect_types(reduce),
+    )
 
 
 def _listed_type(items: Callable[..., Any]) -> object:
@@ -335,11 +341,6 @@ def _listed_type(items: Callable[..., Any]) -> object:
     annotation = type_hints(items).get("return")
     is_effect = typing.get_origin(annotation) is Effect
     return effect_types(items)[0] if is_effect else annotation
-
-
-def _function_of(given: Any) -> Any:
-    """Return the function of a `@step`, and any other function as it is."""
-    return cast("Any", given.function) if isinstance(given, Step) else given
 
 
 def _is_executor(given: object) -> bool:
@@ -366,9 +367,9 @@ def _function_problems(
             f"`items` takes {_SOURCE}, not an async function: write an async generator, or return an "
             "effect that yields the items"
         )
-    yield from function_problems(_function_of(map), "`map`", "a function from an item to an effect")
+    yield from function_problems(function_of(map), "`map`", "a function from an item to an effect")
     yield from function_problems(
-        _function_of(reduce), "`reduce`", "a function from a list to an effect"
+        function_of(reduce), "`reduce`", "a function from a list to an effect"
     )
     yield from function_problems(key, "`key`", "a function from an item to its key")
     if executor is not None and not _is_executor(executor):
