@@ -597,9 +597,7 @@ async def _finalize(frame: _Finalizer, value: Any, env: Any, scope: Scope) -> An
     if failed is None:
         return value
     if value.__class__ is Failed:
-        if outcome.__class__ is _Raised:
-            log_hidden(outcome.exception, "a finalizer failed after the failure %r", value.error)
-        return value.after(failed)
+        return add_suppressed("a finalizer", failed, value, None)
     if outcome.__class__ is _Raised:
         raise outcome.exception
     return outcome
@@ -622,13 +620,7 @@ async def _finalize_after(
         return interruption if isinstance(raised, Exception) else raised
     continues = raised if cancelled is None or not isinstance(raised, Exception) else cancelled
     failed = _failed_finalizer(outcome)
-    if failed is not None:
-        if not isinstance(continues, Exception):
-            show_suppressed(failed, cause)
-        elif outcome.__class__ is _Raised:
-            log_hidden(outcome.exception, "a finalizer failed while %r was passing", raised)
-        add_note(raised, str(failed))
-    return continues
+    return continues if failed is None else add_suppressed("a finalizer", failed, continues, cause)
 
 
 def _failed_finalizer(outcome: Any) -> Suppressed | None:
@@ -638,6 +630,27 @@ def _failed_finalizer(outcome: Any) -> Suppressed | None:
     if outcome.__class__ is _Raised:
         return Suppressed(outcome.exception, is_defect=True)
     return None
+
+
+def add_suppressed(what: str, failed: Suppressed, ended: Any, cause: Operator | None) -> Any:
+    """Add the error of a finalizer to the end that hides it, which it never replaces. Return that end.
+
+    Parameters:
+        what: what failed, for the log: "a finalizer".
+        ended: a `Failed`, a defect or an interruption.
+        cause: the operator that cancelled the flow, if an interruption passes.
+    """
+    error = failed.error if isinstance(failed.error, BaseException) else None
+    if isinstance(ended, Failed):
+        if failed.is_defect:
+            log_hidden(error, f"{what} failed after the failure %r", ended.error)
+        return ended.after(failed)
+    if not isinstance(ended, Exception):
+        show_suppressed(failed, cause)
+    elif failed.is_defect:
+        log_hidden(error, f"{what} failed while %r was passing", ended)
+    add_note(ended, str(failed))
+    return ended
 
 
 def show_suppressed(failed: Suppressed, cause: Operator | None) -> None:
