@@ -24,7 +24,14 @@ import anyio
 from returns.result import Failure, Success
 
 from effectflow.effects.arguments import add_hint, call_of, misfit_of, not_an_effect
-from effectflow.effects.bodies import ENDED, Thrown, close_body, resume_body, throw_failure
+from effectflow.effects.bodies import (
+    ENDED,
+    Thrown,
+    close_body,
+    resume_body,
+    throw_defect,
+    throw_failure,
+)
 from effectflow.effects.errors import (
     Defect,
     EffectError,
@@ -76,7 +83,6 @@ from effectflow.effects.trails import (
     Suppressed,
     add_note,
     log_hidden,
-    our_notes,
     raising_code,
     renew,
     show_trail,
@@ -331,7 +337,7 @@ async def interpret(effect: AnyEffect, env: Any, scope: Scope) -> Any:
                     _add_hint_of(current, raised)
                 current, env, scope = await _unwind(stack, raised, env, scope)
             except BaseException:
-                # The traceback keeps this frame, even if somebody keeps the error to raise it again.
+                # The traceback keeps this frame, even if a caller keeps the error to raise it again.
                 frame = current = value = env = None
                 raise
 
@@ -506,12 +512,7 @@ async def _unwind(
     """
     frame: Any
     kind: Any
-    if not isinstance(raised, Exception):
-        raised = stray_cancellation(raised) or raised
-    elif raised.__class__ is RecursionError:
-        raised = _explained(raised)
-    elif raised.__class__ is AttributeError and _is_of_a_list(raised):
-        add_hint(raised, "`yield from` takes one effect, not a list: use par_try_all or traverse")
+    raised = _explained(raised)
     while stack:
         frame = stack.pop()
         kind = frame.__class__
@@ -521,10 +522,8 @@ async def _unwind(
                 # A body must not swallow an interruption, so it is closed.
                 raised = close_body(thrown.body, raised, scope)
                 continue
-            thrown.recent.append((raised, None))
-            thrown.failures.append(Failed(raised, our_notes(raised)))
             try:
-                caught, value = resume_body(thrown, thrown.body.throw, raised)
+                caught, value = throw_defect(thrown, raised)
             except BaseException as other:
                 raised = other
                 continue
@@ -553,6 +552,17 @@ async def _unwind(
     raise raised
 
 
+def _explained(raised: BaseException) -> BaseException:
+    """Return what an exception means: itself, often with a hint, or a defect that names its cause."""
+    if not isinstance(raised, Exception):
+        return stray_cancellation(raised) or raised
+    if raised.__class__ is RecursionError:
+        return _explained_recursion(raised)
+    if raised.__class__ is AttributeError and _is_of_a_list(raised):
+        add_hint(raised, "`yield from` takes one effect, not a list: use par_try_all or traverse")
+    return raised
+
+
 def _is_of_a_list(raised: Any) -> bool:
     """Return whether an AttributeError comes from `yield from` before a list."""
     return raised.name == "send" and isinstance(raised.obj, Iterator)
@@ -562,7 +572,7 @@ _DEEP = 30
 """The number of interpreters within each other above which effects have used up Python's stack."""
 
 
-def _explained(raised: Exception) -> Exception:
+def _explained_recursion(raised: Exception) -> Exception:
     """Return a RecursionError that names its cause, unless it is the recursion of a function."""
     depth, frame = 0, sys._getframe()  # pyright: ignore[reportPrivateUsage]  # inspect takes it as well
     while (frame := frame.f_back) is not None:

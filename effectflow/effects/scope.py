@@ -470,7 +470,7 @@ class Scope:
         return self.cancelling_operator() is not None or is_cancelled_by_scope()
 
     def deadline(self, seconds: float | None) -> AbstractContextManager[anyio.CancelScope]:
-        """Return a cancel scope that ends after this many seconds; None is no deadline."""
+        """Return a cancel scope that ends after this many seconds; without a deadline if None."""
         return anyio.CancelScope() if seconds is None else self.clock.move_on_after(seconds)
 
     def under(self, operator: Operator) -> Scope:
