@@ -6,7 +6,7 @@ flow is `PLAIN`, with the methods of the protocol itself: it executes, computes 
 nothing. So no operator asks whether it is durable.
 
 A `Scope` is the position of one effect: its flow, the operators that may cancel it, the clock, and the
-listeners.
+listeners. An `Operator` decides about the flows within it, and cancels them.
 """
 
 from __future__ import annotations
