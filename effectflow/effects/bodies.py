@@ -16,7 +16,7 @@ from effectflow.effects.event_loop import is_cancellation
 from effectflow.effects.nodes import Die, Fail
 from effectflow.effects.scope import Scope
 from effectflow.effects.signatures import declares
-from effectflow.effects.trails import Failed, log_hidden
+from effectflow.effects.trails import Failed, log_hidden, our_notes
 
 ENDED: Any = object()
 """Stands for the next effect of a body that has ended."""
@@ -75,6 +75,13 @@ def throw_failure(thrown: Thrown, failed: Failed) -> tuple[Any, Any]:
         # A frozen dataclass raises AttributeError, and with slots a TypeError.
         with suppress(AttributeError, TypeError):
             raised.__context__ = context
+
+
+def throw_defect(thrown: Thrown, defect: Exception) -> tuple[Any, Any]:
+    """Raise a defect in a body, at its `yield`. Return the same as `resume_body`."""
+    thrown.recent.append((defect, None))
+    thrown.failures.append(Failed(defect, our_notes(defect)))
+    return resume_body(thrown, thrown.body.throw, defect)
 
 
 def resume_body(thrown: Thrown, resume: Callable[[Any], Any], argument: Any) -> tuple[Any, Any]:

@@ -24,7 +24,14 @@ import anyio
 from returns.result import Failure, Success
 
 from effectflow.effects.arguments import add_hint, call_of, misfit_of, not_an_effect
-from effectflow.effects.bodies import ENDED, Thrown, close_body, resume_body, throw_failure
+from effectflow.effects.bodies import (
+    ENDED,
+    Thrown,
+    close_body,
+    resume_body,
+    throw_defect,
+    throw_failure,
+)
 from effectflow.effects.errors import (
     Defect,
     EffectError,
@@ -77,7 +84,6 @@ from effectflow.effects.trails import (
     Suppressed,
     add_note,
     log_hidden,
-    our_notes,
     raising_code,
     renew,
     show_trail,
@@ -340,7 +346,7 @@ async def interpret(effect: AnyEffect, env: Any, scope: Scope) -> Any:
                     _add_hint_of(current, raised)
                 current, env, scope = await _unwind(stack, raised, env, scope)
             except BaseException:
-                # The traceback keeps this frame, even if somebody keeps the error to raise it again.
+                # The traceback keeps this frame, even if a caller keeps the error to raise it again.
                 frame = current = value = env = None
                 raise
 
@@ -519,12 +525,7 @@ async def _unwind(
     """
     frame: Any
     kind: Any
-    if not isinstance(raised, Exception):
-        raised = stray_cancellation(raised) or raised
-    elif raised.__class__ is RecursionError:
-        raised = _explained(raised)
-    elif raised.__class__ is AttributeError and _is_of_a_list(raised):
-        add_hint(raised, "`yield from` takes one effect, not a list: use par_try_all or traverse")
+    raised = _explained(raised)
     while stack:
         frame = stack.pop()
         kind = frame.__class__
@@ -534,10 +535,8 @@ async def _unwind(
                 # A body must not swallow an interruption, so it is closed.
                 raised = close_body(thrown.body, raised, scope)
                 continue
-            thrown.recent.append((raised, None))
-            thrown.failures.append(Failed(raised, our_notes(raised)))
             try:
-                caught, value = resume_body(thrown, thrown.body.throw, raised)
+                caught, value = throw_defect(thrown, raised)
             except BaseException as other:
                 raised = other
                 continue
@@ -566,6 +565,17 @@ async def _unwind(
     raise raised
 
 
+def _explained(raised: BaseException) -> BaseException:
+    """Return what an exception means: itself, often with a hint, or a defect that names its cause."""
+    if not isinstance(raised, Exception):
+        return stray_cancellation(raised) or raised
+    if raised.__class__ is RecursionError:
+        return _explained_recursion(raised)
+    if raised.__class__ is AttributeError and _is_of_a_list(raised):
+        add_hint(raised, "`yield from` takes one effect, not a list: use par_try_all or traverse")
+    return raised
+
+
 def _is_of_a_list(raised: Any) -> bool:
     """Return whether an AttributeError comes from `yield from` before a list."""
     return raised.name == "send" and isinstance(raised.obj, Iterator)
@@ -575,7 +585,7 @@ _DEEP = 30
 """The number of interpreters within each other above which effects have used up Python's stack."""
 
 
-def _explained(raised: Exception) -> Exception:
+def _explained_recursion(raised: Exception) -> Exception:
     """Return a RecursionError that names its cause, unless it is the recursion of a function."""
     depth, frame = 0, sys._getframe()  # pyright: ignore[reportPrivateUsage]  # inspect takes it as well
     while (frame := frame.f_back) is not None:
@@ -610,9 +620,7 @@ async def _finalize(frame: _Finalizer, value: Any, env: Any, scope: Scope) -> An
     if failed is None:
         return value
     if value.__class__ is Failed:
-        if outcome.__class__ is _Raised:
-            log_hidden(outcome.exception, "a finalizer failed after the failure %r", value.error)
-        return value.after(failed)
+        return add_suppressed("a finalizer", failed, value, None)
     if outcome.__class__ is _Raised:
         raise outcome.exception
     return outcome
@@ -635,13 +643,7 @@ async def _finalize_after(
         return interruption if isinstance(raised, Exception) else raised
     continues = raised if cancelled is None or not isinstance(raised, Exception) else cancelled
     failed = _failed_finalizer(outcome)
-    if failed is not None:
-        if not isinstance(continues, Exception):
-            show_suppressed(failed, cause)
-        elif outcome.__class__ is _Raised:
-            log_hidden(outcome.exception, "a finalizer failed while %r was passing", raised)
-        add_note(raised, str(failed))
-    return continues
+    return continues if failed is None else add_suppressed("a finalizer", failed, continues, cause)
 
 
 def _failed_finalizer(outcome: Any) -> Suppressed | None:
@@ -651,6 +653,27 @@ def _failed_finalizer(outcome: Any) -> Suppressed | None:
     if outcome.__class__ is _Raised:
         return Suppressed(outcome.exception, is_defect=True)
     return None
+
+
+def add_suppressed(what: str, failed: Suppressed, ended: Any, cause: Operator | None) -> Any:
+    """Add the error of a finalizer to the end that hides it, which it never replaces. Return that end.
+
+    Parameters:
+        what: what failed, for the log: "a finalizer".
+        ended: a `Failed`, a defect or an interruption.
+        cause: the operator that cancelled the flow, if an interruption passes.
+    """
+    error = failed.error if isinstance(failed.error, BaseException) else None
+    if isinstance(ended, Failed):
+        if failed.is_defect:
+            log_hidden(error, f"{what} failed after the failure %r", ended.error)
+        return ended.after(failed)
+    if not isinstance(ended, Exception):
+        show_suppressed(failed, cause)
+    elif failed.is_defect:
+        log_hidden(error, f"{what} failed while %r was passing", ended)
+    add_note(ended, str(failed))
+    return ended
 
 
 def show_suppressed(failed: Suppressed, cause: Operator | None) -> None:

@@ -23,10 +23,10 @@ from effectflow.effects.event_loop import (
     running_backend,
     stray_cancellation,
 )
-from effectflow.effects.interpreter import interpret, show_suppressed
+from effectflow.effects.interpreter import add_suppressed, interpret
 from effectflow.effects.nodes import AnyEffect
 from effectflow.effects.scope import PLAIN_BRANCHES, Operator, Scope, supervised
-from effectflow.effects.trails import Failed, Suppressed, add_note, log_hidden
+from effectflow.effects.trails import Failed, Suppressed
 
 Env = TypeVar("Env")
 E = TypeVar("E")
@@ -328,19 +328,12 @@ def _end(
     outcome: Any, raised: BaseException | None, hidden: Exception | None, cause: Operator | None
 ) -> Any:
     """Return or raise the end of a use. It stands even if leaving the context manager failed."""
-    if hidden is None:
-        if raised is not None:
-            raise raised
-        return outcome
-    suppressed = Suppressed(hidden, is_defect=True)
+    if hidden is not None:
+        if raised is None and outcome.__class__ is not Failed:
+            raise hidden
+        ended = outcome if raised is None else raised
+        suppressed = Suppressed(hidden, is_defect=True)
+        outcome = add_suppressed("a context manager", suppressed, ended, cause)
     if raised is not None:
-        add_note(raised, str(suppressed))
-        if isinstance(raised, Exception):
-            log_hidden(hidden, "a context manager failed while %r was passing", raised)
-        else:
-            show_suppressed(suppressed, cause)
         raise raised
-    if outcome.__class__ is not Failed:
-        raise hidden
-    log_hidden(hidden, "a context manager failed after the failure %r", outcome.error)
-    return outcome.after(suppressed)
+    return outcome

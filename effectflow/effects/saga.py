@@ -24,10 +24,16 @@ from effectflow.effects.arguments import (
 from effectflow.effects.effect import Effect
 from effectflow.effects.errors import LeftToResume
 from effectflow.effects.event_loop import is_cancellation
-from effectflow.effects.interpreter import acquire, interpret, interpret_branch, show_suppressed
+from effectflow.effects.interpreter import (
+    acquire,
+    add_suppressed,
+    interpret,
+    interpret_branch,
+    show_suppressed,
+)
 from effectflow.effects.nodes import AnyEffect
 from effectflow.effects.scope import Operator, Replayed, Scope
-from effectflow.effects.trails import Failed, Suppressed, add_note, log_hidden
+from effectflow.effects.trails import Failed, Suppressed
 
 Env = TypeVar("Env")
 E = TypeVar("E")
@@ -312,18 +318,16 @@ def _end(
         cancelled: the cancellation that arrived during the undos.
         cause: the operator that cancelled the body.
     """
-    is_dropped = raised is not None and not isinstance(raised, Exception)
-    if cancelled is not None or (not is_dropped and outer.is_cancelled()):
-        is_dropped, cause = True, outer.cancelling_operator()
+    is_interrupted = raised is not None and not isinstance(raised, Exception)
+    is_dropped = cancelled is not None or (not is_interrupted and outer.is_cancelled())
+    ended = outcome if raised is None else raised
     for failed in failures:
         if is_dropped:
-            show_suppressed(failed, cause)
-        elif failed.is_defect and isinstance(failed.error, Exception):
-            log_hidden(failed.error, "an undo failed")
-        if raised is not None:
-            add_note(raised, str(failed))
-    if cancelled is not None and (raised is None or isinstance(raised, Exception)):
+            show_suppressed(failed, outer.cancelling_operator())
+        else:
+            ended = add_suppressed("an undo", failed, ended, cause)
+    if cancelled is not None and not is_interrupted:
         raise cancelled
     if raised is not None:
         raise raised
-    return outcome.after(*failures) if failures else outcome
+    return ended

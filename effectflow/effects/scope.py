@@ -6,7 +6,7 @@ flow is `PLAIN`, with the methods of the protocol itself: it executes, computes 
 nothing. So no operator asks whether it is durable.
 
 A `Scope` is the position of one effect: its flow, the operators that may cancel it, the clock, and the
-listeners.
+listeners. An `Operator` decides about the flows within it, and cancels them.
 """
 
 from __future__ import annotations
@@ -481,7 +481,7 @@ class Scope:
         return self.cancelling_operator() is not None or is_cancelled_by_scope()
 
     def deadline(self, seconds: float | None) -> AbstractContextManager[anyio.CancelScope]:
-        """Return a cancel scope that ends after this many seconds; None is no deadline."""
+        """Return a cancel scope that ends after this many seconds; without a deadline if None."""
         return anyio.CancelScope() if seconds is None else self.clock.move_on_after(seconds)
 
     def under(self, operator: Operator) -> Scope:
