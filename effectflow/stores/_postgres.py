@@ -31,14 +31,6 @@ from effectflow.checkpoint.store import (
 )
 from effectflow.effects.clock import Duration, in_seconds
 from effectflow.effects.event_loop import shielded
-from effectflow.stores._base import (
-    check_deletable,
-    check_holder,
-    check_kept,
-    page,
-    readable,
-    sql_conditions,
-)
 from effectflow.stores._changes import Announcements
 from effectflow.stores._postgres_changes import Listener, Notifier, channel_of
 from effectflow.stores._postgres_connection import (
@@ -59,7 +51,9 @@ from effectflow.stores._postgres_due import INFO, DueClaims, info_of
 from effectflow.stores._postgres_renewals import Renewals
 from effectflow.stores._postgres_schema import migrate
 from effectflow.stores._postgres_writer import LOCK_DELAYS, Append, Writer
+from effectflow.stores._rules import check_deletable, check_holder, check_kept
 from effectflow.stores._servers import Held, ServerStore, take_over
+from effectflow.stores._summaries import page, readable, sql_conditions
 
 A = TypeVar("A")
 

@@ -10,7 +10,7 @@ import psycopg
 from psycopg import conninfo, sql
 
 from effectflow.checkpoint.store import RunSummary
-from effectflow.stores._base import summary_fields
+from effectflow.stores._summaries import summary_fields
 
 Connection: TypeAlias = psycopg.AsyncConnection[Any]
 

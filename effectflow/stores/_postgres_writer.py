@@ -15,7 +15,6 @@ from effectflow.checkpoint.errors import SaveFailed, StoreUnavailable
 from effectflow.checkpoint.lease import Lease
 from effectflow.checkpoint.store import RunSummary, notifies_parent
 from effectflow.effects import RetryPolicy
-from effectflow.stores._base import check_messages
 from effectflow.stores._postgres_connection import (
     CLOSING_SECONDS,
     Connection,
@@ -25,6 +24,7 @@ from effectflow.stores._postgres_connection import (
     key_of,
     unescaped,
 )
+from effectflow.stores._rules import check_messages
 from effectflow.stores._servers import check_appended
 
 _APPENDS_PER_BATCH = 500

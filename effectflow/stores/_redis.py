@@ -45,14 +45,6 @@ from effectflow.checkpoint.store import (
 )
 from effectflow.effects.clock import Duration, in_seconds
 from effectflow.stores import _redis_scripts as scripts
-from effectflow.stores._base import (
-    check_kept,
-    check_messages,
-    lease_lost,
-    readable,
-    select,
-    summary_fields,
-)
 from effectflow.stores._changes import Watcher
 from effectflow.stores._redis_answers import (
     Row,
@@ -66,7 +58,9 @@ from effectflow.stores._redis_answers import (
 from effectflow.stores._redis_changes import Subscriber
 from effectflow.stores._redis_connection import checked, durability_of, is_lost, is_refused
 from effectflow.stores._redis_due import CLAIM_DUE, PLACE, Freed, request_of
+from effectflow.stores._rules import check_kept, check_messages, lease_lost
 from effectflow.stores._servers import Held, ServerStore, check_appended, take_over
+from effectflow.stores._summaries import readable, select, summary_fields
 
 logger = logging.getLogger(__name__)
 

@@ -26,7 +26,8 @@ from effectflow.effects.event_loop import (
     shielded,
     wake,
 )
-from effectflow.stores._base import ReentrantStore, first_summary, lease_lost
+from effectflow.stores._base import ReentrantStore
+from effectflow.stores._rules import first_summary, lease_lost
 
 logger = logging.getLogger(__name__)
 
