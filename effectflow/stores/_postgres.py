@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 import psycopg
+from psycopg import sql
 from psycopg_pool import AsyncConnectionPool
 
 from effectflow.checkpoint.errors import RunEnded, RunNotFound, SaveFailed, StoreUnavailable
@@ -30,13 +31,13 @@ from effectflow.checkpoint.store import (
     RunSummary,
 )
 from effectflow.effects.clock import Duration, in_seconds
-from effectflow.effects.event_loop import shielded
 from effectflow.stores._changes import Announcements
-from effectflow.stores._postgres_changes import Listener, Notifier, channel_of
+from effectflow.stores._postgres_changes import Listener, Notifier, channel_of, listening
 from effectflow.stores._postgres_connection import (
     CLOSING_SECONDS,
     Connection,
     Queries,
+    Renewals,
     escaped,
     explained,
     fields_of,
@@ -48,7 +49,6 @@ from effectflow.stores._postgres_connection import (
     unescaped,
 )
 from effectflow.stores._postgres_due import INFO, DueClaims, info_of
-from effectflow.stores._postgres_renewals import Renewals
 from effectflow.stores._postgres_schema import migrate
 from effectflow.stores._postgres_writer import LOCK_DELAYS, Append, Writer
 from effectflow.stores._rules import check_deletable, check_holder, check_kept
@@ -88,7 +88,6 @@ class PostgresStore(ServerStore):
     _renewals: Renewals
     _writer: Writer
     _notifier: Notifier
-    _listener: Listener
 
     def __init__(
         self,
@@ -126,14 +125,8 @@ class PostgresStore(ServerStore):
     async def _connect(self) -> None:
         self._renewals = Renewals(self._parameters, self._queries, timeout=self._renew_timeout)
         self._opened.callback(self._renewals.close)
-        channel = channel_of(self._schema)
-        self._notifier = notifier = Notifier(self._new_connection, channel)
-        self._opened.push_async_callback(notifier.close)
-        self._listener = Listener(
-            *(self._new_connection, channel, self._announcements),
-            is_own=lambda backend: backend == notifier.backend,
-        )
-        self._opened.push_async_callback(self._listener.close)
+        self._notifier = Notifier(self._new_connection, channel_of(self._schema))
+        self._opened.push_async_callback(self._notifier.close)
         self._writer = Writer(
             *(self._queries, self._new_connection, self._persist, self._announce),
             lock_timeout=self._statement_timeout,
@@ -153,22 +146,22 @@ class PostgresStore(ServerStore):
         self._opened.push_async_callback(self._end_requests)
         await self._pool.open()
 
-    async def _new_connection(self) -> Connection:
+    async def _new_connection(self, *settings: sql.Composed) -> Connection:
         connection = await psycopg.AsyncConnection[Any].connect(**self._parameters)
         try:
-            await self._configure(connection)
+            await self._configure(connection, *settings)
         except BaseException:
             await connection.close()
             raise
         return connection
 
-    async def _configure(self, connection: Connection) -> None:
+    async def _configure(self, connection: Connection, *settings: sql.Composed) -> None:
         # Not through `options`, which would replace those of the connection string.
-        await connection.execute(set_timeout("statement", self._statement_timeout))
+        for setting in (set_timeout("statement", self._statement_timeout), *settings):
+            await connection.execute(setting)
 
     async def _configure_shared(self, connection: Connection) -> None:
-        await self._configure(connection)
-        await connection.execute(set_timeout("lock", _LOCK_SECONDS))
+        await self._configure(connection, set_timeout("lock", _LOCK_SECONDS))
 
     async def _ask_claim(self, wanted: Lease, seconds: float, free: int) -> Held:
         uptime = wanted.expires_at_uptime
@@ -272,14 +265,15 @@ class PostgresStore(ServerStore):
 
     @asynccontextmanager
     async def changes(self) -> AsyncGenerator[Changes]:
-        self._check_open()
-        listener = self._listener
-        async with self._announcements.watch() as changes:
-            try:
-                await self._in_asyncio(listener.begin)
-                yield changes
-            finally:
-                await shielded(self._in_asyncio(listener.end))
+        async with (
+            self._announcements.watch() as watcher,
+            self._following(self._listen, watcher),
+        ):
+            yield watcher
+
+    async def _listen(self) -> Listener:
+        connection = await self._new_connection(listening(channel_of(self._schema)))
+        return Listener(connection, self._notifier.has_sent)
 
     def _announce(self, run_ids: Sequence[str]) -> None:
         """Announce these runs to this and other processes, in asyncio."""

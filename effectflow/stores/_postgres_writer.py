@@ -24,7 +24,6 @@ from effectflow.stores._postgres_connection import (
     key_of,
     unescaped,
 )
-from effectflow.stores._rules import check_messages
 from effectflow.stores._servers import check_appended
 
 _APPENDS_PER_BATCH = 500
@@ -140,9 +139,7 @@ class Writer:
         """Send this append with the next batch. Raise SaveFailed, LeaseLost or ValueError."""
         self._queue(append)
         refusal = await append.answer
-        if refusal == "taken":
-            check_messages(append.lease, append.takes, ())
-        check_appended(append.lease, append.after, refusal)
+        check_appended(append.lease, refusal, after=append.after, takes=append.takes)
 
     def _queue(self, append: Append) -> None:
         self._waiting.append(append)

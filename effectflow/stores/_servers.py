@@ -8,12 +8,12 @@ import math
 import threading
 import time
 from abc import abstractmethod
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from concurrent.futures import Future
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from effectflow.checkpoint.errors import LeaseLost, RunBusy, StoreUnavailable
 from effectflow.checkpoint.lease import Lease
@@ -27,7 +27,8 @@ from effectflow.effects.event_loop import (
     wake,
 )
 from effectflow.stores._base import ReentrantStore
-from effectflow.stores._rules import first_summary, lease_lost
+from effectflow.stores._changes import Watcher
+from effectflow.stores._rules import check_messages, first_summary, lease_lost
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +46,18 @@ class Held(NamedTuple):
 
     lease: Lease
     now: float
+
+
+class Subscription(Protocol):
+    """A connection on which a server reports which runs changed."""
+
+    async def relay(self, watcher: Watcher) -> None:
+        """Pass the changes to the watcher. Raise an error of the driver or OSError once it is lost."""
+        ...
+
+    async def close(self) -> None:
+        """Close the connection."""
+        ...
 
 
 class ServerStore(ReentrantStore, CheckpointStore):
@@ -186,14 +199,17 @@ class ServerStore(ReentrantStore, CheckpointStore):
             raise
         return future.result()
 
+    # Changes.
+
     @asynccontextmanager
-    async def _in_background(
-        self, f: Callable[[], Coroutine[object, object, None]]
+    async def _following(
+        self, subscribe: Callable[[], Awaitable[Subscription]], watcher: Watcher
     ) -> AsyncGenerator[None]:
-        """Run `f()` in asyncio while the context is open. Then cancel it, and wait until it has ended."""
+        """Pass the changes that a server reports to the watcher while the context is open."""
+        subscription = await self._ask(subscribe)
 
         async def start() -> asyncio.Task[None]:
-            return asyncio.create_task(f())
+            return asyncio.create_task(self._follow(subscription, subscribe, watcher))
 
         async def stop() -> None:
             task.cancel()
@@ -204,6 +220,33 @@ class ServerStore(ReentrantStore, CheckpointStore):
             yield
         finally:
             await shielded(self._in_asyncio(stop))
+
+    async def _follow(
+        self,
+        subscription: Subscription,
+        subscribe: Callable[[], Awaitable[Subscription]],
+        watcher: Watcher,
+    ) -> None:
+        """Relay changes until this is cancelled. Subscribe again after a lost connection."""
+        while True:
+            try:
+                await subscription.relay(watcher)
+            except (self._driver_error, OSError) as error:
+                logger.debug("lost the subscription to the changes of %r: %r", self, error)
+            finally:
+                await subscription.close()
+            subscription = await self._subscribe_again(subscribe)
+            # Changes in between were not received.
+            watcher.notice(None)
+
+    async def _subscribe_again(
+        self, subscribe: Callable[[], Awaitable[Subscription]]
+    ) -> Subscription:
+        while True:
+            try:
+                return await self._persist(subscribe)
+            except (self._driver_error, OSError, StoreUnavailable):
+                await asyncio.sleep(1)
 
 
 class _AsyncioThread:
@@ -266,13 +309,15 @@ async def take_over(ask: Callable[[int], Awaitable[A | Held]]) -> A:
         free = lease.fence
 
 
-def check_appended(lease: Lease, after: int, refusal: str | None) -> None:
-    """Raise ValueError or LeaseLost if a server rejected an append after entry number `after`."""
+def check_appended(lease: Lease, refusal: str | None, *, after: int, takes: Sequence[int]) -> None:
+    """Raise ValueError or LeaseLost if a server rejected an append. The others are its arguments."""
     if refusal is None:
         return
     kind, _, detail = refusal.partition(" ")
     if kind == "unsummarized":
         first_summary(None)
+    if kind == "taken":
+        check_messages(lease, takes, ())
     if kind == "length":
         raise LeaseLost(lease.run_id, _other_length(int(detail), after))
     raise _lost(lease, refusal)
