@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-import time
 import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -52,7 +51,7 @@ from effectflow.stores._postgres_due import INFO, DueClaims, info_of
 from effectflow.stores._postgres_schema import migrate
 from effectflow.stores._postgres_writer import LOCK_DELAYS, Append, Writer
 from effectflow.stores._rules import check_deletable, check_holder, check_kept
-from effectflow.stores._servers import Held, ServerStore, take_over
+from effectflow.stores._servers import Held, ServerStore, repeated, take_over
 from effectflow.stores._summaries import page, readable, sql_conditions
 
 A = TypeVar("A")
@@ -410,15 +409,9 @@ class PostgresStore(ServerStore):
             return request.result()
 
         async def attempt_while_locked() -> A:
-            deadline = time.monotonic() + self._statement_timeout
-            delays = LOCK_DELAYS.delays()
-            while True:
-                try:
-                    return await attempt()
-                except psycopg.errors.LockNotAvailable:
-                    if time.monotonic() > deadline:
-                        raise
-                await asyncio.sleep(next(delays))
+            return await repeated(
+                attempt, LOCK_DELAYS, is_temporary=_is_locked, seconds=self._statement_timeout
+            )
 
         return await self._ask(attempt_while_locked)
 
@@ -442,6 +435,10 @@ class PostgresStore(ServerStore):
             _, late = await asyncio.wait(self._requests, timeout=CLOSING_SECONDS)
             for request in late:
                 request.cancel()
+
+
+def _is_locked(error: Exception) -> bool:
+    return isinstance(error, psycopg.errors.LockNotAvailable)
 
 
 @contextmanager
