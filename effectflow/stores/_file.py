@@ -213,13 +213,7 @@ class FileStore(ReentrantStore, CheckpointStore):
                 state = folder.create(first_summary(summary))
             mailbox = folder.mailbox(state)
             check_messages(lease, takes, mailbox.numbers)
-            has_ended = (summary or state.summary).status.has_ended
-            left = mailbox.without(mailbox.numbers if has_ended else takes)
-            if summary is None:
-                saved = mailbox.wake(state.summary, heard=state.heard)
-            else:
-                newest = max(left.numbers, default=0)
-                saved = appended(summary, seen, newest=newest, now=time.time())
+            saved, left = _after_append(state, mailbox, summary, takes=takes, seen=seen)
             owed = None
             if summary is not None and notifies_parent(summary):
                 owed = owe(self._notices, run_id, summary.parent, fence=lease.fence, length=after)
@@ -515,3 +509,20 @@ class FileStore(ReentrantStore, CheckpointStore):
             reason = f"{folder.path}: {error.strerror or error}"
             unknown = folder.may_be_saved(error)
             raise SaveFailed(run_id, reason, is_unknown=unknown) from error
+
+
+def _after_append(
+    state: RunState,
+    mailbox: Mailbox,
+    summary: RunSummary | None,
+    *,
+    takes: Sequence[int],
+    seen: int | None,
+) -> tuple[RunSummary, Mailbox]:
+    """Return the summary and the mailbox of a run after an append with these arguments."""
+    has_ended = (summary or state.summary).status.has_ended
+    left = mailbox.without(mailbox.numbers if has_ended else takes)
+    if summary is None:
+        return mailbox.wake(state.summary, heard=state.heard), left
+    newest = max(left.numbers, default=0)
+    return appended(summary, seen, newest=newest, now=time.time()), left

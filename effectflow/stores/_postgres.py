@@ -73,7 +73,8 @@ class PostgresStore(ServerStore):
     Parameters:
         dsn: a connection string, such as `postgresql://user@host/database`. It is never logged.
         schema: the schema that contains the tables; created and migrated when the store is opened.
-        pool_size: the maximum number of connections, besides those that write and renew leases.
+        pool_size: the maximum number of connections, besides those that write, renew leases and announce
+            changes, and one for each open `changes`.
         statement_timeout: the seconds after which the server cancels a statement. Also how long a
             request waits for a run that another program has locked; requests for other runs do not wait.
         reconnect_timeout: how long (seconds, or a `timedelta`) to try to reconnect to a lost server.
