@@ -51,13 +51,13 @@ from effectflow.stores._file_due import RunFolders, choose_runs, infos_of, usage
 from effectflow.stores._file_format import Mailbox, RunState
 from effectflow.stores._file_run import RunFolder
 from effectflow.stores._rules import (
-    appended,
     check_current,
     check_deletable,
     check_free,
     check_length,
     check_messages,
     check_receives,
+    due_if_unseen,
     first_summary,
     receivers,
 )
@@ -525,4 +525,4 @@ def _after_append(
     if summary is None:
         return mailbox.wake(state.summary, heard=state.heard), left
     newest = max(left.numbers, default=0)
-    return appended(summary, seen, newest=newest, now=time.time()), left
+    return due_if_unseen(summary, seen, newest=newest, now=time.time()), left

@@ -32,7 +32,6 @@ from effectflow.checkpoint.store import (
 from effectflow.stores._changes import Announcements
 from effectflow.stores._due import DueIndex, Lane, Usage, choose
 from effectflow.stores._rules import (
-    appended,
     check_current,
     check_deletable,
     check_free,
@@ -40,6 +39,7 @@ from effectflow.stores._rules import (
     check_length,
     check_messages,
     check_receives,
+    due_if_unseen,
     first_summary,
     receivers,
     woken,
@@ -140,7 +140,7 @@ class MemoryStore(CheckpointStore):
                 run.mailbox.clear()
                 run.received.clear()
             newest = max(run.mailbox, default=0)
-            self._summarize(lease.run_id, run, appended(summary, seen, newest=newest, now=now))
+            self._summarize(lease.run_id, run, due_if_unseen(summary, seen, newest=newest, now=now))
             if notifies_parent(summary):
                 self._notify(summary.parent, lease.run_id, now)
         self._announcements.announce(lease.run_id)

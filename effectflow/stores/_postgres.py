@@ -109,7 +109,6 @@ class PostgresStore(ServerStore):
         self._pool_size = pool_size
         self._statement_timeout = in_seconds(statement_timeout)
         self._queries = Queries(schema)
-        self._rows = self._queries.rows
         self._renew_timeout = in_seconds(renew_timeout)
         self._announcements = Announcements()
         self._requests: set[asyncio.Task[Any]] = set()

@@ -51,7 +51,6 @@ class Notifier:
         self._connect = connect
         self._channel = channel
         self._changed: set[str] = set()
-        self._has_changed = asyncio.Event()
         self._sending = asyncio.Lock()
         self._connection: Connection | None = None
         self._backend: int | None = None
@@ -60,7 +59,6 @@ class Notifier:
     def tell(self, run_ids: Iterable[str]) -> None:
         """Announce these runs soon."""
         self._changed.update(run_ids)
-        self._has_changed.set()
         if self._task is None:
             self._task = asyncio.create_task(self._work())
 
@@ -83,8 +81,7 @@ class Notifier:
 
     async def _work(self) -> None:
         delays = RECONNECT_DELAYS.delays()
-        while True:
-            await self._has_changed.wait()
+        while self._changed:
             try:
                 await self._send()
             except (psycopg.Error, OSError):
@@ -92,6 +89,7 @@ class Notifier:
             else:
                 delays = RECONNECT_DELAYS.delays()
                 await asyncio.sleep(_PAUSE_SECONDS)
+        self._task = None
 
     async def _send(self) -> None:
         async with self._sending:
@@ -99,12 +97,10 @@ class Notifier:
                 return
             # A run that changes again in the meantime is announced again.
             changed, self._changed = self._changed, set[str]()
-            self._has_changed.clear()
             try:
                 await self._notify(json.dumps(sorted(changed)))
             except BaseException:
                 self._changed |= changed
-                self._has_changed.set()
                 raise
 
     async def _notify(self, payload: str) -> None:

@@ -127,10 +127,11 @@ def woken(topic: str, summary: RunSummary, *, now: float) -> RunSummary:
     return due_by(now, summary) if wakes(topic, summary.status) else summary
 
 
-def appended(summary: RunSummary, seen: int | None, *, newest: int, now: float) -> RunSummary:
-    """Return the summary to save with an append whose writer has seen the messages up to `seen`.
+def due_if_unseen(summary: RunSummary, seen: int | None, *, newest: int, now: float) -> RunSummary:
+    """Return the summary of an append, due at once if its writer has not seen the newest message.
 
-    `newest` is the number of the newest message that was not taken, or 0.
+    `seen` is the number of the newest message that the writer has seen; None if it does not say.
+    `newest` is that of the newest message that was not taken, or 0.
     """
     is_unseen = seen is not None and newest > seen
     return due_by(now, summary) if is_unseen and not summary.status.has_ended else summary

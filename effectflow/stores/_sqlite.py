@@ -37,7 +37,6 @@ from effectflow.effects.threads import in_thread
 from effectflow.stores._base import ReentrantStore, as_unavailable
 from effectflow.stores._changes import Announcements
 from effectflow.stores._rules import (
-    appended,
     check_current,
     check_deletable,
     check_free,
@@ -46,6 +45,7 @@ from effectflow.stores._rules import (
     check_length,
     check_messages,
     check_receives,
+    due_if_unseen,
     first_summary,
     receivers,
     woken,
@@ -231,7 +231,7 @@ class SqliteStore(ReentrantStore, CheckpointStore):
 
     async def send(self, run_id: str, topic: str, *, key: str, body: bytes = b"") -> bool:
         def send(database: sqlite3.Connection) -> tuple[bool, list[str]]:
-            found = _found(database, run_id)
+            found = _look_up(database, run_id)
             if found is None:
                 raise RunNotFound(run_id)
             check_receives(run_id, found.summary)
@@ -430,7 +430,7 @@ class _Append(Request[list[str]]):
         announced: list[str] = []
         if summary is not None:
             newest = 0 if self.seen is None else _newest_message(database, number)
-            saved = appended(summary, self.seen, newest=newest, now=now)
+            saved = due_if_unseen(summary, self.seen, newest=newest, now=now)
             number = _write_summary(database, run_id, saved)
             if summary.status.has_ended:
                 _empty_mailbox(database, number)
@@ -497,23 +497,23 @@ def _write_entries(
 # `received` until the run ends.
 
 
-class _Found(NamedTuple):
-    """A run by its number."""
+class _Run(NamedTuple):
+    """The number and the summary of a run."""
 
     number: int
     summary: RunSummary
 
 
-def _found(database: sqlite3.Connection, run_id: str) -> _Found | None:
+def _look_up(database: sqlite3.Connection, run_id: str) -> _Run | None:
     """Return a run, or None if it is unknown. Raise CorruptCheckpoint if its status is unknown."""
     row = database.execute(
         f"SELECT number, {_COLUMNS} FROM runs WHERE run_id = ?", (run_id,)
     ).fetchone()
-    return None if row is None else _Found(row[0], summary_of(run_id, row[1:]))
+    return None if row is None else _Run(row[0], summary_of(run_id, row[1:]))
 
 
 def _put(
-    database: sqlite3.Connection, run: _Found, topic: str, key: str, body: bytes, now: float
+    database: sqlite3.Connection, run: _Run, topic: str, key: str, body: bytes, now: float
 ) -> bool:
     """Put a message into the mailbox of a run, unless the run has received it before."""
     if topic != NOTICE:
@@ -536,9 +536,9 @@ def _put(
 def _notify(database: sqlite3.Connection, parent: str, run_id: str, now: float) -> list[str]:
     """Notify the parent of a run, and the runs that the parent is nested in. Return their ids."""
 
-    def find(receiver: str) -> _Found | None:
+    def find(receiver: str) -> _Run | None:
         try:
-            return _found(database, receiver)
+            return _look_up(database, receiver)
         except CorruptCheckpoint as error:
             logger.warning("run %r is not notified about run %r: %s", receiver, run_id, error)
             return None
