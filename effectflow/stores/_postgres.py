@@ -37,18 +37,14 @@ from effectflow.stores._postgres_connection import (
     Connection,
     Queries,
     Renewals,
-    escaped,
     explained,
-    fields_of,
     is_lost,
-    key_of,
     location_of,
     parsed,
     set_timeout,
-    unescaped,
 )
 from effectflow.stores._postgres_due import INFO, DueClaims, info_of
-from effectflow.stores._postgres_schema import migrate
+from effectflow.stores._postgres_schema import escaped, fields_of, key_of, migrate, unescaped
 from effectflow.stores._postgres_writer import LOCK_DELAYS, Append, Writer
 from effectflow.stores._rules import check_deletable, check_holder, check_kept
 from effectflow.stores._servers import Held, ServerStore, repeated, take_over

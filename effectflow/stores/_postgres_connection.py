@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import threading
 import time
@@ -12,9 +11,6 @@ from typing import Any, Literal, TypeAlias, TypeVar
 import psycopg
 from psycopg import conninfo, sql
 from psycopg.abc import PQGen
-
-from effectflow.checkpoint.store import RunSummary
-from effectflow.stores._summaries import summary_fields
 
 A = TypeVar("A")
 
@@ -27,24 +23,6 @@ _RENEWAL_LOCK_SECONDS = 0.5
 
 CLOSING_SECONDS = 1.0
 """How long closing the store waits for answers that no caller waits for any more."""
-
-ESCAPED_FIELDS = ("workflow", "version", "waits_for", "blocked", "parent")
-"""The fields of a summary that are stored `escaped`."""
-
-
-def key_of(run_id: str) -> bytes:
-    """Return the key of a run in indexes, where run ids could be too long."""
-    return hashlib.sha256(run_id.encode()).digest()
-
-
-def escaped(text: str) -> str:
-    """Return the text without the zero character, which PostgreSQL does not accept."""
-    return text.replace("\\", "\\\\").replace("\0", "\\0")
-
-
-def unescaped(text: str) -> str:
-    """Return the original of an `escaped` text."""
-    return "\\".join(part.replace("\\0", "\0") for part in text.split("\\\\"))
 
 
 class Queries:
@@ -111,20 +89,6 @@ def explained(error: Exception) -> str:
 def set_timeout(what: Literal["statement", "lock"], seconds: float) -> sql.Composed:
     name = sql.Identifier(f"{what}_timeout")
     return sql.SQL("SET {} = {}").format(name, round(seconds * 1000))
-
-
-def fields_of(run_id: str, summary: RunSummary) -> dict[str, Any]:
-    """Return the arguments of the server's function `summarize`."""
-    fields = summary_fields(summary)
-    escapes = {name: escaped(fields[name]) for name in ESCAPED_FIELDS}
-    parent_key = "\\x" + key_of(summary.parent).hex()
-    return {
-        **fields,
-        **escapes,
-        "status": str(summary.status),
-        "run_id": escaped(run_id),
-        "parent_key": parent_key,
-    }
 
 
 class Renewals:

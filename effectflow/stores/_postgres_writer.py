@@ -15,15 +15,8 @@ from effectflow.checkpoint.errors import SaveFailed, StoreUnavailable
 from effectflow.checkpoint.lease import Lease
 from effectflow.checkpoint.store import RunSummary, notifies_parent
 from effectflow.effects import RetryPolicy
-from effectflow.stores._postgres_connection import (
-    CLOSING_SECONDS,
-    Connection,
-    Queries,
-    explained,
-    fields_of,
-    key_of,
-    unescaped,
-)
+from effectflow.stores._postgres_connection import CLOSING_SECONDS, Connection, Queries, explained
+from effectflow.stores._postgres_schema import fields_of, key_of, unescaped
 from effectflow.stores._servers import check_appended
 
 _APPENDS_PER_BATCH = 500
