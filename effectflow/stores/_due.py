@@ -116,7 +116,7 @@ class Choice(NamedTuple):
 
 
 def choose(index: DueIndex, due: DueRuns, usage: Usage) -> Choice:
-    """Choose the runs to claim."""
+    """Choose the runs to claim. Read no more free runs of a lane than there is room for."""
     lanes = [lane for workflow in due.workflows for lane in index.lanes(workflow)]
     with ExitStack() as reading:
         candidates: list[Iterator[RunInfo]] = []
