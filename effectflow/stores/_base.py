@@ -1,27 +1,17 @@
-"""What the stores share: how they open and close, reject a writer, and select runs."""
+"""Open and close a store, in the event loop and the process that it belongs to."""
 
 from __future__ import annotations
 
-import logging
 import os
-import sys
 from abc import abstractmethod
-from collections.abc import Callable, Container, Iterable, Iterator
-from dataclasses import dataclass, fields
-from itertools import islice
-from typing import Any, Self, TypeVar
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Self
 
 import anyio
 
-from effectflow.checkpoint.errors import (
-    CorruptCheckpoint,
-    LeaseLost,
-    RunBusy,
-    RunEnded,
-    StoreUnavailable,
-)
-from effectflow.checkpoint.lease import Lease
-from effectflow.checkpoint.store import RunInfo, RunQuery, RunStatus, RunSummary
+from effectflow.checkpoint.errors import SaveFailed, StoreUnavailable
 from effectflow.effects.event_loop import (
     CallSoon,
     call_soon_from_threads,
@@ -29,10 +19,6 @@ from effectflow.effects.event_loop import (
     running_loop,
     shielded,
 )
-
-logger = logging.getLogger(__name__)
-
-A = TypeVar("A")
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,158 +134,10 @@ class ReentrantStore:
         return StoreUnavailable(repr(self), reason)
 
 
-def check_free(held: Lease | None, *, now: float, claimant: str = "") -> None:
-    """Raise RunBusy if a live owner other than the claimant holds the lease at `now`."""
-    if held is not None and held.owner not in ("", claimant) and held.is_held(now):
-        raise RunBusy(held.run_id, held.owner, held.expires_in(now))
-
-
-def check_deletable(lease: Lease | None, held: Lease | None, *, now: float) -> None:
-    """Raise RunBusy or LeaseLost unless the run may be deleted, by the holder of `lease` if given."""
-    if lease is None:
-        check_free(held, now=now)
-    else:
-        check_current(lease, held)
-
-
-def check_current(lease: Lease, held: Lease | None) -> None:
-    """Raise LeaseLost unless this is the current lease of the run."""
-    check_holder(lease, *((held.owner, held.fence) if held is not None else ("", 0)))
-
-
-def check_holder(lease: Lease, owner: str, fence: int) -> None:
-    """Raise LeaseLost unless this is the lease of the current owner ("" for none)."""
-    # FileStore may issue a fencing token twice, if the file with the newest was lost. Then the owners
-    # differ.
-    if fence != lease.fence or owner != lease.owner:
-        raise lease_lost(lease.run_id, owner)
-
-
-def lease_lost(run_id: str, holder: str) -> LeaseLost:
-    """Return the error for a lease that is not current, given who holds the run now, or ""."""
-    if holder:
-        return LeaseLost(run_id, f"{holder} holds it", owner=holder)
-    return LeaseLost(
-        run_id,
-        "the store has no lease for it any more (it was released, the run was deleted, or the store has "
-        "lost data)",
-    )
-
-
-def check_length(lease: Lease, length: int, *, after: int) -> None:
-    """Raise LeaseLost unless the journal has the length that the holder of the lease expects."""
-    if length != after:
-        raise LeaseLost(lease.run_id, f"its journal has {length} entries, not {after}")
-
-
-def check_kept(lease: Lease, length: int, *, after: int) -> None:
-    """Raise LeaseLost unless a journal of this length can be truncated after record number `after`."""
-    if after < 1:
-        raise ValueError(
-            f"a run keeps at least one record, so it cannot be truncated after {after}"
-        )
-    if length < after:
-        raise LeaseLost(lease.run_id, f"its journal has only {length} entries, not {after}")
-
-
-def first_summary(summary: RunSummary | None) -> RunSummary:
-    """Return the summary that the first append of a run needs. Raise ValueError if it is missing."""
-    if summary is None:
-        raise ValueError("the first append of a run needs a summary")
-    return summary
-
-
-def check_messages(lease: Lease, taken: Iterable[int], present: Container[int]) -> None:
-    """Raise LeaseLost unless all messages that an append takes are in the mailbox."""
-    for number in taken:
-        if number not in present:
-            raise LeaseLost(lease.run_id, "a message that it takes was taken before")
-
-
-def check_receives(run_id: str, summary: RunSummary) -> None:
-    """Raise RunEnded if a run receives no messages any more."""
-    if summary.status.has_ended:
-        raise RunEnded(run_id, summary.status)
-
-
-SUMMARY_FIELDS = tuple(field.name for field in fields(RunSummary))
-
-
-def summary_fields(summary: RunSummary) -> dict[str, Any]:
-    """Return the fields of a summary by name. `asdict` is slower, since it copies them."""
-    return {name: getattr(summary, name) for name in SUMMARY_FIELDS}
-
-
-def run_info(run_id: str, *columns: Any) -> RunInfo:
-    """Return one line about a run, from its columns in a database.
-
-    `columns` are the fields of the summary, the time and the number of the newest record, and the owner
-    (empty or None without a lease), fencing token and both expiries of the lease.
-
-    Raise CorruptCheckpoint for an unknown status.
-    """
-    fields = dict(zip(SUMMARY_FIELDS, columns, strict=False))
-    updated_at, length, owner, *rest = columns[len(SUMMARY_FIELDS) :]
-    fields["status"] = RunStatus.stored(fields["status"], run_id)
-    fields["is_nested"] = bool(fields["is_nested"])
-    lease = Lease(run_id, owner, *rest) if owner else None
-    return RunInfo(run_id, RunSummary(**fields), updated_at, length, lease)
-
-
-def readable(rows: Iterable[A], info: Callable[[A], RunInfo]) -> Iterator[RunInfo]:
-    """Yield the `info` of each row. Skip damaged runs with a warning."""
-    for row in rows:
-        try:
-            yield info(row)
-        except CorruptCheckpoint as error:
-            logger.warning("skipping run %r: %s", error.run_id, error)
-
-
-def select(infos: Iterable[RunInfo], query: RunQuery, *, now: float) -> list[RunInfo]:
-    """Return the runs that the query asks for at `now`, in its order."""
-    found = [info for info in infos if query.matches(info, now)]
-    found.sort(key=lambda info: (-info.summary.created_at, info.run_id))
-    return page(found, query)
-
-
-def page(found: Iterable[RunInfo], query: RunQuery) -> list[RunInfo]:
-    """Return the part of sorted runs that the query asks for."""
-    end = None if query.limit is None else query.offset + query.limit
-    return list(islice(found, query.offset, end))
-
-
-def sql_conditions(query: RunQuery, mark: str, run_id: str) -> tuple[str, list[object]]:
-    """Return the condition of a query in SQL, with `mark` as placeholder, and its parameters.
-
-    `run_id` is the column of the id, sorted by code points. `newest` is the newest entry of a run. The
-    condition does not check whether a live owner holds the run: `matches` does.
-    """
-    conditions, parameters = ["1 = 1"], list[object]()
-    if query.prefix:
-        conditions.append(f"{run_id} >= {mark}")
-        parameters.append(query.prefix)
-        if (behind := _behind(query.prefix)) is not None:
-            conditions.append(f"{run_id} < {mark}")
-            parameters.append(behind)
-    if query.workflow is not None:
-        conditions.append(f"workflow = {mark}")
-        parameters.append(query.workflow)
-    if query.statuses:
-        conditions.append(f"status IN ({', '.join([mark] * len(query.statuses))})")
-        parameters += map(str, query.statuses)
-    if query.resumable:
-        conditions.append("status NOT IN ('completed', 'cancelled')")
-    if query.updated_before is not None:
-        conditions.append(f"newest.written_at < {mark}")
-        parameters.append(query.updated_before)
-    return " AND ".join(conditions), parameters
-
-
-def _behind(prefix: str) -> str | None:
-    """Return the smallest text that sorts after all texts with this prefix; None if none does."""
-    rest = prefix.rstrip(chr(sys.maxunicode))
-    if not rest:
-        return None
-    following = ord(rest[-1]) + 1
-    # Surrogates are not characters.
-    return rest[:-1] + chr(0xE000 if following == 0xD800 else following)
+@contextmanager
+def as_unavailable(store: object) -> Generator[None]:
+    """Raise StoreUnavailable instead of SaveFailed, for changes that save no entries."""
+    try:
+        yield
+    except SaveFailed as error:
+        raise StoreUnavailable(repr(store), error.reason) from error

@@ -38,7 +38,7 @@ class Announcements:
                 watcher.notice(run_id)
 
     @asynccontextmanager
-    async def watch(self) -> AsyncGenerator[Changes]:
+    async def watch(self) -> AsyncGenerator[Watcher]:
         """Watch while the context is open."""
         watcher = Watcher()
         with self._changing:

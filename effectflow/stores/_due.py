@@ -1,24 +1,22 @@
-"""Which runs are due, and which of those may be claimed: the rules of all stores, as pure functions."""
+"""Which runs are due, and which of those may be claimed: the rules of all stores, as pure functions.
+
+A lane has the runs of one workflow with the same status and priority, sorted by their due times. The due
+runs of a lane come first, so a search of an index of lanes reads only them, however many other runs wait
+for a time or a message.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+import heapq
+from collections import Counter
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from itertools import islice
+from typing import NamedTuple, Protocol
 
-from effectflow.checkpoint.store import DueRuns, RunInfo, RunStatus, RunSummary, at_once, wakes
-
-
-def due_by(now: float, summary: RunSummary) -> RunSummary:
-    """Return the summary of a run, due at once if it was not due before. Nested runs are never due."""
-    at = at_once(now)
-    if summary.is_nested or (summary.due_at is not None and summary.due_at <= at):
-        return summary
-    return replace(summary, due_at=at)
-
-
-def woken(topic: str, summary: RunSummary, *, now: float) -> RunSummary:
-    """Return the summary of a run that has received a message."""
-    return due_by(now, summary) if wakes(topic, summary.status) else summary
+from effectflow.checkpoint.lease import Lease, deaths_seen_once
+from effectflow.checkpoint.store import DueRuns, RunInfo, RunStatus, RunSummary
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +32,24 @@ class Usage:
     held: Mapping[str, int]
     starts: Mapping[str, Sequence[float]]
     now: float
+
+    @staticmethod
+    def of(
+        leases: Iterable[tuple[str, Lease]],
+        starts: Mapping[str, Sequence[float]],
+        due: DueRuns,
+        now: float,
+    ) -> Usage:
+        """Return the usage, given the workflows and leases of runs, which are read only if necessary."""
+        held: Counter[str] = Counter()
+        if any(limit.at_once is not None for limit in due.limits.values()):
+            is_dead = deaths_seen_once()
+            held.update(
+                workflow
+                for workflow, lease in leases
+                if workflow in due.limits and lease.is_held(now, is_dead)
+            )
+        return Usage(held, starts, now)
 
     def room(self, workflow: str, due: DueRuns, *, is_pending: bool) -> int:
         """Return how many runs of a workflow, pending or not, may be claimed."""
@@ -64,6 +80,56 @@ class Usage:
         return Usage(held, starts, self.now)
 
 
+class Lane(NamedTuple):
+    """The runs of a workflow with the same status and priority."""
+
+    workflow: str
+    status: str
+    priority: int
+
+    def room(self, usage: Usage, due: DueRuns) -> int:
+        """Return how many of its runs may be claimed."""
+        return usage.room(self.workflow, due, is_pending=self.status == RunStatus.PENDING)
+
+
+class DueIndex(Protocol):
+    """The runs with a due time that are not nested, in lanes."""
+
+    def lanes(self, workflow: str) -> Iterator[Lane]:
+        """Yield the lanes of a workflow."""
+        ...
+
+    def ready(self, lane: Lane, now: float) -> Generator[RunInfo]:
+        """Yield the runs of a lane that are due at `now`, held or not, in order."""
+        ...
+
+    def next_due_at(self, lane: Lane, now: float) -> float | None:
+        """Return when the next run of a lane is due after `now`; None if there is none."""
+        ...
+
+
+class Choice(NamedTuple):
+    """The runs to claim, and when the next of the others is due."""
+
+    runs: list[RunInfo]
+    next_due_at: float | None
+
+
+def choose(index: DueIndex, due: DueRuns, usage: Usage) -> Choice:
+    """Choose the runs to claim. Read no more free runs of a lane than there is room for."""
+    lanes = [lane for workflow in due.workflows for lane in index.lanes(workflow)]
+    with ExitStack() as reading:
+        candidates: list[Iterator[RunInfo]] = []
+        for lane in lanes:
+            if room := lane.room(usage, due):
+                ready = reading.enter_context(closing(index.ready(lane, due.now)))
+                free = (info for info in ready if not info.is_held(usage.now))
+                candidates.append(islice(free, room))
+        chosen = choose_due(heapq.merge(*candidates, key=in_order), due, usage)
+    later = (index.next_due_at(lane, due.now) for lane in lanes)
+    return Choice(chosen, min((at for at in later if at is not None), default=None))
+
+
 def choose_due(candidates: Iterable[RunInfo], due: DueRuns, usage: Usage) -> list[RunInfo]:
     """Return the runs to claim, in the order of the candidates.
 
@@ -86,13 +152,6 @@ def in_order(info: RunInfo) -> tuple[int, float]:
     """Return the sort key of a due run: a higher priority first, then what has been due for longer."""
     assert info.summary.due_at is not None
     return -info.summary.priority, info.summary.due_at
-
-
-def may_be_due(summary: RunSummary, due: DueRuns) -> bool:
-    """Return whether a worker that drives these workflows can ever find the run due."""
-    return (
-        summary.due_at is not None and not summary.is_nested and summary.workflow in due.workflows
-    )
 
 
 def is_due(summary: RunSummary, due: DueRuns) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import replace
@@ -45,23 +44,24 @@ from effectflow.effects.clock import Duration, in_seconds
 from effectflow.effects.event_loop import shielded
 from effectflow.effects.threads import in_thread
 from effectflow.stores._atomic_files import make_folder, write_whole
-from effectflow.stores._base import (
-    ReentrantStore,
+from effectflow.stores._base import ReentrantStore, as_unavailable
+from effectflow.stores._due import is_due
+from effectflow.stores._file_changes import ChangesFile, OwedNotice, owe, owed_notices
+from effectflow.stores._file_due import RunFolders, choose_runs, infos_of, usage_of
+from effectflow.stores._file_format import Mailbox, RunState
+from effectflow.stores._file_run import RunFolder
+from effectflow.stores._rules import (
     check_current,
     check_deletable,
     check_free,
     check_length,
     check_messages,
     check_receives,
+    due_if_unseen,
     first_summary,
-    select,
+    receivers,
 )
-from effectflow.stores._due import Usage, choose_due, due_by, in_order, is_due, may_be_due
-from effectflow.stores._file_changes import ChangesFile
-from effectflow.stores._file_format import RunState
-from effectflow.stores._file_mailbox import OwedNotice, owe, owed_notices
-from effectflow.stores._file_run import RunFolder
-from effectflow.stores._file_runs import KnownRun, RunFolders, infos_of
+from effectflow.stores._summaries import select
 
 logger = logging.getLogger(__name__)
 
@@ -172,10 +172,8 @@ class FileStore(ReentrantStore, CheckpointStore):
             return renewed
 
         self._check_open(in_any_thread=True)
-        try:
+        with as_unavailable(self):
             return self._locked(lease.run_id, renew, timeout=self._renew_timeout)
-        except SaveFailed as error:
-            raise StoreUnavailable(repr(self), error.reason) from error
 
     async def release(self, lease: Lease) -> None:
         def release(folder: RunFolder) -> bool:
@@ -214,28 +212,13 @@ class FileStore(ReentrantStore, CheckpointStore):
             if state is None:
                 state = folder.create(first_summary(summary))
             mailbox = folder.mailbox(state)
-            saved = summary or mailbox.wake(state.summary, heard=state.heard)
             check_messages(lease, takes, mailbox.numbers)
-            mailbox = mailbox.without(mailbox.numbers if saved.status.has_ended else takes)
-            newest = max(mailbox.numbers, default=0)
-            if summary is not None and seen is not None and newest > seen:
-                saved = due_by(time.time(), saved)
+            saved, left = _after_append(state, mailbox, summary, takes=takes, seen=seen)
             owed = None
             if summary is not None and notifies_parent(summary):
                 owed = owe(self._notices, run_id, summary.parent, fence=lease.fence, length=after)
-            folder.save(
-                state,
-                [bytes(body) for body in bodies],
-                saved,
-                fence=lease.fence,
-                release=release,
-                taken=mailbox.taken,
-                heard=mailbox.newest,
-            )
-            if saved.status.has_ended:
-                # The save is done, and nothing reads the mailbox any more.
-                with suppress(OSError):
-                    folder.remove_mailbox()
+            entries = [bytes(body) for body in bodies]
+            folder.save(state, entries, saved, fence=lease.fence, release=release, mailbox=left)
             if release:
                 folder.note_release(lease)
             return owed
@@ -265,7 +248,8 @@ class FileStore(ReentrantStore, CheckpointStore):
             fence = max(held.fence, folder.deleted_fence()) + 1
             folder.tidy(None)
             state = folder.create(summary)
-            folder.save(state, [bytes(body) for body in bodies], summary, fence=fence, release=True)
+            entries = [bytes(body) for body in bodies]
+            folder.save(state, entries, summary, fence=fence, release=True, mailbox=Mailbox())
             return True
 
         is_new = await self._change(run_id, create)
@@ -288,9 +272,12 @@ class FileStore(ReentrantStore, CheckpointStore):
         def send() -> bool:
             folder = self._folder(run_id)
             state = folder.state()
-            if state is None or not state.summary.is_nested or state.summary.status.has_ended:
-                pass
-            elif not folder.mailbox(state).has_received(topic, key):
+            if (
+                state is not None
+                and state.summary.is_nested
+                and not state.summary.status.has_ended
+                and not folder.mailbox(state).has_received(topic, key)
+            ):
                 # First, so that a crash cannot leave a message that the outer runs never hear of.
                 self._notify(state.summary.parent, run_id)
             return self._locked(run_id, put, timeout=self._lock_timeout)
@@ -317,30 +304,26 @@ class FileStore(ReentrantStore, CheckpointStore):
                 self._settle(owed)
             lock = FileLock(self.directory / "locks" / "due", poll_interval=0.01)
             with lock.acquire(timeout=self._lock_timeout):
-                now, (runs, _) = time.time(), self._folders.look()
-                usage = Usage(_count_held(runs, due, now), self._starts(), now)
-                timed = [run for run in runs if may_be_due(run.summary, due)]
-                ready, _ = infos_of(run for run in timed if is_due(run.summary, due))
-                later = [run.summary.due_at for run in timed if not is_due(run.summary, due)]
-                chosen = choose_due(sorted(ready, key=in_order), due, usage)
+                runs, _ = self._folders.look()
+                usage = usage_of(runs, self._starts(), due, time.time())
+                choice = choose_runs(runs, due, usage)
                 claimed = [
                     taken
-                    for info, owner in zip(chosen, due.owners, strict=False)
+                    for info, owner in zip(choice.runs, due.owners, strict=False)
                     for taken in self._take(info.run_id, owner, due)
                 ]
                 starts = usage.after([taken.info for taken in claimed], due).starts
                 if starts != usage.starts:
                     path = self.directory / "starts.json"
                     write_whole(path, orjson.dumps(starts), is_durable=False)
-            return Claimed(tuple(claimed), min(filter(None, later), default=None))
+            return Claimed(tuple(claimed), choice.next_due_at)
 
         def perform() -> Claimed:
             try:
                 return claim()
             except (OSError, SaveFailed) as error:
-                raise StoreUnavailable(
-                    str(self.directory), f"no run was claimed: {error}"
-                ) from error
+                reason = f"no run was claimed: {error}"
+                raise StoreUnavailable(str(self.directory), reason) from error
 
         return await self._perform(perform)
 
@@ -388,17 +371,9 @@ class FileStore(ReentrantStore, CheckpointStore):
 
     def _notify(self, parent: str, run_id: str) -> None:
         """Notify the parent of a run, and the runs that the parent is nested in."""
-        chain: dict[str, str] = {}
-        while parent not in chain:
-            state = self._folder(parent).state()
-            if state is None or state.summary.status.has_ended:
-                break
-            chain[parent] = run_id
-            if not state.summary.is_nested:
-                break
-            run_id, parent = parent, state.summary.parent
-
-        for receiver, key in reversed(chain.items()):
+        found = receivers(parent, run_id, lambda receiver: self._folder(receiver).state())
+        # The outermost first, so that a crash cannot leave a notice that the outer runs never hear of.
+        for receiver, _, key in reversed([*found]):
 
             def put(folder: RunFolder, key: str = key) -> None:
                 state = folder.state()
@@ -536,11 +511,18 @@ class FileStore(ReentrantStore, CheckpointStore):
             raise SaveFailed(run_id, reason, is_unknown=unknown) from error
 
 
-def _count_held(runs: Sequence[KnownRun], due: DueRuns, now: float) -> Counter[str]:
-    """Return how many runs of each workflow with a limit are held."""
-    infos, _ = infos_of(
-        run
-        for run in runs
-        if run.summary.workflow in due.limits and not run.summary.status.has_ended
-    )
-    return Counter(info.summary.workflow for info in infos if info.is_held(now))
+def _after_append(
+    state: RunState,
+    mailbox: Mailbox,
+    summary: RunSummary | None,
+    *,
+    takes: Sequence[int],
+    seen: int | None,
+) -> tuple[RunSummary, Mailbox]:
+    """Return the summary and the mailbox of a run after an append with these arguments."""
+    has_ended = (summary or state.summary).status.has_ended
+    left = mailbox.without(mailbox.numbers if has_ended else takes)
+    if summary is None:
+        return mailbox.wake(state.summary, heard=state.heard), left
+    newest = max(left.numbers, default=0)
+    return due_if_unseen(summary, seen, newest=newest, now=time.time()), left

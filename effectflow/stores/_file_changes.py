@@ -1,21 +1,28 @@
-"""Notify the watchers of a folder, in this process and in others, of changed runs.
+"""Files that tell others which runs changed: `changes` tells watchers, `notices` tells parents.
 
 Each change is a line of the file `changes`. A watcher reads what was added, many times a second. When the
 file is large, it is emptied, and watchers are told that any run may have changed.
+
+The end of a run and the notice to its parent are in different folders, so a process can die between the
+two writes. Therefore it first notes in `notices` what it is about to do. The next search for due runs
+completes it.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import threading
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
 import orjson
 
 from effectflow.checkpoint.store import Changes
+from effectflow.stores._atomic_files import TEMPORARY, make_folder, write_whole
 from effectflow.stores._changes import Announcements
 
 _SECONDS_BETWEEN_LOOKS = 0.05
@@ -90,3 +97,38 @@ class ChangesFile:
             if writer != self._own:
                 self._announcements.announce(run_id)
         return position + len(lines)
+
+
+@dataclass(frozen=True, slots=True)
+class OwedNotice:
+    """A notice to the parent of a run, which may have ended."""
+
+    path: Path
+    run_id: str
+    parent: str
+
+    def settle(self) -> None:
+        """Forget the notice, because it was sent or is not needed."""
+        with suppress(OSError):
+            self.path.unlink(missing_ok=True)
+
+
+def owe(folder: Path, run_id: str, parent: str, *, fence: int, length: int) -> OwedNotice:
+    """Note durably that the parent must be notified of an append to a run. Raise OSError."""
+    make_folder(folder)
+    name = hashlib.sha256(run_id.encode()).hexdigest()[:32]
+    path = folder / f"{name}-{fence}-{length}.json"
+    write_whole(path, orjson.dumps({"run_id": run_id, "parent": parent}))
+    return OwedNotice(path, run_id, parent)
+
+
+def owed_notices(folder: Path) -> Iterator[OwedNotice]:
+    """Yield the notices that are still owed."""
+    try:
+        paths = [path for path in folder.iterdir() if path.suffix != TEMPORARY]
+    except FileNotFoundError:
+        return
+    for path in paths:
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            content = orjson.loads(path.read_bytes())
+            yield OwedNotice(path, content["run_id"], content["parent"])

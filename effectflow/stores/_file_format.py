@@ -6,7 +6,7 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -17,10 +17,11 @@ import orjson
 from effectflow.checkpoint.errors import RunConflict, UnsupportedVersion
 from effectflow.checkpoint.lease import Lease
 from effectflow.checkpoint.schema import schema_of
-from effectflow.checkpoint.store import Record, RunSummary
-from effectflow.stores._base import summary_fields
+from effectflow.checkpoint.store import NOTICE, Message, Record, RunSummary
+from effectflow.stores._rules import woken
+from effectflow.stores._summaries import summary_fields
 
-VERSION = 2
+_VERSION = 2
 """The version of the files of a run. Version 1 was never released."""
 
 Row: TypeAlias = dict[str, Any]
@@ -75,10 +76,59 @@ class _Head:
     heard: int
 
 
+@dataclass(frozen=True, slots=True)
+class Mailbox:
+    """The messages to a run.
+
+    Senders write `mailbox.json`, and drivers do not: `checkpoint.json` has the numbers of the messages
+    that were taken, so that they are taken in the same write that records them. The next sender removes
+    them from `mailbox.json`.
+
+    Attributes:
+        newest: the number of the newest message, which may be gone.
+        messages: those that were not taken.
+        received: the topics and keys of all messages except notices.
+        taken: the numbers of those that were taken and are still in `mailbox.json`.
+    """
+
+    newest: int = 0
+    messages: tuple[Message, ...] = ()
+    received: frozenset[tuple[str, str]] = frozenset()
+    taken: frozenset[int] = frozenset()
+
+    def has_received(self, topic: str, key: str) -> bool:
+        """Return whether a message with this topic and key is rejected."""
+        return topic != NOTICE and (topic, key) in self.received
+
+    def with_message(self, topic: str, key: str, body: bytes, *, now: float) -> Mailbox:
+        """Return the mailbox to write with one more message, and without those that were taken."""
+        message = Message(self.newest + 1, topic, key, now, body)
+        received = self.received if topic == NOTICE else self.received | {(topic, key)}
+        return Mailbox(message.number, (*self.messages, message), received)
+
+    def without(self, taken: Container[int]) -> Mailbox:
+        """Return the mailbox after these messages were taken."""
+        left = tuple(message for message in self.messages if message.number not in taken)
+        gone = {message.number for message in self.messages if message.number in taken}
+        return replace(self, messages=left, taken=self.taken | gone)
+
+    @property
+    def numbers(self) -> list[int]:
+        """The numbers of its messages, oldest first."""
+        return [message.number for message in self.messages]
+
+    def wake(self, summary: RunSummary, *, heard: int) -> RunSummary:
+        """Return a summary that includes the effect of the messages after number `heard`."""
+        for message in self.messages:
+            if message.number > heard:
+                summary = woken(message.topic, summary, now=message.sent_at)
+        return summary
+
+
 def encode_state(state: RunState, rows: Sequence[Row]) -> bytes:
     """Return the bytes of `checkpoint.json`, given the rows of its records."""
     content = {
-        "effectflow": VERSION,
+        "effectflow": _VERSION,
         "run_id": state.run_id,
         **summary_fields(state.summary),
         "updated_at": state.updated_at,
@@ -89,7 +139,7 @@ def encode_state(state: RunState, rows: Sequence[Row]) -> bytes:
         "first": state.first,
         "entries": rows,
     }
-    content["sha256"] = digest_of(content)
+    content["sha256"] = _digest_of(content)
     return orjson.dumps(content, option=orjson.OPT_INDENT_2)
 
 
@@ -100,10 +150,10 @@ def decode_state(data: bytes, run_id: str) -> RunState:
     but belongs to another run.
     """
     try:
-        content = content_of(data, run_id)
-        if content.pop("sha256") != digest_of(content):
+        content = _content_of(data, run_id)
+        if content.pop("sha256") != _digest_of(content):
             raise Damaged("its digest is wrong")
-        check_run_id(content, run_id)
+        _check_run_id(content, run_id)
         head = schema_of(_Head).read(content)
         return RunState(
             run_id,
@@ -123,7 +173,7 @@ def decode_state(data: bytes, run_id: str) -> RunState:
 def encode_lease(lease: Lease) -> bytes:
     """Return the bytes of `lease.json`."""
     content = {
-        "effectflow": VERSION,
+        "effectflow": _VERSION,
         "run_id": lease.run_id,
         "owner": lease.owner,
         "fence": lease.fence,
@@ -136,7 +186,7 @@ def encode_lease(lease: Lease) -> bytes:
 def decode_lease(data: bytes, run_id: str) -> Lease:
     """Return a lease. Raise as `decode_state` does."""
     try:
-        match content := content_of(data, run_id):
+        match content := _content_of(data, run_id):
             # Not by the schema of the class, because a lease may end after the year 9999.
             case {
                 "owner": str(owner),
@@ -144,10 +194,59 @@ def decode_lease(data: bytes, run_id: str) -> Lease:
                 "expires_at": float(expires_at),
                 "expires_at_uptime": float() | None as uptime,
             }:
-                check_run_id(content, run_id)
+                _check_run_id(content, run_id)
                 return Lease(run_id, owner, fence, expires_at, uptime)
             case _:
                 raise Damaged("it does not describe a lease")
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise Damaged(repr(error)) from error
+
+
+def encode_mailbox(mailbox: Mailbox, run_id: str) -> bytes:
+    """Return the bytes of `mailbox.json`."""
+    rows = [
+        {
+            "number": message.number,
+            "topic": message.topic,
+            "key": message.key,
+            "sent_at": message.sent_at,
+            "base64": base64.b64encode(message.body).decode(),
+        }
+        for message in mailbox.messages
+    ]
+    content: dict[str, Any] = {
+        "effectflow": _VERSION,
+        "run_id": run_id,
+        "newest": mailbox.newest,
+        "received": sorted(mailbox.received),
+        "messages": rows,
+    }
+    content["sha256"] = _digest_of(content)
+    return orjson.dumps(content, option=orjson.OPT_INDENT_2)
+
+
+def decode_mailbox(data: bytes, run_id: str) -> Mailbox:
+    """Return all messages in the bytes of `mailbox.json`, even those that were taken.
+
+    Raise as `decode_state` does.
+    """
+    try:
+        content = _content_of(data, run_id)
+        if content.pop("sha256") != _digest_of(content):
+            raise Damaged("its digest is wrong")
+        _check_run_id(content, run_id)
+        messages = tuple(
+            Message(
+                row["number"],
+                row["topic"],
+                row["key"],
+                row["sent_at"],
+                base64.b64decode(row["base64"], validate=True),
+            )
+            for row in content["messages"]
+        )
+        received = frozenset((topic, key) for topic, key in content["received"])
+        return Mailbox(content["newest"], messages, received)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise Damaged(repr(error)) from error
 
@@ -213,13 +312,13 @@ def _body(row: Row) -> bytes:
     return base64.b64decode(row["base64"], validate=True)
 
 
-def content_of(data: bytes, run_id: str) -> dict[str, Any]:
+def _content_of(data: bytes, run_id: str) -> dict[str, Any]:
     """Return the content of a file. Raise UnsupportedVersion if it has another version."""
     content: dict[str, Any] = orjson.loads(data)
     version = content["effectflow"]
     # First, because another version may compute its digest differently.
-    if version != VERSION:
-        raise UnsupportedVersion(f"run {run_id!r}", version, VERSION)
+    if version != _VERSION:
+        raise UnsupportedVersion(f"run {run_id!r}", version, _VERSION)
     return content
 
 
@@ -234,7 +333,7 @@ def _time(seconds: Any) -> float:
     return float(seconds)
 
 
-def check_run_id(content: dict[str, Any], run_id: str) -> None:
+def _check_run_id(content: dict[str, Any], run_id: str) -> None:
     """Raise RunConflict if the content of a file belongs to another run."""
     # Two runs may share a file, because some file systems ignore the case of letters.
     other = content["run_id"]
@@ -247,6 +346,6 @@ def check_run_id(content: dict[str, Any], run_id: str) -> None:
         )
 
 
-def digest_of(content: dict[str, Any]) -> str:
+def _digest_of(content: dict[str, Any]) -> str:
     """Return the digest of the content of a file, without its digest."""
     return hashlib.sha256(orjson.dumps(content, option=orjson.OPT_SORT_KEYS)).hexdigest()

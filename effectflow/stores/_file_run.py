@@ -24,6 +24,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -38,28 +39,30 @@ from effectflow.stores._atomic_files import (
     TEMPORARY,
     Unsynced,
     folder_name,
+    keep_copy,
     make_folder,
     remove_link,
     replace_link,
     sync_folder,
     write_whole,
 )
-from effectflow.stores._base import check_kept
 from effectflow.stores._file_format import (
     Damaged,
+    Mailbox,
     Row,
     RunState,
     decode_lease,
+    decode_mailbox,
     decode_records,
     decode_state,
     encode_lease,
+    encode_mailbox,
     encode_records,
     encode_state,
     readable_records,
     row_of,
 )
-from effectflow.stores._file_history import History
-from effectflow.stores._file_mailbox import Mailbox, decode_mailbox, encode_mailbox
+from effectflow.stores._rules import check_kept
 
 logger = logging.getLogger(__name__)
 
@@ -73,6 +76,8 @@ _ENTRIES_PER_FILE = 100
 _BYTES_PER_FILE = 1024 * 1024
 
 _OLDER = re.compile(r"\d{9,18}\.json")
+_COPY = re.compile(r"checkpoint-\d{8}T\d{6}\.\d{6}Z\.json")
+_STAMP = "%Y%m%dT%H%M%S.%fZ"
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +106,7 @@ def run_id_of(path: Path) -> str | None:
 def _files_with_run_id(path: Path) -> Iterator[Path]:
     yield path / "lease.json"
     yield path / "checkpoint.json"
-    yield from History(path).copies()
+    yield from _History(path).copies()
 
 
 class RunFolder:
@@ -119,7 +124,7 @@ class RunFolder:
         self._lock = directory / "locks" / f"{zlib.crc32(name.encode()) % _LOCKS:03x}"
         self._checkpoint = self.path / "checkpoint.json"
         self._mailbox = self.path / "mailbox.json"
-        self._history = History(self.path, history)
+        self._history = _History(self.path, history)
         self._last: _Saved | None = None
 
     @cached_property
@@ -401,11 +406,10 @@ class RunFolder:
         summary: RunSummary,
         *,
         fence: int,
-        release: bool = False,
-        taken: frozenset[int] = frozenset(),
-        heard: int = 0,
+        release: bool,
+        mailbox: Mailbox,
     ) -> None:
-        """Append records durably. The other arguments are those of `RunState`.
+        """Append records durably. `mailbox` is what the driver has left in it.
 
         Raise OSError if nothing was appended; `may_be_saved` names the exception.
         """
@@ -428,8 +432,8 @@ class RunFolder:
             records=(*state.records, *fresh),
             fence=fence,
             is_released=release,
-            taken=taken,
-            heard=heard,
+            taken=mailbox.taken,
+            heard=mailbox.newest,
             damage="",
         )
         if _is_long(saved.records):
@@ -441,6 +445,9 @@ class RunFolder:
         write_whole(self._checkpoint, encode_state(saved, rows))
         # The save is done: a problem from here on must not be reported as a failed save.
         with suppress(OSError):
+            if summary.status.has_ended:
+                # Nothing reads it any more.
+                self.remove_mailbox()
             self._history.remove_old(self.run_id, copies)
             mark = self.mark()
             if mark is not None:
@@ -513,6 +520,69 @@ class RunFolder:
             for first, path in self._older():
                 if first >= state.first:
                     path.unlink(missing_ok=True)
+
+
+class _History:
+    """The copies of earlier checkpoints of a run, in its folder `history`. `most` is how many to keep."""
+
+    def __init__(self, run: Path, most: int = 0) -> None:
+        self._path = run / "history"
+        self._most = most
+
+    def copies(self) -> list[Path]:
+        """Return the copies of earlier checkpoints, newest first."""
+        try:
+            names = [name for name in os.listdir(self._path) if _COPY.fullmatch(name)]
+        except FileNotFoundError:
+            return []
+        return [self._path / name for name in sorted(names, reverse=True)]
+
+    def make(self) -> None:
+        """Create the folder unless it exists."""
+        self._path.mkdir(exist_ok=True)
+
+    def keep(self, checkpoint: Path, *, is_damaged: bool) -> list[Path]:
+        """Keep a copy of a checkpoint that is about to be replaced. Return all copies, newest first."""
+        copies = self.copies()
+        if not checkpoint.exists() or not (self._most or is_damaged):
+            return copies
+        # The last save may have failed after it had made the copy.
+        if is_damaged or not copies or not copies[0].samefile(checkpoint):
+            kind = "damaged" if is_damaged else "checkpoint"
+            copy = self._path / f"{kind}-{_new_stamp(copies)}.json"
+            keep_copy(checkpoint, copy)
+            if not is_damaged:
+                copies.insert(0, copy)
+        return copies
+
+    def remove_old(self, run_id: str, copies: list[Path]) -> None:
+        """Remove the oldest of these copies if there are too many."""
+        for path in copies[self._most :]:
+            try:
+                path.unlink(missing_ok=True)
+            except OSError as error:
+                logger.warning(
+                    "cannot remove %s of run %r, which is no longer needed (%s); "
+                    "the next save tries again",
+                    path.name,
+                    run_id,
+                    error,
+                )
+
+    def empty(self) -> None:
+        """Remove everything in the folder."""
+        for path in self._path.glob("*"):
+            path.unlink()
+
+
+def _new_stamp(copies: list[Path]) -> str:
+    """Return the time, or a time just after the newest copy if the clock was set back."""
+    now = datetime.now(UTC)
+    # The name may look like a time that `datetime` does not have.
+    with suppress(IndexError, ValueError):
+        newest = datetime.strptime(copies[0].name, f"checkpoint-{_STAMP}.json").replace(tzinfo=UTC)
+        now = max(now, newest + timedelta(microseconds=1))
+    return now.strftime(_STAMP)
 
 
 def _mark_of(path: Path) -> Mark | None:

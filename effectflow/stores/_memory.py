@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import heapq
 import threading
 import time
 from bisect import bisect_right, insort
-from collections import Counter
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from itertools import count
@@ -27,12 +25,13 @@ from effectflow.checkpoint.store import (
     Record,
     RunInfo,
     RunQuery,
-    RunStatus,
     RunSummary,
     Taken,
     notifies_parent,
 )
-from effectflow.stores._base import (
+from effectflow.stores._changes import Announcements
+from effectflow.stores._due import DueIndex, Lane, Usage, choose
+from effectflow.stores._rules import (
     check_current,
     check_deletable,
     check_free,
@@ -40,11 +39,12 @@ from effectflow.stores._base import (
     check_length,
     check_messages,
     check_receives,
+    due_if_unseen,
     first_summary,
-    select,
+    receivers,
+    woken,
 )
-from effectflow.stores._changes import Announcements
-from effectflow.stores._due import Usage, choose_due, due_by, in_order, woken
+from effectflow.stores._summaries import select
 
 
 @dataclass(slots=True)
@@ -71,7 +71,7 @@ class MemoryStore(CheckpointStore):
         self._fences = count(1)
         self._messages = count(1)
         self._starts: Mapping[str, Sequence[float]] = {}
-        self._due = _DueIndex()
+        self._due = _DueIndex(self._info)
         self._announcements = Announcements()
         # A renewal may come from another thread.
         self._changing = threading.Lock()
@@ -139,8 +139,8 @@ class MemoryStore(CheckpointStore):
             if summary.status.has_ended:
                 run.mailbox.clear()
                 run.received.clear()
-            has_newer = seen is not None and max(run.mailbox, default=0) > seen
-            self._summarize(lease.run_id, run, due_by(now, summary) if has_newer else summary)
+            newest = max(run.mailbox, default=0)
+            self._summarize(lease.run_id, run, due_if_unseen(summary, seen, newest=newest, now=now))
             if notifies_parent(summary):
                 self._notify(summary.parent, lease.run_id, now)
         self._announcements.announce(lease.run_id)
@@ -149,9 +149,8 @@ class MemoryStore(CheckpointStore):
         run.summary = summary
         self._due.put(run_id, summary)
 
-    def _put(self, run_id: str, topic: str, key: str, body: bytes, now: float) -> bool:
+    def _put(self, run_id: str, run: _Run, topic: str, key: str, body: bytes, now: float) -> bool:
         """Put a message into the mailbox of a run, unless the run has received it before."""
-        run = self._runs[run_id]
         if topic != NOTICE:
             if (topic, key) in run.received:
                 return False
@@ -163,12 +162,9 @@ class MemoryStore(CheckpointStore):
 
     def _notify(self, parent: str, run_id: str, now: float) -> None:
         """Notify the parent of a run, and the runs that the parent is nested in."""
-        while (run := self._runs.get(parent)) is not None and not run.summary.status.has_ended:
-            self._put(parent, NOTICE, run_id, b"", now)
-            self._announcements.announce(parent)
-            if not run.summary.is_nested:
-                return
-            run_id, parent = parent, run.summary.parent
+        for receiver, run, key in receivers(parent, run_id, self._runs.get):
+            self._put(receiver, run, NOTICE, key, b"", now)
+            self._announcements.announce(receiver)
 
     async def create(self, run_id: str, bodies: Sequence[bytes], *, summary: RunSummary) -> bool:
         with self._changing:
@@ -191,7 +187,7 @@ class MemoryStore(CheckpointStore):
                 raise RunNotFound(run_id)
             check_receives(run_id, run.summary)
             now = time.time()
-            is_new = self._put(run_id, topic, key, bytes(body), now)
+            is_new = self._put(run_id, run, topic, key, bytes(body), now)
             if is_new and run.summary.is_nested:
                 self._notify(run.summary.parent, run_id, now)
         self._announcements.announce(run_id)
@@ -206,8 +202,8 @@ class MemoryStore(CheckpointStore):
     async def claim_due(self, due: DueRuns) -> Claimed:
         with self._changing:
             now = time.time()
-            usage = Usage(self._count_held(due.limits, now), self._starts, now)
-            chosen, next_due_at = self._due.choose(due, usage, self._info)
+            usage = Usage.of(self._held(), self._starts, due, now)
+            chosen, next_due_at = choose(self._due, due, usage)
             self._starts = usage.after(chosen, due).starts
             runs = tuple(
                 Taken(self._claim(info.run_id, owner, due.seconds, now), info)
@@ -215,15 +211,11 @@ class MemoryStore(CheckpointStore):
             )
         return Claimed(runs, next_due_at)
 
-    def _count_held(self, workflows: Container[str], now: float) -> Mapping[str, int]:
-        """Return how many runs of each of these workflows are held."""
-        return Counter(
-            run.summary.workflow
-            for run_id, lease in self._leases.items()
-            if (run := self._runs.get(run_id)) is not None
-            and run.summary.workflow in workflows
-            and lease.is_held(now)
-        )
+    def _held(self) -> Iterator[tuple[str, Lease]]:
+        """Yield the workflow and the lease of each run that was not released."""
+        for run_id, lease in self._leases.items():
+            if (run := self._runs.get(run_id)) is not None:
+                yield run.summary.workflow, lease
 
     def changes(self) -> AbstractAsyncContextManager[Changes]:
         return self._announcements.watch()
@@ -278,28 +270,21 @@ class MemoryStore(CheckpointStore):
         pass
 
 
-class _Lane(NamedTuple):
-    """The runs of a workflow with the same priority, pending or not."""
-
-    workflow: str
-    priority: int
-    is_pending: bool
-
-
 class _Place(NamedTuple):
     """The place of a run in its lane. `order` sorts runs that are due at the same time."""
 
     due_at: float
     order: int
     run_id: str
-    lane: _Lane
+    lane: Lane
 
 
-class _DueIndex:
-    """Sorts the runs of each lane by the time at which they are due, so that a claim skips the others."""
+class _DueIndex(DueIndex):
+    """A `DueIndex` in memory. `info` returns one line about a run."""
 
-    def __init__(self) -> None:
-        self._lanes: dict[_Lane, list[_Place]] = {}
+    def __init__(self, info: Callable[[str], RunInfo]) -> None:
+        self._info = info
+        self._lanes: dict[Lane, list[_Place]] = {}
         self._places: dict[str, _Place] = {}
         self._orders = count()
 
@@ -308,8 +293,7 @@ class _DueIndex:
         if summary.due_at is None or summary.is_nested:
             self.remove(run_id)
             return
-        is_pending = summary.status is RunStatus.PENDING
-        lane = _Lane(summary.workflow, summary.priority, is_pending)
+        lane = Lane(summary.workflow, summary.status, summary.priority)
         if (known := self._places.get(run_id)) is not None:
             if known.lane == lane and known.due_at == summary.due_at:
                 return
@@ -327,29 +311,16 @@ class _DueIndex:
         if not places:
             del self._lanes[place.lane]
 
-    def choose(
-        self, due: DueRuns, usage: Usage, info: Callable[[str], RunInfo]
-    ) -> tuple[list[RunInfo], float | None]:
-        """Return the runs to claim, and when the next of the others is due."""
-        lanes = [lane for lane in self._lanes if lane.workflow in due.workflows]
-        candidates = (
-            self._ready(lane, due, info)
-            for lane in lanes
-            if usage.room(lane.workflow, due, is_pending=lane.is_pending)
-        )
-        later = [at for lane in lanes if (at := self._next_due_at(lane, due.now)) is not None]
-        chosen = choose_due(heapq.merge(*candidates, key=in_order), due, usage)
-        return chosen, min(later, default=None)
+    def lanes(self, workflow: str) -> Iterator[Lane]:
+        return (lane for lane in self._lanes if lane.workflow == workflow)
 
-    def _ready(
-        self, lane: _Lane, due: DueRuns, info: Callable[[str], RunInfo]
-    ) -> Iterator[RunInfo]:
+    def ready(self, lane: Lane, now: float) -> Generator[RunInfo]:
         for place in self._lanes[lane]:
-            if place.due_at > due.now:
+            if place.due_at > now:
                 return
-            yield info(place.run_id)
+            yield self._info(place.run_id)
 
-    def _next_due_at(self, lane: _Lane, now: float) -> float | None:
+    def next_due_at(self, lane: Lane, now: float) -> float | None:
         places = self._lanes[lane]
         later = bisect_right(places, now, key=lambda place: place.due_at)
         return places[later].due_at if later < len(places) else None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-import time
 import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -13,6 +12,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 import psycopg
+from psycopg import sql
 from psycopg_pool import AsyncConnectionPool
 
 from effectflow.checkpoint.errors import RunEnded, RunNotFound, SaveFailed, StoreUnavailable
@@ -30,36 +30,25 @@ from effectflow.checkpoint.store import (
     RunSummary,
 )
 from effectflow.effects.clock import Duration, in_seconds
-from effectflow.effects.event_loop import shielded
-from effectflow.stores._base import (
-    check_deletable,
-    check_holder,
-    check_kept,
-    page,
-    readable,
-    sql_conditions,
-)
 from effectflow.stores._changes import Announcements
-from effectflow.stores._postgres_changes import Listener, Notifier, channel_of
+from effectflow.stores._postgres_changes import Listener, Notifier, channel_of, listening
 from effectflow.stores._postgres_connection import (
     CLOSING_SECONDS,
     Connection,
     Queries,
-    escaped,
+    Renewals,
     explained,
-    fields_of,
     is_lost,
-    key_of,
     location_of,
     parsed,
     set_timeout,
-    unescaped,
 )
 from effectflow.stores._postgres_due import INFO, DueClaims, info_of
-from effectflow.stores._postgres_renewals import Renewals
-from effectflow.stores._postgres_schema import migrate
+from effectflow.stores._postgres_schema import escaped, fields_of, key_of, migrate, unescaped
 from effectflow.stores._postgres_writer import LOCK_DELAYS, Append, Writer
-from effectflow.stores._servers import Held, ServerStore, take_over
+from effectflow.stores._rules import check_deletable, check_holder, check_kept
+from effectflow.stores._servers import Held, ServerStore, repeated, take_over
+from effectflow.stores._summaries import page, readable, sql_conditions
 
 A = TypeVar("A")
 
@@ -80,7 +69,8 @@ class PostgresStore(ServerStore):
     Parameters:
         dsn: a connection string, such as `postgresql://user@host/database`. It is never logged.
         schema: the schema that contains the tables; created and migrated when the store is opened.
-        pool_size: the maximum number of connections, besides those that write and renew leases.
+        pool_size: the maximum number of connections, besides those that write, renew leases and announce
+            changes, and one for each open `changes`.
         statement_timeout: the seconds after which the server cancels a statement. Also how long a
             request waits for a run that another program has locked; requests for other runs do not wait.
         reconnect_timeout: how long (seconds, or a `timedelta`) to try to reconnect to a lost server.
@@ -94,7 +84,6 @@ class PostgresStore(ServerStore):
     _renewals: Renewals
     _writer: Writer
     _notifier: Notifier
-    _listener: Listener
 
     def __init__(
         self,
@@ -116,7 +105,6 @@ class PostgresStore(ServerStore):
         self._pool_size = pool_size
         self._statement_timeout = in_seconds(statement_timeout)
         self._queries = Queries(schema)
-        self._rows = self._queries.rows
         self._renew_timeout = in_seconds(renew_timeout)
         self._announcements = Announcements()
         self._requests: set[asyncio.Task[Any]] = set()
@@ -132,14 +120,8 @@ class PostgresStore(ServerStore):
     async def _connect(self) -> None:
         self._renewals = Renewals(self._parameters, self._queries, timeout=self._renew_timeout)
         self._opened.callback(self._renewals.close)
-        channel = channel_of(self._schema)
-        self._notifier = notifier = Notifier(self._new_connection, channel)
-        self._opened.push_async_callback(notifier.close)
-        self._listener = Listener(
-            *(self._new_connection, channel, self._announcements),
-            is_own=lambda backend: backend == notifier.backend,
-        )
-        self._opened.push_async_callback(self._listener.close)
+        self._notifier = Notifier(self._new_connection, channel_of(self._schema))
+        self._opened.push_async_callback(self._notifier.close)
         self._writer = Writer(
             *(self._queries, self._new_connection, self._persist, self._announce),
             lock_timeout=self._statement_timeout,
@@ -159,22 +141,22 @@ class PostgresStore(ServerStore):
         self._opened.push_async_callback(self._end_requests)
         await self._pool.open()
 
-    async def _new_connection(self) -> Connection:
+    async def _new_connection(self, *settings: sql.Composed) -> Connection:
         connection = await psycopg.AsyncConnection[Any].connect(**self._parameters)
         try:
-            await self._configure(connection)
+            await self._configure(connection, *settings)
         except BaseException:
             await connection.close()
             raise
         return connection
 
-    async def _configure(self, connection: Connection) -> None:
+    async def _configure(self, connection: Connection, *settings: sql.Composed) -> None:
         # Not through `options`, which would replace those of the connection string.
-        await connection.execute(set_timeout("statement", self._statement_timeout))
+        for setting in (set_timeout("statement", self._statement_timeout), *settings):
+            await connection.execute(setting)
 
     async def _configure_shared(self, connection: Connection) -> None:
-        await self._configure(connection)
-        await connection.execute(set_timeout("lock", _LOCK_SECONDS))
+        await self._configure(connection, set_timeout("lock", _LOCK_SECONDS))
 
     async def _ask_claim(self, wanted: Lease, seconds: float, free: int) -> Held:
         uptime = wanted.expires_at_uptime
@@ -278,14 +260,15 @@ class PostgresStore(ServerStore):
 
     @asynccontextmanager
     async def changes(self) -> AsyncGenerator[Changes]:
-        self._check_open()
-        listener = self._listener
-        async with self._announcements.watch() as changes:
-            try:
-                await self._in_asyncio(listener.begin)
-                yield changes
-            finally:
-                await shielded(self._in_asyncio(listener.end))
+        async with (
+            self._announcements.watch() as watcher,
+            self._following(self._listen, watcher),
+        ):
+            yield watcher
+
+    async def _listen(self) -> Listener:
+        connection = await self._new_connection(listening(channel_of(self._schema)))
+        return Listener(connection, self._notifier.has_sent)
 
     def _announce(self, run_ids: Sequence[str]) -> None:
         """Announce these runs to this and other processes, in asyncio."""
@@ -422,15 +405,9 @@ class PostgresStore(ServerStore):
             return request.result()
 
         async def attempt_while_locked() -> A:
-            deadline = time.monotonic() + self._statement_timeout
-            delays = LOCK_DELAYS.delays()
-            while True:
-                try:
-                    return await attempt()
-                except psycopg.errors.LockNotAvailable:
-                    if time.monotonic() > deadline:
-                        raise
-                await asyncio.sleep(next(delays))
+            return await repeated(
+                attempt, LOCK_DELAYS, is_temporary=_is_locked, seconds=self._statement_timeout
+            )
 
         return await self._ask(attempt_while_locked)
 
@@ -454,6 +431,10 @@ class PostgresStore(ServerStore):
             _, late = await asyncio.wait(self._requests, timeout=CLOSING_SECONDS)
             for request in late:
                 request.cancel()
+
+
+def _is_locked(error: Exception) -> bool:
+    return isinstance(error, psycopg.errors.LockNotAvailable)
 
 
 @contextmanager

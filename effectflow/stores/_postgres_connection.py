@@ -1,41 +1,28 @@
-"""The connection of a PostgresStore to its server: connection strings, statements, and errors."""
+"""The connections of a PostgresStore: connection strings, statements, errors, and renewals."""
 
 from __future__ import annotations
 
-import hashlib
+import math
+import threading
+import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import psycopg
 from psycopg import conninfo, sql
+from psycopg.abc import PQGen
 
-from effectflow.checkpoint.store import RunSummary
-from effectflow.stores._base import summary_fields
+A = TypeVar("A")
 
 Connection: TypeAlias = psycopg.AsyncConnection[Any]
 
 _CONNECT_SECONDS = 10
 
+_RENEWAL_LOCK_SECONDS = 0.5
+"""How long a lease that another program has locked may delay the renewal of other leases."""
+
 CLOSING_SECONDS = 1.0
 """How long closing the store waits for answers that no caller waits for any more."""
-
-ESCAPED_FIELDS = ("workflow", "version", "waits_for", "blocked", "parent")
-"""The fields of a summary that are stored `escaped`."""
-
-
-def key_of(run_id: str) -> bytes:
-    """Return the key of a run in indexes, where run ids could be too long."""
-    return hashlib.sha256(run_id.encode()).digest()
-
-
-def escaped(text: str) -> str:
-    """Return the text without the zero character, which PostgreSQL does not accept."""
-    return text.replace("\\", "\\\\").replace("\0", "\\0")
-
-
-def unescaped(text: str) -> str:
-    """Return the original of an `escaped` text."""
-    return "\\".join(part.replace("\\0", "\0") for part in text.split("\\\\"))
 
 
 class Queries:
@@ -104,15 +91,86 @@ def set_timeout(what: Literal["statement", "lock"], seconds: float) -> sql.Compo
     return sql.SQL("SET {} = {}").format(name, round(seconds * 1000))
 
 
-def fields_of(run_id: str, summary: RunSummary) -> dict[str, Any]:
-    """Return the arguments of the server's function `summarize`."""
-    fields = summary_fields(summary)
-    escapes = {name: escaped(fields[name]) for name in ESCAPED_FIELDS}
-    parent_key = "\\x" + key_of(summary.parent).hex()
-    return {
-        **fields,
-        **escapes,
-        "status": str(summary.status),
-        "run_id": escaped(run_id),
-        "parent_key": parent_key,
-    }
+class Renewals:
+    """Renews leases from any thread, on its own connection.
+
+    Parameters:
+        timeout: how many seconds a renewal may take, with a new connection if one is needed.
+    """
+
+    def __init__(self, parameters: dict[str, Any], queries: Queries, *, timeout: float) -> None:
+        self._parameters: dict[str, Any] = {**parameters, "connect_timeout": math.ceil(timeout)}
+        self._queries = queries
+        self._timeout = timeout
+        self._connection: _BoundedConnection | None = None
+        self._using = threading.Lock()
+        self._is_closed = False
+
+    def rows(self, statement: str, parameters: Sequence[Any]) -> list[Any]:
+        """Return the rows of a statement, which is repeated once after a lost connection."""
+        deadline = time.monotonic() + self._timeout
+        if not self._using.acquire(timeout=self._timeout):
+            raise psycopg.OperationalError("another renewal takes too long")
+        try:
+            try:
+                return self._attempt(statement, parameters, deadline)
+            except psycopg.OperationalError as error:
+                if not is_lost(error) or time.monotonic() >= deadline:
+                    raise
+                return self._attempt(statement, parameters, deadline)
+        finally:
+            self._using.release()
+            if self._is_closed:
+                self.close()
+
+    def _attempt(self, statement: str, parameters: Sequence[Any], deadline: float) -> list[Any]:
+        try:
+            if self._connection is None:
+                self._connection = _BoundedConnection.connect(**self._parameters)
+                self._connection.deadline = deadline
+                self._connection.execute(set_timeout("statement", self._timeout))
+                lock_timeout = min(_RENEWAL_LOCK_SECONDS, self._timeout)
+                self._connection.execute(set_timeout("lock", lock_timeout))
+            self._connection.deadline = deadline
+            text = self._queries.text(statement)
+            return self._connection.execute(text, parameters, binary=True).fetchall()
+        except psycopg.errors.LockNotAvailable:
+            raise
+        except psycopg.OperationalError:
+            # Even if the answer is only late, because the next statement must not receive it.
+            self._disconnect()
+            raise
+
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def close(self) -> None:
+        """Close the connection after the renewal in progress, if there is one."""
+        self._is_closed = True
+        if self._using.acquire(blocking=False):
+            try:
+                self._disconnect()
+            finally:
+                self._using.release()
+
+
+class _BoundedConnection(psycopg.Connection[Any]):
+    """A connection on which no statement waits for the server beyond `deadline`."""
+
+    deadline = math.inf
+
+    def wait(self, gen: PQGen[A], *args: Any, **options: Any) -> A:
+        return super().wait(self._until_deadline(gen), *args, **options)
+
+    def _until_deadline(self, gen: PQGen[A]) -> PQGen[A]:
+        try:
+            wanted = next(gen)
+            while True:
+                ready = yield wanted
+                if time.monotonic() > self.deadline:
+                    raise psycopg.OperationalError("the server did not answer in time")
+                wanted = gen.send(ready)
+        except StopIteration as stop:
+            return stop.value

@@ -13,16 +13,10 @@ from typing import Any
 
 from effectflow.checkpoint.lease import Lease, deaths_seen_once, uptime
 from effectflow.checkpoint.store import Claimed, DueRuns, RunInfo, RunStatus, Taken
-from effectflow.stores._base import SUMMARY_FIELDS, readable, run_info
 from effectflow.stores._due import Usage, choose_due, in_order
-from effectflow.stores._postgres_connection import (
-    ESCAPED_FIELDS,
-    Connection,
-    Queries,
-    escaped,
-    key_of,
-    unescaped,
-)
+from effectflow.stores._postgres_connection import Connection, Queries
+from effectflow.stores._postgres_schema import ESCAPED_FIELDS, escaped, key_of, unescaped
+from effectflow.stores._summaries import SUMMARY_FIELDS, readable, run_info
 
 INFO = """
     SELECT runs.run_id, workflow, kind, version, status, created_at, dead_letters, due_at, priority,

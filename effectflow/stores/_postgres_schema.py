@@ -1,13 +1,15 @@
-"""The tables and functions of a PostgresStore, and how they are migrated."""
+"""The tables and functions of a PostgresStore, their migrations, and the form of texts in them."""
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any, LiteralString
 
 from psycopg import AsyncConnection, AsyncCursor, sql
 
 from effectflow.checkpoint.errors import UnsupportedVersion
-from effectflow.checkpoint.store import AT_ONCE_SINCE
+from effectflow.checkpoint.store import AT_ONCE_SINCE, RunSummary
+from effectflow.stores._summaries import summary_fields
 
 _LOCK = 0x45464657
 """The advisory lock ("EFFW") that lets only one program at a time change the schema."""
@@ -477,3 +479,36 @@ async def migrate(connection: AsyncConnection[Any], schema: str) -> None:
         for number, statements in enumerate(_MIGRATIONS[done:], _UNRELEASED + done + 1):
             await execute(statements)
             await execute("INSERT INTO {schema}.schema_version VALUES (%s)", number)
+
+
+ESCAPED_FIELDS = ("workflow", "version", "waits_for", "blocked", "parent")
+"""The fields of a summary that are stored `escaped`."""
+
+
+def key_of(run_id: str) -> bytes:
+    """Return the key of a run in indexes, where run ids could be too long."""
+    return hashlib.sha256(run_id.encode()).digest()
+
+
+def escaped(text: str) -> str:
+    """Return the text without the zero character, which PostgreSQL does not accept."""
+    return text.replace("\\", "\\\\").replace("\0", "\\0")
+
+
+def unescaped(text: str) -> str:
+    """Return the original of an `escaped` text."""
+    return "\\".join(part.replace("\\0", "\0") for part in text.split("\\\\"))
+
+
+def fields_of(run_id: str, summary: RunSummary) -> dict[str, Any]:
+    """Return the arguments of the server's function `summarize`."""
+    fields = summary_fields(summary)
+    escapes = {name: escaped(fields[name]) for name in ESCAPED_FIELDS}
+    parent_key = "\\x" + key_of(summary.parent).hex()
+    return {
+        **fields,
+        **escapes,
+        "status": str(summary.status),
+        "run_id": escaped(run_id),
+        "parent_key": parent_key,
+    }

@@ -15,16 +15,8 @@ from effectflow.checkpoint.errors import SaveFailed, StoreUnavailable
 from effectflow.checkpoint.lease import Lease
 from effectflow.checkpoint.store import RunSummary, notifies_parent
 from effectflow.effects import RetryPolicy
-from effectflow.stores._base import check_messages
-from effectflow.stores._postgres_connection import (
-    CLOSING_SECONDS,
-    Connection,
-    Queries,
-    explained,
-    fields_of,
-    key_of,
-    unescaped,
-)
+from effectflow.stores._postgres_connection import CLOSING_SECONDS, Connection, Queries, explained
+from effectflow.stores._postgres_schema import fields_of, key_of, unescaped
 from effectflow.stores._servers import check_appended
 
 _APPENDS_PER_BATCH = 500
@@ -140,9 +132,7 @@ class Writer:
         """Send this append with the next batch. Raise SaveFailed, LeaseLost or ValueError."""
         self._queue(append)
         refusal = await append.answer
-        if refusal == "taken":
-            check_messages(append.lease, append.takes, ())
-        check_appended(append.lease, append.after, refusal)
+        check_appended(append.lease, refusal, after=append.after, takes=append.takes)
 
     def _queue(self, append: Append) -> None:
         self._waiting.append(append)

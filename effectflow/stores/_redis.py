@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -45,16 +44,17 @@ from effectflow.checkpoint.store import (
 )
 from effectflow.effects.clock import Duration, in_seconds
 from effectflow.stores import _redis_scripts as scripts
-from effectflow.stores._base import (
-    check_kept,
-    check_messages,
-    lease_lost,
-    readable,
-    select,
-    summary_fields,
-)
 from effectflow.stores._changes import Watcher
-from effectflow.stores._redis_answers import (
+from effectflow.stores._redis_connection import (
+    Subscriber,
+    checked,
+    durability_of,
+    is_lost,
+    is_refused,
+    warn_of_losses,
+)
+from effectflow.stores._redis_due import CLAIM_DUE, PLACE, Freed, request_of
+from effectflow.stores._redis_scripts import (
     Row,
     held_of,
     info_of,
@@ -63,12 +63,9 @@ from effectflow.stores._redis_answers import (
     record_of,
     text_of,
 )
-from effectflow.stores._redis_changes import Subscriber
-from effectflow.stores._redis_connection import checked, durability_of, is_lost, is_refused
-from effectflow.stores._redis_due import CLAIM_DUE, PLACE, Freed, request_of
+from effectflow.stores._rules import check_kept, lease_lost
 from effectflow.stores._servers import Held, ServerStore, check_appended, take_over
-
-logger = logging.getLogger(__name__)
+from effectflow.stores._summaries import readable, select, summary_fields
 
 A = TypeVar("A")
 
@@ -167,22 +164,7 @@ class RedisStore(ServerStore):
         if layout != scripts.LAYOUT:
             raise UnsupportedVersion(repr(self), layout, scripts.LAYOUT)
         self._durability = await durability_of(self._client)
-        if self._durability == "memory":
-            logger.warning(
-                "the server of %r keeps nothing on disk, so its runs are lost when it ends; "
-                "set `appendonly yes` in its configuration",
-                self,
-            )
-        memory = await self._client.info("memory")
-        policy = str(memory.get("maxmemory_policy", ""))
-        # The other policies remove nothing, or only keys that expire.
-        if memory.get("maxmemory") and policy.startswith("allkeys"):
-            logger.warning(
-                "the server of %r removes runs when its memory is full (maxmemory-policy %s); "
-                "set `maxmemory-policy noeviction` in its configuration",
-                self,
-                policy,
-            )
+        await warn_of_losses(self._client, self, self._durability)
 
     async def _ask_claim(self, wanted: Lease, seconds: float, free: int) -> Held:
         run_id, uptime = wanted.run_id, text_of(wanted.expires_at_uptime)
@@ -226,9 +208,7 @@ class RedisStore(ServerStore):
             " ".join(map(str, takes)),
             *bodies,
         )
-        if refusal == b"taken":
-            check_messages(lease, takes, ())
-        check_appended(lease, after, refusal and refusal.decode())
+        check_appended(lease, refusal and refusal.decode(), after=after, takes=takes)
 
     async def create(self, run_id: str, bodies: Sequence[bytes], *, summary: RunSummary) -> bool:
         arguments = (run_id, uuid4().bytes, *self._written(summary), *bodies)
@@ -277,10 +257,10 @@ class RedisStore(ServerStore):
 
     async def _place_all(self, server: bytes) -> None:
         """Rebuild the sorted sets of due and held runs after a restart of the server."""
-        keys: list[bytes] = await self._ask(lambda: self._client.hkeys(self._index))
+        keys: list[bytes] = await self._request(lambda: self._client.hkeys(self._index))
         for start in range(0, len(keys), _FIELDS_PER_COMMAND):
             await self._run(PLACE, None, *keys[start : start + _FIELDS_PER_COMMAND])
-        await self._ask(lambda: self._client.set(f"{self._prefix}:server", server))
+        await self._request(lambda: self._client.set(f"{self._prefix}:server", server))
 
     async def _taken(self, row: Row, lease: Sequence[bytes]) -> list[Taken]:
         """Return a run that was claimed; release it, with a warning, if it cannot be read."""
@@ -293,15 +273,14 @@ class RedisStore(ServerStore):
     @asynccontextmanager
     async def changes(self) -> AsyncGenerator[Changes]:
         watcher = Watcher()
-        subscriber = Subscriber(
-            self._new_asyncio_client, f"{self._prefix}:changes", timeout=self._timeout
-        )
-        # Not like other requests: it has its own connection.
-        subscription = await super()._ask(subscriber.subscribe)
-        async with self._in_background(
-            lambda: subscriber.follow(subscription, watcher, self._persist)
-        ):
+        async with self._following(self._subscribe, watcher):
             yield watcher
+
+    async def _subscribe(self) -> Subscriber:
+        client, channel = self._new_asyncio_client(), f"{self._prefix}:changes"
+        subscriber = Subscriber(client, channel, timeout=self._timeout)
+        await subscriber.begin()
+        return subscriber
 
     async def read(self, run_id: str, *, after: int = 0) -> list[Record]:
         length, entries = await self._entries(run_id, after, after + _FIELDS_PER_COMMAND)
@@ -333,11 +312,11 @@ class RedisStore(ServerStore):
         return Remains(records, unreadable)
 
     async def info(self, run_id: str) -> RunInfo | None:
-        row = Row(*await self._ask(lambda: self._client.hmget(self._key(run_id), Row._fields)))
+        row = Row(*await self._request(lambda: self._client.hmget(self._key(run_id), Row._fields)))
         return info_of(row) if int(row.length or 0) else None
 
     async def find(self, query: RunQuery = RunQuery()) -> list[RunInfo]:
-        seconds, microseconds = await self._ask(lambda: self._client.time())
+        seconds, microseconds = await self._request(lambda: self._client.time())
         infos = readable(await self._find_rows(query), info_of)
         return select(infos, query, now=seconds + microseconds / 1e6)
 
@@ -352,32 +331,29 @@ class RedisStore(ServerStore):
         return sorted(damaged)
 
     async def delete(self, run_id: str, *, lease: Lease | None = None) -> None:
-        born = await self._ask(lambda: self._client.hget(self._key(run_id), "born"))
+        born = await self._request(lambda: self._client.hget(self._key(run_id), "born"))
         requests = 0
 
-        async def request(*arguments: Any) -> tuple[bool, list[Any]]:
-            """Return whether the run existed, and its lease if that prevents the request."""
+        async def ask(*known: Any) -> bool | Held:
+            """Return whether the run existed, or the lease that prevents the deletion."""
 
             async def evaluate() -> Any:
                 nonlocal requests
                 requests += 1
-                return await self._evaluate(scripts.DELETE, run_id, (born or "", *arguments))
+                return await self._evaluate(scripts.DELETE, run_id, (born or "", *known))
 
-            state, *held = await self._ask(evaluate)
-            # An earlier request deleted it, and its answer was lost.
-            return state == b"deleted" or requests > 1, held
-
-        async def ask(free: int) -> bool | Held:
-            was_there, held = await request(free)
-            return held_of(run_id, held) if held else was_there
-
-        async def ask_as_holder(lease: Lease) -> bool:
-            was_there, held = await request(lease.fence, lease.owner)
+            state, *held = await self._request(evaluate)
             if held:
-                raise lease_lost(run_id, held[0].decode())
-            return was_there
+                return held_of(run_id, held)
+            # An earlier request deleted it, and its answer was lost.
+            return state == b"deleted" or requests > 1
 
-        was_there = await (take_over(ask) if lease is None else ask_as_holder(lease))
+        if lease is None:
+            was_there = await take_over(ask)
+        else:
+            was_there = await ask(lease.fence, lease.owner)
+            if isinstance(was_there, Held):
+                raise lease_lost(run_id, was_there.lease.owner)
         # Even if the run is missing, since an earlier deletion may have been interrupted.
         await self._sweep(run_id)
         if not was_there:
@@ -393,14 +369,16 @@ class RedisStore(ServerStore):
 
     async def _sweep(self, run_id: str) -> None:
         """Remove the rest of a deleted or truncated run. No query returns it any more."""
-        there: list[bytes] = await self._ask(lambda: self._client.hkeys(self._key(run_id)))
+        there: list[bytes] = await self._request(lambda: self._client.hkeys(self._key(run_id)))
         left = [field for field in there if field not in scripts.LEASE_FIELDS]
         for start in range(0, len(left) + 1, _FIELDS_PER_COMMAND):
             await self._run(scripts.SWEEP, run_id, *left[start : start + _FIELDS_PER_COMMAND])
 
     # Requests to the server.
 
-    async def _ask(self, request: Callable[[], Awaitable[A]]) -> A:
+    async def _request(self, request: Callable[[], Awaitable[A]]) -> A:
+        """Return the answer to a request on a shared connection, which is repeated if it was lost."""
+
         async def ask() -> A:
             await self._take_connection()
             try:
@@ -410,7 +388,7 @@ class RedisStore(ServerStore):
             self._answered_at = time.monotonic()
             return answer
 
-        return await super()._ask(ask)
+        return await self._ask(ask)
 
     async def _take_connection(self) -> None:
         """Wait for a free connection. Raise StoreUnavailable if the server answers none of the others."""
@@ -444,7 +422,7 @@ class RedisStore(ServerStore):
 
     async def _find_rows(self, query: RunQuery) -> list[Row]:
         """Return the fields of the runs that may match a query."""
-        index: dict[bytes, bytes] = await self._ask(lambda: self._client.hgetall(self._index))
+        index: dict[bytes, bytes] = await self._request(lambda: self._client.hgetall(self._index))
         prefix = query.prefix.encode()
         keys = [key for key, run_id in index.items() if run_id.startswith(prefix)]
         wanted = {"workflow": query.workflow, "statuses": [*map(str, query.statuses)]}
@@ -466,11 +444,11 @@ class RedisStore(ServerStore):
                 pipeline.hmget(key, range(first, min(first + _FIELDS_PER_COMMAND, last + 1)))
             return await pipeline.execute()
 
-        length, *chunks = await self._ask(ask)
+        length, *chunks = await self._request(ask)
         return int(length or 0), [entry for chunk in chunks for entry in chunk]
 
     async def _run(self, script: str, run_id: str | None, *arguments: Any) -> Any:
-        return await self._ask(lambda: self._evaluate(script, run_id, arguments))
+        return await self._request(lambda: self._evaluate(script, run_id, arguments))
 
     async def _save(self, script: str, run_id: str, *arguments: Any) -> Any:
         """Run a script that writes. Raise SaveFailed if the server cannot be reached."""
@@ -486,7 +464,7 @@ class RedisStore(ServerStore):
 
         self._check_open()
         try:
-            return await self._ask(ask)
+            return await self._request(ask)
         except StoreUnavailable as error:
             raise SaveFailed(run_id, str(error), is_unknown=is_unknown) from error
 

@@ -1,7 +1,8 @@
-"""The connection of a RedisStore to its server: URLs, durability, and errors."""
+"""The connections of a RedisStore: URLs, what the server keeps, errors, and subscriptions."""
 
 from __future__ import annotations
 
+import logging
 import socket
 from typing import Any
 
@@ -13,6 +14,11 @@ from redis.exceptions import (
     ResponseError,
     TimeoutError as NoAnswer,
 )
+
+from effectflow.stores._changes import Watcher
+from effectflow.stores._servers import Subscription
+
+logger = logging.getLogger(__name__)
 
 
 def checked(url: str) -> str:
@@ -51,6 +57,26 @@ async def durability_of(client: Any) -> str:
     return "full" if settings == always else "process"
 
 
+async def warn_of_losses(client: Any, store: object, durability: str) -> None:
+    """Log a warning if the server does not keep all runs."""
+    if durability == "memory":
+        logger.warning(
+            "the server of %r keeps nothing on disk, so its runs are lost when it ends; "
+            "set `appendonly yes` in its configuration",
+            store,
+        )
+    memory = await client.info("memory")
+    policy = str(memory.get("maxmemory_policy", ""))
+    # The other policies remove nothing, or only keys that expire.
+    if memory.get("maxmemory") and policy.startswith("allkeys"):
+        logger.warning(
+            "the server of %r removes runs when its memory is full (maxmemory-policy %s); "
+            "set `maxmemory-policy noeviction` in its configuration",
+            store,
+            policy,
+        )
+
+
 def is_lost(error: Exception) -> bool:
     """Return whether the same request may succeed later."""
     return isinstance(error, LostConnection | NoAnswer | OSError) or _is_busy(error)
@@ -67,3 +93,46 @@ def is_refused(error: Exception) -> bool:
 def _is_busy(error: Exception) -> bool:
     """Return whether the server is busy with another script."""
     return isinstance(error, ResponseError) and str(error).startswith("BUSY")
+
+
+class Subscriber(Subscription):
+    """Hears of the changes that scripts publish.
+
+    Parameters:
+        client: a client that only this uses. It is closed with the subscription.
+        timeout: how long (in seconds) to wait for an answer of the server.
+    """
+
+    def __init__(self, client: Any, channel: str, *, timeout: float) -> None:
+        self._client = client
+        self._channel = channel
+        self._timeout = timeout
+        self._messages = client.pubsub()
+
+    async def begin(self) -> None:
+        """Subscribe to the channel. Raise RedisError if the server does not answer."""
+        try:
+            await self._messages.subscribe(self._channel)
+            if await self._messages.get_message(timeout=self._timeout) is None:
+                raise NoAnswer("it does not answer a subscription")
+        except BaseException:
+            await self.close()
+            raise
+
+    async def relay(self, watcher: Watcher) -> None:
+        is_silent = False
+        while True:
+            message = await self._messages.get_message(timeout=self._timeout)
+            if message is not None:
+                is_silent = False
+                if message["type"] == "message":
+                    watcher.notice(message["data"].decode())
+            elif is_silent:
+                raise NoAnswer("it does not answer")
+            else:
+                is_silent = True
+                await self._messages.ping()
+
+    async def close(self) -> None:
+        await self._messages.aclose()
+        await self._client.aclose()

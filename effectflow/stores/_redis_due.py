@@ -13,8 +13,7 @@ from dataclasses import dataclass
 
 from effectflow.checkpoint.lease import Lease, Owner
 from effectflow.checkpoint.store import DueRuns
-from effectflow.stores._redis_answers import held_of, text_of
-from effectflow.stores._redis_scripts import RUN
+from effectflow.stores._redis_scripts import RUN, held_of, text_of
 
 
 @dataclass(frozen=True, slots=True)

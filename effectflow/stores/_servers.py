@@ -8,12 +8,13 @@ import math
 import threading
 import time
 from abc import abstractmethod
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from concurrent.futures import Future
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
-from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
+
+from anyio import CapacityLimiter
 
 from effectflow.checkpoint.errors import LeaseLost, RunBusy, StoreUnavailable
 from effectflow.checkpoint.lease import Lease
@@ -26,7 +27,10 @@ from effectflow.effects.event_loop import (
     shielded,
     wake,
 )
-from effectflow.stores._base import ReentrantStore, first_summary, lease_lost
+from effectflow.effects.threads import in_thread
+from effectflow.stores._base import ReentrantStore
+from effectflow.stores._changes import Watcher
+from effectflow.stores._rules import check_messages, first_summary, lease_lost
 
 logger = logging.getLogger(__name__)
 
@@ -44,6 +48,18 @@ class Held(NamedTuple):
 
     lease: Lease
     now: float
+
+
+class Subscription(Protocol):
+    """A connection on which a server reports which runs changed."""
+
+    async def relay(self, watcher: Watcher) -> None:
+        """Pass the changes to the watcher. Raise an error of the driver or OSError once it is lost."""
+        ...
+
+    async def close(self) -> None:
+        """Close the connection."""
+        ...
 
 
 class ServerStore(ReentrantStore, CheckpointStore):
@@ -70,6 +86,7 @@ class ServerStore(ReentrantStore, CheckpointStore):
         self._is_lost = is_lost
         self._reconnect_timeout = reconnect_timeout
         self._opened = AsyncExitStack()
+        self._followers: set[asyncio.Task[None]] = set()
         self._thread: _AsyncioThread | None = None
         self._warned_at = -math.inf
 
@@ -97,6 +114,8 @@ class ServerStore(ReentrantStore, CheckpointStore):
     async def _open(self) -> None:
         # One event loop cannot close the connections that another, closed one has left.
         self._opened = AsyncExitStack()
+        self._followers = set()
+        self._opened.push_async_callback(lambda: _cancel(*self._followers))
         if running_backend() != "asyncio":
             self._thread = _AsyncioThread()
         try:
@@ -150,26 +169,24 @@ class ServerStore(ReentrantStore, CheckpointStore):
 
         Raise StoreUnavailable if the server stays out of reach, and every other error of the request.
         """
-        deadline = 0.0
-        delays = None
-        while True:
-            try:
-                return await request()
-            except Exception as error:
-                if not self._is_lost(error):
-                    raise
-                if delays is None:
-                    delays = RECONNECT_DELAYS.delays()
-                    deadline = time.monotonic() + self._reconnect_timeout
-                delay = next(delays)
-                if time.monotonic() + delay > deadline:
-                    reason = f"it cannot be reached: {error}"
-                    raise StoreUnavailable(repr(self), reason) from error
-            if time.monotonic() > self._warned_at + 1:
-                # Logged once for all runs that wait for it.
-                self._warned_at = time.monotonic()
-                logger.warning("lost the connection to %r; reconnecting", self)
-            await asyncio.sleep(delay)
+        try:
+            return await repeated(
+                request,
+                RECONNECT_DELAYS,
+                is_temporary=self._is_lost,
+                seconds=self._reconnect_timeout,
+                before_delay=self._warn_of_loss,
+            )
+        except Exception as error:
+            if not self._is_lost(error):
+                raise
+            raise StoreUnavailable(repr(self), f"it cannot be reached: {error}") from error
+
+    def _warn_of_loss(self) -> None:
+        if time.monotonic() > self._warned_at + 1:
+            # Logged once for all runs that wait for it.
+            self._warned_at = time.monotonic()
+            logger.warning("lost the connection to %r; reconnecting", self)
 
     async def _in_asyncio(self, f: Callable[[], Awaitable[A]]) -> A:
         """Return the result of `f()`, called in asyncio. Cancelling the caller cancels it."""
@@ -185,24 +202,63 @@ class ServerStore(ReentrantStore, CheckpointStore):
             raise
         return future.result()
 
+    # Changes.
+
     @asynccontextmanager
-    async def _in_background(
-        self, f: Callable[[], Coroutine[object, object, None]]
+    async def _following(
+        self, subscribe: Callable[[], Awaitable[Subscription]], watcher: Watcher
     ) -> AsyncGenerator[None]:
-        """Run `f()` in asyncio while the context is open. Then cancel it, and wait until it has ended."""
+        """Pass the changes that a server reports to the watcher while the context is open."""
+        subscription = await self._ask(subscribe)
 
         async def start() -> asyncio.Task[None]:
-            return asyncio.create_task(f())
-
-        async def stop() -> None:
-            task.cancel()
-            await asyncio.wait([task])
+            task = asyncio.create_task(self._follow(subscription, subscribe, watcher))
+            self._followers.add(task)
+            task.add_done_callback(self._followers.discard)
+            return task
 
         task = await self._in_asyncio(start)
         try:
             yield
         finally:
-            await shielded(self._in_asyncio(stop))
+            # Closing the store has ended it already.
+            if not task.done():
+                await shielded(self._in_asyncio(lambda: _cancel(task)))
+
+    async def _follow(
+        self,
+        subscription: Subscription,
+        subscribe: Callable[[], Awaitable[Subscription]],
+        watcher: Watcher,
+    ) -> None:
+        """Relay changes until this is cancelled. Subscribe again after a lost connection."""
+        while True:
+            try:
+                await subscription.relay(watcher)
+            except (self._driver_error, OSError) as error:
+                logger.debug("lost the subscription to the changes of %r: %r", self, error)
+            finally:
+                await subscription.close()
+            subscription = await self._subscribe_again(subscribe)
+            # Changes in between were not received.
+            watcher.notice(None)
+
+    async def _subscribe_again(
+        self, subscribe: Callable[[], Awaitable[Subscription]]
+    ) -> Subscription:
+        while True:
+            try:
+                return await self._persist(subscribe)
+            except (self._driver_error, OSError, StoreUnavailable):
+                await asyncio.sleep(1)
+
+
+async def _cancel(*tasks: asyncio.Task[None]) -> None:
+    """Cancel tasks, and wait until they have ended."""
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks)
 
 
 class _AsyncioThread:
@@ -215,7 +271,6 @@ class _AsyncioThread:
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
         self._has_ended = asyncio.Event()
-        self._tell_end: Callable[[], object] | None = None
         self._thread = threading.Thread(target=self._run, name="effectflow-asyncio", daemon=True)
         self._thread.start()
 
@@ -229,22 +284,42 @@ class _AsyncioThread:
 
     async def end(self) -> None:
         """End the thread, and wait until it has ended."""
-        waiter = new_waiter()
-        self._tell_end = partial(call_soon_from_threads(), wake, waiter)
         self._loop.call_soon_threadsafe(self._has_ended.set)
-        await waiter
-        self._thread.join()
+        await in_thread(self._thread.join, CapacityLimiter(1))
 
     def _run(self) -> None:
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
-            runner.run(self._until_ended())
-        if self._tell_end is not None:
-            # The caller's event loop may have been closed in the meantime.
-            with suppress(RuntimeError):
-                self._tell_end()
+            runner.run(self._has_ended.wait())
 
-    async def _until_ended(self) -> None:
-        await self._has_ended.wait()
+
+async def repeated(
+    request: Callable[[], Awaitable[A]],
+    policy: RetryPolicy,
+    *,
+    is_temporary: Callable[[Exception], bool],
+    seconds: float,
+    before_delay: Callable[[], object] = bool,
+) -> A:
+    """Return the answer to a request, in asyncio. Repeat it after temporary errors.
+
+    Raise the error of the last request if these seconds after the first error are not enough.
+    """
+    deadline = 0.0
+    delays = None
+    while True:
+        try:
+            return await request()
+        except Exception as error:
+            if not is_temporary(error):
+                raise
+            if delays is None:
+                delays = policy.delays()
+                deadline = time.monotonic() + seconds
+            delay = next(delays)
+            if time.monotonic() + delay > deadline:
+                raise
+        before_delay()
+        await asyncio.sleep(delay)
 
 
 async def take_over(ask: Callable[[int], Awaitable[A | Held]]) -> A:
@@ -265,13 +340,15 @@ async def take_over(ask: Callable[[int], Awaitable[A | Held]]) -> A:
         free = lease.fence
 
 
-def check_appended(lease: Lease, after: int, refusal: str | None) -> None:
-    """Raise ValueError or LeaseLost if a server rejected an append after entry number `after`."""
+def check_appended(lease: Lease, refusal: str | None, *, after: int, takes: Sequence[int]) -> None:
+    """Raise ValueError or LeaseLost if a server rejected an append. The others are its arguments."""
     if refusal is None:
         return
     kind, _, detail = refusal.partition(" ")
     if kind == "unsummarized":
         first_summary(None)
+    if kind == "taken":
+        check_messages(lease, takes, ())
     if kind == "length":
         raise LeaseLost(lease.run_id, _other_length(int(detail), after))
     raise _lost(lease, refusal)

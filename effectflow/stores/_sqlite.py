@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
@@ -9,13 +10,14 @@ from contextlib import ExitStack, asynccontextmanager, closing, suppress
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from anyio import CapacityLimiter
 
-from effectflow.checkpoint.errors import RunEnded, RunNotFound, SaveFailed, StoreUnavailable
+from effectflow.checkpoint.errors import CorruptCheckpoint, RunNotFound, StoreUnavailable
 from effectflow.checkpoint.lease import Lease
 from effectflow.checkpoint.store import (
+    NOTICE,
     Changes,
     CheckpointStore,
     Claimed,
@@ -32,10 +34,9 @@ from effectflow.checkpoint.store import (
 from effectflow.effects.clock import Duration, in_seconds
 from effectflow.effects.event_loop import shielded
 from effectflow.effects.threads import in_thread
-from effectflow.stores import _sqlite_mailbox as mailbox
-from effectflow.stores._base import (
-    SUMMARY_FIELDS,
-    ReentrantStore,
+from effectflow.stores._base import ReentrantStore, as_unavailable
+from effectflow.stores._changes import Announcements
+from effectflow.stores._rules import (
     check_current,
     check_deletable,
     check_free,
@@ -43,17 +44,25 @@ from effectflow.stores._base import (
     check_kept,
     check_length,
     check_messages,
+    check_receives,
+    due_if_unseen,
     first_summary,
+    receivers,
+    woken,
+)
+from effectflow.stores._sqlite_database import DatabaseFiles, Request, SqliteWriter, open_database
+from effectflow.stores._sqlite_due import INFO, choose_runs, note_starts
+from effectflow.stores._summaries import (
+    SUMMARY_FIELDS,
     page,
     readable,
     run_info,
     sql_conditions,
     summary_fields,
+    summary_of,
 )
-from effectflow.stores._changes import Announcements
-from effectflow.stores._due import due_by
-from effectflow.stores._sqlite_database import DatabaseFiles, Request, SqliteWriter, open_database
-from effectflow.stores._sqlite_due import INFO, choose, note_starts
+
+logger = logging.getLogger(__name__)
 
 A = TypeVar("A")
 
@@ -178,10 +187,8 @@ class SqliteStore(ReentrantStore, CheckpointStore):
 
         self._check_open(in_any_thread=True)
         # Another connection would wait for the same lock, and could not share the writer's commit.
-        try:
+        with as_unavailable(self):
             return self._writer.submit_and_block(lease.run_id, renew, timeout=self._renew_timeout)
-        except SaveFailed as error:
-            raise StoreUnavailable(repr(self), error.reason) from error
 
     async def release(self, lease: Lease) -> None:
         def release(database: sqlite3.Connection) -> None:
@@ -209,7 +216,7 @@ class SqliteStore(ReentrantStore, CheckpointStore):
 
     async def create(self, run_id: str, bodies: Sequence[bytes], *, summary: RunSummary) -> bool:
         def create(database: sqlite3.Connection) -> bool:
-            if mailbox.receiver(database, run_id) is not None:
+            if _number(database, run_id) is not None:
                 return False
             now = time.time()
             check_free(_lease(database, run_id), now=now)
@@ -224,17 +231,15 @@ class SqliteStore(ReentrantStore, CheckpointStore):
 
     async def send(self, run_id: str, topic: str, *, key: str, body: bytes = b"") -> bool:
         def send(database: sqlite3.Connection) -> tuple[bool, list[str]]:
-            found = mailbox.receiver(database, run_id)
+            found = _look_up(database, run_id)
             if found is None:
                 raise RunNotFound(run_id)
-            number, text, is_nested, parent = found
-            if (status := RunStatus.stored(text, run_id)).has_ended:
-                raise RunEnded(run_id, status)
+            check_receives(run_id, found.summary)
             now = time.time()
-            is_new = mailbox.put(database, number, topic, key, body, now)
+            is_new = _put(database, found, topic, key, body, now)
             told = [run_id]
-            if is_new and is_nested:
-                told += mailbox.notify(database, parent, run_id, now)
+            if is_new and found.summary.is_nested:
+                told += _notify(database, found.summary.parent, run_id, now)
             return is_new, told
 
         is_new, told = await self._submit(run_id, send)
@@ -256,7 +261,7 @@ class SqliteStore(ReentrantStore, CheckpointStore):
     async def claim_due(self, due: DueRuns) -> Claimed:
         def claim(database: sqlite3.Connection) -> Claimed:
             now = time.time()
-            chosen, next_due_at = choose(database, due, now)
+            chosen, next_due_at = choose_runs(database, due, now)
             note_starts(database, chosen, due, now)
             taken = [
                 Taken(_take(database, info.run_id, owner, due.seconds, now), info)
@@ -265,13 +270,11 @@ class SqliteStore(ReentrantStore, CheckpointStore):
             return Claimed((*taken,), next_due_at)
 
         # Idle workers ask all the time, and must not prevent others from writing.
-        chosen, next_due_at = await self._read(lambda database: choose(database, due, time.time()))
-        if not chosen:
-            return Claimed((), next_due_at)
-        try:
+        choice = await self._read(lambda database: choose_runs(database, due, time.time()))
+        if not choice.runs:
+            return Claimed((), choice.next_due_at)
+        with as_unavailable(self):
             return await self._submit("", claim)
-        except SaveFailed as error:
-            raise StoreUnavailable(repr(self), error.reason) from error
 
     @asynccontextmanager
     async def changes(self) -> AsyncGenerator[Changes]:
@@ -282,9 +285,7 @@ class SqliteStore(ReentrantStore, CheckpointStore):
 
     async def read(self, run_id: str, *, after: int = 0) -> list[Record]:
         def read(database: sqlite3.Connection) -> list[Record]:
-            row = database.execute("SELECT number FROM runs WHERE run_id = ?", (run_id,)).fetchone()
-            if row is None:
-                return []
+            number = _number(database, run_id)
             records: list[Record] = []
             last = after
             while True:
@@ -292,7 +293,7 @@ class SqliteStore(ReentrantStore, CheckpointStore):
                 rows = database.execute(
                     "SELECT sequence, written_at, body FROM entries WHERE run = ? AND sequence > ?"
                     " ORDER BY sequence LIMIT ?",
-                    (row[0], last, _ROWS_PER_READ),
+                    (number, last, _ROWS_PER_READ),
                 ).fetchall()
                 records += [Record(*columns) for columns in rows]
                 if len(rows) < _ROWS_PER_READ:
@@ -333,13 +334,13 @@ class SqliteStore(ReentrantStore, CheckpointStore):
 
     async def delete(self, run_id: str, *, lease: Lease | None = None) -> None:
         def delete(database: sqlite3.Connection) -> None:
-            row = database.execute("SELECT number FROM runs WHERE run_id = ?", (run_id,)).fetchone()
-            if row is None:
+            number = _number(database, run_id)
+            if number is None:
                 raise RunNotFound(run_id)
             check_deletable(lease, _lease(database, run_id), now=time.time())
-            database.execute("DELETE FROM entries WHERE run = ?", row)
-            mailbox.clear(database, row[0])
-            database.execute("DELETE FROM runs WHERE number = ?", row)
+            database.execute("DELETE FROM entries WHERE run = ?", (number,))
+            _empty_mailbox(database, number)
+            database.execute("DELETE FROM runs WHERE number = ?", (number,))
             database.execute("DELETE FROM leases WHERE run_id = ?", (run_id,))
 
         await self._submit(run_id, delete)
@@ -393,7 +394,7 @@ def _remove_abandoned(database: sqlite3.Connection) -> None:
 
 
 @dataclass(slots=True, eq=False)
-class _Append(Request[Sequence[str]]):
+class _Append(Request[list[str]]):
     """Appends records as in `CheckpointStore.append`. The result are the ids of the runs to announce."""
 
     lease: Lease
@@ -404,7 +405,7 @@ class _Append(Request[Sequence[str]]):
     takes: Sequence[int]
     seen: int | None
 
-    def perform(self, database: sqlite3.Connection) -> Sequence[str]:
+    def perform(self, database: sqlite3.Connection) -> list[str]:
         run_id, lease, takes, summary = self.run_id, self.lease, self.takes, self.summary
         # Check everything before writing, so that a rejected append does not affect its commit.
         owner, fence, number, length = database.execute(
@@ -420,18 +421,32 @@ class _Append(Request[Sequence[str]]):
         if not length:
             first_summary(summary)
         if takes:
-            check_messages(lease, takes, mailbox.present(database, number, takes))
-            mailbox.remove(database, number, takes)
+            check_messages(lease, takes, _present(database, number, takes))
+            database.executemany(
+                "DELETE FROM messages WHERE run = ? AND number = ?",
+                [(number, message) for message in takes],
+            )
         now = time.time()
-        announced: Sequence[str] = ()
+        announced: list[str] = []
         if summary is not None:
-            number = _write_summary(database, run_id, summary)
-            notified = _after_summary(database, run_id, number, summary, self.seen, now)
-            announced = [run_id, *notified]
+            newest = 0 if self.seen is None else _newest_message(database, number)
+            saved = due_if_unseen(summary, self.seen, newest=newest, now=now)
+            number = _write_summary(database, run_id, saved)
+            if summary.status.has_ended:
+                _empty_mailbox(database, number)
+            announced = [run_id]
+            if notifies_parent(summary):
+                announced += _notify(database, summary.parent, run_id, now)
         _write_entries(database, number, self.after, self.bodies, now)
         if self.release:
             database.execute("DELETE FROM leases WHERE run_id = ?", (run_id,))
         return announced
+
+
+def _number(database: sqlite3.Connection, run_id: str) -> int | None:
+    """Return the number of a run, or None if it is unknown."""
+    row = database.execute("SELECT number FROM runs WHERE run_id = ?", (run_id,)).fetchone()
+    return None if row is None else row[0]
 
 
 def _lease(database: sqlite3.Connection, run_id: str) -> Lease | None:
@@ -469,22 +484,6 @@ _SUMMARIZE = f"""
 """
 
 
-def _after_summary(
-    database: sqlite3.Connection,
-    run_id: str,
-    number: int,
-    summary: RunSummary,
-    seen: int | None,
-    now: float,
-) -> list[str]:
-    """Update mailboxes after a new summary of a run. Return the ids of the notified runs."""
-    if summary.status.has_ended:
-        mailbox.clear(database, number)
-    elif seen is not None and mailbox.has_newer(database, number, seen):
-        _write_summary(database, run_id, due_by(now, summary))
-    return mailbox.notify(database, summary.parent, run_id, now) if notifies_parent(summary) else []
-
-
 def _write_entries(
     database: sqlite3.Connection, number: int, after: int, bodies: Sequence[bytes], now: float
 ) -> None:
@@ -492,3 +491,79 @@ def _write_entries(
         "INSERT INTO entries (run, sequence, written_at, body) VALUES (?, ?, ?, ?)",
         [(number, sequence, now, body) for sequence, body in enumerate(bodies, after + 1)],
     )
+
+
+# The mailbox of a run, which its number names. A taken message is removed from `messages`, but stays in
+# `received` until the run ends.
+
+
+class _Run(NamedTuple):
+    """The number and the summary of a run."""
+
+    number: int
+    summary: RunSummary
+
+
+def _look_up(database: sqlite3.Connection, run_id: str) -> _Run | None:
+    """Return a run, or None if it is unknown. Raise CorruptCheckpoint if its status is unknown."""
+    row = database.execute(
+        f"SELECT number, {_COLUMNS} FROM runs WHERE run_id = ?", (run_id,)
+    ).fetchone()
+    return None if row is None else _Run(row[0], summary_of(run_id, row[1:]))
+
+
+def _put(
+    database: sqlite3.Connection, run: _Run, topic: str, key: str, body: bytes, now: float
+) -> bool:
+    """Put a message into the mailbox of a run, unless the run has received it before."""
+    if topic != NOTICE:
+        received = database.execute(
+            "INSERT INTO received (run, topic, key) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
+            (run.number, topic, key),
+        )
+        if not received.rowcount:
+            return False
+    database.execute(
+        "INSERT INTO messages (run, topic, key, sent_at, body) VALUES (?, ?, ?, ?, ?)",
+        (run.number, topic, key, now, body),
+    )
+    due_at = woken(topic, run.summary, now=now).due_at
+    if due_at != run.summary.due_at:
+        database.execute("UPDATE runs SET due_at = ? WHERE number = ?", (due_at, run.number))
+    return True
+
+
+def _notify(database: sqlite3.Connection, parent: str, run_id: str, now: float) -> list[str]:
+    """Notify the parent of a run, and the runs that the parent is nested in. Return their ids."""
+
+    def find(receiver: str) -> _Run | None:
+        try:
+            return _look_up(database, receiver)
+        except CorruptCheckpoint as error:
+            logger.warning("run %r is not notified about run %r: %s", receiver, run_id, error)
+            return None
+
+    told: list[str] = []
+    for receiver, run, key in receivers(parent, run_id, find):
+        _put(database, run, NOTICE, key, b"", now)
+        told.append(receiver)
+    return told
+
+
+def _present(database: sqlite3.Connection, number: int | None, messages: Sequence[int]) -> set[int]:
+    """Return which of these messages are in the mailbox of a run."""
+    statement = "SELECT 1 FROM messages WHERE run = ? AND number = ?"
+    return {one for one in messages if database.execute(statement, (number, one)).fetchone()}
+
+
+def _newest_message(database: sqlite3.Connection, number: int | None) -> int:
+    """Return the number of the newest message in the mailbox of a run, or 0."""
+    statement = "SELECT ifnull(max(number), 0) FROM messages WHERE run = ?"
+    [newest] = database.execute(statement, (number,)).fetchone()
+    return newest
+
+
+def _empty_mailbox(database: sqlite3.Connection, number: int) -> None:
+    """Remove all messages of a run, and the record of those that it took."""
+    database.execute("DELETE FROM messages WHERE run = ?", (number,))
+    database.execute("DELETE FROM received WHERE run = ?", (number,))

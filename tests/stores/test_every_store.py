@@ -96,6 +96,22 @@ async def test_entering_an_open_store_never_waits(make_store: MakeStore) -> None
                 step.send(None)
 
 
+@pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
+async def test_a_store_can_be_closed_while_it_is_watched(make_store: MakeStore) -> None:
+    store = make_store()
+
+    with anyio.fail_after(30):
+        await store.__aenter__()
+        async with store.changes() as changes:
+            await store.__aexit__(None, None, None)
+            assert not await changes.wait(0.01)
+    async with store, store.changes() as changes:
+        await begun(store, [b"1"])
+        with anyio.fail_after(30):
+            while "r" not in (await changes.wait(30) or ()):
+                pass
+
+
 async def test_an_open_store_rejects_another_event_loop(make_store: MakeStore) -> None:
     store = make_store()
 

@@ -314,7 +314,7 @@ async def test_copies_stay_in_order_when_the_clock_is_set_back(
     store: FileStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await written(store, 20)
-    monkeypatch.setattr("effectflow.stores._file_history.datetime", Clock)
+    monkeypatch.setattr("effectflow.stores._file_run.datetime", Clock)
     lease = await claimed(store)
     for number in range(20, 60):
         await store.append(lease, [b"%d" % number], after=number)

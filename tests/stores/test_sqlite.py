@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
@@ -26,6 +27,7 @@ from effectflow.checkpoint import (
     CorruptCheckpoint,
     LeaseLost,
     RunQuery,
+    RunStatus,
     SaveFailed,
     StoreUnavailable,
     UnsupportedVersion,
@@ -36,6 +38,7 @@ from effectflow.stores import SqliteStore, open_store
 from effectflow.stores._changes import Announcements
 from effectflow.stores._sqlite_database import DatabaseFiles, SqliteWriter, open_database
 from tests.apps import App, app_on, note
+from tests.stores.damage import change_status
 from tests.stores.runs import SUMMARY, begun, bodies_of, claimed
 
 pytestmark = pytest.mark.anyio
@@ -626,3 +629,18 @@ def test_a_plain_path_means_an_sqlite_database(path: str) -> None:
     store = open_store(path)
     assert isinstance(store, SqliteStore)
     assert store.path == Path(path)
+
+
+async def test_a_run_ends_although_its_parent_is_damaged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with SqliteStore(tmp_path / "runs.db") as store:
+        await begun(store, [b"1"], "parent", release=True)
+        await change_status(store, "damaged")
+        lease = await begun(store, [b"1"])
+        ended = replace(SUMMARY, status=RunStatus.COMPLETED, parent="parent")
+
+        await store.append(lease, [b"2"], after=1, summary=ended, release=True)
+
+        assert await bodies_of(store) == [b"1", b"2"]
+    assert "'parent' is not notified about run 'r'" in caplog.text

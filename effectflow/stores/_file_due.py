@@ -1,9 +1,9 @@
-"""List the runs in the folder of a FileStore. Read only those that changed since the last look."""
+"""Find the runs of a FileStore, and those of them that are due. Read only those that changed."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
@@ -14,7 +14,9 @@ from effectflow.checkpoint.errors import (
     RunConflict,
     UnsupportedVersion,
 )
-from effectflow.checkpoint.store import RunInfo, RunSummary
+from effectflow.checkpoint.lease import Lease
+from effectflow.checkpoint.store import DueRuns, RunInfo, RunSummary
+from effectflow.stores._due import Choice, Usage, choose_due, in_order, is_due
 from effectflow.stores._file_format import RunState
 from effectflow.stores._file_run import Mark, RunFolder, run_id_of
 
@@ -92,3 +94,33 @@ class RunFolders:
         except (CorruptCheckpoint, RunConflict, UnsupportedVersion) as error:
             damaged[run_id] = error
             return None
+
+
+def choose_runs(runs: Sequence[KnownRun], due: DueRuns, usage: Usage) -> Choice:
+    """Choose the runs to claim."""
+    timed = [
+        run
+        for run in runs
+        if run.summary.due_at is not None
+        and not run.summary.is_nested
+        and run.summary.workflow in due.workflows
+    ]
+    ready, _ = infos_of(run for run in timed if is_due(run.summary, due))
+    later = [run.summary.due_at for run in timed if not is_due(run.summary, due)]
+    chosen = choose_due(sorted(ready, key=in_order), due, usage)
+    return Choice(chosen, min(filter(None, later), default=None))
+
+
+def usage_of(
+    runs: Iterable[KnownRun], starts: Mapping[str, Sequence[float]], due: DueRuns, now: float
+) -> Usage:
+    """Return how much of the limits these runs use, given when runs were started last."""
+
+    def held() -> Iterator[tuple[str, Lease]]:
+        limited = (run for run in runs if run.summary.workflow in due.limits)
+        infos, _ = infos_of(run for run in limited if not run.summary.status.has_ended)
+        for info in infos:
+            if info.lease is not None:
+                yield info.summary.workflow, info.lease
+
+    return Usage.of(held(), starts, due, now)

@@ -1,0 +1,137 @@
+"""The rules of all stores, as pure functions: who may write, and what messages change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Iterator
+from dataclasses import replace
+from typing import Protocol, TypeVar
+
+from effectflow.checkpoint.errors import LeaseLost, RunBusy, RunEnded
+from effectflow.checkpoint.lease import Lease
+from effectflow.checkpoint.store import RunSummary, at_once, wakes
+
+
+class _HasSummary(Protocol):
+    @property
+    def summary(self) -> RunSummary: ...
+
+
+R = TypeVar("R", bound=_HasSummary)
+
+
+def check_free(held: Lease | None, *, now: float, claimant: str = "") -> None:
+    """Raise RunBusy if a live owner other than the claimant holds the lease at `now`."""
+    if held is not None and held.owner not in ("", claimant) and held.is_held(now):
+        raise RunBusy(held.run_id, held.owner, held.expires_in(now))
+
+
+def check_deletable(lease: Lease | None, held: Lease | None, *, now: float) -> None:
+    """Raise RunBusy or LeaseLost unless the run may be deleted, by the holder of `lease` if given."""
+    if lease is None:
+        check_free(held, now=now)
+    else:
+        check_current(lease, held)
+
+
+def check_current(lease: Lease, held: Lease | None) -> None:
+    """Raise LeaseLost unless this is the current lease of the run."""
+    check_holder(lease, *((held.owner, held.fence) if held is not None else ("", 0)))
+
+
+def check_holder(lease: Lease, owner: str, fence: int) -> None:
+    """Raise LeaseLost unless this is the lease of the current owner ("" for none)."""
+    # FileStore may issue a fencing token twice, if the file with the newest was lost. Then the owners
+    # differ.
+    if fence != lease.fence or owner != lease.owner:
+        raise lease_lost(lease.run_id, owner)
+
+
+def lease_lost(run_id: str, holder: str) -> LeaseLost:
+    """Return the error for a lease that is not current, given who holds the run now, or ""."""
+    if holder:
+        return LeaseLost(run_id, f"{holder} holds it", owner=holder)
+    return LeaseLost(
+        run_id,
+        "the store has no lease for it any more (it was released, the run was deleted, or the store has "
+        "lost data)",
+    )
+
+
+def check_length(lease: Lease, length: int, *, after: int) -> None:
+    """Raise LeaseLost unless the journal has the length that the holder of the lease expects."""
+    if length != after:
+        raise LeaseLost(lease.run_id, f"its journal has {length} entries, not {after}")
+
+
+def check_kept(lease: Lease, length: int, *, after: int) -> None:
+    """Raise LeaseLost unless a journal of this length can be truncated after record number `after`."""
+    if after < 1:
+        raise ValueError(
+            f"a run keeps at least one record, so it cannot be truncated after {after}"
+        )
+    if length < after:
+        raise LeaseLost(lease.run_id, f"its journal has only {length} entries, not {after}")
+
+
+def first_summary(summary: RunSummary | None) -> RunSummary:
+    """Return the summary that the first append of a run needs. Raise ValueError if it is missing."""
+    if summary is None:
+        raise ValueError("the first append of a run needs a summary")
+    return summary
+
+
+def check_messages(lease: Lease, taken: Iterable[int], present: Container[int]) -> None:
+    """Raise LeaseLost unless all messages that an append takes are in the mailbox."""
+    for number in taken:
+        if number not in present:
+            raise LeaseLost(lease.run_id, "a message that it takes was taken before")
+
+
+def check_receives(run_id: str, summary: RunSummary) -> None:
+    """Raise RunEnded if a run receives no messages any more."""
+    if summary.status.has_ended:
+        raise RunEnded(run_id, summary.status)
+
+
+def receivers(
+    parent: str, run_id: str, find: Callable[[str], R | None]
+) -> Iterator[tuple[str, R, str]]:
+    """Yield the runs that receive a notice about a run: its parent, and what that is nested in, outwards.
+
+    Each comes with what `find` returns for it, and with the id in the notice. An unknown run, or one
+    that has ended, receives none, and neither do those around it.
+    """
+    seen: set[str] = set()
+    # Damage could make a run its own parent.
+    while parent not in seen:
+        found = find(parent)
+        if found is None or found.summary.status.has_ended:
+            return
+        seen.add(parent)
+        yield parent, found, run_id
+        if not found.summary.is_nested:
+            return
+        run_id, parent = parent, found.summary.parent
+
+
+def due_by(now: float, summary: RunSummary) -> RunSummary:
+    """Return the summary of a run, due at once if it was not due before. Nested runs are never due."""
+    at = at_once(now)
+    if summary.is_nested or (summary.due_at is not None and summary.due_at <= at):
+        return summary
+    return replace(summary, due_at=at)
+
+
+def woken(topic: str, summary: RunSummary, *, now: float) -> RunSummary:
+    """Return the summary of a run that has received a message."""
+    return due_by(now, summary) if wakes(topic, summary.status) else summary
+
+
+def due_if_unseen(summary: RunSummary, seen: int | None, *, newest: int, now: float) -> RunSummary:
+    """Return the summary of an append, due at once if its writer has not seen the newest message.
+
+    `seen` is the number of the newest message that the writer has seen; None if it does not say.
+    `newest` is that of the newest message that was not taken, or 0.
+    """
+    is_unseen = seen is not None and newest > seen
+    return due_by(now, summary) if is_unseen and not summary.status.has_ended else summary
