@@ -163,7 +163,7 @@ async def test_a_run_around_one_that_does_not_fit_is_left_as_often_as_it_is_trie
     assert service.world.done == ["begin"]
 
 
-async def test_lives_that_the_run_does_not_fit_are_no_crashes(
+async def test_lives_that_the_run_does_not_fit_do_not_count_as_crashes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("effectflow.workflows.recovery._SECONDS_BLOCKED", 0.01)

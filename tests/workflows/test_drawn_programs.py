@@ -132,10 +132,11 @@ async def check_resumes(tree: Tree, *, lives: int = 2) -> None:
     made, store, world = workflow_of(tree), MemoryStore(), TreeWorld()
     app = TreeApp(Checkpoints(store), world)
     expected = await ending(made.start(None, run_id="r"), app)
-    await check_cuts(made, store, expected, [world], 1, lives - 1)
+    await check_cuts(tree, made, store, expected, [world], 1, lives - 1)
 
 
 async def check_cuts(
+    tree: Tree,
     made: AnyWorkflow,
     store: MemoryStore,
     expected: str,
@@ -151,9 +152,12 @@ async def check_cuts(
         shown = "\n".join(await journal(shorter))
         assert result == expected, f"{result}, not {expected}, after {count} entries of\n{shown}"
         check_nothing_repeated(entries[:count], world, [*worlds, world], shown)
+        if not has_cancelling_release(tree):
+            check_releases_ended(await read_entries(shorter, "r"), [*worlds, world], shown)
         last = entries[count - 1]
         if lives > 1 and not isinstance(last, Finished):
-            await check_cuts(made, shorter, expected, [*worlds, world], count + 2, lives - 1)
+            known = [*worlds, world]
+            await check_cuts(tree, made, shorter, expected, known, count + 2, lives - 1)
 
 
 def check_nothing_repeated(
@@ -171,6 +175,25 @@ def check_nothing_repeated(
         if path in releases:
             released.add(releases[path])
         assert released.isdisjoint(uses[path]), f"{path} used what had been released:\n{shown}"
+
+
+def check_releases_ended(entries: list[Entry], worlds: list[TreeWorld], shown: str) -> None:
+    """Raise if a step of a release has begun and not ended."""
+    releases = {path for each in worlds for path in each.releases}
+    open_steps: set[str] = set()
+    for entry in entries:
+        if isinstance(entry, BeforeStep):
+            open_steps.add(entry.step)
+        elif isinstance(entry, Completed | Failed):
+            open_steps.discard(entry.step)
+    assert open_steps.isdisjoint(releases), shown
+
+
+def has_cancelling_release(tree: Tree) -> bool:
+    """Return whether an operator in a release may cancel a step of it."""
+    is_held = tree.kind in ("bracket", "loan")
+    cancels = is_held and bool(re.search("race|timeout|limited|par|traverse", repr(tree.parts[1])))
+    return cancels or any(map(has_cancelling_release, tree.parts))
 
 
 def settled_failures(entries: list[Entry]) -> set[str]:

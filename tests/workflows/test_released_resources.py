@@ -287,7 +287,7 @@ async def test_a_cancellation_that_nothing_asked_for_is_a_defect(store: MemorySt
 
 
 def unrecorded(release: str, use: AnyEffect) -> AnyEffect:
-    """Return a use of a resource whose acquisition is no step."""
+    """Return a use of a resource whose acquisition is not a step."""
     return bracket(pure("resource"), lambda _: act(release), lambda _: use)
 
 

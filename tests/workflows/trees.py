@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, TypeAlias
 
 import anyio
+import anyio.lowlevel
 from hypothesis import strategies as st
 
 from effectflow import (
@@ -25,6 +26,7 @@ from effectflow import (
     par,
     par_all,
     par_traverse,
+    par_try_all,
     pure,
     race,
     sleep,
@@ -98,7 +100,7 @@ _OF_STEPS = ["graph", "job"]
 
 _ONE_PART = ["result", "timeout", "step", "limited step"]
 _TWO_PARTS = ["seq", "seq", "recover", "tap_err", "on_exit", "bracket"]
-_TWO_PARTS += ["par", "par_all", "traverse", "race"]
+_TWO_PARTS += ["par", "par_all", "traverse", "async traverse", "race", "loan"]
 
 
 def end_of(tree: Tree) -> End | None:
@@ -109,7 +111,7 @@ def end_of(tree: Tree) -> End | None:
     match tree.kind, ends:
         case _, []:
             return _LEAVES[tree.kind]
-        case (("seq" | "graph"), [first, second]):
+        case (("seq" | "graph" | "async traverse"), [first, second]):
             return first if first != "ok" else second
         case (("call" | "step"), [only]):
             return only
@@ -119,9 +121,9 @@ def end_of(tree: Tree) -> End | None:
             return second if first == "fail" else first
         case "tap_err", [first, second]:
             return first if first != "fail" or second == "ok" else second
-        case (("on_exit" | "bracket"), [_, "hang"]):
+        case (("on_exit" | "bracket" | "loan"), [_, "hang"]):
             return None
-        case (("on_exit" | "bracket"), [first, second]):
+        case (("on_exit" | "bracket" | "loan"), [first, second]):
             return first if first != "ok" else second
         case "par_all", _:
             if "die" in ends:
@@ -226,6 +228,11 @@ class _Building:
                 use = self.build(parts[0], (*uses, resource), releases)
                 release = self.build(parts[1], uses, resource)
                 return bracket(acquire, lambda _: release, lambda _: use)
+            case "loan":
+                # No entry records the acquisition, which each life repeats.
+                self.resources += 1
+                use, release = part(0), self.build(parts[1], uses, self.resources)
+                return bracket(pure("loan"), lambda _: release, lambda _: use)
             case "par":
                 return par(part(0), part(1))
             case "par_all":
@@ -233,6 +240,9 @@ class _Building:
             case "traverse":
                 both = [part(0), part(1)]
                 return par_traverse([0, 1], lambda n: both[n], key=lambda n: f"k{n}")
+            case "async traverse":
+                slow = [part(0), part(1)]
+                return suspend(lambda: par_try_all(read_slowly(slow), limit=1))
             case "race":
                 return race([part(0), part(1)])
             case "step":
@@ -290,6 +300,12 @@ class _Building:
             return app
 
         return from_async(both).and_then(body)
+
+
+async def read_slowly(effects: list[AnyEffect]) -> AsyncGenerator[AnyEffect]:
+    for effect in effects:
+        await anyio.lowlevel.checkpoint()
+        yield effect
 
 
 def _limit(part: Tree) -> float:
