@@ -37,7 +37,7 @@ def act_or_fail(item: int) -> AnyEffect:
     return fail("no") if item == 0 else act(f"item {item}")
 
 
-def total(values: list[int]) -> Effect[object, Any, int]:
+def total(values: list[Any]) -> AnyEffect:
     return pure(sum(values))
 
 

@@ -23,7 +23,6 @@ from effectflow import (
     now,
     par,
     par_all,
-    pure,
     race,
     saga,
     sleep,
@@ -32,14 +31,11 @@ from effectflow import (
     workflow,
 )
 from effectflow.checkpoint import (
-    BeforeStep,
     DefinitionChanged,
-    Failed,
     OutcomeUnknown,
     ResumePlan,
     RunNotFound,
     StepInputChanged,
-    read_entries,
     step,
 )
 from effectflow.stores import MemoryStore
@@ -202,18 +198,6 @@ async def test_a_failure_that_passed_no_step_is_retried(
     assert (await plan_of(made, store)).recurs == ()
     assert isinstance(await resume(made, app_on(store)), Success)
     assert (await plan_of(made, store)).is_complete
-
-
-async def test_many_handled_failures_are_settled_as_one_range(store: MemoryStore) -> None:
-    """So an entry after them does not grow with their number."""
-    handled = par_all([act("charge") for _ in range(500)]).map_err(len).or_else(pure)
-    made = made_of(lambda: in_turn(handled, act("go on")))
-    await start(made, app_on(store, failing=["charge"]))
-    entries = await read_entries(store, "r")
-    [going_on] = [e for e in entries if isinstance(e, BeforeStep) and e.step == "go on"]
-    failed = [number for number, e in enumerate(entries, 1) if isinstance(e, Failed)]
-    assert len(failed) == 500
-    assert going_on.settles == ((failed[0], failed[-1]),)
 
 
 @pytest.mark.parametrize(
