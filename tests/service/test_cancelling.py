@@ -210,8 +210,8 @@ async def test_a_second_cancellation_during_the_finalizers_changes_nothing(
 async def test_a_pending_run_is_cancelled_without_beginning(service: Service) -> None:
     now = await service.client.submit(waiting, None)
     later = await service.client.submit(waiting, None, delay=3600)
-    await now.cancel()
-    await later.cancel()
+    for handle in (now, now, later):
+        await handle.cancel()
     async with working(service, waiting):
         await assert_cancelled(now)
         await assert_cancelled(later)

@@ -245,9 +245,8 @@ async def test_a_save_that_is_cut_off_is_neither_lost_nor_doubled(
 
 
 def turning(action: str) -> Effect[App, str, None]:
-    return from_async(lambda _: turns(3)).and_then(
-        lambda _: from_fn(lambda app: app.world.done.append(action))
-    )
+    noted: Effect[App, str, None] = from_fn(lambda app: app.world.done.append(action))
+    return from_async(lambda _: turns(3)).within(App).and_then(lambda _: noted)
 
 
 @step(timeout=60)
