@@ -47,15 +47,19 @@ from effectflow.testing import TestClock, crash_everywhere
 from tests.apps import both_backends
 from tests.sweeps import in_turn
 from tests.workflows.journals import cut
-from tests.workflows.mapreduce.world import App, Broken, app_around, join, spell, spelled, spelling
+from tests.workflows.mapreduce.world import (
+    App,
+    Broken,
+    app_around,
+    join,
+    setting_aside,
+    spell,
+    spelled,
+)
 
 pytestmark = pytest.mark.anyio
 
 TWICE = RetryPolicy.constant(10).with_max_retries(1)
-
-
-def setting_aside(**options: Any) -> MapReduce[App, Any, Any, Any]:
-    return spelling(on_item_failure="dead_letter", **options)
 
 
 def keys(result: JobResult[Any, Any]) -> list[str]:

@@ -120,3 +120,8 @@ class Source:
 
 def spelled(count: int, *, without: tuple[int, ...] = ()) -> str:
     return " ".join(str(number) for number in range(count) if number not in without)
+
+
+def setting_aside(**options: Any) -> MapReduce[App, Any, Any, Any]:
+    """Return a job that sets failed items aside."""
+    return spelling(on_item_failure="dead_letter", **options)
