@@ -547,13 +547,17 @@ each_between = pytest.mark.parametrize("around", AROUND.values(), ids=AROUND)
 PAIRS = {"acquire": "release", "open": "close", "book": "undo"}
 
 
+def completed(lines: list[str]) -> list[str]:
+    """Return the names of the steps that have completed, without their flows."""
+    return [line[2:].rpartition("/")[2].partition(" (")[0] for line in lines if line[:2] == "C "]
+
+
 def check_life(before: list[str], app: App, after: list[str]) -> None:
     """Raise if a life repeated a step, used what was released, or left anything acquired."""
-    done = [line.rpartition("/")[2] for line in before if line.startswith("C ")]
-    assert not set(done) & set(app.world.done)
+    assert set(completed(before)).isdisjoint(app.world.done)
     if any(line.startswith("B ") and "/release" in line for line in before):
         assert "use" not in app.world.done
-    ended = [line.rpartition("/")[2].partition(" (")[0] for line in after if line[0] == "C"]
+    ended = completed(after)
     for acquire, release in PAIRS.items():
         assert ended.count(acquire) == ended.count(release) <= 1
 
@@ -583,17 +587,22 @@ async def test_what_a_cancelled_nested_run_holds_is_released_wherever_a_crash_fa
     inner = made_of(held, "inner")
     made = made_of(lambda: cancelling(inner.call(None)).result().map(repr))
     whole = FaultyStore(MemoryStore())
-    expected = await start(made, app_on(whole))
+    app = app_on(whole)
+    expected = await start(made, app)
+    assert app.world.done == ["acquire", "use", "release"]
     for point in crash_points(whole):
         store = FaultyStore(MemoryStore(), [point])
         with store.life():
             await start(made, app_on(store))
-        found = [await journal(store, each) for each in ("r/inner",) if await store.info(each)]
-        before = [line for lines in found for line in lines]
+        runs = [run.run_id for run in await store.find() if run.run_id != "r"]
+        before = await journal(store, runs[0]) if runs else []
         app = app_on(store)
         with anyio.fail_after(10):
             assert await start(made, app, at=100) == expected, point
-        check_life(before, app, await journal(store, "r/inner"))
+        runs = await store.find()
+        assert all(run.summary.status.has_ended for run in runs), point
+        [child] = [run.run_id for run in runs if run.run_id != "r"]
+        check_life(before, app, await journal(store, child))
 
 
 # An operator that cancels while the inner one, which has decided, releases what it cancelled.
