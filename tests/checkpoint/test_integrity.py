@@ -234,7 +234,7 @@ def test_a_forger_without_the_key_is_rejected() -> None:
 
 
 async def read_spliced(*bodies: bytes) -> list[Entry]:
-    """The entries of a run into which somebody without any key has put bytes, digests and all."""
+    """Return the entries of a run into which a forger without a key has put bytes and their digests."""
     digest = first_digest("r")
     async with MemoryStore() as store:
         lease = await store.claim("r", owner=str(Owner.new()), seconds=60)

@@ -1,4 +1,4 @@
-"""A cancelled run completes its finalizers and is then `cancelled`, no matter what it is doing."""
+"""A cancelled run completes its finalizers and is then `cancelled`, whether it waits, works or releases."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ async def test_a_finalizer_in_progress_ends_and_nothing_follows(service: Service
     assert service.world.done == ["rent", "use", "return begins", "return ends"]
 
 
-async def test_who_cancels_twice_cancels_once(service: Service) -> None:
+async def test_several_requests_cancel_a_run_once(service: Service) -> None:
     async with working(service, waiting) as worker:
         handle = await worker.client.submit(waiting, None, run_id="r")
         await suspended(service, "r")

@@ -1,4 +1,4 @@
-"""Sagas: what was done is undone, last first, unless all succeeds, no matter what dies in between."""
+"""Sagas: what was done is undone, last first, unless all succeeds, also after crashes."""
 
 from __future__ import annotations
 

@@ -208,7 +208,7 @@ async def test_a_completed_step_in_a_cancelled_branch_does_not_run_again(
 
 
 def note_plainly(name: str) -> AnyEffect:
-    """Return an effect that notes its name, and is no step."""
+    """Return an effect that notes its name, and is not a step."""
     return from_fn(lambda app: app.world.note(name))
 
 
