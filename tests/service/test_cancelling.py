@@ -1,4 +1,4 @@
-"""A cancelled run completes its finalizers and is then `cancelled`, whether it waits, works or releases."""
+"""A cancelled run completes its finalizers and is then `cancelled`, also if it waits or works."""
 
 from __future__ import annotations
 
