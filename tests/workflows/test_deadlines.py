@@ -295,7 +295,7 @@ async def test_a_timeout_inside_a_step_is_not_durable(store: MemoryStore) -> Non
     assert not [one for one in await read_entries(store, "r") if isinstance(one, Decided)]
 
 
-async def test_a_value_that_comes_after_the_deadline_is_discarded(store: MemoryStore) -> None:
+async def test_a_value_that_comes_after_the_deadline_decides_nothing(store: MemoryStore) -> None:
     """The step is shielded, so it completes after the timeout has decided."""
 
     async def stubborn(_: object) -> str:
@@ -308,6 +308,8 @@ async def test_a_value_that_comes_after_the_deadline_is_discarded(store: MemoryS
     made = made_of(lambda: beside.timeout(1).map_err(str).result().map(str))
     app = app_on(store)
     first = await start(made, app)
+    assert "C timeout/race[0]/stubborn" in await journal(store)
+    assert "D timeout/race" not in await journal(store)
     again = next_life(app)
     assert await resume(made, again) == first
     assert again.world.done == []

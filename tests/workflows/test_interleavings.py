@@ -26,6 +26,7 @@ from effectflow import (
     never,
     par,
     par_traverse,
+    pure,
     race,
     saga,
     sleep,
@@ -327,6 +328,24 @@ def retry_around_a_step(_: object) -> Do[Any, Any, Any]:
 def wait_after_a_handled_failure(_: object) -> Do[Any, Any, Any]:
     charged = yield from act("charge").result()
     yield from sleep(60)
+    return [type(charged).__name__, (yield from act("after"))]
+
+
+@row(
+    """
+    started | charge after
+    B charge | charge after
+    F charge | charge after
+    D race <- F charge | after
+    B after | after
+    C after |
+    completed |
+    """,
+    failing=("charge",),
+)
+def race_after_a_handled_failure(_: object) -> Do[Any, Any, Any]:
+    charged = yield from act("charge").result()
+    yield from race([after_others(pure("won")), never()])
     return [type(charged).__name__, (yield from act("after"))]
 
 
