@@ -583,7 +583,7 @@ async def test_a_crash_changes_nothing_about_reopened_dead_letters(where: str, c
         "nested": calling_after(job),
     }
 
-    assert len(await crash_everywhere(Reopened(inner[where], *CHANGES[change]), 5, app_around)) > 15
+    assert len(await crash_everywhere(Reopened(inner[where], *CHANGES[change]), 4, app_around)) > 15
 
 
 async def test_the_summary_of_a_run_counts_its_dead_letters(store: MemoryStore) -> None:
