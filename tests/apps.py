@@ -101,17 +101,6 @@ async def cut_off(running: Effect[Any, Any, Any], app: object) -> None:
         tasks.cancel_scope.cancel()
 
 
-async def first_entries(store: MemoryStore, count: int, run_id: str = "r") -> MemoryStore:
-    """Return a store with only the first entries of a run."""
-    cut = MemoryStore()
-    info = await store.info(run_id)
-    assert info is not None
-    lease = await cut.claim(run_id, owner="test", seconds=60)
-    bodies = [record.body for record in (await store.read(run_id))[:count]]
-    await cut.append(lease, bodies, after=0, summary=info.summary, release=True)
-    return cut
-
-
 class Told:
     """An observer of effects that writes down what it was told."""
 

@@ -194,7 +194,7 @@ def test_a_long_preview_ends_where_it_was_cut(bound: dict[str, object], rendered
     assert render_arguments(preview) == rendered
 
 
-def test_no_arguments_have_a_preview() -> None:
+def test_an_empty_call_has_a_preview() -> None:
     assert render_arguments(encode_arguments({}, path="step")[1]) == "()"
 
 

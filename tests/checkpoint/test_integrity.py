@@ -33,6 +33,7 @@ from effectflow.checkpoint import (
 from effectflow.checkpoint.integrity import first_digest
 from effectflow.stores import MemoryStore
 from tests.apps import App
+from tests.sweeps import in_pairs
 
 KEY = bytes(range(32))
 SUMMARY = RunSummary("story", "standard", "1", RunStatus.RUNNING, 0.0)
@@ -148,9 +149,7 @@ def foreign(records: list[Record], foreign: list[Record], at: int) -> list[Recor
     return [*records[:at], foreign[at], *records[at + 1 :]]
 
 
-@pytest.mark.parametrize("tamper", [swapped, missing, missing_and_renumbered, foreign])
-@pytest.mark.parametrize("name", SEALS)
-@pytest.mark.parametrize("at", [0, 1, 5, 8])
+@in_pairs(tamper=[swapped, missing, missing_and_renumbered, foreign], name=SEALS, at=[0, 1, 5, 8])
 def test_entries_swapped_missing_or_foreign_are_found(
     name: str, at: int, tamper: Callable[[list[Record], list[Record], int], list[Record]]
 ) -> None:
@@ -235,7 +234,7 @@ def test_a_forger_without_the_key_is_rejected() -> None:
 
 
 async def read_spliced(*bodies: bytes) -> list[Entry]:
-    """The entries of a run into which somebody without any key has put bytes, digests and all."""
+    """Return the entries of a run into which a forger without a key has put bytes and their digests."""
     digest = first_digest("r")
     async with MemoryStore() as store:
         lease = await store.claim("r", owner=str(Owner.new()), seconds=60)

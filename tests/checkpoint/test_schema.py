@@ -1,4 +1,4 @@
-"""Schemas are made when they are first needed, by whatever thread needs them first."""
+"""Schemas are made when a thread first needs them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A cancelled run completes its finalizers and is then `cancelled`, no matter what it is doing."""
+"""A cancelled run completes its finalizers and is then `cancelled`, also if it waits or works."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ async def test_a_finalizer_in_progress_ends_and_nothing_follows(service: Service
     assert service.world.done == ["rent", "use", "return begins", "return ends"]
 
 
-async def test_who_cancels_twice_cancels_once(service: Service) -> None:
+async def test_several_requests_cancel_a_run_once(service: Service) -> None:
     async with working(service, waiting) as worker:
         handle = await worker.client.submit(waiting, None, run_id="r")
         await suspended(service, "r")
@@ -231,8 +231,8 @@ async def test_a_second_cancellation_during_the_finalizers_changes_nothing(
 async def test_a_pending_run_is_cancelled_without_beginning(service: Service) -> None:
     now = await service.client.submit(waiting, None)
     later = await service.client.submit(waiting, None, delay=3600)
-    await now.cancel()
-    await later.cancel()
+    for handle in (now, now, later):
+        await handle.cancel()
     async with working(service, waiting):
         await assert_cancelled(now)
         await assert_cancelled(later)

@@ -1,4 +1,4 @@
-"""Schedules in workers: each tick starts one run, no matter what clocks and other workers do."""
+"""Schedules in workers: each tick starts one run, also if clocks are set and several workers look."""
 
 from __future__ import annotations
 

@@ -1,18 +1,33 @@
-"""Messages to runs: each is received once, in order, no matter when it comes and what dies."""
+"""Messages to runs: each is checked, kept and received once, in order, also after crashes."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import anyio
 import pytest
 from returns.result import Success
 
-from effectflow import Do, RetryPolicy, Signal, Workflow, do, par, pure, step, workflow
-from effectflow.checkpoint import NotSerializable, RunEnded, RunNotFound, RunStatus
+from effectflow import (
+    Do,
+    Effect,
+    RetryPolicy,
+    Signal,
+    TimedOut,
+    Workflow,
+    do,
+    par,
+    pure,
+    step,
+    workflow,
+)
+from effectflow.checkpoint import NotSerializable, RunConflict, RunEnded, RunNotFound, RunStatus
 from effectflow.checkpoint.entries import Signalled
+from effectflow.service import Change
 from effectflow.stores import MemoryStore
-from tests.apps import App, Broken, app_on, both_backends
+from effectflow.testing import TestClock
+from tests.apps import App, Broken, app_on, both_backends, note
 from tests.service.conftest import Service, both_stores
 from tests.service.lives import (
     act,
@@ -32,6 +47,16 @@ pytestmark = [pytest.mark.anyio, both_backends]
 
 approval: Signal[str] = Signal("approval", str)
 count: Signal[int] = Signal("count", int)
+
+
+@dataclass(frozen=True)
+class Review:
+    reviewer: str
+    scores: list[int]
+
+
+review = Signal("review", Review)
+number = Signal("number", int | None)
 
 
 @workflow
@@ -97,15 +122,6 @@ async def test_a_killed_service_receives_the_messages_that_came_meanwhile(
     await killed_everywhere(live, more_than=15, every=every)
 
 
-async def test_messages_are_received_in_the_order_of_sending(service: Service) -> None:
-    handle = await service.client.submit(approve, None, run_id="r")
-    await handle.send(approval, "ann")
-    await handle.send(approval, "bob")
-    async with working(service, approve):
-        assert await handle.result(timeout=10) == Success(["ann", "bob"])
-    assert service.world.done == ["begin", "after ann", "after bob"]
-
-
 async def test_a_message_is_kept_until_it_is_awaited_and_other_signals_do_not_matter(
     service: Service,
 ) -> None:
@@ -122,6 +138,7 @@ async def test_a_message_is_kept_until_it_is_awaited_and_other_signals_do_not_ma
     assert await service.store.mailbox("r") == []
 
 
+@both_stores
 async def test_a_key_is_received_once_also_after_it_was_consumed_and_after_the_run_has_ended(
     service: Service,
 ) -> None:
@@ -138,8 +155,9 @@ async def test_a_key_is_received_once_also_after_it_was_consumed_and_after_the_r
         await handle.send(approval, "bob", idempotency_key="l")
         assert await handle.result(timeout=10) == Success(["ann", "bob"])
     await handle.send(approval, "eve", idempotency_key="k")
-    with pytest.raises(RunEnded):
-        await handle.send(approval, "eve", idempotency_key="m")
+    for key in ("m", None):
+        with pytest.raises(RunEnded, match="is completed, so it receives no messages"):
+            await handle.send(approval, "eve", idempotency_key=key)
     assert await received(service, "r") == ["k", "l"]
 
 
@@ -174,13 +192,20 @@ async def test_many_senders_at_once_lose_nothing(service: Service) -> None:
     assert sorted(result.unwrap()) == list(range(40))
 
 
-@pytest.mark.parametrize("value", [5, None, object(), ["a"], "\ud800"])
+@pytest.mark.parametrize(
+    ("signal", "value", "problem"),
+    [
+        *((approval, bad, "signal 'approval': ") for bad in (5, None, object(), ["a"], "\ud800")),
+        (review, "fine", r"signal 'review': \$: 'fine' is not"),
+        (review, Review("Ada", [1, "2"]), r"signal 'review': \$\.scores\[1\]: '2' is not"),  # type: ignore[list-item]
+    ],
+)
 async def test_a_bad_value_is_rejected_to_the_sender_and_not_sent(
-    memory: Service, value: Any
+    memory: Service, signal: Signal[Any], value: Any, problem: str
 ) -> None:
     handle = await memory.client.submit(approve, None, run_id="r")
-    with pytest.raises(NotSerializable, match="signal 'approval': "):
-        await handle.send(approval, value)
+    with pytest.raises(NotSerializable, match=problem):
+        await handle.send(signal, value)
     assert await memory.store.mailbox("r") == []
 
 
@@ -198,6 +223,8 @@ async def test_a_message_to_an_ended_or_unknown_run_is_an_error(service: Service
     for handle in (completed, cancelled):
         with pytest.raises(RunEnded, match=handle.run_id):
             await handle.send(count, 3)
+        with pytest.raises(RunEnded, match=handle.run_id):
+            await handle.cancel()
         assert await service.store.mailbox(handle.run_id) == []
 
 
@@ -259,3 +286,102 @@ async def test_each_attempt_executes_the_steps_after_a_message_that_an_earlier_o
     app = app_on(await cut(service.store, third))
     assert await resume(signing, app) == Success("letter ann")
     assert app.world.done == ["note", "sign"]
+
+
+# What a sender is told.
+
+
+@workflow
+def reviewed(_: None) -> Do[App, Broken, str]:
+    received = yield from review.wait()
+    return f"{received.reviewer}: {sum(received.scores)}"
+
+
+@workflow
+def collect(count: int) -> Do[App, Broken, list[int | None]]:
+    found: list[int | None] = []
+    for _ in range(count):
+        found.append((yield from number.wait()))
+    return found
+
+
+@step
+def decline() -> Effect[App, Broken, int]:
+    return note("declined")
+
+
+@workflow
+def in_time(seconds: float) -> Do[App, Broken, str]:
+    waited = yield from number.wait().timeout(seconds).result()
+    if isinstance(waited, Success):
+        return str(waited.unwrap())
+    assert isinstance(waited.failure(), TimedOut)
+    yield from decline()
+    return "too late"
+
+
+@both_stores
+async def test_what_is_sent_before_it_is_awaited_is_kept_in_order(service: Service) -> None:
+    handle = await service.client.submit(collect, 3)
+    for value in (1, None, 3):
+        await handle.send(number, value)
+    async with service.worker(collect):
+        assert await handle.result(timeout=5) == Success([1, None, 3])
+
+
+async def test_changes_of_a_run_are_told_until_it_has_ended(service: Service) -> None:
+    handle = await service.client.submit(reviewed, None)
+    told: list[Change] = []
+
+    async def listen() -> None:
+        async for change in handle:
+            told.append(change)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(listen)
+        with anyio.fail_after(5):
+            while not told:
+                await anyio.sleep(0.01)
+            async with service.worker(reviewed, suspend_after=0):
+                while told[-1].status is not RunStatus.SUSPENDED:
+                    await anyio.sleep(0.01)
+                await handle.send(review, Review("Ada", [1]))
+                while told[-1].status is not RunStatus.COMPLETED:
+                    await anyio.sleep(0.01)
+    statuses = [str(change.status) for change in told]
+    assert statuses[0] == "pending"
+    assert [status for status in statuses if status != "running"] == [
+        "pending",
+        "suspended",
+        "completed",
+    ]
+    assert await handle.result() == Success("Ada: 1")
+
+
+async def test_a_signal_outside_a_durable_run_is_a_mistake() -> None:
+    with pytest.raises(TypeError, match="'review' can be waited for in a durable run only"):
+        await review.wait().run(None)
+
+
+async def test_in_virtual_time_messages_wake_a_run_and_deadlines_end_it(service: Service) -> None:
+    clock = TestClock()
+    async with service.worker(in_time, clock=clock) as worker:
+        heard = await worker.client.submit(in_time, 3600.0)
+        missed = await worker.client.submit(in_time, 3600.0)
+        await suspended(service, heard.run_id)
+        await suspended(service, missed.run_id)
+        await heard.send(number, 7)
+        assert await heard.result(timeout=10) == Success("7")
+        assert await missed.status() is RunStatus.SUSPENDED
+        await clock.advance(3600)
+        assert await missed.result(timeout=10) == Success("too late")
+
+
+async def test_a_handle_of_another_workflow_neither_sends_nor_cancels(service: Service) -> None:
+    await service.client.submit(reviewed, None, run_id="r")
+    mistaken = service.client.handle(collect, "r")
+    with pytest.raises(RunConflict):
+        await mistaken.send(number, 1)
+    with pytest.raises(RunConflict):
+        await mistaken.cancel()
+    assert await service.store.mailbox("r") == []

@@ -29,7 +29,7 @@ def at_noon(moment: datetime) -> Do[App, Broken, str]:
     return (yield from act("after"))
 
 
-async def test_it_ends_at_the_moment_or_at_once_if_that_has_passed() -> None:
+async def test_a_wait_ends_at_the_moment_or_at_once_if_that_has_passed() -> None:
     waited = sleep_until(NOON).and_then(lambda _: now())
     assert await TestClock(NEW_YEAR).run(waited, None) == Success(NOON)
     later = NOON + timedelta(days=1)

@@ -28,15 +28,13 @@ from effectflow import (
 from effectflow.checkpoint import (
     CheckpointError,
     NotSerializable,
-    ResumePlan,
     RunCancelled,
     RunConflict,
     RunEnded,
     RunStatus,
 )
 from effectflow.checkpoint.entries import ChildStarted
-from effectflow.stores import MemoryStore
-from effectflow.testing import CrashPoint, FaultyStore, SaveFails, Unavailable
+from effectflow.testing import FaultyStore, SaveFails, Unavailable
 from effectflow.testing.faulty_store import Fault
 from effectflow.workflows import Outcome
 from tests.apps import App, Broken, note
@@ -334,29 +332,6 @@ async def test_an_input_that_is_not_as_declared_is_rejected_before_anything_is_r
     started = await careless.start(None, run_id="r").run(App(service.checkpoints(), service.world))
     assert isinstance(started.failure(), NotSerializable)
     assert not any(isinstance(entry, ChildStarted) for entry in await entries_of(service, "r"))
-
-
-async def test_a_plan_spawns_nothing_and_waits_for_nothing() -> None:
-    @workflow
-    def planned(_: None) -> Do[App, Any, str]:
-        spawned = yield from spawn(child, "a")
-        yield from go.wait()
-        return (yield from spawned.result())
-
-    store = FaultyStore(MemoryStore(), [CrashPoint(1, is_durable=True)])
-    service = Service(store)
-    app = App(service.checkpoints(), service.world)
-    with store.life():
-        await planned.start(None, run_id="r").run(app)
-    assert (await planned.plan("r").run(app)).unwrap() == ResumePlan(start=("child",))
-    async with working(service, planned) as worker:
-        handle = worker.client.handle(planned, "r")
-        await suspended(service, "r", waits_for="signal go")
-        assert (await planned.plan("r").run(app)).unwrap() == ResumePlan(waiting=("signal:go",))
-        await handle.send(go, "")
-        await suspended(service, "r", waits_for="run 'r/child'")
-        assert (await planned.plan("r").run(app)).unwrap() == ResumePlan(waiting=("child.result",))
-    assert service.world.done == []
 
 
 async def test_what_was_spawned_is_cancelled_with_its_parent_or_left_alone(

@@ -1,4 +1,4 @@
-"""What is sent to a run while it is being suspended wakes it, no matter when it is sent."""
+"""What is sent to a run at any moment of its suspension wakes it."""
 
 from __future__ import annotations
 

@@ -167,17 +167,6 @@ async def test_the_run_of_a_dead_process_continues_at_the_next_look(service: Ser
     assert store.taken["r"] <= before + 1
 
 
-async def test_a_run_that_has_failed_stays_failed(service: Service) -> None:
-    service.world.failing.add("a")
-    async with service.worker(act) as worker:
-        await (await worker.client.submit(act, "a", run_id="r")).result()
-        service.world.recover()
-    async with service.worker(act):
-        await anyio.sleep(0.1)
-    assert await statuses(service) == {"r": "failed"}
-    assert service.world.done == ["a"]
-
-
 async def test_a_worker_drives_at_most_as_many_runs_as_its_concurrency(
     service: Service, gate: Gate
 ) -> None:
@@ -462,16 +451,3 @@ def test_an_app_rejects_workflows_and_schedules_with_the_same_name() -> None:
 def patient(seconds: float) -> Do[apps.App, Broken, int]:
     yield from sleep(seconds)
     return (yield from note("awake"))
-
-
-@both_backends
-async def test_a_run_that_waits_for_long_is_suspended_and_continues_when_it_is_time(
-    service: Service,
-) -> None:
-    async with service.worker(patient, suspend_after=0.1) as worker:
-        handle = await worker.client.submit(patient, 0.6)
-        with anyio.fail_after(5):
-            while await handle.status() is not RunStatus.SUSPENDED:
-                await anyio.sleep(0.005)
-        await assert_nothing_is_held(service)
-        assert await handle.result(timeout=5) == Success(1)

@@ -78,6 +78,9 @@ def test_a_schedule_takes_a_workflow_and_a_signal_a_name() -> None:
     given = 5
     with pytest.raises(TypeError, match="the name of a signal is text, not 5"):
         Signal(given, int)
+    with pytest.raises(ValueError, match="needs a name"):
+        Signal("", int)
+    assert repr(Signal("review", int)) == "Signal('review', int)"
 
 
 @pytest.mark.parametrize(

@@ -142,7 +142,7 @@ def use_nothing(what: str) -> Effect[App, Any, str]:
 
 
 async def run_until(told: Callable[[], Any], effect: AnyEffect, app: App, way: str) -> None:
-    """Run the effect until somebody is told, and stop it from outside: by asyncio itself, or a scope."""
+    """Run the effect until `told` returns, and stop it from outside: by asyncio itself, or a scope."""
     if way == "task":
         task = asyncio.create_task(app.run(effect))
         with anyio.fail_after(30):

@@ -421,8 +421,6 @@ LONG_AFTER, BEFORE_THE_DEADLINE = 100, 0
 @pytest.mark.parametrize(
     ("made", "at"),
     [
-        (timed, LONG_AFTER),
-        (raced, LONG_AFTER),
         (timed_without_finalizers, LONG_AFTER),
         (timed_between_steps, LONG_AFTER),
         (timed_at_two_levels, LONG_AFTER),
@@ -434,6 +432,7 @@ LONG_AFTER, BEFORE_THE_DEADLINE = 100, 0
 async def test_a_child_that_was_being_cancelled_at_a_crash_ends_in_the_resume(
     made: Any, at: float
 ) -> None:
+    """`test_interleavings.py` has the same for a child that each operator cancels directly."""
     whole = FaultyStore(MemoryStore())
     await start(made, app_on(whole))
     for point in crash_points(whole)[1:]:

@@ -295,8 +295,11 @@ async def test_a_timeout_inside_a_step_is_not_durable(store: MemoryStore) -> Non
     assert not [one for one in await read_entries(store, "r") if isinstance(one, Decided)]
 
 
-async def test_a_value_that_comes_after_the_deadline_is_discarded(store: MemoryStore) -> None:
-    """The step is shielded, so it completes after the timeout has decided."""
+@pytest.mark.parametrize("is_step", [True, False], ids=["step", "plain"])
+async def test_a_value_that_comes_after_the_deadline_decides_nothing(
+    store: MemoryStore, *, is_step: bool
+) -> None:
+    """The effect is shielded, so it completes after the timeout has decided."""
 
     async def stubborn(_: object) -> str:
         with anyio.CancelScope(shield=True):
@@ -304,10 +307,15 @@ async def test_a_value_that_comes_after_the_deadline_is_discarded(store: MemoryS
                 await anyio.lowlevel.checkpoint()
         return "done"
 
-    beside = race([with_checkpointing("stubborn", from_async(stubborn)), hang("other")])
+    shielded: AnyEffect = from_async(stubborn)
+    first = with_checkpointing("stubborn", shielded) if is_step else shielded
+    beside = race([first, hang("other")])
     made = made_of(lambda: beside.timeout(1).map_err(str).result().map(str))
     app = app_on(store)
-    first = await start(made, app)
+    expected = await start(made, app)
+    lines = await journal(store)
+    assert ("C timeout/race[0]/stubborn" in lines) is is_step
+    assert "D timeout/race" not in lines
     again = next_life(app)
-    assert await resume(made, again) == first
+    assert await resume(made, again) == expected
     assert again.world.done == []

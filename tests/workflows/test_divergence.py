@@ -105,15 +105,6 @@ async def test_a_step_that_was_recorded_and_is_not_reached(
     assert all(part in message for part in said), message
 
 
-async def test_another_branch_of_the_same_code(store: MemoryStore) -> None:
-    """Nothing was charged, so nothing must be refunded, but the code now takes that branch."""
-    name = "charge"
-    made = made_of(lambda: in_turn(act(name), act("last")))
-    await failed_at_last(made, store)
-    name = "refund"
-    await is_refused(made, store)
-
-
 async def test_a_step_that_moved_into_a_helper_is_the_same(store: MemoryStore) -> None:
     def helper() -> Do[App, Any, str]:
         return (yield from act("charge"))

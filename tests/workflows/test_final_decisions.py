@@ -347,5 +347,5 @@ async def test_what_the_deadline_of_a_finalizer_cuts_off_is_released(store: Memo
 
     app = App(Checkpoints(store))
     with pytest.raises(TimeoutError):
-        await app.run(made.start("a", run_id="r"), finalizer_deadline=1)
+        await app.run(made.start("a", run_id="r"), finalizer_deadline=0.3)
     assert app.world.done == ["reserve a", "wait a", "release a"]

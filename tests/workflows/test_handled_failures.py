@@ -21,6 +21,7 @@ from effectflow import (
     attempt,
     fail,
     par,
+    par_all,
     par_reduce,
     par_traverse,
     pure,
@@ -30,7 +31,13 @@ from effectflow import (
     with_checkpointing,
     workflow,
 )
-from effectflow.checkpoint import DefinitionChanged, NotSerializable, read_entries
+from effectflow.checkpoint import (
+    BeforeStep,
+    DefinitionChanged,
+    Failed,
+    NotSerializable,
+    read_entries,
+)
 from effectflow.effects import FailedAttempt
 from effectflow.stores import MemoryStore
 from effectflow.testing import TestClock
@@ -42,6 +49,7 @@ from tests.workflows.journals import (
     clock_at,
     cut,
     hang,
+    in_turn,
     journal,
     made_of,
     resume,
@@ -140,6 +148,18 @@ async def test_an_error_of_a_nested_run_that_a_resume_could_not_rebuild_must_not
     assert isinstance(refused, NotSerializable)
     assert advice in str(refused)
     assert app.world.done == []
+
+
+async def test_many_handled_failures_are_settled_as_one_range(store: MemoryStore) -> None:
+    """So an entry after them does not grow with their number."""
+    handled = par_all([act("charge") for _ in range(500)]).map_err(len).or_else(pure)
+    made = made_of(lambda: in_turn(handled, act("go on")))
+    await start(made, app_on(store, failing=["charge"]))
+    entries = await read_entries(store, "r")
+    [going_on] = [e for e in entries if isinstance(e, BeforeStep) and e.step == "go on"]
+    failed = [number for number, e in enumerate(entries, 1) if isinstance(e, Failed)]
+    assert len(failed) == 500
+    assert going_on.settles == ((failed[0], failed[-1]),)
 
 
 # The child whose failure was handled: a resume finds it again, or says that it cannot.

@@ -16,21 +16,28 @@ import pytest
 
 from effectflow import (
     Do,
+    Effect,
     RetryPolicy,
     TimedOut,
     bracket,
+    compensate,
     do,
+    fail,
     never,
     par,
     par_traverse,
+    pure,
     race,
+    saga,
     sleep,
+    step,
     with_checkpointing,
     workflow,
 )
 from effectflow.stores import MemoryStore
-from effectflow.testing import crash_everywhere
-from tests.apps import Broken, app_on, both_backends
+from effectflow.testing import FaultyStore, crash_everywhere
+from effectflow.testing.crash import crash_points
+from tests.apps import App, Broken, app_on, both_backends
 from tests.workflows.journals import (
     AnyEffect,
     AnyWorkflow,
@@ -326,6 +333,24 @@ def wait_after_a_handled_failure(_: object) -> Do[Any, Any, Any]:
 
 @row(
     """
+    started | charge after
+    B charge | charge after
+    F charge | charge after
+    D race <- F charge | after
+    B after | after
+    C after |
+    completed |
+    """,
+    failing=("charge",),
+)
+def race_after_a_handled_failure(_: object) -> Do[Any, Any, Any]:
+    charged = yield from act("charge").result()
+    yield from race([after_others(pure("won")), never()])
+    return [type(charged).__name__, (yield from act("after"))]
+
+
+@row(
+    """
     started | acquire use release handle
     D timeout/deadline | handle
     D timeout/timeout/deadline | handle
@@ -492,6 +517,140 @@ async def test_a_crash_before_and_after_every_append_leads_to_the_same_end(row: 
         return app_on(store, failing=row.failing)
 
     assert await crash_everywhere(row.made, None, make_env)
+
+
+# Each operator around each other one.
+
+
+def failing_late() -> AnyEffect:
+    return sleep(10).and_then(lambda _: fail(Broken("sibling")))
+
+
+CANCELLING: dict[str, Callable[[AnyEffect], AnyEffect]] = {
+    "timeout": lambda effect: effect.timeout(10),
+    "race": lambda effect: race([effect, sleep(10)]),
+    "race that another wins before it begins": lambda effect: race([sleep(10), effect]),
+    "par": lambda effect: par(effect, failing_late()),
+    "par that fails before it begins": lambda effect: par(failing_late(), effect),
+}
+"""Operators that cancel an effect after ten seconds."""
+
+each_cancellation = pytest.mark.parametrize("cancelling", CANCELLING.values(), ids=CANCELLING)
+
+
+def limited(effect: AnyEffect) -> AnyEffect:
+    """Return a step with steps inside and a timeout."""
+
+    @step(timeout=1000)
+    def limited() -> Effect[Any, Broken, Any]:
+        return effect
+
+    return limited()
+
+
+AROUND: dict[str, Callable[[AnyEffect], AnyEffect]] = {
+    "timeout": lambda effect: effect.timeout(1000),
+    "race": lambda effect: race([effect, never()]),
+    "par": lambda effect: par(effect, never()),
+    "par_traverse": lambda effect: par_traverse(["a"], lambda _: effect, key=str),
+    "retry": lambda effect: effect.retry(RetryPolicy.constant(1).with_max_retries(1)),
+    "resource": lambda effect: bracket(act("open"), lambda _: act("close"), lambda _: effect),
+    "saga": lambda effect: saga(compensate(act("book"), lambda _: act("undo")).zip(effect)),
+    "step": lambda effect: with_checkpointing("step", effect, error=Broken | TimedOut),
+    "step with a timeout": limited,
+}
+"""What may be between the operator that cancels and the resource."""
+
+each_between = pytest.mark.parametrize("around", AROUND.values(), ids=AROUND)
+
+PAIRS = {"acquire": "release", "open": "close", "book": "undo"}
+
+
+def completed(lines: list[str]) -> list[str]:
+    """Return the names of the steps that have completed, without their flows."""
+    return [line[2:].rpartition("/")[2].partition(" (")[0] for line in lines if line[:2] == "C "]
+
+
+def check_life(before: list[str], app: App, after: list[str]) -> None:
+    """Raise if a life repeated a step, used what was released, or left anything acquired."""
+    assert set(completed(before)).isdisjoint(app.world.done)
+    if any(line.startswith("B ") and "/release" in line for line in before):
+        assert "use" not in app.world.done
+    ended = completed(after)
+    for acquire, release in PAIRS.items():
+        assert ended.count(acquire) == ended.count(release) <= 1
+
+
+@each_cancellation
+@each_between
+async def test_what_a_cancelled_operator_holds_is_released_wherever_a_crash_falls(
+    store: MemoryStore,
+    cancelling: Callable[[AnyEffect], AnyEffect],
+    around: Callable[[AnyEffect], AnyEffect],
+) -> None:
+    made = made_of(lambda: cancelling(around(held())).result().map(repr))
+    expected = await start(made, app_on(store))
+    lines = await journal(store)
+    assert [line[0] for line in lines if "/release" in line] == ["B", "C"]
+    for count, line in enumerate(lines, 1):
+        app = app_on(await cut(store, count))
+        with anyio.fail_after(10):
+            assert await resume(made, app, at=100) == expected, line
+        check_life(lines[:count], app, await journal(app.checkpoints.store))
+
+
+@each_cancellation
+async def test_what_a_cancelled_nested_run_holds_is_released_wherever_a_crash_falls(
+    cancelling: Callable[[AnyEffect], AnyEffect],
+) -> None:
+    inner = made_of(held, "inner")
+    made = made_of(lambda: cancelling(inner.call(None)).result().map(repr))
+    whole = FaultyStore(MemoryStore())
+    app = app_on(whole)
+    expected = await start(made, app)
+    assert app.world.done == ["acquire", "use", "release"]
+    for point in crash_points(whole):
+        store = FaultyStore(MemoryStore(), [point])
+        with store.life():
+            await start(made, app_on(store))
+        runs = [run.run_id for run in await store.find() if run.run_id != "r"]
+        before = await journal(store, runs[0]) if runs else []
+        app = app_on(store)
+        with anyio.fail_after(10):
+            assert await start(made, app, at=100) == expected, point
+        runs = await store.find()
+        assert all(run.summary.status.has_ended for run in runs), point
+        [child] = [run.run_id for run in runs if run.run_id != "r"]
+        check_life(before, app, await journal(store, child))
+
+
+# An operator that cancels while the inner one, which has decided, releases what it cancelled.
+
+DECIDED: dict[str, Callable[[AnyEffect], AnyEffect]] = {
+    "timeout": lambda effect: effect.timeout(5),
+    "race": lambda effect: race([effect, sleep(5)]),
+    "par": lambda effect: par(effect, sleep(5).and_then(lambda _: fail(Broken("inner")))),
+}
+
+
+@each_cancellation
+@pytest.mark.parametrize("inner", DECIDED.values(), ids=DECIDED)
+async def test_an_operator_that_decides_while_an_inner_one_releases_is_resumed_after_each_entry(
+    store: MemoryStore,
+    cancelling: Callable[[AnyEffect], AnyEffect],
+    inner: Callable[[AnyEffect], AnyEffect],
+) -> None:
+    decided = inner(held(release=10)).result().and_then(lambda _: hang("go-on"))
+    made = made_of(lambda: cancelling(decided).result().map(repr))
+    expected = await start(made, app_on(store))
+    lines = await journal(store)
+    decisions = [line.split()[1].rpartition("/")[2] for line in lines if line.startswith("D ")]
+    assert len([line for line in decisions if line != "deadline"]) == 2, lines
+    for count, line in enumerate(lines, 1):
+        app = app_on(await cut(store, count))
+        with anyio.fail_after(10):
+            assert await resume(made, app, at=100) == expected, line
+        check_life(lines[:count], app, await journal(app.checkpoints.store))
 
 
 # A run that is stopped from outside.

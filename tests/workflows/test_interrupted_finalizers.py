@@ -104,7 +104,7 @@ def within_operators(what: str) -> Do[App, Any, object]:
 
 @workflow
 def releasing_at_length(what: str) -> Do[App, Any, object]:
-    """For every kind of finalizer, no matter what it catches."""
+    """A finalizer of several operators, which catches failures."""
 
     def letting_go(what: str) -> AnyEffect:
         both = par(release(what), use_nothing("x")).result()

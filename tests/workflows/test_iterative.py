@@ -101,7 +101,7 @@ clustering = Iterative(
 FOUND = IterativeResult(Centers(2.0, 12.0), 3, True)
 
 
-async def test_it_runs_until_the_value_converges(store: MemoryStore) -> None:
+async def test_an_iterative_workflow_runs_until_the_value_converges(store: MemoryStore) -> None:
     assert await clustering.start(Centers(0.0, 5.0)).run(App(Checkpoints(store))) == Success(FOUND)
 
 
@@ -209,7 +209,7 @@ async def test_a_crash_at_any_entry_changes_nothing() -> None:
 
 @given(st.integers(0, 1000), st.integers(1, 12))
 @settings(max_examples=30)
-def test_it_is_equivalent_to_a_loop(start: int, max_rounds: int) -> None:
+def test_an_iterative_workflow_is_equivalent_to_a_loop(start: int, max_rounds: int) -> None:
     job = Iterative(
         "halving",
         lambda n: pure(n // 2),

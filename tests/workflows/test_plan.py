@@ -34,14 +34,11 @@ from effectflow import (
     workflow,
 )
 from effectflow.checkpoint import (
-    BeforeStep,
     DefinitionChanged,
-    Failed,
     OutcomeUnknown,
     ResumePlan,
     RunNotFound,
     StepInputChanged,
-    read_entries,
     step,
 )
 from effectflow.stores import MemoryStore
@@ -269,18 +266,6 @@ async def test_a_failure_that_the_workflow_handles_does_not_recur(
     plan = (await made.plan("r").run(broken)).unwrap()
     assert (plan.start, plan.recurs) == ((), ())
     assert (await resume(made, app_on(store))).unwrap() == "open"
-
-
-async def test_many_handled_failures_are_settled_as_one_range(store: MemoryStore) -> None:
-    """So an entry after them does not grow with their number."""
-    handled = par_all([act("charge") for _ in range(500)]).map_err(len).or_else(pure)
-    made = made_of(lambda: in_turn(handled, act("go on")))
-    await start(made, app_on(store, failing=["charge"]))
-    entries = await read_entries(store, "r")
-    [going_on] = [e for e in entries if isinstance(e, BeforeStep) and e.step == "go on"]
-    failed = [number for number, e in enumerate(entries, 1) if isinstance(e, Failed)]
-    assert len(failed) == 500
-    assert going_on.settles == ((failed[0], failed[-1]),)
 
 
 @pytest.mark.parametrize(

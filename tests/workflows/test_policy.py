@@ -6,7 +6,7 @@ import asyncio
 import math
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from time import monotonic
 from typing import Any, Never
 
@@ -36,27 +36,23 @@ from effectflow.checkpoint import (
     StoreUnavailable,
 )
 from effectflow.stores import MemoryStore
+from tests.apps import App
 from tests.workflows.journals import in_turn, made_of
 
 pytestmark = pytest.mark.anyio
 
 
 class CountingStore(MemoryStore):
-    """Remembers how many entries each append brought."""
+    """Remembers how many entries each append brought, and how many were durable when steps looked."""
 
     def __init__(self) -> None:
         super().__init__()
         self.appends: list[int] = []
+        self.seen: list[int] = []
 
     async def append(self, lease: Lease, bodies: Sequence[bytes], **options: Any) -> None:
         await super().append(lease, bodies, **options)
         self.appends.append(len(bodies))
-
-
-@dataclass(frozen=True)
-class App:
-    checkpoints: Checkpoints
-    durable: list[int] = field(default_factory=list[int])
 
 
 @step
@@ -66,7 +62,7 @@ def observe(number: int) -> Effect[App, str, int]:
     def look(app: App) -> int:
         store = app.checkpoints.store
         assert isinstance(store, CountingStore)
-        app.durable.append(sum(store.appends))
+        store.seen.append(sum(store.appends))
         return number
 
     return from_fn(look)
@@ -91,7 +87,7 @@ async def test_by_default_a_step_finds_all_before_it_durable() -> None:
         await four_steps.start(None).run_or_raise(app)
 
     # Started, and two entries for each step before; the step's own BeforeStep as well.
-    assert app.durable == [2, 4, 6, 8]
+    assert store.seen == [2, 4, 6, 8]
     # One commit a step: the completion of a step shares that of the next one's beginning.
     assert store.appends == [1, 1, 2, 2, 2, 2]
 
@@ -152,7 +148,7 @@ def look_and(end_well: bool) -> Effect[App, str, None]:
     def look(app: App) -> Effect[object, str, None]:
         store = app.checkpoints.store
         assert isinstance(store, CountingStore)
-        app.durable.append(sum(store.appends))
+        store.seen.append(sum(store.appends))
         return pure(None) if end_well else fail("no")
 
     return from_fn(look).and_then(lambda effect: effect)
@@ -186,7 +182,7 @@ def test_every_combination_of_steps_seconds_and_errors_saves_when_it_says(
     app = App(Checkpoints(store, policy=policy))
     steps_that_end.start(well).run_sync(app).unwrap()
 
-    assert app.durable == durable
+    assert store.seen == durable
     # At the end everything is, with the `Finished` entry.
     assert sum(store.appends) == expected.added + 1
 

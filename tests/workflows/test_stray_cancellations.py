@@ -48,6 +48,7 @@ from effectflow.checkpoint import RunStatus
 from effectflow.effects.children import Children
 from effectflow.executors import LocalExecutor
 from tests.apps import App
+from tests.sweeps import in_pairs
 
 pytestmark = pytest.mark.asyncio
 
@@ -147,9 +148,7 @@ async def ends_in_a_defect(make: Callable[[], AnyEffect], *, durable: bool) -> N
         assert (info.summary.status, info.lease) == (RunStatus.FAILED, None)
 
 
-@pytest.mark.parametrize("durable", [False, True], ids=["plain", "durable"])
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("operator", OPERATORS)
+@in_pairs(operator=OPERATORS, kind=KINDS, durable=[False, True])
 async def test_a_child_that_ends_in_a_stray_cancellation_is_a_defect(
     operator: str, kind: Kind, durable: bool
 ) -> None:

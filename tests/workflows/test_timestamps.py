@@ -74,7 +74,7 @@ async def test_entries_tell_the_time_of_the_clock_of_the_run(store: MemoryStore)
 
 
 class SetBack(TestClock):
-    """Somebody sets the time of day back by an hour for each second that passes."""
+    """A clock whose time of day goes back by an hour for each second that passes."""
 
     def now(self) -> datetime:
         return BEGAN - timedelta(hours=self.monotonic())

@@ -49,7 +49,7 @@ async def test_the_failure_of_a_node_carries_node_path_and_state(store: MemorySt
     assert traced.trail == (PLACE, "in run 's'")
 
 
-async def test_so_it_does_without_a_store_and_for_an_error_that_is_not_an_exception() -> None:
+async def test_a_failure_without_a_store_carries_them_also_if_it_is_not_an_exception() -> None:
     graph = line(first=pure, broken=lambda _: fail("no ink"))
 
     traced = (await graph.body(7).traced().run(app_on(MemoryStore()))).failure()

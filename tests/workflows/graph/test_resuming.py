@@ -42,9 +42,9 @@ from effectflow.checkpoint import (
 from effectflow.stores import MemoryStore
 from effectflow.testing import crash_everywhere
 from effectflow.workflows import Graph
-from tests.apps import App, Broken, World, app_on, both_backends, first_entries, note
+from tests.apps import App, Broken, World, app_on, both_backends, note
 from tests.workflows.graph.shapes import branched, line
-from tests.workflows.journals import stopped_once, waiting_once
+from tests.workflows.journals import cut, stopped_once, waiting_once
 
 pytestmark = pytest.mark.anyio
 
@@ -148,8 +148,8 @@ async def test_after_any_entry_a_plan_names_the_node_that_a_resume_runs_first(
     entries = await read_entries(store, "r")
 
     for length in range(1, len(entries) + 1):
-        cut = App(Checkpoints(await first_entries(store, length)))
-        plan = (await looping().plan("r").run(cut)).unwrap()
+        shorter = App(Checkpoints(await cut(store, length)))
+        plan = (await looping().plan("r").run(shorter)).unwrap()
         is_begun = isinstance(entries[length - 1], BeforeStep)
         to_come = entries[length - 1 if is_begun else length :]
         expected = tuple(entry.step for entry in to_come if isinstance(entry, BeforeStep))[:1]
@@ -216,8 +216,8 @@ async def test_a_plan_names_the_node_of_a_nested_graph_in_progress(store: Memory
 
     async def planned_after(step: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
         ends = [isinstance(entry, Completed) and entry.step == step for entry in entries]
-        cut = App(Checkpoints(await first_entries(store, ends.index(True) + 1)))
-        plan = (await nested().plan("r").run(cut)).unwrap()
+        shorter = App(Checkpoints(await cut(store, ends.index(True) + 1)))
+        plan = (await nested().plan("r").run(shorter)).unwrap()
         return plan.start, plan.retry
 
     again = ("polish",)
@@ -425,8 +425,8 @@ async def test_progress_ignores_an_attempt_that_a_fixed_condition_bypassed(
         if isinstance(checkpoint.state, Completed):
             assert fixed.progress(checkpoint).current == (checkpoint.state.step,)
             expected = {"right": ("end",), "end": ()}[checkpoint.state.step]
-            cut = App(Checkpoints(await first_entries(store, length)))
-            assert (await fixed.plan("r").run(cut)).unwrap().start == expected
+            shorter = App(Checkpoints(await cut(store, length)))
+            assert (await fixed.plan("r").run(shorter)).unwrap().start == expected
 
 
 async def test_a_bypassed_attempt_may_be_reached_later_by_force(store: MemoryStore) -> None:
@@ -439,8 +439,8 @@ async def test_a_bypassed_attempt_may_be_reached_later_by_force(store: MemorySto
 
     graph = forked(is_fixed=True, stops="left")
     after_right = [isinstance(e, Completed) and e.step == "right" for e in entries].index(True) + 1
-    cut = App(Checkpoints(await first_entries(store, after_right)))
-    plan = (await graph.plan("r").run(cut)).unwrap()
+    shorter = App(Checkpoints(await cut(store, after_right)))
+    plan = (await graph.plan("r").run(shorter)).unwrap()
     # Its next attempt would be in another state than the first.
     assert isinstance(plan.problem, StepInputChanged)
     assert graph.progress(await read_checkpoint(store, "r")).current == ("left",)

@@ -49,7 +49,8 @@ from effectflow.checkpoint import (
 from effectflow.stores import MemoryStore
 from effectflow.testing import CrashPoint, crash_everywhere
 from effectflow.workflows import Outcome, TransitionExhausted, UndeclaredState, transition_info
-from tests.apps import both_backends, first_entries
+from tests.apps import both_backends
+from tests.workflows.journals import cut
 from tests.workflows.machine.orders import App, Declined, Order, World, only, orders
 from tests.workflows.machine.timeline import Timeline
 
@@ -402,8 +403,8 @@ async def test_after_any_entry_a_plan_names_the_next_attempt(
 
     starts: list[tuple[str, ...]] = []
     for length in range(1, len(entries) + 1):
-        cut = Checkpoints(await first_entries(store, length))
-        starts.append((await machine.plan("r").run(App(checkpoints=cut))).unwrap().start)
+        shorter = Checkpoints(await cut(store, length))
+        starts.append((await machine.plan("r").run(App(checkpoints=shorter))).unwrap().start)
 
     for number, start in enumerate(starts):
         rest = entries[number if isinstance(entries[number], BeforeStep) else number + 1 :]
@@ -440,8 +441,8 @@ async def test_a_plan_skips_a_failure_that_an_action_handled(store: MemoryStore)
     await machine.start(run_id="r").run(app_on(store))
     kept = [isinstance(e, Completed) and e.step == "ship" for e in await read_entries(store, "r")]
 
-    cut = await first_entries(store, kept.index(True) + 1)
-    plan = (await machine.plan("r").run(app_on(cut))).unwrap()
+    shorter = await cut(store, kept.index(True) + 1)
+    plan = (await machine.plan("r").run(app_on(shorter))).unwrap()
 
     assert plan == ResumePlan(start=("ship#2",), skip=("pay", "ship"))
 
@@ -472,8 +473,8 @@ async def test_a_plan_skips_an_attempt_that_a_fixed_guard_bypassed(store: Memory
     assert (await forced.run(app_on(store))).unwrap().current == "there"
     kept = [isinstance(e, Completed) and e.step == "bus" for e in await read_entries(store, "r")]
 
-    cut = await first_entries(store, kept.index(True) + 1)
-    plan = (await fixed.plan("r").run(app_on(cut))).unwrap()
+    shorter = await cut(store, kept.index(True) + 1)
+    plan = (await fixed.plan("r").run(app_on(shorter))).unwrap()
 
     assert plan.start == ("walk",)
 

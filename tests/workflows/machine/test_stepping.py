@@ -196,7 +196,7 @@ async def test_a_final_state_ends_the_machine() -> None:
     assert await orders.run_until_final(ended).run(App()) == Success(ended)
 
 
-async def test_no_transition_names_the_state_and_the_guards() -> None:
+async def test_the_error_of_a_missing_transition_names_the_state_and_the_guards() -> None:
     def is_dry(_: str) -> bool:
         return False
 

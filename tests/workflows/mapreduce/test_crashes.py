@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import anyio
@@ -12,13 +11,8 @@ from hypothesis import example, given, settings, strategies as st
 from effectflow import (
     Do,
     Effect,
-    MapReduce,
     RetryPolicy,
-    StepInfo,
-    fail,
-    pure,
     step,
-    step_info,
     workflow,
 )
 from effectflow.checkpoint import CheckpointPolicy, CheckpointStore
@@ -48,40 +42,6 @@ async def test_a_crash_changes_nothing_about_dead_letters_after_retries() -> Non
 
 async def test_a_crash_changes_nothing_about_a_job_that_fails() -> None:
     assert await crash_everywhere(spelling(max_parallel=1), 7, with_broken_items(5))
-
-
-class Retried(MapReduce[App, Any, Any, Any]):
-    """A job that retries its dead letters after each start."""
-
-    def start(
-        self,
-        input: Any,
-        *,
-        run_id: str | None = None,
-        context: Mapping[str, object] | None = None,
-        retry_failed: bool = True,
-    ) -> Effect[App, Any, Any]:
-        assert run_id is not None
-        started = super().start(input, run_id=run_id, context=context, retry_failed=retry_failed)
-        return started.and_then(lambda _: self.retry_dead_letters(run_id))
-
-
-def spell_at_second_go(number: int) -> Effect[App, str, str]:
-    """Items 3 and 4 fail in their first attempts, and succeed when they are retried."""
-
-    def spell(info: StepInfo) -> Effect[object, str, str]:
-        is_first = not info.step.endswith("#2")
-        return fail("not yet") if number in (3, 4) and is_first else pure(str(number))
-
-    return step_info().and_then(spell)
-
-
-async def test_a_crash_changes_nothing_about_a_retry_of_dead_letters() -> None:
-    job = spelling(kind=Retried, map=spell_at_second_go, on_item_failure="dead_letter", fan_in=2)
-
-    points = await crash_everywhere(job, 8, app_around)
-
-    assert len(points) > 50
 
 
 async def test_a_crash_changes_nothing_about_a_nested_job() -> None:

@@ -13,7 +13,6 @@ from effectflow import (
     Effect,
     ItemFailed,
     JobResult,
-    MapReduce,
     RetryExhausted,
     RetryPolicy,
     effect,
@@ -43,6 +42,7 @@ from tests.workflows.mapreduce.world import (
     World,
     app_around,
     join,
+    setting_aside,
     spell,
     spelled,
     spelling,
@@ -51,10 +51,6 @@ from tests.workflows.mapreduce.world import (
 pytestmark = pytest.mark.anyio
 
 TWICE = RetryPolicy.constant(0).with_max_retries(1)
-
-
-def setting_aside(**options: Any) -> MapReduce[App, Any, Any, Any]:
-    return spelling(on_item_failure="dead_letter", **options)
 
 
 def letters(result: JobResult[Any, Any]) -> list[tuple[str, str, int]]:

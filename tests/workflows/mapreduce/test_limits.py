@@ -16,7 +16,6 @@ from effectflow import (
     Effect,
     ItemFailed,
     JobResult,
-    MapReduce,
     RetryPolicy,
     TimedOut,
     TooManyFailures,
@@ -37,6 +36,7 @@ from tests.workflows.mapreduce.world import (
     Broken,
     World,
     app_around,
+    setting_aside,
     spell,
     spelled,
     spelling,
@@ -45,10 +45,6 @@ from tests.workflows.mapreduce.world import (
 pytestmark = pytest.mark.anyio
 
 THRICE = RetryPolicy.constant(1).with_max_retries(2)
-
-
-def setting_aside(**options: Any) -> MapReduce[App, Any, Any, Any]:
-    return spelling(on_item_failure="dead_letter", **options)
 
 
 def generated(count: int) -> Iterator[int]:

@@ -47,15 +47,19 @@ from effectflow.testing import TestClock, crash_everywhere
 from tests.apps import both_backends
 from tests.sweeps import in_turn
 from tests.workflows.journals import cut
-from tests.workflows.mapreduce.world import App, Broken, app_around, join, spell, spelled, spelling
+from tests.workflows.mapreduce.world import (
+    App,
+    Broken,
+    app_around,
+    join,
+    setting_aside,
+    spell,
+    spelled,
+)
 
 pytestmark = pytest.mark.anyio
 
 TWICE = RetryPolicy.constant(10).with_max_retries(1)
-
-
-def setting_aside(**options: Any) -> MapReduce[App, Any, Any, Any]:
-    return spelling(on_item_failure="dead_letter", **options)
 
 
 def keys(result: JobResult[Any, Any]) -> list[str]:
@@ -571,7 +575,7 @@ CHANGES: list[list[tuple[str, Any]]] = [
     anyio_backend=["asyncio", "trio"],
 )
 async def test_a_crash_changes_nothing_about_reopened_dead_letters(where: str, change: int) -> None:
-    job = setting_aside(map=spell_at_second_go, reduce=join, max_parallel=1)
+    job = setting_aside(map=spell_at_second_go, reduce=join, fan_in=2)
     inner: dict[str, Any] = {
         "job": job,
         "workflow": spelling_twice(job),

@@ -76,9 +76,7 @@ def up_to(count: int) -> range:
     return range(count)
 
 
-def spelling(
-    *, kind: type[MapReduce[App, Any, Any, Any]] = MapReduce, **options: Any
-) -> MapReduce[App, Any, Any, Any]:
+def spelling(**options: Any) -> MapReduce[App, Any, Any, Any]:
     """A job whose value lists the numbers below its input, in order."""
     given: dict[str, Any] = {
         "items": up_to,
@@ -88,7 +86,7 @@ def spelling(
         "max_parallel": 3,
         "fan_in": 3,
     }
-    return kind("spelling", **(given | options))
+    return MapReduce("spelling", **(given | options))
 
 
 @dataclass
@@ -120,3 +118,8 @@ class Source:
 
 def spelled(count: int, *, without: tuple[int, ...] = ()) -> str:
     return " ".join(str(number) for number in range(count) if number not in without)
+
+
+def setting_aside(**options: Any) -> MapReduce[App, Any, Any, Any]:
+    """Return a job that sets failed items aside."""
+    return spelling(on_item_failure="dead_letter", **options)

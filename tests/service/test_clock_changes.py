@@ -13,9 +13,9 @@ from effectflow.checkpoint import RunStatus
 from effectflow.checkpoint.lease import begin_claim, end_claim
 from effectflow.testing import TestClock
 from tests.apps import App, Broken
+from tests.service.clocks import AdjustableClock
 from tests.service.conftest import Service, both_stores
 from tests.service.lives import act, info_of, suspended
-from tests.service.test_schedules import AdjustableClock
 
 pytestmark = pytest.mark.anyio
 

@@ -214,6 +214,8 @@ async def test_a_failed_run_stays_failed_until_it_is_resumed(service: Service) -
         await worker.client.submit(failing, None, run_id="r")
         await anyio.sleep(0.1)
         assert await handle.status() is RunStatus.FAILED
+    async with working(service, failing):
+        await anyio.sleep(0.1)
     finished = [entry for entry in await entries_of(service, "r") if isinstance(entry, Finished)]
     assert len(finished) == 1
     assert service.world.done == ["fail"]

@@ -1,4 +1,4 @@
-"""A process that works keeps the leases of its runs, no matter what else it does."""
+"""A process that works keeps the leases of its runs, also while its event loop is blocked."""
 
 from __future__ import annotations
 

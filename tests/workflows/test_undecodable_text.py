@@ -33,7 +33,7 @@ def read_all(names: int) -> Do[App, None, list[int]]:
     return sizes
 
 
-async def test_such_a_key_names_a_flow_as_any_other_key_does() -> None:
+async def test_a_key_that_cannot_be_encoded_names_a_flow() -> None:
     async with MemoryStore() as store:
         app = App(Checkpoints(store))
         assert await read_all.start(0, run_id="r").run_or_raise(app) == [4, 5, 3]
@@ -60,7 +60,7 @@ def test_keys_that_differ_have_paths_that_differ() -> None:
 
 
 @pytest.mark.parametrize("store", ["memory", "sqlite", "file"])
-async def test_every_store_rejects_such_a_run_id(
+async def test_every_store_rejects_a_run_id_that_cannot_be_encoded(
     store: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("runs")
@@ -78,7 +78,7 @@ async def test_every_store_rejects_such_a_run_id(
         assert await opened.find() == []
 
 
-def test_such_a_step_name_is_rejected_at_once() -> None:
+def test_a_step_name_that_cannot_be_encoded_is_rejected_at_once() -> None:
     with pytest.raises(ValueError, match="cannot name a step"):
         with_checkpointing(LATIN_1, from_fn(lambda _: 1))
     with pytest.raises(ValueError, match="cannot name a step"):

@@ -127,7 +127,7 @@ async def test_a_plan_passes_a_save(store: MemoryStore) -> None:
     assert (plan.start, plan.problem) == (("act#4",), None)
 
 
-async def test_branches_may_ask_at_the_same_time(store: MemoryStore) -> None:
+async def test_branches_may_save_at_the_same_time(store: MemoryStore) -> None:
     @workflow
     def both(_: None) -> Effect[App, Broken, tuple[None, None]]:
         return par(
@@ -153,7 +153,7 @@ async def test_a_save_that_fails_ends_the_run(store: MemoryStore) -> None:
 
 
 @pytest.mark.parametrize("reason", ["anything", ""])
-async def test_it_does_nothing_outside_a_durable_run(reason: str) -> None:
+async def test_a_save_does_nothing_outside_a_durable_run(reason: str) -> None:
     assert await save_now(reason).run(None) == Success(None)
     assert await printing.body(None).run(app_on(MemoryStore())) == Success("posted")
 

@@ -1,4 +1,4 @@
-"""Flows of one run that wait side by side share their looks into its mailbox, and none is forgotten."""
+"""Flows of one run that wait side by side share the reads of its mailbox, and each is told."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def wait_for_tally(count: int) -> Do[App, Any, int]:
     return (yield from spawned.result())
 
 
-async def test_who_waits_for_a_run_reads_it_once_it_has_ended() -> None:
+async def test_a_parent_reads_the_run_that_it_waits_for_only_once_that_has_ended() -> None:
     store = Counting()
     service = Service(store)
     count = 30

@@ -1,4 +1,4 @@
-"""What was released is not used again, and what was acquired is released."""
+"""Resources in a durable run: what is acquired is released, and what was released is not used again."""
 
 from __future__ import annotations
 
@@ -15,23 +15,28 @@ from returns.result import Success
 
 from effectflow import (
     Do,
+    Effect,
+    TimedOut,
     acquiring,
     bracket,
     die,
     fail,
     from_async,
+    from_fn,
     never,
     par,
     par_traverse,
     pure,
     race,
     sleep,
+    step,
     with_checkpointing,
     workflow,
 )
 from effectflow.checkpoint import DefinitionChanged, NotSerializable
 from effectflow.stores import MemoryStore
-from tests.apps import App, Broken, Crash, app_on, both_backends
+from effectflow.testing import TestClock
+from tests.apps import App, Broken, Crash, app_on, both_backends, cut_off
 from tests.workflows.journals import (
     AnyEffect,
     AnyWorkflow,
@@ -44,6 +49,7 @@ from tests.workflows.journals import (
     made_of,
     resume,
     start,
+    stopped,
 )
 
 pytestmark = pytest.mark.anyio
@@ -211,8 +217,8 @@ async def test_a_resource_of_a_finalizer_that_took_too_long_is_not_used_again(
 ) -> None:
     inner = bracket(act("open"), lambda _: act("close"), lambda _: hang("use"))
     made = made_of(lambda: pure("done").on_exit(inner))
-    limited = partial(made.start(None, run_id="r").run, finalizer_deadline=5)
-    with pytest.raises(TimeoutError, match="took more than 5 s"):
+    limited = partial(made.start(None, run_id="r").run, finalizer_deadline=0.5)
+    with pytest.raises(TimeoutError, match=r"took more than 0\.5 s"):
         await clock_at().run(from_async(limited), app_on(store))
     lines = await journal(store)
     closing = next(number for number, line in enumerate(lines, 1) if "close" in line)
@@ -247,43 +253,6 @@ async def test_a_changed_use_begins_nothing_after_the_release(
         assert app.world.done == []
         await resume(made, app, force=True)
         assert "use again" in app.world.done
-
-
-# Racers that wake in the same tick.
-
-
-@both_backends
-@pytest.mark.parametrize("is_resource", [False, True], ids=["step", "resource"])
-async def test_a_racer_that_lost_in_the_same_tick_starts_no_step(*, is_resource: bool) -> None:
-    resource: AnyEffect = bracket(act("loser"), lambda _: act("release"), pure)
-    # Which of them wakes first is drawn on trio, so it is tried often.
-    for _ in range(20):
-        go, store = anyio.Event(), MemoryStore()
-        waiting: AnyEffect = from_async(lambda _, go=go: go.wait())
-        loser = waiting.and_then(lambda _: resource if is_resource else act("loser"))
-        made = made_of(partial(race, [waiting, loser]))
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(made.start(None, run_id="r").run, app_on(store))
-            for _ in range(20):
-                await anyio.lowlevel.checkpoint()
-            go.set()
-        lines = await journal(store)
-        after = lines[lines.index("D race") :]
-        # A resource whose acquisition began before the decision is released.
-        assert "loser" not in " ".join(after[1:]) or "B race[1]/loser" in lines[: -len(after)]
-
-
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_a_cancellation_that_nothing_asked_for_is_a_defect(store: MemoryStore) -> None:
-    async def stray(_: object) -> None:
-        future = asyncio.get_running_loop().create_future()
-        future.cancel()
-        await future
-
-    app = app_on(store)
-    with pytest.raises(RuntimeError, match="nothing has cancelled it"):
-        await start(made_of(lambda: held(from_async(stray))), app)
-    assert app.world.done == ["acquire", "release"]
 
 
 def unrecorded(release: str, use: AnyEffect) -> AnyEffect:
@@ -397,3 +366,173 @@ async def test_an_item_that_began_later_is_released_when_the_resume_fails(
         await resume(made, app)
     shown = await journal(app.checkpoints.store)
     assert sum(line.startswith("C ") and "release" in line for line in shown) == 1, shown
+
+
+# Acquisitions that are cancelled.
+
+
+def noting(action: str) -> AnyEffect:
+    return from_fn(lambda app: app.world.note(action))
+
+
+@step
+def opened_in_a_step() -> Effect[App, Any, None]:
+    return sleep(10).and_then(lambda _: noting("acquire")).map(lambda _: None)
+
+
+def opened() -> AnyEffect:
+    return sleep(10).and_then(lambda _: noting("acquire"))
+
+
+CANCELLATIONS: dict[str, Callable[[AnyEffect], AnyEffect]] = {
+    "timeout": lambda effect: effect.timeout(1).result().map(repr),
+    "failed sibling": lambda effect: par(effect, sleep(1).and_then(lambda _: fail("no"))),
+    "lost race": lambda effect: race([effect, sleep(1)]).map(repr),
+}
+each_cancellation = pytest.mark.parametrize("cancel", CANCELLATIONS.values(), ids=CANCELLATIONS)
+USES: dict[str, Callable[[object], AnyEffect]] = {
+    "plain": lambda _: noting("charge"),
+    "step": lambda _: act("charge"),
+}
+each_use = pytest.mark.parametrize("use", USES.values(), ids=USES)
+
+
+@both_backends
+@each_cancellation
+@each_use
+@pytest.mark.parametrize("acquire", [opened, opened_in_a_step])
+async def test_a_use_does_not_start_after_a_cancellation_of_its_acquisition(
+    store: MemoryStore,
+    cancel: Callable[[AnyEffect], AnyEffect],
+    use: Callable[[object], AnyEffect],
+    acquire: Callable[[], AnyEffect],
+) -> None:
+    app = app_on(store)
+    held = bracket(acquire(), lambda _: noting("release"), use)
+
+    await TestClock().run(made_of(lambda: cancel(held)).start(None), app)
+
+    assert app.world.done == ["acquire", "release"]
+
+
+@both_backends
+@each_use
+async def test_a_use_does_not_start_after_a_cancellation_from_outside(
+    store: MemoryStore, use: Callable[[object], AnyEffect]
+) -> None:
+    app = app_on(store)
+    began = anyio.Event()
+
+    async def acquire(_: object) -> None:
+        began.set()
+        await anyio.sleep(0.02)
+        app.world.note("acquire")
+
+    made = made_of(lambda: bracket(from_async(acquire), lambda _: noting("release"), use))
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(made.start(None).run, app)
+        await began.wait()
+        tasks.cancel_scope.cancel()
+
+    assert app.world.done == ["acquire", "release"]
+
+
+@both_backends
+@pytest.mark.parametrize("acquire", [sleep(1000), hang("acquire")], ids=["plain", "step"])
+async def test_a_timeout_of_the_acquisition_ends_one_that_hangs(
+    store: MemoryStore, acquire: AnyEffect
+) -> None:
+    app = app_on(store)
+    held = bracket(acquire.timeout(5), lambda _: noting("release"), lambda _: noting("charge"))
+
+    result: Any = await TestClock().run(made_of(lambda: held.timeout(1)).start(None), app)
+    assert isinstance(result.failure(), TimedOut)
+    await stopped(made_of(lambda: held).start(None), app, seconds=10)
+    result = await TestClock().run(made_of(lambda: held).start(None), app)
+    assert result.failure().seconds == 5
+    assert set(app.world.done) <= {"acquire"}
+
+
+# Releases that fail.
+
+
+LOGGED = "a finalizer failed in a flow that was cancelled: 'STUCK'"
+
+
+def stuck(_: str) -> AnyEffect:
+    return fail("STUCK")
+
+
+@step
+def stuck_step(_: str) -> Effect[App, str, None]:
+    return fail("STUCK")
+
+
+def used(release: Callable[[str], AnyEffect]) -> AnyEffect:
+    return bracket(pure("r"), release, lambda _: sleep(60))
+
+
+def late(end: Effect[object, Any, Any]) -> AnyEffect:
+    return sleep(0.01).and_then(lambda _: end)
+
+
+ENDS: dict[str, Callable[[AnyEffect], AnyEffect]] = {
+    "timeout": lambda use: use.timeout(0.01),
+    "failed sibling": lambda use: par(use, late(fail("no"))),
+    "lost race": lambda use: race([use, late(fail("no"))]),
+    "won race": lambda use: race([use, late(pure("won"))]),
+}
+
+
+@both_backends
+@pytest.mark.parametrize("release", [stuck, stuck_step])
+@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
+async def test_a_release_that_fails_after_a_cancellation_is_logged_and_in_the_trail(
+    store: MemoryStore,
+    release: Callable[[str], AnyEffect],
+    end: Callable[[AnyEffect], AnyEffect],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    made = made_of(lambda: end(used(release)))
+
+    ended: Any = await made.start(None).traced().run(app_on(store))
+
+    assert ended == Success("won") or ended.failure().suppressed == ("STUCK",)
+    assert caplog.messages == [LOGGED]
+
+
+@both_backends
+async def test_a_release_that_fails_after_the_timeout_of_a_step_is_in_the_trail(
+    store: MemoryStore,
+) -> None:
+    @step(timeout=0.01)
+    def limited() -> Effect[App, str | TimedOut, None]:
+        return used(stuck)
+
+    traced: Any = (await made_of(limited).start(None).traced().run(app_on(store))).failure()
+
+    assert isinstance(traced.error, TimedOut)
+    assert traced.suppressed == ("STUCK",)
+
+
+@both_backends
+async def test_a_release_that_fails_after_a_cancellation_from_outside_is_logged(
+    store: MemoryStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    await cut_off(made_of(lambda: used(stuck)).start(None), app_on(store))
+
+    assert caplog.messages == [LOGGED]
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_release_that_fails_after_a_native_cancellation_is_logged(
+    store: MemoryStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = made_of(lambda: used(lambda _: late(fail("STUCK"))))
+    task = asyncio.create_task(made.start(None).run(app_on(store)))
+    await asyncio.sleep(0.05)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+    assert caplog.messages == [LOGGED]
