@@ -27,7 +27,8 @@ from effectflow.checkpoint import (
 )
 from effectflow.cli.app_loader import AnyWorkflow
 from effectflow.cli.census import census
-from effectflow.cli.render import say, step_text, wait_text
+from effectflow.cli.history import wait_text
+from effectflow.cli.render import say, step_text
 
 _SECONDS_BETWEEN_LINES = 2.0
 

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from effectflow.checkpoint import CheckpointError, ResumePlan, Unverified
-from effectflow.cli.render import show_plan
+from effectflow.cli.plan import show_plan
 from tests.cli.conftest import Command
 
 SAGA = textwrap.dedent("""

@@ -5,8 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
+from typing import Annotated
 
 import orjson
+import typer
 from rich.console import Console
 
 from effectflow.checkpoint import (
@@ -26,20 +28,48 @@ from effectflow.checkpoint.mailbox import open_message
 from effectflow.checkpoint.replay import read_recording
 from effectflow.checkpoint.store import CANCEL, NOTICE
 from effectflow.checkpoint.values import Tree, plain_tree
+from effectflow.cli.access import Access, to_runs, with_access
+from effectflow.cli.history import topic_text
+from effectflow.cli.list_runs import run_tree, shown_status
+from effectflow.cli.options import BadUse, JsonOption, LatestOption, RunArgument
 from effectflow.cli.render import (
     age,
     bounded,
     counted,
-    run_tree,
+    print_json,
     say,
     say_line,
     say_table,
-    shown_status,
-    topic_text,
     when,
 )
 from effectflow.cli.suggestions import message_of, suggested
 from effectflow.workflows.progress import JobProgress, job_progress
+
+
+@with_access(to_runs)
+def show(
+    run_id: RunArgument = None,
+    latest: LatestOption = False,
+    at: Annotated[
+        int | None, typer.Option(min=1, help="Show the run as it was after this many entries.")
+    ] = None,
+    *,
+    access: Access,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the state of a run, now or after an earlier entry."""
+
+    async def read(opened: CheckpointStore, chosen: str) -> RunView:
+        try:
+            return await view_run(access.checkpoints, opened, chosen, at=at)
+        except ValueError as error:
+            raise BadUse(str(error)) from error
+
+    view = access.use_run(run_id, latest, read)
+    if as_json:
+        print_json(view_tree(view))
+    else:
+        show_run(Console(), view)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,13 +1,18 @@
-"""Which runs `effectflow list` shows."""
+"""`effectflow list`: find runs, and show them as a table."""
 
 from __future__ import annotations
 
 import re
 import sys
 import time
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import Annotated
+
+import typer
+from rich.console import Console
 
 from effectflow.checkpoint import (
     CheckpointError,
@@ -15,12 +20,26 @@ from effectflow.checkpoint import (
     RunInfo,
     RunQuery,
     RunStatus,
+    RunSummary,
     Seal,
     read_checkpoint,
 )
+from effectflow.checkpoint.checkpoint import iso_time
 from effectflow.checkpoint.values import Tree, encode_json, plain_tree
-from effectflow.cli.options import BadUse
-from effectflow.cli.render import CRASHED, shown_status
+from effectflow.cli.access import Access, to_runs, with_access
+from effectflow.cli.options import BadUse, ExitCode, JsonOption
+from effectflow.cli.render import age, duration, print_json, say, say_table
+from effectflow.cli.suggestions import message_of, with_options
+
+CRASHED = "crashed"
+"""The status to show for a run that is recorded as running, but is not held by a live process."""
+
+
+def shown_status(run: RunInfo, now: float) -> str:
+    """Return the status of a run as the commands show it: the recorded status, or `crashed`."""
+    status = run.summary.status
+    return CRASHED if status is RunStatus.RUNNING and not run.is_held(now) else str(status)
+
 
 STATUSES = tuple(
     shown
@@ -28,6 +47,90 @@ STATUSES = tuple(
     for shown in ((status, CRASHED) if status is RunStatus.RUNNING else (status,))
 )
 """The statuses that `effectflow list` shows and finds."""
+
+
+@with_access(to_runs)
+def list_runs(
+    workflow: Annotated[str | None, typer.Option(help="Show only runs of this workflow.")] = None,
+    status: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="STATUS",
+            help=f"Show only runs that are {', '.join(STATUSES[:-1])} or {STATUSES[-1]}. Repeat it for "
+            "several.",
+        ),
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(
+            help="Show only runs updated since then: 30m, 2h or 7d ago, or a date and time."
+        ),
+    ] = None,
+    context: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE",
+            help="Show only runs with this in their context. Repeat it for several. Reads all runs.",
+        ),
+    ] = None,
+    parent: Annotated[
+        str | None, typer.Option(metavar="RUN_ID", help="Show only runs within this run.")
+    ] = None,
+    resumable: Annotated[bool, typer.Option(help="Show only runs that can be resumed.")] = False,
+    limit: Annotated[int, typer.Option(min=1, help="Show at most this many runs.")] = 50,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Show the table again every two seconds, until Ctrl-C.")
+    ] = False,
+    *,
+    access: Access,
+    as_json: JsonOption = False,
+) -> None:
+    """List the runs of a store, newest first."""
+    if watch and as_json:
+        raise BadUse("--watch shows a table: leave out --json")
+    search = RunSearch(
+        RunQuery(workflow=workflow, resumable=resumable),
+        statuses=read_statuses(status or ()),
+        since=None if since is None else read_moment(since, time.time()),
+        context=tuple(map(read_pair, context or ())),
+        parent=parent,
+        limit=limit,
+        seal=access.seal,
+    )
+    console = Console()
+    with suppress(KeyboardInterrupt):
+        while watch:
+            found = access.use(search.run)
+            console.clear()
+            _show_found(found, search, console)
+            time.sleep(_SECONDS_BETWEEN_TABLES)
+    if watch:
+        return
+    found = access.use(search.run)
+    _show_found(found, search, console, as_json=as_json)
+    if found.problems:
+        raise typer.Exit(ExitCode.CHECKPOINT_ERROR)
+
+
+_SECONDS_BETWEEN_TABLES = 2.0
+
+
+def _show_found(
+    found: FoundRuns, search: RunSearch, console: Console, *, as_json: bool = False
+) -> None:
+    if as_json:
+        print_json([run_tree(info, found.at) for info in found.runs])
+    elif found.runs:
+        show_runs(console, found.runs, found.at)
+    elif search.is_for_all:
+        say("This store has no runs. `effectflow demo` starts one.", console)
+    else:
+        say(with_options("No run matches; `effectflow list` shows all runs."), console)
+    errors = Console(stderr=True)
+    if found.has_more:
+        say(f"There are more than these {search.limit} runs: --limit shows more.", errors)
+    for problem in found.problems:
+        say(f"effectflow: its context is unknown: {message_of(problem)}", errors)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,3 +279,51 @@ def read_pair(text: str) -> tuple[str, str]:
     if not (key and equals):
         raise BadUse(f"--context takes KEY=VALUE, such as tenant=acme, not {text!r}")
     return key, value
+
+
+def show_runs(console: Console, runs: Sequence[RunInfo], now: float) -> None:
+    """Print a table of runs. With names of ordinary length, it fits 80 columns, except for notes."""
+    rows = [("RUN", "WORKFLOW", "STATUS", "ENTRIES", "UPDATED", "")]
+    for run in runs:
+        status = shown_status(run, now)
+        if run.summary.dead_letters:
+            status += f", {run.summary.dead_letters} dead"
+        updated, note = age(now - run.updated_at), _note(run.summary, now)
+        rows.append((run.run_id, run.summary.workflow, status, str(run.length), updated, note))
+    say_table(rows, console)
+
+
+def _note(summary: RunSummary, now: float) -> str:
+    """Return why a run does not continue now, or ""."""
+    left = None if summary.due_at is None else summary.due_at - now
+    if summary.blocked:
+        again = "now" if left is None or left <= 0 else f"in {duration(left)}"
+        return f"blocked, tried again {again}: {summary.blocked}"
+    if summary.waits_for:
+        until = "" if left is None else f", at most {duration(left)}" if left > 0 else "; is due"
+        return f"waits for {summary.waits_for}{until}"
+    if summary.status is RunStatus.PENDING and left is not None and left > 0:
+        return f"begins in {duration(left)}"
+    return ""
+
+
+def run_tree(info: RunInfo, now: float) -> dict[str, Tree]:
+    """Return one line about a run as plain data."""
+    summary = info.summary
+    return {
+        "run_id": info.run_id,
+        "workflow": summary.workflow,
+        "kind": summary.kind,
+        "version": summary.version,
+        "status": shown_status(info, now),
+        "waits_for": summary.waits_for or None,
+        "due_at": iso_time(summary.due_at),
+        "blocked": summary.blocked or None,
+        "parent": summary.parent or None,
+        "priority": summary.priority,
+        "dead_letters": summary.dead_letters,
+        "resumable": info.is_resumable(now),
+        "created_at": iso_time(summary.created_at),
+        "updated_at": iso_time(info.updated_at),
+        "entries": info.length,
+    }
