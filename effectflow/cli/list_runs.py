@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-import sys
 import time
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -89,22 +88,23 @@ def list_runs(
     if watch and as_json:
         raise BadUse("--watch shows a table: leave out --json")
     search = RunSearch(
-        RunQuery(workflow=workflow, resumable=resumable),
+        workflow=workflow,
         statuses=read_statuses(status or ()),
+        resumable=resumable,
         since=None if since is None else read_moment(since, time.time()),
-        context=tuple(map(read_pair, context or ())),
         parent=parent,
+        context=tuple(map(read_pair, context or ())),
         limit=limit,
         seal=access.seal,
     )
     console = Console()
-    with suppress(KeyboardInterrupt):
-        while watch:
-            found = access.use(search.run)
-            console.clear()
-            _show_found(found, search, console)
-            time.sleep(_SECONDS_BETWEEN_TABLES)
     if watch:
+        with suppress(KeyboardInterrupt):
+            while True:
+                found = access.use(search.run)
+                console.clear()
+                _show_found(found, search, console)
+                time.sleep(_SECONDS_BETWEEN_TABLES)
         return
     found = access.use(search.run)
     _show_found(found, search, console, as_json=as_json)
@@ -152,11 +152,12 @@ class FoundRuns:
 
 @dataclass(frozen=True, slots=True)
 class RunSearch:
-    """The runs to find: a query to the store, and filters that stores do not support.
+    """The runs to find, and how to find them.
 
     Attributes:
-        query: its limit and its statuses are not used.
+        workflow: only runs of this workflow; None for any.
         statuses: only runs that the commands show with one of these; empty means any.
+        resumable: only runs that can be resumed.
         since: only runs with an entry at or after this time, in seconds since the epoch.
         parent: only runs within this run; None for any.
         context: only runs whose context has these values, as text or JSON, under these keys.
@@ -164,66 +165,70 @@ class RunSearch:
         seal: the keys that read the context.
     """
 
-    query: RunQuery
+    workflow: str | None
     statuses: frozenset[str]
+    resumable: bool
     since: float | None
-    context: tuple[tuple[str, str], ...]
     parent: str | None
+    context: tuple[tuple[str, str], ...]
     limit: int
     seal: Seal
 
     @property
-    def is_for_all(self) -> bool:
-        """Whether every run is wanted."""
-        return self.query == RunQuery() and not (
-            self.statuses or self.context or self.since is not None or self.parent is not None
-        )
-
-    async def run(self, store: CheckpointStore) -> FoundRuns:
-        """Return the runs. Raise BadUse if the store has no run of the workflow at all."""
-        stored = {RunStatus.RUNNING if one == CRASHED else RunStatus(one) for one in self.statuses}
-        # The store applies its limit before the filters here, so it must have none.
-        is_filtered = (
-            RunStatus.RUNNING in stored
+    def _has_filters(self) -> bool:
+        """Whether there are filters that stores do not support."""
+        return (
+            not self.statuses.isdisjoint((RunStatus.RUNNING, CRASHED))
             or self.since is not None
             or self.parent is not None
             or bool(self.context)
         )
-        query = replace(
-            self.query,
-            statuses=frozenset(stored),
-            limit=sys.maxsize if is_filtered else self.limit + 1,
+
+    @property
+    def is_for_all(self) -> bool:
+        """Whether every run is wanted."""
+        return not (self.workflow or self.statuses or self.resumable or self._has_filters)
+
+    async def run(self, store: CheckpointStore) -> FoundRuns:
+        """Return the runs. Raise BadUse if the store has no run of the workflow at all."""
+        query = RunQuery(
+            workflow=self.workflow,
+            statuses=frozenset(
+                RunStatus.RUNNING if one == CRASHED else RunStatus(one) for one in self.statuses
+            ),
+            resumable=self.resumable,
+            # The store applies its limit before the filters here.
+            limit=None if self._has_filters else self.limit + 1,
         )
         candidates = await store.find(query)
-        if not candidates and query.workflow is not None:
-            await _check_is_known(store, query.workflow)
+        if not candidates and self.workflow is not None:
+            await _check_is_known(store, self.workflow)
         found = FoundRuns(time.time(), [], False, [])
-        async for info in self._filtered(store, candidates, found):
-            if len(found.runs) == self.limit:
+        for info in candidates:
+            try:
+                is_wanted = await self._is_wanted(store, info, found.at)
+            except CheckpointError as error:
+                found.problems.append(error)
+                continue
+            if is_wanted and len(found.runs) == self.limit:
                 return replace(found, has_more=True)
-            found.runs.append(info)
+            if is_wanted:
+                found.runs.append(info)
         return found
 
-    async def _filtered(
-        self, store: CheckpointStore, candidates: list[RunInfo], found: FoundRuns
-    ) -> AsyncGenerator[RunInfo]:
-        for info in candidates:
-            if self.statuses and shown_status(info, found.at) not in self.statuses:
-                continue
-            if self.parent is not None and info.summary.parent != self.parent:
-                continue
-            if self.since is not None and info.updated_at < self.since:
-                continue
-            if self.context:
-                try:
-                    started = await read_checkpoint(store, info.run_id, self.seal, at=1)
-                except CheckpointError as error:
-                    found.problems.append(error)
-                    continue
-                texts = _texts_of(started.context)
-                if not all(value in texts.get(key, ()) for key, value in self.context):
-                    continue
-            yield info
+    async def _is_wanted(self, store: CheckpointStore, info: RunInfo, now: float) -> bool:
+        """Return whether a run passes all filters. Raise CheckpointError if its context is unreadable."""
+        if (
+            (self.statuses and shown_status(info, now) not in self.statuses)
+            or (self.parent is not None and info.summary.parent != self.parent)
+            or (self.since is not None and info.updated_at < self.since)
+        ):
+            return False
+        if not self.context:
+            return True
+        started = await read_checkpoint(store, info.run_id, self.seal, at=1)
+        texts = _texts_of(started.context)
+        return all(value in texts.get(key, ()) for key, value in self.context)
 
 
 def _texts_of(context: Tree) -> dict[str, tuple[str, ...]]:
@@ -239,7 +244,7 @@ def _texts_of(context: Tree) -> dict[str, tuple[str, ...]]:
 
 async def _check_is_known(store: CheckpointStore, workflow: str) -> None:
     """Raise BadUse, which lists the known workflows, if the store has no run of this one."""
-    runs = await store.find(RunQuery(limit=sys.maxsize))
+    runs = await store.find(RunQuery(limit=None))
     known = sorted({info.summary.workflow for info in runs})
     if known and workflow not in known:
         raise BadUse(f"this store has no run of workflow {workflow!r}, only of: {', '.join(known)}")

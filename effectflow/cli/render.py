@@ -14,7 +14,6 @@ from rich.text import Text
 
 from effectflow.checkpoint.errors import printable
 from effectflow.checkpoint.values import Tree, render_tree
-from effectflow.effects.paths import StepPath
 
 
 def say(text: str, console: Console | None = None) -> None:
@@ -68,21 +67,6 @@ def bounded(tree: Tree, limit: int = 120) -> str:
     """Return a value as text, cut to this many characters."""
     text = render_tree(tree)
     return text if len(text) <= limit else f"{text[:limit]}... ({len(text)} characters)"
-
-
-def step_text(path: str, kind: str) -> str:
-    """Return where a step is in a workflow of this kind: its phase, round, node or transition."""
-    first, branch = StepPath(StepPath(path).segments[0]), StepPath(path).flow
-    if kind in ("graph", "machine"):
-        visit = f", visit {first.occurrence}" if first.occurrence > 1 else ""
-        return f"{'node' if kind == 'graph' else 'transition'} {first.name}{visit}"
-    if kind == "iterative":
-        return f"round {first.occurrence}"
-    if branch.key is not None and branch.operator.name == "map":
-        return f"phase map, item {branch.key}"
-    if branch.key is not None and branch.operator.name == "reduce":
-        return f"phase reduce, round {branch.key.partition('.')[0]}"
-    return f"step {path}"
 
 
 def age(seconds: float) -> str:
