@@ -33,7 +33,7 @@ from effectflow.checkpoint import (
 from effectflow.checkpoint.journal_reader import read_existing, run_not_found
 from effectflow.checkpoint.replay import read_recording
 from effectflow.checkpoint.values import plain_tree, to_tree
-from effectflow.cli.access import Access, newest_run, to_code, to_store, with_access
+from effectflow.cli.access import Access, to_code, to_store, with_access
 from effectflow.cli.app_loader import (
     LoadedWorkflow,
     demo_workflow,
@@ -154,40 +154,41 @@ def resume(
 ) -> None:
     """Continue a run from where it stopped. Completed steps are skipped."""
     check_choice(run_id=run_id, latest=latest, all=every)
-    app = access.app
-
-    async def find(opened: CheckpointStore) -> list[RunInfo]:
-        if every:
-            names = None if app is None else workflow_names(app)
-            runs = await opened.find(RunQuery(resumable=True, limit=None))
-            return [
-                info
-                for info in reversed(runs)
-                if (names is None or info.summary.workflow in names) and not _only_waits(info)
-            ]
-        chosen = await newest_run(opened, resumable=True) if run_id is None else run_id
-        info = await opened.info(chosen)
-        if info is None:
-            raise await run_not_found(opened, chosen)
-        return [info]
 
     def job_of(info: RunInfo) -> Job:
         async def module(opened: CheckpointStore) -> str:
             return (await read_checkpoint(opened, info.run_id, access.seal, at=1)).module
 
         # With --app, the command need not read the run.
-        hint = access.use(module) if app is None else ""
-        loaded = workflow_of_run(info.run_id, info.summary.workflow, app, hint)
+        hint = access.use(module) if access.app is None else ""
+        loaded = workflow_of_run(info.run_id, info.summary.workflow, access.app, hint)
 
         def resume(_: object) -> AnyEffect:
             return loaded.workflow.resume(info.run_id, force=force)
 
         return Job(loaded, resume, info.run_id, access, as_json=as_json)
 
-    found = access.use(find)
-    if not every:
-        drive(job_of(found[0]))
-    _drive_all(found, job_of, as_json=as_json)
+    if every:
+        _drive_all(_resumable_runs(access), job_of, as_json=as_json)
+    drive(job_of(access.use_run(run_id, latest, _info_of, resumable=True)))
+
+
+async def _info_of(store: CheckpointStore, run_id: str) -> RunInfo:
+    info = await store.info(run_id)
+    if info is None:
+        raise await run_not_found(store, run_id)
+    return info
+
+
+def _resumable_runs(access: Access) -> list[RunInfo]:
+    """Return the runs that `resume --all` continues, oldest first."""
+    names = None if access.app is None else workflow_names(access.app)
+    runs = access.use(lambda store: store.find(RunQuery(resumable=True, limit=None)))
+    return [
+        info
+        for info in reversed(runs)
+        if (names is None or info.summary.workflow in names) and not _only_waits(info)
+    ]
 
 
 def _only_waits(info: RunInfo) -> bool:
@@ -419,7 +420,7 @@ async def _recurring(job: Job, env: HasCheckpoints) -> tuple[str, ...]:
 
 
 async def _plan_of(job: Job, env: HasCheckpoints) -> ResumePlan:
-    """Return what a resume of the run would do; an empty plan if there is no such run any more."""
+    """Return what a resume of the run would do; an empty plan if the run is gone."""
     planned: Result[ResumePlan, Any] = await job.loaded.workflow.plan(job.run_id).run(env)
     return planned.value_or(ResumePlan())
 
