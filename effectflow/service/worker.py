@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 Env = TypeVar("Env")
 
 _SECONDS_BETWEEN_LOOKS = 0.5
-"""How often to look. No change tells that a process died, but its runs should continue within a second."""
+"""How often to look. No change tells that a process died, but others should soon continue its runs."""
 
 _SECONDS_AFTER_NOTHING = 0.01
 """After a look that found nothing, all changes within this time cause only one more look."""
