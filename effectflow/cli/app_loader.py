@@ -10,7 +10,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 from effectflow.checkpoint import Checkpoints
 from effectflow.cli import census
@@ -19,7 +19,6 @@ from effectflow.service.app import App
 from effectflow.service.environment import (
     AnyWorkflow,
     BadEnvironment,
-    PlainEnvironment,
     needs_of,
     opened_environment,
 )
@@ -48,6 +47,19 @@ class LoadedWorkflow:
         if not self.found_at:
             return self.workflow
         return Workflow(replace(self.workflow.blueprint, module=self.found_at))
+
+
+@dataclass(frozen=True, slots=True)
+class PlainEnvironment:
+    """The environment of a workflow whose module defines no `environment` function."""
+
+    checkpoints: Checkpoints
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise AttributeError(
+            f"the environment has only checkpoints, not {name!r}: define a function "
+            "`environment(checkpoints)`, which returns it, in the module of the workflow"
+        )
 
 
 def demo_workflow() -> LoadedWorkflow:

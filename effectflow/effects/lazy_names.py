@@ -16,16 +16,17 @@ def lazy_names(
 ) -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]:
     """Return the functions `__getattr__` and `__dir__` of a package, and its `__all__`.
 
-    `homes` maps each submodule to its names, separated by spaces; `.other.module` is a submodule of the
-    parent package. A name that equals the name of a submodule must be imported at once: importing the
-    submodule would replace it.
+    `homes` maps each submodule to its names, separated by spaces. `.other.module` is a submodule of the
+    parent package. A submodule that maps to its own name is public itself. A function or class with the
+    name of a submodule must be imported at once, because importing the submodule would replace it.
     """
     home_of = {name: home for home, names in homes.items() for name in names.split()}
 
     def get(name: str) -> object:
         if name not in home_of:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        found = getattr(import_module(f".{home_of[name]}", package), name)
+        module = import_module(f".{home_of[name]}", package)
+        found = module if home_of[name] == name else getattr(module, name)
         setattr(sys.modules[package], name, found)
         return found
 
