@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from effectflow.checkpoint import Checkpoint, CheckpointStore
 from effectflow.checkpoint.checkpoint import fold, iso_time
@@ -18,7 +17,7 @@ from effectflow.cli.access import Access, to_code, with_access
 from effectflow.cli.app_loader import workflow_of_run
 from effectflow.cli.drive import Job, drive
 from effectflow.cli.options import BadUse, JsonOption, LatestOption, RunArgument
-from effectflow.cli.render import bounded, counted, print_json, say, say_line, when
+from effectflow.cli.render import bounded, counted, print_json, say, say_lines, when
 from effectflow.cli.suggestions import suggested
 
 
@@ -74,24 +73,24 @@ def dead_letters(
     if as_json:
         print_json([dead_letter_tree(letter, recording) for letter in letters])
         return
-    show_dead_letters(Console(), letters, recording)
+    say_lines(_dead_letter_lines(letters, recording))
     if letters:
         module = access.app or checkpoint.module
         reopen = suggested("dead-letters", checkpoint.run_id, "--retry", module=module)
         say(f"Retry them with: {reopen}\nTo give them up, write --drop instead of --retry.")
 
 
-def show_dead_letters(
-    console: Console, letters: Sequence[RecordedDeadLetter], recording: Recording
-) -> None:
-    """Print the dead letters of a run: the item, and when and how each attempt failed."""
+def _dead_letter_lines(
+    letters: Sequence[RecordedDeadLetter], recording: Recording
+) -> Iterable[str]:
+    """Yield the item of each dead letter, and when and how each attempt failed."""
     for letter in letters:
-        say_line(f"{letter.flow}  {bounded(letter.item)}", console)
+        yield f"{letter.flow}  {bounded(letter.item)}"
         for failure in recording.failures_of(letter):
             ended, error = when(failure.ended), failure.error
             took = f"after {failure.ended - failure.began:.3f} s"
-            say_line(f"    {ended}  {took}  {error.type}: {error.message}", console)
-    say(counted(len(letters), "dead letter"), console)
+            yield f"    {ended}  {took}  {error.type}: {error.message}"
+    yield counted(len(letters), "dead letter")
 
 
 def dead_letter_tree(letter: RecordedDeadLetter, recording: Recording) -> dict[str, Tree]:

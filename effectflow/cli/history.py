@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from rich.console import Console
+from collections.abc import Iterable
 
 from effectflow.checkpoint import (
     BeforeStep,
@@ -32,7 +30,7 @@ from effectflow.checkpoint.journal_reader import read_existing
 from effectflow.checkpoint.values import Tree
 from effectflow.cli.access import Access, to_runs, with_access
 from effectflow.cli.options import JsonOption, LatestOption, RunArgument
-from effectflow.cli.render import bounded, print_json, say_line, when
+from effectflow.cli.render import bounded, print_json, say_lines, when
 
 
 @with_access(to_runs)
@@ -50,7 +48,7 @@ def history(
     if as_json:
         print_json([entry_tree(entry) for entry in entries])
     else:
-        show_history(Console(), entries)
+        say_lines(journal_lines(entries))
 
 
 _TIMES = ("at", "retry_at", "until")
@@ -64,11 +62,10 @@ def entry_tree(entry: Entry) -> Tree:
     return {**tree, **times}
 
 
-def show_history(console: Console, entries: Sequence[Entry]) -> None:
-    """Print a journal, one entry per line, oldest first."""
+def journal_lines(entries: Iterable[Entry]) -> Iterable[str]:
+    """Yield a line for each entry of a journal, oldest first."""
     for number, entry in enumerate(entries, start=1):
-        # Escaped as one line: a line break in an error message must not look like another entry.
-        say_line(f"{number:>6}  {when(entry.at)}  {_entry_text(entry)}", console)
+        yield f"{number:>6}  {when(entry.at)}  {_entry_text(entry)}"
 
 
 def _entry_text(entry: Entry) -> str:

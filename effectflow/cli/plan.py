@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 from returns.result import Failure
-from rich.console import Console
 
 from effectflow.checkpoint import (
     Checkpoint,
@@ -20,7 +19,7 @@ from effectflow.checkpoint.values import Tree
 from effectflow.cli.access import Access, to_code, with_access
 from effectflow.cli.app_loader import app_hint, is_demo, workflow_of_run
 from effectflow.cli.options import ExitCode, JsonOption, LatestResumableOption, RunArgument
-from effectflow.cli.render import counted, print_json, say_line
+from effectflow.cli.render import counted, print_json, say_lines
 from effectflow.cli.suggestions import message_of
 
 
@@ -54,7 +53,7 @@ def plan(
     if as_json:
         print_json({"run_id": checkpoint.run_id, **plan_tree(made)})
     else:
-        show_plan(Console(), made, checkpoint.workflow, hint)
+        say_lines(plan_lines(made, checkpoint.workflow, hint))
     if made.problem is not None:
         raise typer.Exit(ExitCode.CHECKPOINT_ERROR)
 
@@ -74,17 +73,12 @@ def plan_tree(plan: ResumePlan) -> dict[str, Tree]:
     }
 
 
-def show_plan(console: Console, plan: ResumePlan, workflow_name: str, app_hint: str) -> None:
-    """Print what a resume would do.
+def plan_lines(plan: ResumePlan, workflow_name: str, app_hint: str) -> Iterable[str]:
+    """Yield what a resume would do, one line for each step.
 
     Parameters:
         app_hint: the option to add, if the plan was made without the code; otherwise "".
     """
-    for line in _plan_lines(plan, workflow_name, app_hint):
-        say_line(line, console)
-
-
-def _plan_lines(plan: ResumePlan, workflow_name: str, app_hint: str) -> Iterable[str]:
     yield f"skip: {counted(len(plan.skip), 'completed step')}"
     if plan.is_complete:
         yield "start: nothing; the run is complete, and a resume returns its recorded output"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 import orjson
@@ -22,9 +22,10 @@ def say(text: str, console: Console | None = None) -> None:
     (console or Console()).print(shown, soft_wrap=True)
 
 
-def say_line(text: str, console: Console) -> None:
-    """Print text on one line: line breaks are escaped, too."""
-    say(printable(text), console)
+def say_lines(lines: Iterable[str], console: Console | None = None) -> None:
+    """Print each text on one line: line breaks in it are escaped, too."""
+    for line in lines:
+        say(printable(line), console)
 
 
 def print_json(tree: object, *, on_one_line: bool = False) -> None:

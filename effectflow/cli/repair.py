@@ -21,7 +21,7 @@ from effectflow.checkpoint import (
 from effectflow.checkpoint.values import Tree
 from effectflow.cli.access import Access, to_runs, with_access
 from effectflow.cli.options import BadUse, ExitCode, JsonOption, LatestOption, RunArgument
-from effectflow.cli.render import counted, print_json, say, say_line
+from effectflow.cli.render import counted, print_json, say, say_lines
 from effectflow.cli.suggestions import message_of, suggested
 from effectflow.stores._atomic_files import folder_name, write_whole
 
@@ -81,7 +81,7 @@ def repair(
         run_id, latest, lambda opened, chosen: repair_run(opened, chosen, seal, dry_run=True)
     )
     if found.problem is not None:
-        show_repair(console, found)
+        say_lines(_repair_lines(found), console)
         if not (yes or _is_confirmed("Repair the run?", err=as_json)):
             raise BadUse("nothing was changed. `--yes` repairs the run without asking")
     kept: list[Path] = []
@@ -151,13 +151,8 @@ def repair_tree(repair: Repair) -> dict[str, Tree]:
     }
 
 
-def show_repair(console: Console, repair: Repair) -> None:
-    """Print what a repair keeps and removes, and what runs again."""
-    for line in _repair_lines(repair):
-        say_line(line, console)
-
-
 def _repair_lines(repair: Repair) -> Iterable[str]:
+    """Yield what a repair keeps and removes, and what runs again."""
     if repair.problem is not None:
         entry = repair.problem.sequence
         what = f"entry {entry} cannot be read: " if entry else ""

@@ -38,7 +38,7 @@ from effectflow.cli.render import (
     counted,
     print_json,
     say,
-    say_line,
+    say_lines,
     say_table,
     when,
 )
@@ -185,8 +185,7 @@ def show_run(console: Console, view: RunView) -> None:
         "digest": checkpoint.digest,
     }
     say_table(list(rows.items()), console)
-    for line in _lines_around(view):
-        say_line(line, console)
+    say_lines(_lines_around(view), console)
     finished = checkpoint.finished
     if finished is None:
         return
@@ -195,8 +194,7 @@ def show_run(console: Console, view: RunView) -> None:
     else:
         error = finished.error
         say(f"\n{(error.traceback or f'{error.type}: {error.message}').rstrip()}", console)
-        for line in error.trail:
-            say_line(f"  {line}", console)
+        say_lines((f"  {line}" for line in error.trail), console)
 
 
 def _state_row(checkpoint: Checkpoint) -> dict[str, str]:
