@@ -71,7 +71,7 @@ def dead_letters(
     letters = recording.open_dead_letters
     letters = [one for one in letters if not chosen_keys or one.key in chosen_keys]
     if as_json:
-        print_json([dead_letter_tree(letter, recording) for letter in letters])
+        print_json([_dead_letter_tree(letter, recording) for letter in letters])
         return
     say_lines(_dead_letter_lines(letters, recording))
     if letters:
@@ -93,7 +93,7 @@ def _dead_letter_lines(
     yield counted(len(letters), "dead letter")
 
 
-def dead_letter_tree(letter: RecordedDeadLetter, recording: Recording) -> dict[str, Tree]:
+def _dead_letter_tree(letter: RecordedDeadLetter, recording: Recording) -> dict[str, Tree]:
     """Return a dead letter as plain data."""
     return {
         "key": letter.key,

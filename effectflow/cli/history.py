@@ -46,23 +46,23 @@ def history(
         run_id, latest, lambda opened, chosen: read_existing(opened, chosen, access.seal)
     )
     if as_json:
-        print_json([entry_tree(entry) for entry in entries])
+        print_json([_entry_tree(entry) for entry in entries])
     else:
-        say_lines(journal_lines(entries))
+        say_lines(_journal_lines(entries))
 
 
 _TIMES = ("at", "retry_at", "until")
 """The fields of entries that are times."""
 
 
-def entry_tree(entry: Entry) -> Tree:
+def _entry_tree(entry: Entry) -> Tree:
     """Return an entry as plain data, with its times in ISO 8601."""
     tree = write_entry(entry)
     times = {name: iso_time(tree[name]) for name in _TIMES if name in tree}
     return {**tree, **times}
 
 
-def journal_lines(entries: Iterable[Entry]) -> Iterable[str]:
+def _journal_lines(entries: Iterable[Entry]) -> Iterable[str]:
     """Yield a line for each entry of a journal, oldest first."""
     for number, entry in enumerate(entries, start=1):
         yield f"{number:>6}  {when(entry.at)}  {_entry_text(entry)}"

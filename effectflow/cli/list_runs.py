@@ -87,13 +87,13 @@ def list_runs(
     """List the runs of a store, newest first."""
     if watch and as_json:
         raise BadUse("--watch shows a table: leave out --json")
-    search = RunSearch(
+    search = _RunSearch(
         workflow=workflow,
-        statuses=read_statuses(status or ()),
+        statuses=_read_statuses(status or ()),
         resumable=resumable,
-        since=None if since is None else read_moment(since, time.time()),
+        since=None if since is None else _read_moment(since, time.time()),
         parent=parent,
-        context=tuple(map(read_pair, context or ())),
+        context=tuple(map(_read_pair, context or ())),
         limit=limit,
         seal=access.seal,
     )
@@ -116,12 +116,12 @@ _SECONDS_BETWEEN_TABLES = 2.0
 
 
 def _show_found(
-    found: FoundRuns, search: RunSearch, console: Console, *, as_json: bool = False
+    found: _FoundRuns, search: _RunSearch, console: Console, *, as_json: bool = False
 ) -> None:
     if as_json:
         print_json([run_tree(info, found.at) for info in found.runs])
     elif found.runs:
-        show_runs(console, found.runs, found.at)
+        _show_runs(console, found.runs, found.at)
     elif search.is_for_all:
         say("This store has no runs. `effectflow demo` starts one.", console)
     else:
@@ -134,7 +134,7 @@ def _show_found(
 
 
 @dataclass(frozen=True, slots=True)
-class FoundRuns:
+class _FoundRuns:
     """The runs that a search found.
 
     Attributes:
@@ -151,7 +151,7 @@ class FoundRuns:
 
 
 @dataclass(frozen=True, slots=True)
-class RunSearch:
+class _RunSearch:
     """The runs to find, and how to find them.
 
     Attributes:
@@ -189,7 +189,7 @@ class RunSearch:
         """Whether every run is wanted."""
         return not (self.workflow or self.statuses or self.resumable or self._has_filters)
 
-    async def run(self, store: CheckpointStore) -> FoundRuns:
+    async def run(self, store: CheckpointStore) -> _FoundRuns:
         """Return the runs. Raise BadUse if the store has no run of the workflow at all."""
         query = RunQuery(
             workflow=self.workflow,
@@ -203,7 +203,7 @@ class RunSearch:
         candidates = await store.find(query)
         if not candidates and self.workflow is not None:
             await _check_is_known(store, self.workflow)
-        found = FoundRuns(time.time(), [], False, [])
+        found = _FoundRuns(time.time(), [], False, [])
         for info in candidates:
             try:
                 is_wanted = await self._is_wanted(store, info, found.at)
@@ -253,7 +253,7 @@ async def _check_is_known(store: CheckpointStore, workflow: str) -> None:
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 
-def read_moment(text: str, now: float) -> float:
+def _read_moment(text: str, now: float) -> float:
     """Return the time, in seconds since the epoch, of a date, or of a duration before `now`.
 
     Raise BadUse for other text.
@@ -270,7 +270,7 @@ def read_moment(text: str, now: float) -> float:
         ) from error
 
 
-def read_statuses(texts: Iterable[str]) -> frozenset[str]:
+def _read_statuses(texts: Iterable[str]) -> frozenset[str]:
     """Return these statuses. Raise BadUse for one that does not exist."""
     for text in texts:
         if text not in STATUSES:
@@ -278,7 +278,7 @@ def read_statuses(texts: Iterable[str]) -> frozenset[str]:
     return frozenset(texts)
 
 
-def read_pair(text: str) -> tuple[str, str]:
+def _read_pair(text: str) -> tuple[str, str]:
     """Return the key and the value in `KEY=VALUE`. Raise BadUse for other text."""
     key, equals, value = text.partition("=")
     if not (key and equals):
@@ -286,7 +286,7 @@ def read_pair(text: str) -> tuple[str, str]:
     return key, value
 
 
-def show_runs(console: Console, runs: Sequence[RunInfo], now: float) -> None:
+def _show_runs(console: Console, runs: Sequence[RunInfo], now: float) -> None:
     """Print a table of runs. With names of ordinary length, it fits 80 columns, except for notes."""
     rows = [("RUN", "WORKFLOW", "STATUS", "ENTRIES", "UPDATED", "")]
     for run in runs:

@@ -51,14 +51,14 @@ def plan(
 
     checkpoint, made, hint = access.use_run(run_id, latest, make, resumable=True)
     if as_json:
-        print_json({"run_id": checkpoint.run_id, **plan_tree(made)})
+        print_json({"run_id": checkpoint.run_id, **_plan_tree(made)})
     else:
         say_lines(plan_lines(made, checkpoint.workflow, hint))
     if made.problem is not None:
         raise typer.Exit(ExitCode.CHECKPOINT_ERROR)
 
 
-def plan_tree(plan: ResumePlan) -> dict[str, Tree]:
+def _plan_tree(plan: ResumePlan) -> dict[str, Tree]:
     """Return a plan as plain data."""
     return {
         "start": [*plan.start],

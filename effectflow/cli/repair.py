@@ -55,7 +55,7 @@ def verify(
             ]
         )
     else:
-        show_verifications(Console(), verifications)
+        _show_verifications(Console(), verifications)
     if any(one.problem is not None for one in verifications):
         raise typer.Exit(ExitCode.CHECKPOINT_ERROR)
 
@@ -92,7 +92,7 @@ def repair(
     )
     path = str(kept[0]) if kept else None
     if as_json:
-        print_json({**repair_tree(repaired), "aside": path})
+        print_json({**_repair_tree(repaired), "aside": path})
     elif repaired.problem is None:
         say(
             f"{found.run_id}: good, {counted(repaired.kept, 'entry')}. There is nothing to repair.",
@@ -122,7 +122,7 @@ def _keep_removed(repair: Repair, folder: Path) -> list[Path]:
     return [path]
 
 
-def show_verifications(console: Console, verifications: Sequence[Verification]) -> None:
+def _show_verifications(console: Console, verifications: Sequence[Verification]) -> None:
     """Print for each run that it is good, or its first problem."""
     for one in verifications:
         if one.problem is None:
@@ -134,7 +134,7 @@ def show_verifications(console: Console, verifications: Sequence[Verification]) 
     say(f"{counted(len(verifications), 'run')} checked, {damaged} damaged", console)
 
 
-def repair_tree(repair: Repair) -> dict[str, Tree]:
+def _repair_tree(repair: Repair) -> dict[str, Tree]:
     """Return what a repair did as plain data."""
     return {
         "run_id": repair.run_id,
