@@ -1,22 +1,72 @@
-"""Find the store of a command: the one that its options name, or the one of an App."""
+"""Where the runs of a command are: the options that say so, and the store that they name."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass
+from functools import wraps
+from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import TypeVar
+from typing import Annotated, Any, TypeVar
 
 import anyio
+import typer
 
-from effectflow.checkpoint import Checkpoints, CheckpointStore, Encryption, Seal
+from effectflow.checkpoint import Checkpoints, CheckpointStore, Encryption, RunQuery, Seal
+from effectflow.checkpoint.journal_reader import all_run_ids
 from effectflow.cli.app_loader import app_of_runs, find_app
-from effectflow.cli.options import STORE, BadUse, read_file
+from effectflow.cli.options import BadUse, check_choice, read_file
 from effectflow.cli.suggestions import Place, suggest_for
+from effectflow.service.app import App
 from effectflow.stores import open_store
 
 A = TypeVar("A")
+
+_STORE = "sqlite:///effectflow.db"
+StoreOption = Annotated[
+    str,
+    typer.Option(
+        "--store",
+        envvar="EFFECTFLOW_STORE",
+        help="The store of the runs, such as runs.db or postgresql://host/name.",
+    ),
+]
+# Keys are never arguments, because other users can see those.
+KeyFileOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--key-file",
+        envvar="EFFECTFLOW_KEY_FILE",
+        help="A file with the key that signs entries.",
+        rich_help_panel="Keys",
+    ),
+]
+EncryptionKeysOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--encryption-keys",
+        envvar="EFFECTFLOW_ENCRYPTION_KEYS",
+        help="A file with one line `ID HEX` for each key. New entries use the last key.",
+        rich_help_panel="Keys",
+    ),
+]
+AppOption = Annotated[
+    str | None,
+    typer.Option(
+        "--app",
+        help="What defines the run's workflow: a MODULE, a MODULE:WORKFLOW, or the MODULE:APP of a "
+        "service, which also says where its runs are.",
+    ),
+]
+ServiceOption = Annotated[
+    str | None,
+    typer.Option(
+        "--app",
+        metavar="MODULE:APP",
+        help="The App that says where its runs are, instead of --store. A module without an App "
+        "is accepted, and not used.",
+    ),
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +75,12 @@ class Access:
 
     Attributes:
         checkpoints: their store and its keys.
+        app: the value of `--app`: an App, a workflow or a module; None without it.
         is_default: whether neither an option nor an App names the store.
     """
 
     checkpoints: Checkpoints
+    app: str | None = None
     is_default: bool = False
 
     @property
@@ -50,6 +102,46 @@ class Access:
 
         return anyio.run(main)
 
+    def use_run(
+        self,
+        run_id: str | None,
+        latest: bool,
+        use: Callable[[CheckpointStore, str], Awaitable[A]],
+        *,
+        resumable: bool = False,
+    ) -> A:
+        """Open the store and return `await use(store, run_id)`, for the newest run with `latest`.
+
+        Raise BadUse unless either a run id or `latest` is given.
+        """
+        check_choice(run_id=run_id, latest=latest)
+
+        async def use_chosen(store: CheckpointStore) -> A:
+            if run_id is not None:
+                return await use(store, run_id)
+            return await use(store, await newest_run(store, resumable=resumable))
+
+        return self.use(use_chosen)
+
+    def use_runs(
+        self,
+        run_ids: Collection[str],
+        latest: bool,
+        use: Callable[[CheckpointStore, Iterable[str]], Awaitable[A]],
+    ) -> A:
+        """Open the store and return `await use(store, run_ids)`, for all runs if none is named.
+
+        Raise BadUse if both run ids and `latest` are given.
+        """
+        if run_ids:
+            check_choice(run_id=run_ids, latest=latest)
+
+        async def use_chosen(store: CheckpointStore) -> A:
+            newest = [await newest_run(store)] if latest else ()
+            return await use(store, run_ids or newest or await all_run_ids(store))
+
+        return self.use(use_chosen)
+
     def _check_store(self) -> None:
         """Raise BadUse if the store is a file or folder that does not exist."""
         store = self.checkpoints.store
@@ -63,61 +155,126 @@ class Access:
             raise BadUse(f"the store {path} does not exist; {way_out}")
 
 
-def access_to(
-    store: str,
-    key_file: Path | None = None,
-    encryption_keys: Path | None = None,
-    *,
-    app: str | None = None,
-    service: str | None = None,
+async def newest_run(store: CheckpointStore, *, resumable: bool = False) -> str:
+    """Return the id of the newest run, or of the newest one to resume. Raise BadUse if there is none."""
+    for newest in await store.find(RunQuery(resumable=resumable, limit=1)):
+        return newest.run_id
+    if resumable:
+        raise BadUse("no run in this store can be resumed; `effectflow list` shows all runs")
+    raise BadUse("this store has no runs")
+
+
+def with_access(
+    make: Callable[..., Access],
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Replace the parameter `access` of a command by the options of `make`, which returns it."""
+    options = signature(make, eval_str=True).parameters
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        @wraps(command)
+        def run(**values: Any) -> None:
+            access = make(**{name: values.pop(name) for name in options})
+            command(access=access, **values)
+
+        parameters: list[Parameter] = []
+        for name, parameter in signature(command, eval_str=True).parameters.items():
+            parameters += options.values() if name == "access" else [parameter]
+        # Typer reads which options a command has.
+        run.__signature__ = Signature(  # type: ignore[attr-defined]
+            [parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in parameters]
+        )
+        return run
+
+    return decorate
+
+
+def to_store(
+    ctx: typer.Context,
+    store: StoreOption = _STORE,
+    key_file: KeyFileOption = None,
+    encryption_keys: EncryptionKeysOption = None,
 ) -> Access:
-    """Return the access to the runs of the App, if one is named, or else of the store of the options.
+    """Return the access of a command that needs no App."""
+    return _access(ctx, None, None, store, key_file, encryption_keys)
+
+
+def to_code(
+    ctx: typer.Context,
+    app: AppOption = None,
+    store: StoreOption = _STORE,
+    key_file: KeyFileOption = None,
+    encryption_keys: EncryptionKeysOption = None,
+) -> Access:
+    """Return the access of a command that needs the code of a workflow."""
+    found = None if app is None else find_app(app)
+    return _access(ctx, app, found, store, key_file, encryption_keys)
+
+
+def to_runs(
+    ctx: typer.Context,
+    app: ServiceOption = None,
+    store: StoreOption = _STORE,
+    key_file: KeyFileOption = None,
+    encryption_keys: EncryptionKeysOption = None,
+) -> Access:
+    """Return the access of a command that needs no code.
+
+    Raise BadUse if `--app` names a module that has an App, but not this App.
+    """
+    found = None if app is None else app_of_runs(app)
+    return _access(ctx, app, found, store, key_file, encryption_keys)
+
+
+def to_sealed_runs(
+    ctx: typer.Context, app: ServiceOption = None, store: StoreOption = _STORE
+) -> Access:
+    """Return the access of a command that needs neither code nor keys."""
+    return to_runs(ctx, app, store)
+
+
+def _access(
+    ctx: typer.Context,
+    app: str | None,
+    found: App[Any] | None,
+    store: str,
+    key_file: Path | None,
+    encryption_keys: Path | None,
+) -> Access:
+    """Return the access to the runs of the App that `app` names, or else of the store of the options.
 
     The commands that this command suggests find the same runs.
 
     Raise BadUse for an invalid store or key, and for options of the command line beside an App.
-
-    Parameters:
-        app: the MODULE:APP of an App, or something else that defines a workflow.
-        service: the same, for a command that needs no code. Raise BadUse if it names a module that has an
-            App, but not this App.
     """
-    found = None
-    if service is not None:
-        found = app_of_runs(service)
-    elif app is not None:
-        found = find_app(app)
+    given = {"store": store, "key_file": key_file, "encryption_keys": encryption_keys}
+    sources = {name: ctx.get_parameter_source(name) for name in given}
+    origins = {name: source.name for name, source in sources.items() if source is not None}
     if found is not None:
-        for option, value, usual in (
-            ("--store", store, (STORE, os.environ.get("EFFECTFLOW_STORE"))),
-            ("--key-file", key_file, (None, _path_in("EFFECTFLOW_KEY_FILE"))),
-            ("--encryption-keys", encryption_keys, (None, _path_in("EFFECTFLOW_ENCRYPTION_KEYS"))),
-        ):
+        for name, origin in origins.items():
             # Environment variables do not conflict: they are for commands without an App.
-            if value not in usual:
+            if origin == "COMMANDLINE":
                 raise BadUse(
-                    f"the App {service or app!r} says where its runs are kept: leave out {option}"
+                    f"the App {app!r} says where its runs are kept: leave out {_option(name)}"
                 )
-        suggest_for(Place(app=service or app))
-        return Access(found.checkpoints)
+        suggest_for(Place(app=app))
+        return Access(found.checkpoints, app)
     checkpoints = Checkpoints(
         _store_at(store),
         key=None if key_file is None else _read_signing_key(key_file),
         encryption=None if encryption_keys is None else _read_encryption(encryption_keys),
     )
-    given = {
-        "--store": None if store == STORE else store,
-        "--key-file": key_file,
-        "--encryption-keys": encryption_keys,
-    }
-    words = [word for option, value in given.items() if value for word in (option, str(value))]
+    words = [
+        word
+        for name, origin in origins.items()
+        if not origin.startswith("DEFAULT")
+        for word in (_option(name), str(given[name]))
+    ]
     suggest_for(Place(tuple(words), module=app))
-    return Access(checkpoints, is_default=store == STORE)
+    return Access(checkpoints, app, is_default=origins["store"].startswith("DEFAULT"))
 
 
-def _path_in(variable: str) -> Path | None:
-    text = os.environ.get(variable)
-    return None if text is None else Path(text)
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def _store_at(url: str) -> CheckpointStore:

@@ -1,16 +1,16 @@
-"""Load the App or workflow that a command names, and its environment."""
+"""Load the App, workflow or signal that a command names, and the environment of a workflow."""
 
 from __future__ import annotations
 
 import importlib
 import shlex
 import sys
-from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 from effectflow.checkpoint import Checkpoints
 from effectflow.cli import census
@@ -19,7 +19,6 @@ from effectflow.service.app import App
 from effectflow.service.environment import (
     AnyWorkflow,
     BadEnvironment,
-    PlainEnvironment,
     needs_of,
     opened_environment,
 )
@@ -33,57 +32,44 @@ class LoadedWorkflow:
 
     Attributes:
         workflow: the workflow.
-        module: the module that was imported.
-        environment: makes its environment; None if the module defines none.
-        app: the App that has the workflow, and makes its environment; None without one.
-        found_at: where the App was found: `MODULE:APP`.
+        opened_environment: makes its environment, and closes it afterwards. It raises BadEnvironment if
+            the environment cannot be made.
+        found_at: the `MODULE:APP` of the App that has the workflow; "" without one.
     """
 
     workflow: AnyWorkflow
-    module: str
-    environment: Callable[[Checkpoints], Any] | None = None
-    app: App[Any] | None = None
+    opened_environment: Callable[[Checkpoints], AbstractAsyncContextManager[Any]]
     found_at: str = ""
 
     @property
     def to_start(self) -> AnyWorkflow:
         """The workflow. Its new runs record the App, which the commands suggest to users."""
-        if self.app is None:
+        if not self.found_at:
             return self.workflow
         return Workflow(replace(self.workflow.blueprint, module=self.found_at))
 
-    @asynccontextmanager
-    async def opened_environment(self, checkpoints: Checkpoints) -> AsyncGenerator[Any]:
-        """Make the environment: await an async function, and enter and leave a context manager.
 
-        Raise BadEnvironment if it cannot be made.
-        """
-        if self.app is not None:
-            async with self.app.opened_environment(checkpoints) as opened:
-                yield opened
-            return
-        if self.environment is None:
-            yield PlainEnvironment(checkpoints)
-            return
-        source = f"`environment(checkpoints)` of module {self.module!r}"
-        async with opened_environment(self.environment, checkpoints, source) as opened:
-            yield opened
+@dataclass(frozen=True, slots=True)
+class PlainEnvironment:
+    """The environment of a workflow whose module defines no `environment` function."""
 
-    def check_environment(self) -> None:
-        """Raise BadEnvironment if the workflow needs an environment and no function makes it."""
-        names, declared = needs_of(self.workflow)
-        if self.environment is None and names:
-            raise BadEnvironment(
-                f"module {self.module!r} has no function `environment(checkpoints)`, and workflow "
-                f"{self.workflow.name!r} needs an environment with {', '.join(sorted(names))} "
-                f"({declared}). Define the function in that module, and let it return the environment; "
-                "or give the MODULE:APP of an App that has the workflow"
-            )
+    checkpoints: Checkpoints
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise AttributeError(
+            f"the environment has only checkpoints, not {name!r}: define a function "
+            "`environment(checkpoints)`, which returns it, in the module of the workflow"
+        )
 
 
 def demo_workflow() -> LoadedWorkflow:
     """Return the workflow of `effectflow demo`."""
-    return LoadedWorkflow(census.census, census.__name__, census.environment)
+    return _in_module(census.census.name, {census.census.name: census.census}, census)
+
+
+def is_demo(workflow_name: str, module: str) -> bool:
+    """Return whether `effectflow demo` started the run."""
+    return (workflow_name, module) == (census.census.name, census.__name__)
 
 
 def load_app(reference: str) -> App[Any]:
@@ -94,6 +80,18 @@ def load_app(reference: str) -> App[Any]:
             f"{reference!r} is not an App: give the MODULE:NAME of one, such as shop.service:app"
         )
     return app
+
+
+def find_app(reference: str) -> App[Any] | None:
+    """Return the App at `MODULE:NAME`; None if that is a module, or a workflow in it.
+
+    Raise BadUse if the module cannot be imported, or has neither an App nor a workflow of this name.
+    """
+    if ":" not in reference:
+        _import(reference)
+        return None
+    found = _member(reference, "App or workflow", App, Workflow)
+    return cast("App[Any]", found) if isinstance(found, App) else None
 
 
 def app_of_runs(reference: str) -> App[Any] | None:
@@ -107,35 +105,11 @@ def app_of_runs(reference: str) -> App[Any] | None:
     return app
 
 
-def find_app(reference: str) -> App[Any] | None:
-    """Return the App at `MODULE:NAME`; None if that is a module, or a workflow in it.
-
-    Raise BadUse if the module cannot be imported, or has neither an App nor a workflow of this name.
-    """
-    module_name, _, name = reference.partition(":")
-    module = _import(module_name)
-    if not name:
-        return None
-    found = getattr(module, name, None)
-    if isinstance(found, App):
-        return cast("App[Any]", found)
-    if not isinstance(found, Workflow):
-        known = ", ".join(sorted({**_members(module, App), **_members(module, Workflow)})) or "none"
-        raise BadUse(f"module {module_name!r} has no App or workflow {name!r}; it has: {known}")
-    return None
-
-
 def load_signal(reference: str) -> Signal[Any]:
     """Return the signal at `MODULE:NAME`. Raise BadUse if there is none."""
-    module_name, _, name = reference.partition(":")
-    if not name:
+    if not reference.partition(":")[2]:
         raise BadUse(f"{reference!r} should be MODULE:SIGNAL, such as shop.orders:approval")
-    module = _import(module_name)
-    found = getattr(module, name, None)
-    if not isinstance(found, Signal):
-        known = ", ".join(sorted(_members(module, Signal))) or "none"
-        raise BadUse(f"module {module_name!r} has no signal {name!r}; it has: {known}")
-    return cast("Signal[Any]", found)
+    return _member(reference, "signal", Signal)
 
 
 def load_workflow(reference: str) -> LoadedWorkflow:
@@ -147,14 +121,11 @@ def load_workflow(reference: str) -> LoadedWorkflow:
     if not (module_name and name):
         raise BadUse(f"{reference!r} should be MODULE:WORKFLOW, such as shop.orders:checkout")
     module = _import(module_name)
-    found = getattr(module, name, None)
-    if isinstance(found, App):
+    if isinstance(getattr(module, name, None), App):
         raise BadUse(
             f"{reference!r} is an App: give the name of its workflow, and --app {reference}"
         )
-    if isinstance(found, Workflow):
-        return _pick(name, {name: cast("AnyWorkflow", found)}, module)
-    return _pick(name, _members(module, Workflow), module)
+    return _in_module(name, {name: _member(reference, "workflow", Workflow)}, module)
 
 
 def workflow_named(name: str, app: str) -> LoadedWorkflow:
@@ -165,15 +136,14 @@ def workflow_named(name: str, app: str) -> LoadedWorkflow:
     service = find_app(app)
     if service is not None:
         if name not in service.workflows:
-            known = ", ".join(sorted(service.workflows)) or "none"
+            known = _listed(service.workflows)
             raise BadUse(f"the App {app!r} has no workflow {name!r}; it has: {known}")
-        module_name = app.partition(":")[0]
-        return LoadedWorkflow(service.workflows[name], module_name, app=service, found_at=app)
+        return LoadedWorkflow(service.workflows[name], service.opened_environment, app)
     if ":" in app:
         return load_workflow(app)
-    imported = _import(app)
-    workflows = {found.name: found for found in _members(imported, Workflow).values()}
-    return _pick(name, workflows, imported)
+    module = _import(app)
+    workflows = {found.name: found for found in _members(module, Workflow).values()}
+    return _in_module(name, workflows, module)
 
 
 def workflow_of_run(
@@ -183,11 +153,11 @@ def workflow_of_run(
 
     Without `--app`, find only the demo: a module name from a store is shown, but never imported.
     """
-    if app is None:
-        if is_demo(workflow_name, module):
-            return demo_workflow()
-        raise BadUse(f"run {run_id!r} is of workflow {workflow_name!r}: {app_hint(module)}")
-    return workflow_named(workflow_name, app)
+    if app is not None:
+        return workflow_named(workflow_name, app)
+    if is_demo(workflow_name, module):
+        return demo_workflow()
+    raise BadUse(f"run {run_id!r} is of workflow {workflow_name!r}: {app_hint(module)}")
 
 
 def workflow_names(app: str) -> frozenset[str] | None:
@@ -198,14 +168,48 @@ def workflow_names(app: str) -> frozenset[str] | None:
     return frozenset({load_workflow(app).workflow.name}) if ":" in app else None
 
 
-def is_demo(workflow_name: str, module: str) -> bool:
-    """Return whether `effectflow demo` started the run."""
-    return (workflow_name, module) == (census.census.name, census.__name__)
-
-
 def app_hint(module: str) -> str:
     """Return which `--app` to try, given the module that the run recorded."""
     return f"try --app {shlex.quote(module)}" if module else "add --app MODULE"
+
+
+def _in_module(
+    name: str, workflows: Mapping[str, AnyWorkflow], module: ModuleType
+) -> LoadedWorkflow:
+    """Return one of the workflows of a module, with the environment that the module makes.
+
+    Raise BadUse if there is none of this name, and BadEnvironment if it needs an environment and no
+    function makes it.
+    """
+    if name not in workflows:
+        known = _listed(workflows)
+        raise BadUse(f"module {module.__name__!r} has no workflow {name!r}; it has: {known}")
+    make: Any = getattr(module, "environment", None)
+    if not callable(make):
+        names, declared = needs_of(workflows[name])
+        if names:
+            raise BadEnvironment(
+                f"module {module.__name__!r} has no function `environment(checkpoints)`, and workflow "
+                f"{workflows[name].name!r} needs an environment with {', '.join(sorted(names))} "
+                f"({declared}). Define the function in that module, and let it return the environment; "
+                "or give the MODULE:APP of an App that has the workflow"
+            )
+        make = PlainEnvironment
+    source = f"`environment(checkpoints)` of module {module.__name__!r}"
+    return LoadedWorkflow(
+        workflows[name], lambda checkpoints: opened_environment(make, checkpoints, source)
+    )
+
+
+def _member(reference: str, what: str, *kinds: type) -> Any:
+    """Return the object of one of these kinds at `MODULE:NAME`. Raise BadUse if there is none."""
+    module_name, _, name = reference.partition(":")
+    module = _import(module_name)
+    found = getattr(module, name, None)
+    if isinstance(found, kinds):
+        return found
+    known = _listed(name for kind in kinds for name in _members(module, kind))
+    raise BadUse(f"module {module_name!r} has no {what} {name!r}; it has: {known}")
 
 
 def _members(module: ModuleType, kind: type) -> dict[str, Any]:
@@ -214,18 +218,11 @@ def _members(module: ModuleType, kind: type) -> dict[str, Any]:
     return {name: found for name, found in vars(module).items() if issubclass(type(found), kind)}
 
 
-def _pick(name: str, workflows: Mapping[str, AnyWorkflow], module: Any) -> LoadedWorkflow:
-    if name not in workflows:
-        known = ", ".join(sorted(workflows)) or "none"
-        raise BadUse(f"module {module.__name__!r} has no workflow {name!r}; it has: {known}")
-    function = getattr(module, "environment", None)
-    environment = function if callable(function) else None
-    loaded = LoadedWorkflow(workflows[name], module.__name__, environment)
-    loaded.check_environment()
-    return loaded
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names)) or "none"
 
 
-def _import(name: str) -> Any:
+def _import(name: str) -> ModuleType:
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     named = "give the name of a module, such as shop.orders for the file shop/orders.py"

@@ -14,9 +14,9 @@ from typing import Never
 
 from effectflow import Checkpoints, Do, Effect, ask, attempt, from_fn, par_traverse, step, workflow
 from effectflow.cli.census_analysis import (
-    Census,
     FileMetrics,
     NoSourceFiles,
+    Report,
     aggregate,
     discover,
     measure,
@@ -69,11 +69,11 @@ def measure_file(folder: str, name: str) -> Effect[CensusEnvironment, ExecutorEr
 
 
 @step
-def write_reports(job: CensusJob, census: Census) -> Effect[object, OSError, list[str]]:
+def write_reports(job: CensusJob, report: Report) -> Effect[object, OSError, list[str]]:
     def write(_: object) -> list[str]:
         text, data = Path(f"{job.report}.txt"), Path(f"{job.report}.json")
-        text.write_text(to_text(census, Path(job.folder).name), encoding="utf-8")
-        data.write_bytes(to_json(census))
+        text.write_text(to_text(report, Path(job.folder).name), encoding="utf-8")
+        data.write_bytes(to_json(report))
         return [str(text), str(data)]
 
     return attempt(write, OSError)

@@ -15,9 +15,10 @@ import tokenize
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.util import decode_source
 from pathlib import Path
+from typing import Any, TypeAlias
 
 import orjson
 
@@ -247,53 +248,12 @@ def _imported(node: ast.AST) -> list[str]:
     return []
 
 
-@dataclass(frozen=True, slots=True)
-class ModuleUse:
-    """A module and the number of files that import it."""
-
-    module: str
-    files: int
+Report: TypeAlias = dict[str, Any]
+"""The report as plain data. Its `totals` are sums over all files, by name."""
 
 
-@dataclass(frozen=True, slots=True)
-class Duplicates:
-    """Files with the same content, and the size of each in bytes."""
-
-    sha256: str
-    bytes: int
-    files: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class LargeFile:
-    """A file and the number of its lines."""
-
-    file: str
-    lines: int
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """A file that could not be parsed, and the problem."""
-
-    file: str
-    problem: str
-
-
-@dataclass(frozen=True, slots=True)
-class Census:
-    """The report as data. `totals` are sums over all files, by name."""
-
-    totals: dict[str, int]
-    most_complex: tuple[FunctionMetrics, ...]
-    most_imported: tuple[ModuleUse, ...]
-    largest: tuple[LargeFile, ...]
-    duplicates: tuple[Duplicates, ...]
-    findings: tuple[Finding, ...]
-
-
-def aggregate(metrics: Iterable[FileMetrics]) -> Census:
-    """Return the census of these files."""
+def aggregate(metrics: Iterable[FileMetrics]) -> Report:
+    """Return the report on these files."""
     files = sorted(metrics, key=lambda file: file.name)
     counted = ("lines", "code", "comments", "blank", "functions", "classes", "complexity")
     totals = {name: sum(getattr(file, name) for file in files) for name in counted}
@@ -302,69 +262,79 @@ def aggregate(metrics: Iterable[FileMetrics]) -> Census:
     uses = Counter(module for file in files for module in file.imports if module != ".")
     modules = sorted(uses.items(), key=lambda use: (-use[1], use[0]))
     largest = sorted(files, key=lambda file: (-file.lines, file.name))
-    return Census(
-        totals={"files": len(files), "bytes": sum(file.size for file in files), **totals},
-        most_complex=tuple(functions[:20]),
-        most_imported=tuple(ModuleUse(module, count) for module, count in modules[:20]),
-        largest=tuple(LargeFile(file.name, file.lines) for file in largest[:10]),
-        duplicates=_duplicates(files),
-        findings=tuple(Finding(file.name, file.problem) for file in files if file.problem),
-    )
+    return {
+        "totals": {"files": len(files), "bytes": sum(file.size for file in files), **totals},
+        "most_complex": [asdict(function) for function in functions[:20]],
+        "most_imported": [{"module": module, "files": count} for module, count in modules[:20]],
+        "largest": [{"file": file.name, "lines": file.lines} for file in largest[:10]],
+        "duplicates": _duplicates(files),
+        "findings": [
+            {"file": file.name, "problem": file.problem} for file in files if file.problem
+        ],
+    }
 
 
-def _duplicates(files: Sequence[FileMetrics]) -> tuple[Duplicates, ...]:
-    groups: dict[tuple[str, int], list[str]] = {}
+def _duplicates(files: Sequence[FileMetrics]) -> list[dict[str, Any]]:
+    """Return the files that have the same content as others, by content, the largest first."""
+    groups: dict[tuple[int, str], list[str]] = {}
     for file in files:
-        if file.size:
-            groups.setdefault((file.sha256, file.size), []).append(file.name)
-    found = [
-        Duplicates(sha256, size, tuple(names))
-        for (sha256, size), names in groups.items()
-        if len(names) > 1
+        groups.setdefault((-file.size, file.sha256), []).append(file.name)
+    found = [(*content, names) for content, names in groups.items() if len(names) > 1]
+    return [
+        {"sha256": sha256, "bytes": -size, "files": names}
+        for size, sha256, names in sorted(found, key=lambda group: (group[0], group[2]))
+        if size
     ]
-    return tuple(sorted(found, key=lambda group: (-group.bytes, group.files)))
 
 
-def to_json(census: Census) -> bytes:
-    """Return the census as JSON. The same census gives the same bytes."""
-    return orjson.dumps(census, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+def to_json(report: Report) -> bytes:
+    """Return the report as JSON. The same report gives the same bytes."""
+    return orjson.dumps(report, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
 
 
-def to_text(census: Census, folder_name: str) -> str:
-    """Return the census as a report for people."""
-    labels = {"code": "lines of code", "comments": "lines of comment", "blank": "blank lines"}
-    totals = [
-        (count, labels.get(name, name))
-        for name, count in census.totals.items()
-        if name != "complexity"
-    ]
+_LABELS = {
+    "files": "files",
+    "bytes": "bytes",
+    "lines": "lines",
+    "code": "lines of code",
+    "comments": "lines of comment",
+    "blank": "blank lines",
+    "functions": "functions",
+    "classes": "classes",
+}
+"""The totals that the text shows."""
+
+
+def to_text(report: Report, folder_name: str) -> str:
+    """Return the report as text for people."""
+    totals = [(report["totals"][name], label) for name, label in _LABELS.items()]
     functions = [
-        (found.complexity, f"{found.name}  {found.file}:{found.line}")
-        for found in census.most_complex
+        (one["complexity"], "{name}  {file}:{line}".format(**one)) for one in report["most_complex"]
     ]
+    modules = [(one["files"], one["module"]) for one in report["most_imported"]]
+    largest = [(one["lines"], one["file"]) for one in report["largest"]]
     sections = {
         f"Python files below {folder_name}": _columns(totals),
         "Most complex functions": _columns(functions),
-        "Most imported modules (files)": _columns(
-            [(use.files, use.module) for use in census.most_imported]
-        ),
-        "Largest files (lines)": _columns([(large.lines, large.file) for large in census.largest]),
+        "Most imported modules (files)": _columns(modules),
+        "Largest files (lines)": _columns(largest),
         "Files with the same content": [
             line
-            for group in census.duplicates
-            for line in (f"  {group.bytes:,} bytes each:", *(f"    {name}" for name in group.files))
+            for one in report["duplicates"]
+            for line in (
+                f"  {one['bytes']:,} bytes each:",
+                *(f"    {name}" for name in one["files"]),
+            )
         ],
         "Files that could not be parsed": [
-            f"  {finding.file}: {finding.problem}" for finding in census.findings
+            f"  {one['file']}: {one['problem']}" for one in report["findings"]
         ],
     }
-    return (
-        "\n\n".join(
-            "\n".join([heading, "-" * len(heading), *(lines or ["  none"])])
-            for heading, lines in sections.items()
-        )
-        + "\n"
+    blocks = (
+        "\n".join([heading, "-" * len(heading), *(lines or ["  none"])])
+        for heading, lines in sections.items()
     )
+    return "\n\n".join(blocks) + "\n"
 
 
 def _columns(rows: Sequence[tuple[int, str]]) -> list[str]:

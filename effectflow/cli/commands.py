@@ -27,7 +27,18 @@ def make_app() -> typer.Typer:
     """Return the commands by their names."""
     import typer
 
-    from effectflow.cli import drive, messages, stored_runs, work
+    from effectflow.cli import (
+        dead_letters,
+        drive,
+        history,
+        list_runs,
+        plan,
+        repair,
+        send,
+        show,
+        transfer,
+        worker,
+    )
     from effectflow.cli.options import Commands
 
     app = typer.Typer(
@@ -42,22 +53,26 @@ def make_app() -> typer.Typer:
         ("demo", drive.demo, "demo ~/projects/shop --report shop"),
         ("run", drive.run, """run shop.orders:checkout --input '{"cart": 7}'"""),
         ("resume", drive.resume, "resume --latest"),
-        ("worker", work.worker, "worker shop.service:app --concurrency 20"),
-        ("cancel", messages.cancel, "cancel order-7 --app shop.service:app"),
+        ("worker", worker.worker, "worker shop.service:app --concurrency 20"),
+        ("cancel", send.cancel, "cancel order-7 --app shop.service:app"),
         (
             "send",
-            messages.send,
+            send.send,
             """send order-7 shop.orders:approval '{"by": "ann"}' --app shop.service:app""",
         ),
-        ("dead-letters", drive.dead_letters, "dead-letters words --retry emma/50 --app books"),
-        ("list", stored_runs.list_runs, "list --workflow census"),
-        ("show", stored_runs.show, "show census-1f0c7a2e9b3d"),
-        ("history", stored_runs.history, "history census-1f0c7a2e9b3d"),
-        ("verify", stored_runs.verify, "verify --store file:./runs"),
-        ("repair", stored_runs.repair, "repair census-1f0c7a2e9b3d --aside ./damaged"),
-        ("plan", stored_runs.plan, "plan census-1f0c7a2e9b3d"),
-        ("export", stored_runs.export_runs, "export census-1f0c7a2e9b3d --output run.jsonl"),
-        ("import", stored_runs.import_runs, "import run.jsonl --store file:./runs"),
+        (
+            "dead-letters",
+            dead_letters.dead_letters,
+            "dead-letters words --retry emma/50 --app books",
+        ),
+        ("list", list_runs.list_runs, "list --workflow census"),
+        ("show", show.show, "show census-1f0c7a2e9b3d"),
+        ("history", history.history, "history census-1f0c7a2e9b3d"),
+        ("verify", repair.verify, "verify --store file:./runs"),
+        ("repair", repair.repair, "repair census-1f0c7a2e9b3d --aside ./damaged"),
+        ("plan", plan.plan, "plan census-1f0c7a2e9b3d"),
+        ("export", transfer.export_runs, "export census-1f0c7a2e9b3d --output run.jsonl"),
+        ("import", transfer.import_runs, "import run.jsonl --store file:./runs"),
     ):
         app.command(name, epilog=f"Example: effectflow {example}")(command)
     return app

@@ -1,4 +1,4 @@
-"""The commands that drive runs: demo, run, resume and dead-letters."""
+"""The commands that drive runs: demo, run and resume."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from returns.result import Failure, Result
 from rich.console import Console
 
 from effectflow.checkpoint import (
-    Checkpoint,
     CheckpointError,
     CheckpointStore,
     HasCheckpoints,
@@ -31,12 +30,10 @@ from effectflow.checkpoint import (
     RunStatus,
     read_checkpoint,
 )
-from effectflow.checkpoint.checkpoint import fold
 from effectflow.checkpoint.journal_reader import read_existing, run_not_found
-from effectflow.checkpoint.recording import Recording
 from effectflow.checkpoint.replay import read_recording
 from effectflow.checkpoint.values import plain_tree, to_tree
-from effectflow.cli.access import Access, access_to
+from effectflow.cli.access import Access, to_code, to_store, with_access
 from effectflow.cli.app_loader import (
     LoadedWorkflow,
     demo_workflow,
@@ -47,31 +44,18 @@ from effectflow.cli.app_loader import (
 )
 from effectflow.cli.census import CensusJob, census
 from effectflow.cli.options import (
-    STORE,
-    AppOption,
     BadUse,
-    EncryptionKeysOption,
     ExitCode,
     JsonOption,
-    KeyFileOption,
-    LatestOption,
     LatestResumableOption,
     RunArgument,
-    StoreOption,
     check_choice,
-    chosen_run,
     read_json,
 )
-from effectflow.cli.render import (
-    counted,
-    dead_letter_tree,
-    print_json,
-    recurrence,
-    say,
-    show_dead_letters,
-)
+from effectflow.cli.plan import recurrence
+from effectflow.cli.render import counted, print_json, say
 from effectflow.cli.run_progress import RunProgress
-from effectflow.cli.suggestions import message_of, suggested
+from effectflow.cli.suggestions import message_of, suggest_code, suggested
 from effectflow.effects.nodes import AnyEffect
 from effectflow.service import StoppedBySignal, run_until_signal
 from effectflow.service.environment import AnyWorkflow, BadEnvironment
@@ -79,6 +63,7 @@ from effectflow.workflows import JobResult, Machine, TooManyFailures
 from effectflow.workflows.run_ids import check_new_run_id, new_run_id
 
 
+@with_access(to_store)
 def demo(
     folder: Annotated[
         Path | None,
@@ -90,9 +75,8 @@ def demo(
     limit: Annotated[int, typer.Option(min=1, help="Measure at most this many files at once.")] = 2
     * (os.cpu_count() or 1),
     run_id: Annotated[str | None, typer.Option(help="The id of the run.")] = None,
-    store: StoreOption = STORE,
-    key_file: KeyFileOption = None,
-    encryption_keys: EncryptionKeysOption = None,
+    *,
+    access: Access,
     as_json: JsonOption = False,
 ) -> None:
     """Take a census of Python source files, durably. Kill it at any moment, then resume it."""
@@ -105,12 +89,12 @@ def demo(
     def start(_: object) -> AnyEffect:
         return census.start(job, run_id=run_id)
 
-    access = access_to(store, key_file, encryption_keys)
     way_on = f"If it is killed, continue it with:\n  {suggested('resume', run_id)}"
     title = f"Run {run_id}: Python files below {chosen}. {way_on}"
-    _drive(_Job(demo_workflow(), start, run_id, access, title=title, as_json=as_json))
+    drive(Job(demo_workflow(), start, run_id, access, title=title, as_json=as_json))
 
 
+@with_access(to_code)
 def run(
     workflow: Annotated[
         str,
@@ -120,14 +104,16 @@ def run(
     ],
     input: Annotated[str, typer.Option("--input", help="The input: JSON, or @FILE.")] = "null",
     run_id: Annotated[str | None, typer.Option(help="The id of the run.")] = None,
-    app: AppOption = None,
-    store: StoreOption = STORE,
-    key_file: KeyFileOption = None,
-    encryption_keys: EncryptionKeysOption = None,
+    *,
+    access: Access,
     as_json: JsonOption = False,
 ) -> None:
     """Run a workflow on an input. Given the id of a run with the same input, continue that run."""
-    loaded = load_workflow(workflow) if app is None else workflow_named(workflow, app)
+    if access.app is None:
+        loaded = load_workflow(workflow)
+        suggest_code(workflow)
+    else:
+        loaded = workflow_named(workflow, access.app)
     data = read_json(input, "input")
     run_id = _run_id_or_new(run_id, loaded.workflow.name)
 
@@ -140,10 +126,10 @@ def run(
             raise BadUse(f"{error}{way_out}") from error
         return loaded.to_start.start(value, run_id=run_id)
 
-    access = access_to(store, key_file, encryption_keys, app=app or workflow)
-    _drive(_Job(loaded, start, run_id, access, as_json=as_json))
+    drive(Job(loaded, start, run_id, access, as_json=as_json))
 
 
+@with_access(to_code)
 def resume(
     run_id: RunArgument = None,
     latest: LatestResumableOption = False,
@@ -155,54 +141,53 @@ def resume(
             "MODULE:WORKFLOW or MODULE:APP, those of its workflows.",
         ),
     ] = False,
-    app: AppOption = None,
     force: Annotated[
         bool,
         typer.Option(
             help="Continue even if the workflow changed or the outcome of a step is unknown."
         ),
     ] = False,
-    store: StoreOption = STORE,
-    key_file: KeyFileOption = None,
-    encryption_keys: EncryptionKeysOption = None,
+    *,
+    access: Access,
     as_json: JsonOption = False,
 ) -> None:
     """Continue a run from where it stopped. Completed steps are skipped."""
     check_choice(run_id=run_id, latest=latest, all=every)
-    access = access_to(store, key_file, encryption_keys, app=app)
 
-    async def find(opened: CheckpointStore) -> list[RunInfo]:
-        if every:
-            names = None if app is None else workflow_names(app)
-            runs = await opened.find(RunQuery(resumable=True, limit=None))
-            return [
-                info
-                for info in reversed(runs)
-                if (names is None or info.summary.workflow in names) and not _only_waits(info)
-            ]
-        chosen = await chosen_run(opened, run_id, resumable=True)
-        info = await opened.info(chosen)
-        if info is None:
-            raise await run_not_found(opened, chosen)
-        return [info]
-
-    def job_of(info: RunInfo) -> _Job:
+    def job_of(info: RunInfo) -> Job:
         async def module(opened: CheckpointStore) -> str:
             return (await read_checkpoint(opened, info.run_id, access.seal, at=1)).module
 
         # With --app, the command need not read the run.
-        hint = access.use(module) if app is None else ""
-        loaded = workflow_of_run(info.run_id, info.summary.workflow, app, hint)
+        hint = access.use(module) if access.app is None else ""
+        loaded = workflow_of_run(info.run_id, info.summary.workflow, access.app, hint)
 
         def resume(_: object) -> AnyEffect:
             return loaded.workflow.resume(info.run_id, force=force)
 
-        return _Job(loaded, resume, info.run_id, access, as_json=as_json)
+        return Job(loaded, resume, info.run_id, access, as_json=as_json)
 
-    found = access.use(find)
-    if not every:
-        _drive(job_of(found[0]))
-    _drive_all(found, job_of, as_json=as_json)
+    if every:
+        _drive_all(_resumable_runs(access), job_of, as_json=as_json)
+    drive(job_of(access.use_run(run_id, latest, _info_of, resumable=True)))
+
+
+async def _info_of(store: CheckpointStore, run_id: str) -> RunInfo:
+    info = await store.info(run_id)
+    if info is None:
+        raise await run_not_found(store, run_id)
+    return info
+
+
+def _resumable_runs(access: Access) -> list[RunInfo]:
+    """Return the runs that `resume --all` continues, oldest first."""
+    names = None if access.app is None else workflow_names(access.app)
+    runs = access.use(lambda store: store.find(RunQuery(resumable=True, limit=None)))
+    return [
+        info
+        for info in reversed(runs)
+        if (names is None or info.summary.workflow in names) and not _only_waits(info)
+    ]
 
 
 def _only_waits(info: RunInfo) -> bool:
@@ -211,67 +196,6 @@ def _only_waits(info: RunInfo) -> bool:
     if summary.status not in (RunStatus.PENDING, RunStatus.SUSPENDED):
         return False
     return summary.due_at is None or summary.due_at > time.time()
-
-
-def dead_letters(
-    run_id: RunArgument = None,
-    keys: Annotated[
-        list[str] | None, typer.Argument(metavar="[KEY]...", help="Only the items with these keys.")
-    ] = None,
-    latest: LatestOption = False,
-    retry: Annotated[
-        bool, typer.Option("--retry", help="Map these items again, and continue the run.")
-    ] = False,
-    drop: Annotated[
-        bool, typer.Option("--drop", help="Drop these items from the result, and continue the run.")
-    ] = False,
-    app: AppOption = None,
-    force: Annotated[
-        bool,
-        typer.Option(
-            help="Continue even if the workflow changed, or an at-most-once step would run again."
-        ),
-    ] = False,
-    store: StoreOption = STORE,
-    key_file: KeyFileOption = None,
-    encryption_keys: EncryptionKeysOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Show the items of map-reduce jobs that failed, and how each attempt ended; retry or drop them."""
-    if retry and drop:
-        raise BadUse("give either --retry or --drop")
-    access = access_to(store, key_file, encryption_keys, app=app)
-    given = [*(() if run_id is None else (run_id,)), *(keys or ())]
-    check_choice(run_id=given[0] if given and not latest else None, latest=latest)
-    chosen_keys = frozenset(given if latest else given[1:])
-
-    async def read(opened: CheckpointStore) -> tuple[Checkpoint, Recording]:
-        chosen = await chosen_run(opened, None if latest else given[0])
-        entries = await read_existing(opened, chosen, access.seal)
-        return fold(entries, chosen), read_recording(entries)
-
-    checkpoint, recording = access.use(read)
-    unknown = chosen_keys - {letter.key for letter in recording.dead_letters.values()}
-    if unknown:
-        shown = ", ".join(sorted(map(repr, unknown)))
-        raise BadUse(f"run {checkpoint.run_id!r} has no dead letters with the keys {shown}")
-    if not (retry or drop):
-        letters = recording.open_dead_letters
-        letters = [one for one in letters if not chosen_keys or one.key in chosen_keys]
-        if as_json:
-            print_json([dead_letter_tree(letter, recording) for letter in letters])
-        else:
-            show_dead_letters(Console(), letters, recording)
-            if letters:
-                reopen = suggested(
-                    "dead-letters", checkpoint.run_id, "--retry", module=app or checkpoint.module
-                )
-                say(f"Retry them with: {reopen}\nTo give them up, write --drop instead of --retry.")
-        return
-    loaded = workflow_of_run(checkpoint.run_id, checkpoint.workflow, app, checkpoint.module)
-    change = loaded.workflow.retry_dead_letters if retry else loaded.workflow.drop_dead_letters
-    effect = change(checkpoint.run_id, chosen_keys or None, force=force)
-    _drive(_Job(loaded, lambda _: effect, checkpoint.run_id, access, as_json=as_json))
 
 
 def _run_id_or_new(run_id: str | None, workflow_name: str) -> str:
@@ -283,7 +207,7 @@ def _run_id_or_new(run_id: str | None, workflow_name: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Job:
+class Job:
     """A run to drive: its workflow, the function that makes the effect that drives it, and its store.
 
     `effect` is called with the environment. It raises BadUse for an input that does not fit.
@@ -333,7 +257,7 @@ _EXIT_CODES = {
 }
 
 
-def _drive(job: _Job) -> NoReturn:
+def drive(job: Job) -> NoReturn:
     """Drive a run to its end, or until a signal; report it, and exit."""
     progress, end = _driven(job)
     if job.as_json:
@@ -344,7 +268,7 @@ def _drive(job: _Job) -> NoReturn:
 
 
 def _drive_all(
-    runs: Sequence[RunInfo], job_of: Callable[[RunInfo], _Job], *, as_json: bool
+    runs: Sequence[RunInfo], job_of: Callable[[RunInfo], Job], *, as_json: bool
 ) -> NoReturn:
     """Drive these runs one after another, until a signal; report each, and exit."""
     codes: set[ExitCode] = set()
@@ -380,7 +304,7 @@ def _drive_all(
     raise typer.Exit(next((code for code in worst_first if code in codes), ExitCode.DONE))
 
 
-def _driven(job: _Job) -> tuple[RunProgress, _End]:
+def _driven(job: Job) -> tuple[RunProgress, _End]:
     """Drive a run to its end, or until a signal. Raise BadEnvironment before the run is touched."""
     errors = Console(stderr=True)
     progress = RunProgress(Console(stderr=job.as_json), job.loaded.workflow, job.run_id)
@@ -401,7 +325,7 @@ def _driven(job: _Job) -> tuple[RunProgress, _End]:
     return progress, ends[0]
 
 
-async def _perform(job: _Job, progress: RunProgress, ends: list[_End | BadUse]) -> None:
+async def _perform(job: Job, progress: RunProgress, ends: list[_End | BadUse]) -> None:
     """Drive a run. Append how it ended to `ends` before the environment closes, which may fail."""
     known = job.access.checkpoints
     checkpoints = dataclasses.replace(known, observers=(*known.observers, progress))
@@ -419,7 +343,7 @@ async def _perform(job: _Job, progress: RunProgress, ends: list[_End | BadUse]) 
             ends.append(await _end_of(job, effect, env, progress))
 
 
-async def _end_of(job: _Job, effect: AnyEffect, env: HasCheckpoints, progress: RunProgress) -> _End:
+async def _end_of(job: Job, effect: AnyEffect, env: HasCheckpoints, progress: RunProgress) -> _End:
     def stopping(signal_name: str) -> None:
         say(
             f"Stopping after {signal_name}. A second signal ends the process at once.",
@@ -463,7 +387,7 @@ def _unable(error: CheckpointError) -> _End:
 
 
 async def _failed(
-    job: _Job, env: HasCheckpoints, progress: RunProgress, error: object, origin: str | None = None
+    job: Job, env: HasCheckpoints, progress: RunProgress, error: object, origin: str | None = None
 ) -> _End:
     """Return the end of a failed run. `origin` is the traceback of a defect, which this shows."""
     recurs = await _recurring(job, env)
@@ -479,7 +403,7 @@ async def _failed(
     return _End("failed", message, has_dead_letters=has_dead_letters, recurs=recurs)
 
 
-async def _recurring(job: _Job, env: HasCheckpoints) -> tuple[str, ...]:
+async def _recurring(job: Job, env: HasCheckpoints) -> tuple[str, ...]:
     """Return the steps whose recorded failures end each resume of the run again, as its plan does."""
     try:
         async with env.checkpoints.store as store:
@@ -494,8 +418,8 @@ async def _recurring(job: _Job, env: HasCheckpoints) -> tuple[str, ...]:
     return () if plan.start or plan.waiting else plan.recurs
 
 
-async def _plan_of(job: _Job, env: HasCheckpoints) -> ResumePlan:
-    """Return what a resume of the run would do; an empty plan if there is no such run any more."""
+async def _plan_of(job: Job, env: HasCheckpoints) -> ResumePlan:
+    """Return what a resume of the run would do; an empty plan if the run is gone."""
     planned: Result[ResumePlan, Any] = await job.loaded.workflow.plan(job.run_id).run(env)
     return planned.value_or(ResumePlan())
 
@@ -504,7 +428,7 @@ def _has_dead_letters(output: object) -> bool:
     return isinstance(output, JobResult) and bool(cast("JobResult[Any, Any]", output).dead_letters)
 
 
-def _report(job: _Job, progress: RunProgress, end: _End) -> None:
+def _report(job: Job, progress: RunProgress, end: _End) -> None:
     console = progress.console
     if end.message is not None:
         say(end.message, console)
@@ -526,7 +450,7 @@ def _report(job: _Job, progress: RunProgress, end: _End) -> None:
         say(f"Resume it with: {job.resume_command}", console)
 
 
-def _answer(job: _Job, progress: RunProgress, end: _End) -> dict[str, object]:
+def _answer(job: Job, progress: RunProgress, end: _End) -> dict[str, object]:
     return {
         "run_id": job.run_id,
         "status": end.status,

@@ -11,22 +11,11 @@ import typer
 from rich.console import Console
 from typer.core import TyperGroup
 
-from effectflow.checkpoint import CheckpointError, CheckpointStore, RunEnded, RunNotFound, RunQuery
+from effectflow.checkpoint import CheckpointError, RunEnded, RunNotFound
 from effectflow.cli.render import say
 from effectflow.cli.suggestions import Place, message_of, suggest_for
 from effectflow.service.environment import BadEnvironment
 
-STORE = "sqlite:///effectflow.db"
-"""The default of `StoreOption`."""
-
-StoreOption = Annotated[
-    str,
-    typer.Option(
-        "--store",
-        envvar="EFFECTFLOW_STORE",
-        help="The store of the runs, such as runs.db or postgresql://host/name.",
-    ),
-]
 RunArgument = Annotated[
     str | None,
     typer.Argument(
@@ -41,43 +30,7 @@ LatestOption = Annotated[
 LatestResumableOption = Annotated[
     bool, typer.Option("--latest", help="Take the newest run that can be resumed.")
 ]
-AppOption = Annotated[
-    str | None,
-    typer.Option(
-        "--app",
-        help="What defines the run's workflow: a MODULE, a MODULE:WORKFLOW, or the MODULE:APP of a "
-        "service, which also says where its runs are.",
-    ),
-]
-ServiceOption = Annotated[
-    str | None,
-    typer.Option(
-        "--app",
-        metavar="MODULE:APP",
-        help="The App that says where its runs are, instead of --store. A module without an App "
-        "is accepted, and not used.",
-    ),
-]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-# Keys are never arguments, because other users can see those.
-KeyFileOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--key-file",
-        envvar="EFFECTFLOW_KEY_FILE",
-        help="A file with the key that signs entries.",
-        rich_help_panel="Keys",
-    ),
-]
-EncryptionKeysOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--encryption-keys",
-        envvar="EFFECTFLOW_ENCRYPTION_KEYS",
-        help="A file with one line `ID HEX` for each key. New entries use the last key.",
-        rich_help_panel="Keys",
-    ),
-]
 
 
 class ExitCode(IntEnum):
@@ -114,20 +67,6 @@ def check_choice(**choices: object) -> None:
     if sum(given not in (None, False) for given in choices.values()) != 1:
         *others, last = [f"--{name}" if name != "run_id" else "a run id" for name in choices]
         raise BadUse(f"give either {', '.join(others)} or {last}")
-
-
-async def chosen_run(store: CheckpointStore, run_id: str | None, *, resumable: bool = False) -> str:
-    """Return the given id. Without one, return that of the newest run, or of the newest one to resume.
-
-    Raise BadUse if there is none.
-    """
-    if run_id is not None:
-        return run_id
-    for newest in await store.find(RunQuery(resumable=resumable, limit=1)):
-        return newest.run_id
-    if resumable:
-        raise BadUse("no run in this store can be resumed; `effectflow list` shows all runs")
-    raise BadUse("this store has no runs")
 
 
 def read_file(path: Path, what: str) -> bytes:

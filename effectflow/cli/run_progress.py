@@ -27,7 +27,9 @@ from effectflow.checkpoint import (
 )
 from effectflow.cli.app_loader import AnyWorkflow
 from effectflow.cli.census import census
-from effectflow.cli.render import say, step_text, wait_text
+from effectflow.cli.history import wait_text
+from effectflow.cli.render import say
+from effectflow.effects.paths import StepPath
 
 _SECONDS_BETWEEN_LINES = 2.0
 
@@ -99,7 +101,7 @@ class RunProgress:
         if self.began_with is None and run_id == self._resumed:
             self.began_with = path
             say(
-                f"Resuming run {run_id}: it begins with {step_text(path, self._workflow.kind)}.",
+                f"Resuming run {run_id}: it begins with {_step_text(path, self._workflow.kind)}.",
                 self.console,
             )
 
@@ -113,3 +115,18 @@ class RunProgress:
             self._printed_at = now
             of_total = f" of {self.total}" if self.total else ""
             say(f"{done}{of_total} steps done, {rate}", self.console)
+
+
+def _step_text(path: str, kind: str) -> str:
+    """Return where a step is in a workflow of this kind: its phase, round, node or transition."""
+    first, branch = StepPath(StepPath(path).segments[0]), StepPath(path).flow
+    if kind in ("graph", "machine"):
+        visit = f", visit {first.occurrence}" if first.occurrence > 1 else ""
+        return f"{'node' if kind == 'graph' else 'transition'} {first.name}{visit}"
+    if kind == "iterative":
+        return f"round {first.occurrence}"
+    if branch.key is not None and branch.operator.name == "map":
+        return f"phase map, item {branch.key}"
+    if branch.key is not None and branch.operator.name == "reduce":
+        return f"phase reduce, round {branch.key.partition('.')[0]}"
+    return f"step {path}"

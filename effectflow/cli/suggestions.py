@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +38,11 @@ _place: ContextVar[Place] = ContextVar("effectflow_place")
 def suggest_for(place: Place) -> None:
     """Let the suggestions of this command lead to these runs."""
     _place.set(place)
+
+
+def suggest_code(module: str) -> None:
+    """Let the suggestions of this command name the module with the workflow."""
+    _place.set(replace(_place.get(), module=module))
 
 
 def suggested(*words: str, module: str | None = None) -> str:

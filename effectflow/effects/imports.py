@@ -17,16 +17,17 @@ def lazy_names(
     package also imports its names in the form `from module import Name as Name`, which marks them as
     public.
 
-    `homes` maps each submodule to its names, separated by spaces; `.other.module` is a submodule of the
-    parent package. A name that equals the name of a submodule must be imported at once: importing the
-    submodule would replace it.
+    `homes` maps each submodule to its names, separated by spaces. `.other.module` is a submodule of the
+    parent package. A submodule that maps to its own name is public itself. A function or class with the
+    name of a submodule must be imported at once, because importing the submodule would replace it.
     """
     home_of = {name: home for home, names in homes.items() for name in names.split()}
 
     def get(name: str) -> object:
         if name not in home_of:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        found = getattr(import_module(f".{home_of[name]}", package), name)
+        module = import_module(f".{home_of[name]}", package)
+        found = module if home_of[name] == name else getattr(module, name)
         setattr(sys.modules[package], name, found)
         return found
 

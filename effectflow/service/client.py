@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, Self, TypeVar
 from uuid import uuid4
@@ -22,13 +22,13 @@ from effectflow.checkpoint import (
 )
 from effectflow.checkpoint.changes import woken_by
 from effectflow.checkpoint.entries import Entry, Published, Signalled
-from effectflow.checkpoint.journal_reader import run_not_found
+from effectflow.checkpoint.integrity import first_digest
+from effectflow.checkpoint.journal_reader import read_end, read_journal, run_not_found
 from effectflow.checkpoint.mailbox import seal_message
 from effectflow.checkpoint.store import CANCEL, has_result, store_errors
 from effectflow.effects.arguments import check_text, check_type
 from effectflow.effects.clock import Clock, Duration, SystemClock, in_seconds
 from effectflow.effects.scope import Scope
-from effectflow.service.journal_tail import JournalTail, newest_entry
 from effectflow.service.signal import Signal
 from effectflow.workflows import Workflow
 from effectflow.workflows.lookup import Place, decode_as, look
@@ -41,6 +41,9 @@ Out = TypeVar("Out")
 T = TypeVar("T")
 E_co = TypeVar("E_co", covariant=True)
 Out_co = TypeVar("Out_co", covariant=True)
+
+_PAGE = 32
+"""How many entries to read first in a search for the newest one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,7 +273,7 @@ class Handle(Generic[E_co, Out_co]):
             def is_of_key(entry: Entry) -> bool:
                 return isinstance(entry, Published) and entry.key == key
 
-            newest = await newest_entry(self._checkpoints, self.run_id, is_of_key)
+            newest = await _newest_entry(self._checkpoints, self.run_id, is_of_key)
             return self._decoded(newest) if isinstance(newest, Published) else None
 
     async def __aiter__(self) -> AsyncGenerator[Change]:
@@ -281,7 +284,7 @@ class Handle(Generic[E_co, Out_co]):
         """
         store = self._checkpoints.store
         async with store, woken_by(store, self.run_id) as change:
-            tail = JournalTail(self._checkpoints, self.run_id)
+            tail = _JournalTail(self._checkpoints, self.run_id)
             known: RunStatus | None = None
             while True:
                 # Before the entries are read, so that no entry that led to this status is missing.
@@ -361,4 +364,49 @@ async def _has_received(checkpoints: Checkpoints, run_id: str, topic: str, key: 
     def is_of_message(entry: Entry) -> bool:
         return isinstance(entry, Signalled) and (entry.topic, entry.key) == (topic, key)
 
-    return await newest_entry(checkpoints, run_id, is_of_message) is not None
+    return await _newest_entry(checkpoints, run_id, is_of_message) is not None
+
+
+class _JournalTail:
+    """Reads the entries of a run as they are appended."""
+
+    def __init__(self, checkpoints: Checkpoints, run_id: str) -> None:
+        self._checkpoints = checkpoints
+        self._run_id = run_id
+        self._length = 0
+        self._digest = first_digest(run_id)
+
+    async def read_new(self) -> list[Entry]:
+        """Return the entries that were appended since the last call."""
+        store, seal = self._checkpoints.store, self._checkpoints.seal
+        with store_errors(self._checkpoints.store, self._run_id):
+            records = await store.read(self._run_id, after=self._length)
+        entries: list[Entry] = []
+        for record in records:
+            entry, self._digest = seal.open(record, self._run_id, self._digest)
+            entries.append(entry)
+        self._length += len(records)
+        return entries
+
+
+async def _newest_entry(
+    checkpoints: Checkpoints, run_id: str, is_wanted: Callable[[Entry], bool]
+) -> Entry | None:
+    """Return the newest wanted entry of a run, or None. Read backwards from the end."""
+    store, seal = checkpoints.store, checkpoints.seal
+    with store_errors(checkpoints.store, run_id):
+        info = await store.info(run_id)
+        if info is None:
+            return None
+        count = _PAGE
+        while True:
+            entries = await read_end(store, run_id, seal, length=info.length, count=count)
+            if not entries:
+                # The last entries are unreadable, and this raises the reason.
+                entries = (await read_journal(store, run_id, seal)).entries
+            for entry in reversed(entries):
+                if is_wanted(entry):
+                    return entry
+            if len(entries) >= info.length:
+                return None
+            count *= _PAGE

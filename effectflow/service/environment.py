@@ -10,8 +10,7 @@ from contextlib import (
     AsyncExitStack,
     asynccontextmanager,
 )
-from dataclasses import dataclass
-from typing import Any, NoReturn, TypeAlias, TypeVar, cast, get_origin
+from typing import Any, TypeAlias, TypeVar, cast, get_origin
 
 from effectflow.checkpoint import Checkpoints
 from effectflow.effects.signatures import meaning_of
@@ -30,19 +29,6 @@ Environment: TypeAlias = Callable[
 
 class BadEnvironment(Exception):
     """The environment of a workflow is missing, or could not be made. `__cause__` is the reason."""
-
-
-@dataclass(frozen=True, slots=True)
-class PlainEnvironment:
-    """The environment of a workflow whose module defines no `environment` function."""
-
-    checkpoints: Checkpoints
-
-    def __getattr__(self, name: str) -> NoReturn:
-        raise AttributeError(
-            f"the environment has only checkpoints, not {name!r}: define a function "
-            "`environment(checkpoints)`, which returns it, in the module of the workflow"
-        )
 
 
 @asynccontextmanager

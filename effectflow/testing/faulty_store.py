@@ -474,7 +474,7 @@ def _is_at_step(fault: Fault, saved: Sequence[StepAppend]) -> bool:
 
 
 def _mute_dead_tasks() -> None:
-    """Silence asyncio about tasks that end in `Crashed` and that nobody awaits any more.
+    """Silence asyncio about tasks that end in `Crashed` and that nothing awaits any more.
 
     A process that has died does not report its tasks either.
     """

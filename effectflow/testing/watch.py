@@ -52,24 +52,6 @@ class Watch(ABC):
     def replace_functions(self) -> None:
         """Replace the functions of `begin`."""
 
-    def before(self, owner: Any, name: str, react: Callable[[Any, Any], object]) -> None:
-        """Call `react` with the tuple and the dict of the arguments of each call, before it."""
-        function, kind = getattr(owner, name), type(self)
-
-        @wraps(function)
-        def replaced(*args: Any, **kwargs: Any) -> Any:
-            __tracebackhide__ = True
-            if kind.active is self:
-                react(args, kwargs)
-            return function(*args, **kwargs)
-
-        self._replace(owner, name, replaced)
-
-    def _replace(self, owner: Any, name: str, function: object) -> None:
-        own = cast("dict[str, Any]", vars(owner))
-        self._replaced.append((owner, name, own.get(name, _INHERITED)))
-        setattr(owner, name, function)
-
     def around(
         self, owner: Any, name: str, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]
     ) -> None:
@@ -82,4 +64,19 @@ class Watch(ABC):
             __tracebackhide__ = True
             return (wrapped if kind.active is self else function)(*args, **kwargs)
 
-        self._replace(owner, name, replaced)
+        own = cast("dict[str, Any]", vars(owner))
+        self._replaced.append((owner, name, own.get(name, _INHERITED)))
+        setattr(owner, name, replaced)
+
+    def before(self, owner: Any, name: str, react: Callable[[Any, Any], object]) -> None:
+        """Call `react` with the tuple and the dict of the arguments of each call, before it."""
+
+        def reacting(function: Callable[..., Any]) -> Callable[..., Any]:
+            def call(*args: Any, **kwargs: Any) -> Any:
+                __tracebackhide__ = True
+                react(args, kwargs)
+                return function(*args, **kwargs)
+
+            return call
+
+        self.around(owner, name, reacting)

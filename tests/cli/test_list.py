@@ -12,7 +12,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from effectflow.cli import stored_runs
+from effectflow.cli import list_runs
 from tests.cli.conftest import Command, Ended
 
 ORDERS = textwrap.dedent("""
@@ -82,7 +82,7 @@ def test_runs_are_found_by_the_time_of_their_last_entry(
 ) -> None:
     start(effectflow, "r")
     clock = time.time
-    monkeypatch.setattr(stored_runs.time, "time", lambda: clock() + 3600)
+    monkeypatch.setattr(list_runs.time, "time", lambda: clock() + 3600)
     now = datetime.now()
 
     assert ids(effectflow("list", "--since", "2h", "--json")) == ["r"]
@@ -175,7 +175,7 @@ def test_watch_shows_the_table_again_until_ctrl_c(
             raise KeyboardInterrupt
         start(effectflow, "r2")
 
-    monkeypatch.setattr(stored_runs.time, "sleep", pause)
+    monkeypatch.setattr(list_runs.time, "sleep", pause)
     ran = effectflow("list", "--watch", "--limit", "9")
 
     assert ran.code == 0

@@ -6,10 +6,10 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from effectflow.checkpoint import CheckpointError, ResumePlan, Unverified
-from effectflow.cli.render import show_plan
+from effectflow.cli.plan import plan_lines
+from effectflow.cli.render import say_lines
 from tests.cli.conftest import Command
 
 SAGA = textwrap.dedent("""
@@ -100,7 +100,7 @@ def test_every_part_of_a_plan_is_shown(capsys: pytest.CaptureFixture[str]) -> No
         unverified=(Unverified("ship", "it follows an asynchronous effect"),),
         problem=CheckpointError("the outcome of step 'charge' is unknown"),
     )
-    show_plan(Console(), plan, "buy", "try --app mall")
+    say_lines(plan_lines(plan, "buy", "try --app mall"))
 
     fails = (
         "fails again: audit; the run ends with its recorded failure, which a resume does not retry."
@@ -120,7 +120,7 @@ def test_a_next_step_that_only_the_code_knows_is_named_as_such(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     plan = ResumePlan(reason="only the workflow's code determines the next step")
-    show_plan(Console(), plan, "buy", "try --app mall")
+    say_lines(plan_lines(plan, "buy", "try --app mall"))
 
     shown = capsys.readouterr().out
     assert "start: unknown; only the code of buy can tell: try --app mall" in shown
@@ -129,7 +129,7 @@ def test_a_next_step_that_only_the_code_knows_is_named_as_such(
 def test_a_plan_of_code_that_reaches_no_step_says_so(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    show_plan(Console(), ResumePlan(), "buy", "")
+    say_lines(plan_lines(ResumePlan(), "buy", ""))
     assert "start: no step is reached" in capsys.readouterr().out
 
 

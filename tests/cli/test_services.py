@@ -60,6 +60,7 @@ def test_a_run_remembers_the_app_as_a_hint_and_never_imports_it(effectflow: Comm
         (["run", "mall:app"], "'mall:app' is an App: give the name of its workflow, and --app"),
         (["run", "paint", *APP], "has no workflow 'paint'; it has: deliver, named, order"),
         (["list", *APP, "--store", "other.db"], "says where its runs are kept: leave out --store"),
+        (["list", *APP, "--store", "sqlite:///effectflow.db"], "leave out --store"),
         (["list", *APP, "--key-file", "key"], "leave out --key-file"),
         (["list", "--app", "nowhere:app"], "cannot import module 'nowhere'"),
         (["list", "--app", "mall:order"], "'mall:order' is not an App: give the MODULE:NAME of"),

@@ -36,6 +36,7 @@ from effectflow import (
 from effectflow.effects import ExecutorLost, WorkerLost
 from effectflow.effects.event_loop import running_backend
 from effectflow.executors import ProcessExecutor
+from effectflow.executors.processes import WorkerPool
 from tests.apps import App, both_backends
 from tests.executors.conftest import interrupted, soon, until
 from tests.executors.items import Folder, asleep, begin, deadly, held, meet, unclosable
@@ -368,6 +369,7 @@ from pathlib import Path
 import anyio
 from effectflow import from_fn, par_traverse
 from effectflow.executors import ProcessExecutor
+from effectflow.executors.processes import WorkerPool
 
 # A test in the background ignores SIGINT, and so do its children.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -425,3 +427,48 @@ async def test_ctrl_c_ends_the_workers_silently(
 
     assert (coordinator.returncode, err) == (3, "")
     assert not any(is_running(folder.pid_of(item)) for item in range(2))
+
+
+class FakeWorker:
+    """A fake worker process. `started` is set just before `start` returns."""
+
+    started: anyio.Event
+    is_alive = True
+
+    @classmethod
+    async def start(cls, _make_env: bytes, _grace: float) -> FakeWorker:
+        await anyio.sleep(0)
+        cls.started.set()
+        return cls()
+
+    async def ask(self, call: bytes) -> bytes:
+        for _ in range(10):
+            await anyio.sleep(0)
+        return call
+
+    async def end(self) -> str:
+        return "ended"
+
+
+@both_backends
+async def test_a_new_worker_answers_the_call_that_started_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("effectflow.executors.processes.WorkerProcess", FakeWorker)
+    FakeWorker.started = anyio.Event()
+    pool = WorkerPool(b"", limit=2, grace=1)
+    replies: list[bytes] = []
+
+    async def ask(call: bytes) -> None:
+        reply, _ = await pool.ask(call)
+        replies.append(reply)
+
+    async def ask_once_another_has_started() -> None:
+        await FakeWorker.started.wait()
+        await ask(b"second")
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(ask_once_another_has_started)
+        tasks.start_soon(ask, b"first")
+
+    assert sorted(replies) == [b"first", b"second"]

@@ -47,7 +47,7 @@ class Service:
 @pytest.fixture
 def seldom_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let workers look for runs only when something has changed, and not from time to time."""
-    monkeypatch.setattr("effectflow.service.shift._SECONDS_BETWEEN_LOOKS", 3600)
+    monkeypatch.setattr("effectflow.service.worker._SECONDS_BETWEEN_LOOKS", 3600)
 
 
 STORES = {"memory": "memory:", "sqlite": "sqlite:///{folder}/runs.db"}

@@ -19,7 +19,15 @@ from typing import Generic, TypeAlias, TypeVar
 
 import anyio
 
-from effectflow.checkpoint import CheckpointStore, Lease, Owner, RunInfo, RunStatus, RunSummary
+from effectflow.checkpoint import (
+    CheckpointStore,
+    Lease,
+    Owner,
+    RunInfo,
+    RunQuery,
+    RunStatus,
+    RunSummary,
+)
 
 T = TypeVar("T")
 X = TypeVar("X", bound=Exception)
@@ -168,10 +176,17 @@ async def info_of(store: CheckpointStore, run_id: str = "r") -> RunInfo:
     return info
 
 
-async def written(store: CheckpointStore, run_id: str, *bodies: bytes) -> None:
-    """Write a run with these entries and release it."""
+async def found(store: CheckpointStore, query: RunQuery = RunQuery()) -> list[str]:
+    """Return the ids of the runs that match, in the order of the store."""
+    return [info.run_id for info in await store.find(query)]
+
+
+async def written(
+    store: CheckpointStore, run_id: str, *bodies: bytes, summary: RunSummary | None = None
+) -> None:
+    """Write a run with these entries, by default a running one, and release it."""
     lease = await claimed(store, run_id)
-    await store.append(lease, bodies, after=0, summary=summary_of(), release=True)
+    await store.append(lease, bodies, after=0, summary=summary or summary_of(), release=True)
 
 
 async def bodies_of(store: CheckpointStore, run_id: str = "r") -> list[bytes]:

@@ -33,6 +33,7 @@ from effectflow.testing.store_conformance._check import (
     check,
     claimed,
     fails,
+    found,
     info_of,
     owner_in_another_process,
     summary_of,
@@ -179,7 +180,7 @@ async def a_lease_from_a_slow_clock_can_be_taken_over(store: CheckpointStore) ->
     """By its own clock, the owner still holds it, and may write until another owner claims the run."""
     behind = await store.claim("r", owner=ELSEWHERE, seconds=-3600)
     await store.append(behind, [b"1"], after=0, summary=summary_of())
-    assert [info.run_id for info in await store.find(RunQuery(resumable=True))] == ["r"]
+    assert await found(store, RunQuery(resumable=True)) == ["r"]
 
     taken = await claimed(store)
     with fails(LeaseLost):
@@ -235,7 +236,7 @@ async def a_lease_of_a_dead_process_is_free_at_once(store: CheckpointStore) -> N
 
     await claimed(store)
     await store.delete("deleted")
-    assert [info.run_id for info in await store.find()] == ["r"]
+    assert await found(store) == ["r"]
 
 
 @check
@@ -305,21 +306,19 @@ async def find_selects_runs_and_sorts_the_newest_first(store: CheckpointStore) -
         row = summary_of(status, workflow="even" if number % 2 == 0 else "odd", created_at=number)
         await store.append(lease, [b"x"], after=0, summary=row, release=number != 4)
 
-    async def found(query: RunQuery) -> list[str]:
-        return [info.run_id for info in await store.find(query)]
-
-    assert await found(RunQuery()) == ["r4", "r3", "r2", "r1", "r0"]
-    assert await found(RunQuery(limit=2)) == ["r4", "r3"]
-    assert await found(RunQuery(limit=2, offset=3)) == ["r1", "r0"]
-    assert await found(RunQuery(offset=9)) == []
-    assert await found(RunQuery(limit=0)) == []
-    assert await found(RunQuery(limit=0, offset=2)) == []
-    assert await found(RunQuery(workflow="odd")) == ["r3", "r1"]
-    assert await found(RunQuery(statuses=frozenset({RunStatus.FAILED}))) == ["r4", "r2", "r0"]
+    assert await found(store) == ["r4", "r3", "r2", "r1", "r0"]
+    assert await found(store, RunQuery(limit=2)) == ["r4", "r3"]
+    assert await found(store, RunQuery(limit=2, offset=3)) == ["r1", "r0"]
+    assert await found(store, RunQuery(offset=9)) == []
+    assert await found(store, RunQuery(limit=0)) == []
+    assert await found(store, RunQuery(limit=0, offset=2)) == []
+    assert await found(store, RunQuery(workflow="odd")) == ["r3", "r1"]
+    failed = RunQuery(statuses=frozenset({RunStatus.FAILED}))
+    assert await found(store, failed) == ["r4", "r2", "r0"]
     # A live process holds r4.
-    assert await found(RunQuery(resumable=True)) == ["r2", "r0"]
-    assert await found(RunQuery(updated_before=time.time() - 60)) == []
-    assert len(await found(RunQuery(updated_before=time.time() + 60))) == 5
+    assert await found(store, RunQuery(resumable=True)) == ["r2", "r0"]
+    assert await found(store, RunQuery(updated_before=time.time() - 60)) == []
+    assert len(await found(store, RunQuery(updated_before=time.time() + 60))) == 5
 
 
 @check
@@ -340,15 +339,14 @@ async def find_selects_runs_by_the_beginning_of_their_ids(store: CheckpointStore
         ),
     ]
     for number, run_id in enumerate(run_ids):
-        lease = await claimed(store, run_id)
         summary = summary_of(workflow="ab" if run_id == "ab" else "w", created_at=100.0 - number)
-        await store.append(lease, [b"1"], after=0, summary=summary, release=True)
+        await written(store, run_id, b"1", summary=summary)
 
     for prefix in [*run_ids, "aX", "a[", "nothing", "a*b?"]:
-        found = [info.run_id for info in await store.find(RunQuery(prefix=prefix))]
-        assert found == [run_id for run_id in run_ids if run_id.startswith(prefix)], prefix
+        expected = [run_id for run_id in run_ids if run_id.startswith(prefix)]
+        assert await found(store, RunQuery(prefix=prefix)) == expected, prefix
     query = RunQuery(prefix="a", workflow="w", offset=1, limit=2)
-    assert [info.run_id for info in await store.find(query)] == ["a%", "a%b"]
+    assert await found(store, query) == ["a%", "a%b"]
 
 
 @check
@@ -356,22 +354,19 @@ async def find_without_a_limit_returns_all_runs(store: CheckpointStore) -> None:
     run_ids = [f"r{number:03}" for number in range(120)]
     await at_once(lambda run_id: written(store, run_id, b"x"), run_ids)
 
-    found = [info.run_id for info in await store.find(RunQuery(limit=None))]
-    assert found == run_ids
-    found = [info.run_id for info in await store.find(RunQuery(limit=None, offset=100))]
-    assert found == run_ids[100:]
+    assert await found(store, RunQuery(limit=None)) == run_ids
+    assert await found(store, RunQuery(limit=None, offset=100)) == run_ids[100:]
 
 
 @check
 async def a_run_is_resumable_until_it_is_completed_or_cancelled(store: CheckpointStore) -> None:
     for status in RunStatus:
-        lease = await claimed(store, status.value)
-        await store.append(lease, [b"x"], after=0, summary=summary_of(status), release=True)
+        await written(store, status.value, b"x", summary=summary_of(status))
 
-    found = {info.run_id for info in await store.find(RunQuery(resumable=True))}
-    assert found == {"pending", "running", "suspended", "interrupted", "failed"}
-    cancelled = await store.find(RunQuery(statuses=frozenset({RunStatus.CANCELLED})))
-    assert [info.run_id for info in cancelled] == ["cancelled"]
+    resumable = await found(store, RunQuery(resumable=True))
+    assert set(resumable) == {"pending", "running", "suspended", "interrupted", "failed"}
+    cancelled = RunQuery(statuses=frozenset({RunStatus.CANCELLED}))
+    assert await found(store, cancelled) == ["cancelled"]
 
 
 @check
@@ -381,8 +376,8 @@ async def pages_contain_every_run_once(store: CheckpointStore) -> None:
         await written(store, run_id, b"x")
 
     paged: list[str] = []
-    while page := await store.find(RunQuery(limit=5, offset=len(paged))):
-        paged += [info.run_id for info in page]
+    while page := await found(store, RunQuery(limit=5, offset=len(paged))):
+        paged += page
     assert paged == run_ids
 
 
@@ -398,17 +393,15 @@ async def each_run_is_found_once_while_others_are_added(store: CheckpointStore) 
         number = 0
         while searches < 2:
             number += 1
-            lease = await claimed(store, f"new{number}")
-            summary = summary_of(created_at=number)
-            await store.append(lease, [b"x"], after=0, summary=summary, release=True)
+            await written(store, f"new{number}", b"x", summary=summary_of(created_at=number))
             await anyio.lowlevel.checkpoint()
 
     async with anyio.create_task_group() as group:
         group.start_soon(add)
         while searches < 2:
-            found = [info.run_id for info in await store.find(RunQuery(limit=10**6))]
-            assert len(found) == len(set(found))
-            assert there <= set(found)
+            seen = await found(store, RunQuery(limit=10**6))
+            assert len(seen) == len(set(seen))
+            assert there <= set(seen)
             searches += 1
 
 
@@ -438,7 +431,7 @@ async def hostile_run_ids_are_treated_as_plain_names(store: CheckpointStore) -> 
         assert await bodies_of(store, run_id) == [run_id.encode()]
         info = await info_of(store, run_id)
         assert info.run_id == run_id
-    assert {info.run_id for info in await store.find()} == set(HOSTILE_RUN_IDS)
+    assert set(await found(store)) == set(HOSTILE_RUN_IDS)
     for run_id in HOSTILE_RUN_IDS:
         await store.delete(run_id)
     assert await store.find() == []
@@ -499,4 +492,4 @@ async def a_history_limit_removes_no_records(store: CheckpointStore) -> None:
     for run_id, bodies in expected.items():
         assert await bodies_of(store, run_id) == bodies
     await store.delete("r0")
-    assert {info.run_id for info in await store.find()} == {"r1", "other"}
+    assert set(await found(store)) == {"r1", "other"}

@@ -5,8 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
+from typing import Annotated
 
 import orjson
+import typer
 from rich.console import Console
 
 from effectflow.checkpoint import (
@@ -26,24 +28,52 @@ from effectflow.checkpoint.mailbox import open_message
 from effectflow.checkpoint.replay import read_recording
 from effectflow.checkpoint.store import CANCEL, NOTICE
 from effectflow.checkpoint.values import Tree, plain_tree
+from effectflow.cli.access import Access, to_runs, with_access
+from effectflow.cli.history import topic_text
+from effectflow.cli.list_runs import run_tree, shown_status
+from effectflow.cli.options import BadUse, JsonOption, LatestOption, RunArgument
 from effectflow.cli.render import (
     age,
     bounded,
     counted,
-    run_tree,
+    print_json,
     say,
-    say_line,
+    say_lines,
     say_table,
-    shown_status,
-    topic_text,
     when,
 )
 from effectflow.cli.suggestions import message_of, suggested
 from effectflow.workflows.progress import JobProgress, job_progress
 
 
+@with_access(to_runs)
+def show(
+    run_id: RunArgument = None,
+    latest: LatestOption = False,
+    at: Annotated[
+        int | None, typer.Option(min=1, help="Show the run as it was after this many entries.")
+    ] = None,
+    *,
+    access: Access,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the state of a run, now or after an earlier entry."""
+
+    async def read(opened: CheckpointStore, chosen: str) -> _RunView:
+        try:
+            return await _view_run(access.checkpoints, opened, chosen, at=at)
+        except ValueError as error:
+            raise BadUse(str(error)) from error
+
+    view = access.use_run(run_id, latest, read)
+    if as_json:
+        print_json(_view_tree(view))
+    else:
+        _show_run(Console(), view)
+
+
 @dataclass(frozen=True, slots=True)
-class ChildView:
+class _ChildView:
     """A run within a run: nested in it, or spawned by it. `info` is None if it is not in the store."""
 
     run_id: str
@@ -52,7 +82,7 @@ class ChildView:
 
 
 @dataclass(frozen=True, slots=True)
-class MessageView:
+class _MessageView:
     """A message that a run has not taken. `problem` says why the value is unknown."""
 
     message: Message
@@ -61,7 +91,7 @@ class MessageView:
 
 
 @dataclass(frozen=True, slots=True)
-class RunView:
+class _RunView:
     """The view of a run.
 
     Attributes:
@@ -81,19 +111,19 @@ class RunView:
     durability: str
     at: float
     info: RunInfo | None = None
-    children: list[ChildView] = field(default_factory=list[ChildView])
-    mailbox: list[MessageView] = field(default_factory=list[MessageView])
+    children: list[_ChildView] = field(default_factory=list[_ChildView])
+    mailbox: list[_MessageView] = field(default_factory=list[_MessageView])
 
 
-async def view_run(
+async def _view_run(
     checkpoints: Checkpoints, store: CheckpointStore, run_id: str, *, at: int | None
-) -> RunView:
+) -> _RunView:
     """Return the view of a run, now or after its first `at` entries.
 
     Raise ValueError if it has fewer entries.
     """
     entries = await read_existing(store, run_id, checkpoints.seal, at=at)
-    view = RunView(
+    view = _RunView(
         fold(entries, run_id),
         published={one.key: one.value for one in entries if isinstance(one, Published)},
         dead_letters=len(read_recording(entries).open_dead_letters),
@@ -107,21 +137,21 @@ async def view_run(
     return replace(
         view,
         info=await store.info(run_id),
-        children=[ChildView(child, of, await store.info(child)) for child, of in children.items()],
+        children=[_ChildView(child, of, await store.info(child)) for child, of in children.items()],
         mailbox=[_opened(checkpoints, run_id, one) for one in await store.mailbox(run_id)],
     )
 
 
-def _opened(checkpoints: Checkpoints, run_id: str, message: Message) -> MessageView:
+def _opened(checkpoints: Checkpoints, run_id: str, message: Message) -> _MessageView:
     if message.topic in (CANCEL, NOTICE):
-        return MessageView(message)
+        return _MessageView(message)
     try:
-        return MessageView(message, open_message(checkpoints, run_id, message))
+        return _MessageView(message, open_message(checkpoints, run_id, message))
     except CheckpointError as error:
-        return MessageView(message, problem=message_of(error))
+        return _MessageView(message, problem=message_of(error))
 
 
-def show_run(console: Console, view: RunView) -> None:
+def _show_run(console: Console, view: _RunView) -> None:
     """Print the view of one run, and the commands that show more."""
     checkpoint = view.checkpoint
     head, metadata = checkpoint.state, checkpoint.metadata
@@ -155,8 +185,7 @@ def show_run(console: Console, view: RunView) -> None:
         "digest": checkpoint.digest,
     }
     say_table(list(rows.items()), console)
-    for line in _lines_around(view):
-        say_line(line, console)
+    say_lines(_lines_around(view), console)
     finished = checkpoint.finished
     if finished is None:
         return
@@ -165,8 +194,7 @@ def show_run(console: Console, view: RunView) -> None:
     else:
         error = finished.error
         say(f"\n{(error.traceback or f'{error.type}: {error.message}').rstrip()}", console)
-        for line in error.trail:
-            say_line(f"  {line}", console)
+        say_lines((f"  {line}" for line in error.trail), console)
 
 
 def _state_row(checkpoint: Checkpoint) -> dict[str, str]:
@@ -196,14 +224,14 @@ def _progress_rows(progress: JobProgress | None) -> dict[str, str]:
     return rows
 
 
-def _dead_letter_row(view: RunView) -> dict[str, str]:
+def _dead_letter_row(view: _RunView) -> dict[str, str]:
     if not view.dead_letters:
         return {}
     see = suggested("dead-letters", view.checkpoint.run_id)
     return {"dead letters": f"{view.dead_letters}: {see}"}
 
 
-def _summary_rows(view: RunView) -> dict[str, str]:
+def _summary_rows(view: _RunView) -> dict[str, str]:
     """Return what the store knows about a run as it is now."""
     if view.info is None:
         return {}
@@ -230,7 +258,7 @@ def _summary_rows(view: RunView) -> dict[str, str]:
 _MOST_CHILDREN = 20
 
 
-def _lines_around(view: RunView) -> Iterable[str]:
+def _lines_around(view: _RunView) -> Iterable[str]:
     """Yield a line for each value that a run has published, its children, and its messages."""
     if view.published:
         yield "published:"
@@ -259,17 +287,17 @@ def _message_text(message: Message) -> str:
             return topic_text(topic)
 
 
-def _value_text(one: MessageView) -> str:
+def _value_text(one: _MessageView) -> str:
     if one.problem is not None:
         return f" ({one.problem})"
     return "" if one.message.topic in (CANCEL, NOTICE) else f" = {bounded(one.value)}"
 
 
-def _child_status(child: ChildView, now: float) -> str | None:
+def _child_status(child: _ChildView, now: float) -> str | None:
     return None if child.info is None else shown_status(child.info, now)
 
 
-def view_tree(view: RunView) -> Tree:
+def _view_tree(view: _RunView) -> Tree:
     """Return the view of one run as plain data, with the progress of a job."""
     checkpoint = view.checkpoint
     tree = {

@@ -8,48 +8,33 @@ from typing import Annotated
 import typer
 
 from effectflow.checkpoint import CheckpointStore, NotSerializable, RunInfo
-from effectflow.cli.access import access_to
+from effectflow.cli.access import Access, to_runs, to_sealed_runs, with_access
 from effectflow.cli.app_loader import load_signal
-from effectflow.cli.options import (
-    STORE,
-    BadUse,
-    EncryptionKeysOption,
-    JsonOption,
-    KeyFileOption,
-    LatestOption,
-    RunArgument,
-    ServiceOption,
-    StoreOption,
-    check_choice,
-    chosen_run,
-    read_json,
-)
+from effectflow.cli.options import BadUse, JsonOption, LatestOption, RunArgument, read_json
 from effectflow.cli.render import print_json, say
 from effectflow.cli.suggestions import suggested
 from effectflow.service.client import request_cancel, send_value
 from effectflow.workflows.structured_input import structure_as
 
 
+@with_access(to_sealed_runs)
 def cancel(
     run_id: RunArgument = None,
     latest: LatestOption = False,
-    app: ServiceOption = None,
-    store: StoreOption = STORE,
+    *,
+    access: Access,
     as_json: JsonOption = False,
 ) -> None:
     """Cancel a run: its finalizers and compensations run, and then it has ended.
 
     The worker that drives the run does that, or the next one; without workers, `effectflow resume`.
     """
-    check_choice(run_id=run_id, latest=latest)
-    access = access_to(store, service=app)
 
-    async def ask(opened: CheckpointStore) -> tuple[str, RunInfo | None]:
-        chosen = await chosen_run(opened, run_id)
+    async def ask(opened: CheckpointStore, chosen: str) -> tuple[str, RunInfo | None]:
         await request_cancel(access.checkpoints, chosen)
         return chosen, await opened.info(chosen)
 
-    chosen, info = access.use(ask)
+    chosen, info = access.use_run(run_id, latest, ask)
     _report(chosen, info, "was asked to cancel itself", as_json=as_json)
     if not as_json and info is not None and info.is_resumable(time.time()):
         say(
@@ -58,6 +43,7 @@ def cancel(
         )
 
 
+@with_access(to_runs)
 def send(
     run_id: Annotated[
         str,
@@ -71,14 +57,11 @@ def send(
         str | None,
         typer.Option(help="The run receives one value with this key, however often it is sent."),
     ] = None,
-    app: ServiceOption = None,
-    store: StoreOption = STORE,
-    key_file: KeyFileOption = None,
-    encryption_keys: EncryptionKeysOption = None,
+    *,
+    access: Access,
     as_json: JsonOption = False,
 ) -> None:
     """Send the value of a signal to a run, which receives it where it waits for the signal."""
-    access = access_to(store, key_file, encryption_keys, service=app)
     loaded = load_signal(signal)
     checkpoints = access.checkpoints
     try:

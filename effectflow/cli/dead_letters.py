@@ -1,0 +1,111 @@
+"""`effectflow dead-letters`: the items of map-reduce jobs that failed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Annotated
+
+import typer
+
+from effectflow.checkpoint import Checkpoint, CheckpointStore
+from effectflow.checkpoint.checkpoint import fold, iso_time
+from effectflow.checkpoint.journal_reader import read_existing
+from effectflow.checkpoint.recording import RecordedDeadLetter, Recording
+from effectflow.checkpoint.replay import read_recording
+from effectflow.checkpoint.values import Tree, plain_tree
+from effectflow.cli.access import Access, to_code, with_access
+from effectflow.cli.app_loader import workflow_of_run
+from effectflow.cli.drive import Job, drive
+from effectflow.cli.options import BadUse, JsonOption, LatestOption, RunArgument
+from effectflow.cli.render import bounded, counted, print_json, say, say_lines, when
+from effectflow.cli.suggestions import suggested
+
+
+@with_access(to_code)
+def dead_letters(
+    run_id: RunArgument = None,
+    keys: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY]...", help="Only the items with these keys.")
+    ] = None,
+    latest: LatestOption = False,
+    retry: Annotated[
+        bool, typer.Option("--retry", help="Map these items again, and continue the run.")
+    ] = False,
+    drop: Annotated[
+        bool, typer.Option("--drop", help="Drop these items from the result, and continue the run.")
+    ] = False,
+    force: Annotated[
+        bool,
+        typer.Option(
+            help="Continue even if the workflow changed, or an at-most-once step would run again."
+        ),
+    ] = False,
+    *,
+    access: Access,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the items of map-reduce jobs that failed, and how each attempt ended; retry or drop them."""
+    if retry and drop:
+        raise BadUse("give either --retry or --drop")
+    chosen_keys = frozenset(keys or ())
+    if latest and run_id is not None:
+        # Then every argument is a key.
+        run_id, chosen_keys = None, chosen_keys | {run_id}
+
+    async def read(opened: CheckpointStore, chosen: str) -> tuple[Checkpoint, Recording]:
+        entries = await read_existing(opened, chosen, access.seal)
+        return fold(entries, chosen), read_recording(entries)
+
+    checkpoint, recording = access.use_run(run_id, latest, read)
+    unknown = chosen_keys - {letter.key for letter in recording.dead_letters.values()}
+    if unknown:
+        shown = ", ".join(sorted(map(repr, unknown)))
+        raise BadUse(f"run {checkpoint.run_id!r} has no dead letters with the keys {shown}")
+    if retry or drop:
+        loaded = workflow_of_run(
+            checkpoint.run_id, checkpoint.workflow, access.app, checkpoint.module
+        )
+        change = loaded.workflow.retry_dead_letters if retry else loaded.workflow.drop_dead_letters
+        effect = change(checkpoint.run_id, chosen_keys or None, force=force)
+        drive(Job(loaded, lambda _: effect, checkpoint.run_id, access, as_json=as_json))
+    letters = recording.open_dead_letters
+    letters = [one for one in letters if not chosen_keys or one.key in chosen_keys]
+    if as_json:
+        print_json([_dead_letter_tree(letter, recording) for letter in letters])
+        return
+    say_lines(_dead_letter_lines(letters, recording))
+    if letters:
+        module = access.app or checkpoint.module
+        reopen = suggested("dead-letters", checkpoint.run_id, "--retry", module=module)
+        say(f"Retry them with: {reopen}\nTo give them up, write --drop instead of --retry.")
+
+
+def _dead_letter_lines(
+    letters: Sequence[RecordedDeadLetter], recording: Recording
+) -> Iterable[str]:
+    """Yield the item of each dead letter, and when and how each attempt failed."""
+    for letter in letters:
+        yield f"{letter.flow}  {bounded(letter.item)}"
+        for failure in recording.failures_of(letter):
+            ended, error = when(failure.ended), failure.error
+            took = f"after {failure.ended - failure.began:.3f} s"
+            yield f"    {ended}  {took}  {error.type}: {error.message}"
+    yield counted(len(letters), "dead letter")
+
+
+def _dead_letter_tree(letter: RecordedDeadLetter, recording: Recording) -> dict[str, Tree]:
+    """Return a dead letter as plain data."""
+    return {
+        "key": letter.key,
+        "path": str(letter.flow),
+        "item": plain_tree(letter.item),
+        "failures": [
+            {
+                "type": failure.error.type,
+                "message": failure.error.message,
+                "began_at": iso_time(failure.began),
+                "ended_at": iso_time(failure.ended),
+            }
+            for failure in recording.failures_of(letter)
+        ],
+    }

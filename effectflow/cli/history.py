@@ -1,0 +1,130 @@
+"""`effectflow history`: the journal of a run, one entry per line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from effectflow.checkpoint import (
+    BeforeStep,
+    BranchesEnded,
+    CancelRequested,
+    ChildEnded,
+    ChildStarted,
+    Completed,
+    Decided,
+    Entry,
+    Failed,
+    Finished,
+    Interrupted,
+    Published,
+    Resumed,
+    RunStatus,
+    Signalled,
+    Started,
+    Suspended,
+    Waiting,
+)
+from effectflow.checkpoint.checkpoint import iso_time
+from effectflow.checkpoint.entries import write_entry
+from effectflow.checkpoint.journal_reader import read_existing
+from effectflow.checkpoint.values import Tree
+from effectflow.cli.access import Access, to_runs, with_access
+from effectflow.cli.options import JsonOption, LatestOption, RunArgument
+from effectflow.cli.render import bounded, print_json, say_lines, when
+
+
+@with_access(to_runs)
+def history(
+    run_id: RunArgument = None,
+    latest: LatestOption = False,
+    *,
+    access: Access,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the journal of a run, one entry per line."""
+    entries = access.use_run(
+        run_id, latest, lambda opened, chosen: read_existing(opened, chosen, access.seal)
+    )
+    if as_json:
+        print_json([_entry_tree(entry) for entry in entries])
+    else:
+        say_lines(_journal_lines(entries))
+
+
+_TIMES = ("at", "retry_at", "until")
+"""The fields of entries that are times."""
+
+
+def _entry_tree(entry: Entry) -> Tree:
+    """Return an entry as plain data, with its times in ISO 8601."""
+    tree = write_entry(entry)
+    times = {name: iso_time(tree[name]) for name in _TIMES if name in tree}
+    return {**tree, **times}
+
+
+def _journal_lines(entries: Iterable[Entry]) -> Iterable[str]:
+    """Yield a line for each entry of a journal, oldest first."""
+    for number, entry in enumerate(entries, start=1):
+        yield f"{number:>6}  {when(entry.at)}  {_entry_text(entry)}"
+
+
+def _entry_text(entry: Entry) -> str:
+    match entry:
+        case Started():
+            return f"Started      {entry.workflow} version {entry.version}"
+        case Resumed(owner, retried=retried, dropped=dropped):
+            what = (
+                ", retries dead letters" if retried else ", drops dead letters" if dropped else ""
+            )
+            return f"Resumed      by {owner}{what}"
+        case BeforeStep(step, attempt):
+            return f"BeforeStep   {step}, attempt {attempt}"
+        case Completed(step, output, duration):
+            return f"Completed    {step} in {duration:.3f} s -> {bounded(output, 60)}"
+        case Failed(step, error, retryable):
+            kind = "defect " if error.is_defect else ""
+            again = "retryable" if retryable else "final"
+            return f"Failed       {step}: {kind}{error.type}: {error.message} ({again})"
+        case Interrupted(step, in_progress, reason):
+            where = "in" if in_progress else "after"
+            return f"Interrupted  {where} {step or 'no step'} ({reason})"
+        case Decided(path, value, failed=failed):
+            return f"Decided      {path} = {bounded(value, 60)}{' (failed)' if failed else ''}"
+        case BranchesEnded(path, failures=failures):
+            failed = "".join(
+                f"; a finalizer failed with {error.type}: {error.message}" for error in failures
+            )
+            return f"Ended        the branches of {path}{failed}"
+        case ChildStarted(path, run_id, workflow):
+            return f"ChildStarted {path}: run {run_id} of {workflow}"
+        case ChildEnded(path, status):
+            return f"ChildEnded   {path}: {status}"
+        case Waiting(path):
+            return f"Waiting      {path} {wait_text(entry)}"
+        case Signalled(path, topic):
+            return f"Signalled    {path} by {topic_text(topic)}"
+        case Published(_, key, value):
+            return f"Published    {key} = {bounded(value, 60)}"
+        case Suspended():
+            return "Suspended    all flows wait"
+        case CancelRequested(reason=reason):
+            return f"Cancelling   {reason}"
+        case Finished(status=status, output=output, error=error):
+            if status is RunStatus.CANCELLED and error is None:
+                return f"Finished     {status}"
+            what = f"{error.type}: {error.message}" if error else bounded(output, 60)
+            return f"Finished     {status}: {what}"
+
+
+def wait_text(wait: Waiting) -> str:
+    """Return what a flow waits for."""
+    if wait.topic:
+        return f"for {topic_text(wait.topic)}"
+    if wait.child:
+        return f"for run {wait.child}"
+    return "forever" if wait.until is None else f"until {when(wait.until)}"
+
+
+def topic_text(topic: str) -> str:
+    """Return what a message is about, as in "signal approval"."""
+    return topic.replace(":", " ", 1)

@@ -1,0 +1,334 @@
+"""`effectflow list`: find runs, and show them as a table."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from effectflow.checkpoint import (
+    CheckpointError,
+    CheckpointStore,
+    RunInfo,
+    RunQuery,
+    RunStatus,
+    RunSummary,
+    Seal,
+    read_checkpoint,
+)
+from effectflow.checkpoint.checkpoint import iso_time
+from effectflow.checkpoint.values import Tree, encode_json, plain_tree
+from effectflow.cli.access import Access, to_runs, with_access
+from effectflow.cli.options import BadUse, ExitCode, JsonOption
+from effectflow.cli.render import age, duration, print_json, say, say_table
+from effectflow.cli.suggestions import message_of, with_options
+
+CRASHED = "crashed"
+"""The status to show for a run that is recorded as running, but is not held by a live process."""
+
+
+def shown_status(run: RunInfo, now: float) -> str:
+    """Return the status of a run as the commands show it: the recorded status, or `crashed`."""
+    status = run.summary.status
+    return CRASHED if status is RunStatus.RUNNING and not run.is_held(now) else str(status)
+
+
+STATUSES = tuple(
+    shown
+    for status in RunStatus
+    for shown in ((status, CRASHED) if status is RunStatus.RUNNING else (status,))
+)
+"""The statuses that `effectflow list` shows and finds."""
+
+
+@with_access(to_runs)
+def list_runs(
+    workflow: Annotated[str | None, typer.Option(help="Show only runs of this workflow.")] = None,
+    status: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="STATUS",
+            help=f"Show only runs that are {', '.join(STATUSES[:-1])} or {STATUSES[-1]}. Repeat it for "
+            "several.",
+        ),
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(
+            help="Show only runs updated since then: 30m, 2h or 7d ago, or a date and time."
+        ),
+    ] = None,
+    context: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE",
+            help="Show only runs with this in their context. Repeat it for several. Reads all runs.",
+        ),
+    ] = None,
+    parent: Annotated[
+        str | None, typer.Option(metavar="RUN_ID", help="Show only runs within this run.")
+    ] = None,
+    resumable: Annotated[bool, typer.Option(help="Show only runs that can be resumed.")] = False,
+    limit: Annotated[int, typer.Option(min=1, help="Show at most this many runs.")] = 50,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Show the table again every two seconds, until Ctrl-C.")
+    ] = False,
+    *,
+    access: Access,
+    as_json: JsonOption = False,
+) -> None:
+    """List the runs of a store, newest first."""
+    if watch and as_json:
+        raise BadUse("--watch shows a table: leave out --json")
+    search = _RunSearch(
+        workflow=workflow,
+        statuses=_read_statuses(status or ()),
+        resumable=resumable,
+        since=None if since is None else _read_moment(since, time.time()),
+        parent=parent,
+        context=tuple(map(_read_pair, context or ())),
+        limit=limit,
+        seal=access.seal,
+    )
+    console = Console()
+    if watch:
+        with suppress(KeyboardInterrupt):
+            while True:
+                found = access.use(search.run)
+                console.clear()
+                _show_found(found, search, console)
+                time.sleep(_SECONDS_BETWEEN_TABLES)
+        return
+    found = access.use(search.run)
+    _show_found(found, search, console, as_json=as_json)
+    if found.problems:
+        raise typer.Exit(ExitCode.CHECKPOINT_ERROR)
+
+
+_SECONDS_BETWEEN_TABLES = 2.0
+
+
+def _show_found(
+    found: _FoundRuns, search: _RunSearch, console: Console, *, as_json: bool = False
+) -> None:
+    if as_json:
+        print_json([run_tree(info, found.at) for info in found.runs])
+    elif found.runs:
+        _show_runs(console, found.runs, found.at)
+    elif search.is_for_all:
+        say("This store has no runs. `effectflow demo` starts one.", console)
+    else:
+        say(with_options("No run matches; `effectflow list` shows all runs."), console)
+    errors = Console(stderr=True)
+    if found.has_more:
+        say(f"There are more than these {search.limit} runs: --limit shows more.", errors)
+    for problem in found.problems:
+        say(f"effectflow: its context is unknown: {message_of(problem)}", errors)
+
+
+@dataclass(frozen=True, slots=True)
+class _FoundRuns:
+    """The runs that a search found.
+
+    Attributes:
+        at: the time of the search, in seconds since the epoch.
+        runs: newest first.
+        has_more: whether more runs match.
+        problems: why the context of a run is unknown.
+    """
+
+    at: float
+    runs: list[RunInfo]
+    has_more: bool
+    problems: list[CheckpointError]
+
+
+@dataclass(frozen=True, slots=True)
+class _RunSearch:
+    """The runs to find, and how to find them.
+
+    Attributes:
+        workflow: only runs of this workflow; None for any.
+        statuses: only runs that the commands show with one of these; empty means any.
+        resumable: only runs that can be resumed.
+        since: only runs with an entry at or after this time, in seconds since the epoch.
+        parent: only runs within this run; None for any.
+        context: only runs whose context has these values, as text or JSON, under these keys.
+        limit: find at most this many.
+        seal: the keys that read the context.
+    """
+
+    workflow: str | None
+    statuses: frozenset[str]
+    resumable: bool
+    since: float | None
+    parent: str | None
+    context: tuple[tuple[str, str], ...]
+    limit: int
+    seal: Seal
+
+    @property
+    def _has_filters(self) -> bool:
+        """Whether there are filters that stores do not support."""
+        return (
+            not self.statuses.isdisjoint((RunStatus.RUNNING, CRASHED))
+            or self.since is not None
+            or self.parent is not None
+            or bool(self.context)
+        )
+
+    @property
+    def is_for_all(self) -> bool:
+        """Whether every run is wanted."""
+        return not (self.workflow or self.statuses or self.resumable or self._has_filters)
+
+    async def run(self, store: CheckpointStore) -> _FoundRuns:
+        """Return the runs. Raise BadUse if the store has no run of the workflow at all."""
+        query = RunQuery(
+            workflow=self.workflow,
+            statuses=frozenset(
+                RunStatus.RUNNING if one == CRASHED else RunStatus(one) for one in self.statuses
+            ),
+            resumable=self.resumable,
+            # The store applies its limit before the filters here.
+            limit=None if self._has_filters else self.limit + 1,
+        )
+        candidates = await store.find(query)
+        if not candidates and self.workflow is not None:
+            await _check_is_known(store, self.workflow)
+        found = _FoundRuns(time.time(), [], False, [])
+        for info in candidates:
+            try:
+                is_wanted = await self._is_wanted(store, info, found.at)
+            except CheckpointError as error:
+                found.problems.append(error)
+                continue
+            if is_wanted and len(found.runs) == self.limit:
+                return replace(found, has_more=True)
+            if is_wanted:
+                found.runs.append(info)
+        return found
+
+    async def _is_wanted(self, store: CheckpointStore, info: RunInfo, now: float) -> bool:
+        """Return whether a run passes all filters. Raise CheckpointError if its context is unreadable."""
+        if (
+            (self.statuses and shown_status(info, now) not in self.statuses)
+            or (self.parent is not None and info.summary.parent != self.parent)
+            or (self.since is not None and info.updated_at < self.since)
+        ):
+            return False
+        if not self.context:
+            return True
+        started = await read_checkpoint(store, info.run_id, self.seal, at=1)
+        texts = _texts_of(started.context)
+        return all(value in texts.get(key, ()) for key, value in self.context)
+
+
+def _texts_of(context: Tree) -> dict[str, tuple[str, ...]]:
+    """Return, for each key of a context, the texts that match its value: the value and its JSON."""
+    plain = plain_tree(context)
+    if not isinstance(plain, dict):
+        return {}
+    return {
+        key: (encode_json(value).decode(), *([value] if isinstance(value, str) else []))
+        for key, value in plain.items()
+    }
+
+
+async def _check_is_known(store: CheckpointStore, workflow: str) -> None:
+    """Raise BadUse, which lists the known workflows, if the store has no run of this one."""
+    runs = await store.find(RunQuery(limit=None))
+    known = sorted({info.summary.workflow for info in runs})
+    if known and workflow not in known:
+        raise BadUse(f"this store has no run of workflow {workflow!r}, only of: {', '.join(known)}")
+
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+
+
+def _read_moment(text: str, now: float) -> float:
+    """Return the time, in seconds since the epoch, of a date, or of a duration before `now`.
+
+    Raise BadUse for other text.
+    """
+    duration = re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw])", text)
+    if duration is not None:
+        return now - float(duration[1]) * _UNITS[duration[2]]
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError) as error:
+        raise BadUse(
+            f"--since takes a duration, such as 30m, 2h or 7d, or a time, such as 2026-01-31 or "
+            f"2026-01-31T09:30, not {text!r}"
+        ) from error
+
+
+def _read_statuses(texts: Iterable[str]) -> frozenset[str]:
+    """Return these statuses. Raise BadUse for one that does not exist."""
+    for text in texts:
+        if text not in STATUSES:
+            raise BadUse(f"--status takes one of {', '.join(STATUSES)}, not {text!r}")
+    return frozenset(texts)
+
+
+def _read_pair(text: str) -> tuple[str, str]:
+    """Return the key and the value in `KEY=VALUE`. Raise BadUse for other text."""
+    key, equals, value = text.partition("=")
+    if not (key and equals):
+        raise BadUse(f"--context takes KEY=VALUE, such as tenant=acme, not {text!r}")
+    return key, value
+
+
+def _show_runs(console: Console, runs: Sequence[RunInfo], now: float) -> None:
+    """Print a table of runs. With names of ordinary length, it fits 80 columns, except for notes."""
+    rows = [("RUN", "WORKFLOW", "STATUS", "ENTRIES", "UPDATED", "")]
+    for run in runs:
+        status = shown_status(run, now)
+        if run.summary.dead_letters:
+            status += f", {run.summary.dead_letters} dead"
+        updated, note = age(now - run.updated_at), _note(run.summary, now)
+        rows.append((run.run_id, run.summary.workflow, status, str(run.length), updated, note))
+    say_table(rows, console)
+
+
+def _note(summary: RunSummary, now: float) -> str:
+    """Return why a run does not continue now, or ""."""
+    left = None if summary.due_at is None else summary.due_at - now
+    if summary.blocked:
+        again = "now" if left is None or left <= 0 else f"in {duration(left)}"
+        return f"blocked, tried again {again}: {summary.blocked}"
+    if summary.waits_for:
+        until = "" if left is None else f", at most {duration(left)}" if left > 0 else "; is due"
+        return f"waits for {summary.waits_for}{until}"
+    if summary.status is RunStatus.PENDING and left is not None and left > 0:
+        return f"begins in {duration(left)}"
+    return ""
+
+
+def run_tree(info: RunInfo, now: float) -> dict[str, Tree]:
+    """Return one line about a run as plain data."""
+    summary = info.summary
+    return {
+        "run_id": info.run_id,
+        "workflow": summary.workflow,
+        "kind": summary.kind,
+        "version": summary.version,
+        "status": shown_status(info, now),
+        "waits_for": summary.waits_for or None,
+        "due_at": iso_time(summary.due_at),
+        "blocked": summary.blocked or None,
+        "parent": summary.parent or None,
+        "priority": summary.priority,
+        "dead_letters": summary.dead_letters,
+        "resumable": info.is_resumable(now),
+        "created_at": iso_time(summary.created_at),
+        "updated_at": iso_time(info.updated_at),
+        "entries": info.length,
+    }
