@@ -240,7 +240,7 @@ class StepExecution:
         A failure is recorded here only if the step has no retry policy.
         """
         run, flow, definition, scope = self.run, self.flow, self.definition, self.scope
-        writer = run.writer
+        path, writer = self.path, run.writer
         if definition.at_most_once:
             # An interrupted save would leave a step that has begun and whose outcome is unknown.
             await anyio.lowlevel.checkpoint_if_cancelled()
@@ -254,16 +254,16 @@ class StepExecution:
                 await writer.save(required=definition.at_most_once)
             except BaseException:
                 # A cancellation here counts as an interruption of the step, although it never ran.
-                run.cut_off[self.path] = None
+                run.cut_off[path] = None
                 raise
         current = self._current(number)
         body = flow.body_of(
-            self.path, may_wait=definition.can_be_suspended, is_pinned=definition.is_pinned
+            path, may_wait=definition.can_be_suspended, is_pinned=definition.is_pinned
         )
         inside = scope.inside_step(body, current)
         token = running_step.set(current)
         if scope.observer is not None:
-            scope.observer.began(self.path)
+            scope.observer.began(path)
         try:
             if definition.timeout is None and body.cursor is None:
                 outcome = await interpret(self.step.source, self.env, inside)
@@ -276,7 +276,7 @@ class StepExecution:
         finally:
             running_step.reset(token)
         if scope.observer is not None:
-            scope.observer.ended(self.path, exit_of(outcome))
+            scope.observer.ended(path, exit_of(outcome))
         if outcome.__class__ is not Failed:
             self._add_completed(body, outcome, began)
             if current.is_cancelled:
