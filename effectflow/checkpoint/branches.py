@@ -23,7 +23,7 @@ from effectflow.checkpoint.values import NO_TYPES, Tree, digest_of, to_tree
 from effectflow.effects.errors import Halt
 from effectflow.effects.paths import child_path
 from effectflow.effects.scope import Scope
-from effectflow.effects.trails import Failed, Suppressed
+from effectflow.effects.trails import Suppressed, TypedFailure
 
 if TYPE_CHECKING:
     from effectflow.checkpoint.flow import DurableFlow
@@ -132,7 +132,7 @@ class DurableBranches:
         if self._may_decide():
             self._record_or_keep(to_tree(value, path=self.path, types=NO_TYPES), failed=failed)
 
-    def fail(self, ended: Failed | Exception) -> None:
+    def fail(self, ended: TypedFailure | Exception) -> None:
         if self._may_decide():
             self._record_or_keep(_ERRORS.write(write_end(ended, self.outer.run.types)), failed=True)
 
@@ -157,11 +157,11 @@ class DurableBranches:
     def keep_failures(self) -> None:
         self._failed += self._unsettled
 
-    def recorded_failure(self, again: object) -> Failed | Exception:
+    def recorded_failure(self, again: object) -> TypedFailure | Exception:
         run, decision = self.outer.run, self.decision
         assert decision is not None
         record = _ERRORS.read(cast("dict[str, Any]", decision.value))
-        if isinstance(again, Failed | Exception):
+        if isinstance(again, TypedFailure | Exception):
             # The same error as before, even if it cannot be rebuilt from the record.
             found = write_end(again, run.types)
             same = (found.type, found.message, found.is_defect)

@@ -31,7 +31,7 @@ from effectflow.checkpoint.values.exceptions import (
     text_of,
 )
 from effectflow.effects.errors import Copyable
-from effectflow.effects.trails import Failed, Suppressed
+from effectflow.effects.trails import Suppressed, TypedFailure
 
 _FRAMES = 100
 """The number of recorded frames of a traceback: the innermost ones."""
@@ -57,7 +57,7 @@ class RecordedDefect(Copyable, Exception):
         return f"{type(self).__name__}({str(self)!r})"
 
 
-def write_end(ended: Failed | Exception, types: KnownTypes) -> ErrorRecord:
+def write_end(ended: TypedFailure | Exception, types: KnownTypes) -> ErrorRecord:
     """Return the record of a failure, with its trail, or of a defect."""
     if isinstance(ended, Exception):
         return write_error(ended, types, is_defect=True)
@@ -68,10 +68,10 @@ def write_end(ended: Failed | Exception, types: KnownTypes) -> ErrorRecord:
     return replace(record, trail=trail, suppressed=write_suppressed(ended.trail, types))
 
 
-def read_failure(record: ErrorRecord, step: str, types: KnownTypes) -> Failed:
+def read_failure(record: ErrorRecord, step: str, types: KnownTypes) -> TypedFailure:
     """Return the failure that a record was made of. Raises NotSerializable as `read_error` does."""
     error = read_error(record, step, types)
-    return Failed(error, _read_trail(record, types)) if record.trail else Failed(error)
+    return TypedFailure(error, _read_trail(record, types)) if record.trail else TypedFailure(error)
 
 
 def write_suppressed(trail: Iterable[str], types: KnownTypes) -> tuple[ErrorRecord, ...]:

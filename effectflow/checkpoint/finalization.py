@@ -10,7 +10,7 @@ from effectflow.checkpoint.entries import SourceEnd
 from effectflow.checkpoint.errors import NotSerializable
 from effectflow.checkpoint.failures import read_failure, write_end, write_error
 from effectflow.effects.scope import PLAIN_BRANCHES, Operator, Replayed, Scope
-from effectflow.effects.trails import Failed
+from effectflow.effects.trails import TypedFailure
 
 if TYPE_CHECKING:
     from effectflow.checkpoint.flow import DurableFlow
@@ -105,7 +105,7 @@ class DurableFinalization:
 
     def _is_same_end(self, recorded: SourceEnd, ended: object) -> bool:
         """Return whether the source failed as it did in its first life."""
-        error = ended.error if isinstance(ended, Failed) else None
+        error = ended.error if isinstance(ended, TypedFailure) else None
         again, known = write_error(error, self.outer.run.types, is_defect=False), recorded.error
         return known is not None and (again.type, again.message) == (known.type, known.message)
 
@@ -113,7 +113,7 @@ class DurableFinalization:
         run, path = self.outer.run, self.path
         if cause is not None:
             return SourceEnd(path, "cancelled", run.entry_of(cause))
-        if isinstance(ended, Failed):
+        if isinstance(ended, TypedFailure):
             kind, error = "failure", ended.error
         elif isinstance(ended, Exception):
             kind, error = "defect", ended

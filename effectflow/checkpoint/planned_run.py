@@ -26,7 +26,7 @@ from effectflow.effects.clock import Clock
 from effectflow.effects.errors import EffectError, Halt, Parked
 from effectflow.effects.paths import outermost
 from effectflow.effects.scope import Scope
-from effectflow.effects.trails import Failed, Origin
+from effectflow.effects.trails import Origin, TypedFailure
 
 A = TypeVar("A")
 
@@ -150,7 +150,7 @@ class _PlannedExecution(StepExecution):
             plan.notes.skip += self._completed_within()
         raise Parked
 
-    async def _fails_again(self, recorded: RecordedStep) -> Failed | None:
+    async def _fails_again(self, recorded: RecordedStep) -> TypedFailure | None:
         """Return the failure, or raise the defect, with which the next attempt of a step only ends again.
 
         Return None if it begins something inside.
@@ -163,7 +163,7 @@ class _PlannedExecution(StepExecution):
             outcome = await self.replay_within(recorded)
         except Parked:
             outcome = None
-        if notes.begins_within(path) or not isinstance(outcome, Failed):
+        if notes.begins_within(path) or not isinstance(outcome, TypedFailure):
             notes.forget_within(path)
             return None
         return outcome if plan.origins(outcome) else plan.replayed_failure(path, outcome)
@@ -227,7 +227,7 @@ class PlannedRun(Run):
             recurs = [path for path, error in notes.failures if error is defect]
             if not recurs:
                 raise defect
-        if outcome.__class__ is Failed:
+        if outcome.__class__ is TypedFailure:
             recurs = self.origins(outcome)
         return ResumePlan(
             tuple(notes.start),
@@ -248,11 +248,11 @@ class PlannedRun(Run):
             ]
             parked.is_before_others |= flow.has_ahead(math.inf)
 
-    def replayed_failure(self, path: str, failure: Failed) -> Failed:
+    def replayed_failure(self, path: str, failure: TypedFailure) -> TypedFailure:
         self.notes.failures.append((path, failure.error))
         return failure.after(Origin(path))
 
-    def origins(self, failed: Failed) -> list[str]:
+    def origins(self, failed: TypedFailure) -> list[str]:
         """Return the paths of the recorded failures that led to a failure."""
         lines = {line for line in failed.trail if isinstance(line, Origin)}
         causes: set[int] = set()

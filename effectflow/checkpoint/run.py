@@ -47,7 +47,7 @@ from effectflow.checkpoint.values import (
 from effectflow.effects.clock import Clock, SystemClock
 from effectflow.effects.errors import Parked
 from effectflow.effects.scope import Operator, Scope
-from effectflow.effects.trails import Failed
+from effectflow.effects.trails import TypedFailure
 
 A = TypeVar("A")
 
@@ -179,7 +179,7 @@ class Run:
         """Whether decisions and waits are recorded: not in a plan, nor while the run is being stopped."""
         return self.records and not self.stopping.has_begun
 
-    def replay_failure(self, record: ErrorRecord, path: str, types: KnownTypes) -> Failed:
+    def replay_failure(self, record: ErrorRecord, path: str, types: KnownTypes) -> TypedFailure:
         """Return a recorded failure, or raise a recorded defect. Halt the run if it cannot be rebuilt."""
         try:
             failure = read_failure(record, path, types)
@@ -193,7 +193,7 @@ class Run:
     def park(self, flow: DurableFlow, parked: Parked) -> None:
         """Note that a flow of a plan has ended."""
 
-    def replayed_failure(self, path: str, failure: Failed) -> Failed:
+    def replayed_failure(self, path: str, failure: TypedFailure) -> TypedFailure:
         """Return a recorded failure that is replayed. A plan notes where it comes from."""
         return failure
 

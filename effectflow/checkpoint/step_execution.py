@@ -15,7 +15,7 @@ from effectflow.checkpoint.entries import (
     Arguments,
     BeforeStep,
     Completed,
-    Failed as FailedEntry,
+    Failed,
     Interrupted,
 )
 from effectflow.checkpoint.errors import NotSerializable, OutcomeUnknown, StepInputChanged
@@ -37,7 +37,7 @@ from effectflow.effects.event_loop import is_cancellation
 from effectflow.effects.interpreter import exit_of, exit_of_raised, interpret, interpret_limited
 from effectflow.effects.nodes import Step
 from effectflow.effects.scope import Operator, Scope, running_step
-from effectflow.effects.trails import Failed, add_note
+from effectflow.effects.trails import TypedFailure, add_note
 
 if TYPE_CHECKING:
     from effectflow.checkpoint.flow import DurableFlow
@@ -96,7 +96,7 @@ class StepExecution:
                 raise run.writer.halt(error) from error
 
     def begin(self) -> Coroutine[Any, Any, Any]:
-        """Return the coroutine of the execution, which returns the value of the step or a `Failed`.
+        """Return the coroutine of the execution, which returns the value of the step or a `TypedFailure`.
 
         Not a coroutine itself, because each one around a step makes it measurably slower.
         """
@@ -211,7 +211,7 @@ class StepExecution:
         while True:
             number += 1
             outcome = await self.attempt(number)
-            if outcome.__class__ is not Failed:
+            if outcome.__class__ is not TypedFailure:
                 return outcome
             elapsed = run.clock.monotonic() - began
             delay = partial(definition.retry.next_delay, number - spent - 1, elapsed)
@@ -277,7 +277,7 @@ class StepExecution:
             running_step.reset(token)
         if scope.observer is not None:
             scope.observer.ended(path, exit_of(outcome))
-        if outcome.__class__ is not Failed:
+        if outcome.__class__ is not TypedFailure:
             self._add_completed(body, outcome, began)
             if current.is_cancelled:
                 await anyio.lowlevel.checkpoint()
@@ -286,7 +286,7 @@ class StepExecution:
         if definition.retry is None:
             await self._record_failure(outcome)
         # Without its parts, which are not recorded, so that every life continues with the same failure.
-        return Failed(outcome.error, outcome.trail)
+        return TypedFailure(outcome.error, outcome.trail)
 
     def _current(self, number: int) -> CurrentStep:
         at_most_once = self.definition.at_most_once or self.scope.is_at_most_once
@@ -349,7 +349,7 @@ class StepExecution:
             raise run.writer.halt(unknown)
 
     async def _record_failure(
-        self, failed: Failed, next_delay: Callable[[], float | None] | None = None
+        self, failed: TypedFailure, next_delay: Callable[[], float | None] | None = None
     ) -> float | None:
         """Record a failure. Return when the step's policy retries it, in seconds since the epoch."""
         definition, error = self.definition, failed.error
@@ -388,13 +388,13 @@ class StepExecution:
                 await run.writer.save()
 
     async def _record_error(
-        self, ended: Failed | Exception, retryable: bool, *, retry_at: float | None = None
+        self, ended: TypedFailure | Exception, retryable: bool, *, retry_at: float | None = None
     ) -> None:
         run, flow, path = self.run, self.flow, self.path
         types = run.checkpoints.known(self.definition.types)
         record = write_end(ended, types)
-        error = ended.error if isinstance(ended, Failed) else ended
-        sequence = run.writer.add(FailedEntry(path, record, retryable, run.now(), retry_at))
+        error = ended.error if isinstance(ended, TypedFailure) else ended
+        sequence = run.writer.add(Failed(path, record, retryable, run.now(), retry_at))
         run.failures.add(sequence)
         flow.unsettled.append(sequence)
         flow.last_failure = (error, sequence)

@@ -16,7 +16,7 @@ from effectflow.effects.event_loop import is_cancellation
 from effectflow.effects.nodes import Die, Fail
 from effectflow.effects.scope import Scope
 from effectflow.effects.signatures import declares
-from effectflow.effects.trails import Failed, log_hidden, our_notes
+from effectflow.effects.trails import TypedFailure, log_hidden, our_notes
 
 ENDED: Any = object()
 """Stands for the next effect of a body that has ended."""
@@ -38,8 +38,8 @@ class Thrown:
 
     def __init__(self, body: Any) -> None:
         self.body = body
-        self.recent: deque[tuple[BaseException, Failed | None]] = deque(maxlen=8)
-        self.failures: deque[Failed] = deque(maxlen=8)
+        self.recent: deque[tuple[BaseException, TypedFailure | None]] = deque(maxlen=8)
+        self.failures: deque[TypedFailure] = deque(maxlen=8)
 
     def again(self, effect: Any) -> Any:
         """Return the next effect of the body. If it fails with such an error again, the trail stays."""
@@ -57,7 +57,7 @@ class Thrown:
         return next((failed.trail for failed in found if failed is not None), ())
 
 
-def throw_failure(thrown: Thrown, failed: Failed) -> tuple[Any, Any]:
+def throw_failure(thrown: Thrown, failed: TypedFailure) -> tuple[Any, Any]:
     """Raise a failure in a body, at its `yield`. Return the same as `resume_body`."""
     error = failed.error
     if isinstance(error, Exception) and not isinstance(error, StopIteration):
@@ -80,7 +80,7 @@ def throw_failure(thrown: Thrown, failed: Failed) -> tuple[Any, Any]:
 def throw_defect(thrown: Thrown, defect: Exception) -> tuple[Any, Any]:
     """Raise a defect in a body, at its `yield`. Return the same as `resume_body`."""
     thrown.recent.append((defect, None))
-    thrown.failures.append(Failed(defect, our_notes(defect)))
+    thrown.failures.append(TypedFailure(defect, our_notes(defect)))
     return resume_body(thrown, thrown.body.throw, defect)
 
 
@@ -101,7 +101,7 @@ def resume_body(thrown: Thrown, resume: Callable[[Any], Any], argument: Any) -> 
                     raise
                 return ENDED, failed
         if declares(thrown.body.gi_code, left):
-            return ENDED, Failed(left)
+            return ENDED, TypedFailure(left)
         raise
 
 

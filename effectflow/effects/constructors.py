@@ -20,7 +20,7 @@ from effectflow.effects.effect import Effect
 from effectflow.effects.errors import Parked
 from effectflow.effects.event_loop import is_cancellation, run_to_the_end
 from effectflow.effects.scope import Scope
-from effectflow.effects.trails import Failed
+from effectflow.effects.trails import TypedFailure
 
 Env = TypeVar("Env")
 E = TypeVar("E")
@@ -187,7 +187,7 @@ async def _attempt(
             raise Parked(f"{f!r} would be awaited")
         return await value if inspect.isawaitable(value) else value
     except exception_types as error:
-        return Failed(error)
+        return TypedFailure(error)
 
 
 def suspend(f: Callable[[], Effect[Env, E, A]]) -> Effect[Env, E, A]:

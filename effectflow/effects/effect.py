@@ -35,7 +35,7 @@ from effectflow.effects.arguments import (
 from effectflow.effects.clock import Clock, Duration, waiting_time
 from effectflow.effects.errors import ExecutorError, Exit, RetryExhausted, TimedOut, TracedError
 from effectflow.effects.scope import EffectObserver, Operator, Scope, supervised
-from effectflow.effects.trails import Failed, show_trail
+from effectflow.effects.trails import TypedFailure, show_trail
 
 Env = TypeVar("Env", contravariant=True)
 E = TypeVar("E", covariant=True)
@@ -108,7 +108,7 @@ class Effect(BaseEffect, Generic[Env, E, A]):
         finally:
             # The traceback of a defect keeps this frame.
             del env
-        if outcome.__class__ is Failed:
+        if outcome.__class__ is TypedFailure:
             return Failure(cast(E2, show_trail(outcome.error, outcome.trail)))
         return Success(cast(A2, outcome))
 
@@ -130,7 +130,7 @@ class Effect(BaseEffect, Generic[Env, E, A]):
         finally:
             # The traceback of the exception keeps this frame alive.
             del env
-        if outcome.__class__ is Failed:
+        if outcome.__class__ is TypedFailure:
             raise_failure(outcome)
         return outcome
 
@@ -394,7 +394,7 @@ class Effect(BaseEffect, Generic[Env, E, A]):
         if not is_class:
             check_function(error_type, "recover", TEST_THE_VALUE)
 
-        def recover(failed: Failed) -> nodes.AnyEffect | None:
+        def recover(failed: TypedFailure) -> nodes.AnyEffect | None:
             error = failed.error
             if isinstance(error, error_type) if is_class else holds(error_type, error, "recover"):
                 return handler(error)

@@ -18,7 +18,7 @@ from effectflow.effects.effect import Effect
 from effectflow.effects.errors import Exit
 from effectflow.effects.interpreter import interpret
 from effectflow.effects.scope import Scope, Sink
-from effectflow.effects.trails import Failed
+from effectflow.effects.trails import TypedFailure
 
 Env = TypeVar("Env")
 E = TypeVar("E")
@@ -87,7 +87,7 @@ def collecting(source: Effect[Env, E, A]) -> Effect[Env, E, tuple[A, list[object
         # A finalizer, because it is shielded and runs on every early end.
         listened = nodes.OnExit(source, hand_over)
         outcome = await interpret(listened, env, scope.with_sink(take))
-        return outcome if outcome.__class__ is Failed else (outcome, events)
+        return outcome if outcome.__class__ is TypedFailure else (outcome, events)
 
     return nodes.Perform(perform, (".collecting", source))
 
@@ -95,7 +95,7 @@ def collecting(source: Effect[Env, E, A]) -> Effect[Env, E, tuple[A, list[object
 async def run_listener(what: str, effect: Effect[Any, Any, object], env: Any, scope: Scope) -> None:
     """Run the effect that a listener returned. A failure is a bug, because its type excludes failures."""
     outcome = await interpret(effect, env, scope)
-    if outcome.__class__ is Failed:
+    if outcome.__class__ is TypedFailure:
         error = outcome.error
         raise TypeError(
             f"{what} failed with {error!r}, and it must not fail: handle the error inside it, "

@@ -79,9 +79,9 @@ from effectflow.effects.nodes import (
 from effectflow.effects.scope import PLAIN, AcquisitionStart, Finalization, Operator, Scope
 from effectflow.effects.signatures import declares
 from effectflow.effects.trails import (
-    Failed,
     Origin,
     Suppressed,
+    TypedFailure,
     add_note,
     log_hidden,
     raising_code,
@@ -131,11 +131,11 @@ class _Handled:
 
     __slots__ = ("failed", "origins")
 
-    def __init__(self, failed: Failed, origins: tuple[Origin, ...]) -> None:
+    def __init__(self, failed: TypedFailure, origins: tuple[Origin, ...]) -> None:
         self.failed = failed
         self.origins = origins
 
-    def traced(self, again: Failed) -> Failed:
+    def traced(self, again: TypedFailure) -> TypedFailure:
         """Return a failure of the handler, with the trail of the error that it handled."""
         handled = self.failed.find(again.error)
         if handled is None:
@@ -146,7 +146,7 @@ class _Handled:
 
 
 async def interpret(effect: AnyEffect, env: Any, scope: Scope) -> Any:
-    """Run an effect. Return its value, or a `Failed` around its error.
+    """Run an effect. Return its value, or a `TypedFailure` around its error.
 
     It is one long function on purpose: a call for each kind of node would double the cost of a bind.
     """
@@ -204,7 +204,7 @@ async def interpret(effect: AnyEffect, env: Any, scope: Scope) -> Any:
                 elif kind is Ask:
                     value = env
                 elif kind is Fail:
-                    value = Failed(current.error, current.trail)
+                    value = TypedFailure(current.error, current.trail)
                     if not current.trail:
                         renew(current.error)
                 elif kind is Die:
@@ -248,7 +248,7 @@ async def interpret(effect: AnyEffect, env: Any, scope: Scope) -> Any:
                     protect = partial(run_to_the_end, on_cancellation=scope.flow.stop)
                     acquisition = partial(acquire, current.source, env, scope, protect)
                     value, cancelled = await scope.flow.supervise(acquisition)
-                    if value.__class__ is not Failed:
+                    if value.__class__ is not TypedFailure:
                         # From here on the resource is always released.
                         current = _used(current, value, cancelled)
                         continue
@@ -261,7 +261,7 @@ async def interpret(effect: AnyEffect, env: Any, scope: Scope) -> Any:
                 while stack:
                     frame = stack.pop()
                     kind = frame.__class__
-                    if value.__class__ is not Failed:
+                    if value.__class__ is not TypedFailure:
                         if kind is AndThen:
                             current = frame.f(value)
                             break
@@ -274,7 +274,7 @@ async def interpret(effect: AnyEffect, env: Any, scope: Scope) -> Any:
                             except Exception as raised:
                                 if not declares(frame.gi_code, raised):
                                     raise
-                                value = Failed(raised)
+                                value = TypedFailure(raised)
                                 continue
                             stack.append(frame)
                             break
@@ -330,7 +330,7 @@ async def interpret(effect: AnyEffect, env: Any, scope: Scope) -> Any:
                         scope = scope.observing()
                         break
                     elif kind is Traced:
-                        value = Failed(_traced(value))
+                        value = TypedFailure(_traced(value))
                         continue
                     if kind is _Restore:
                         env, scope = frame.env, frame.scope
@@ -364,7 +364,7 @@ def _add_hint_of(effect: Any, raised: TypeError) -> None:
         )
 
 
-def raise_failure(failed: Failed) -> NoReturn:
+def raise_failure(failed: TypedFailure) -> NoReturn:
     """Raise the error of a failure, or an `EffectError` around it if it is not an exception."""
     show_trail(failed.error, failed.trail)
     if isinstance(failed.error, Exception):
@@ -457,7 +457,7 @@ async def acquire(
 ) -> tuple[Any, BaseException | None]:
     """Run an effect that no operator may interrupt, because something undoes it later.
 
-    Return its value or a `Failed`, and the cancellation that arrived meanwhile. `protect` runs it,
+    Return its value or a `TypedFailure`, and the cancellation that arrived meanwhile. `protect` runs it,
     shielded.
     """
     inside = scope.shielded()
@@ -490,7 +490,7 @@ def _used(bracket: Bracket, resource: Any, cancelled: BaseException | None) -> O
     return OnExit(use, lambda _: bracket.release(resource), "bracket")
 
 
-def _begin_handling(stack: list[Any], failed: Failed) -> None:
+def _begin_handling(stack: list[Any], failed: TypedFailure) -> None:
     """Let a handler fail with the same error and its trail again."""
     if failed.trail:
         origins = tuple([line for line in failed.trail if isinstance(line, Origin)])
@@ -505,7 +505,7 @@ def _insert_handled(stack: list[Any], position: int, handled: _Handled) -> None:
         stack.insert(position, handled)
 
 
-def _yield_failure(stack: list[Any], failed: Failed) -> None:
+def _yield_failure(stack: list[Any], failed: TypedFailure) -> None:
     """Let the receiver of a failure as a value fail with it again, with its trail."""
     kind = stack[-1].__class__ if stack and failed.trail else None
     if kind is AndThen:
@@ -542,7 +542,7 @@ async def _unwind(
                 continue
             if caught is not ENDED:
                 stack.append(thrown)
-            elif value.__class__ is Failed:
+            elif value.__class__ is TypedFailure:
                 caught = Fail(value.error, value.trail)
             else:
                 caught = Pure(value)
@@ -619,7 +619,7 @@ async def _finalize(frame: _Finalizer, value: Any, env: Any, scope: Scope) -> An
         raise cancelled
     if failed is None:
         return value
-    if value.__class__ is Failed:
+    if value.__class__ is TypedFailure:
         return add_suppressed("a finalizer", failed, value, None)
     if outcome.__class__ is _Raised:
         raise outcome.exception
@@ -648,7 +648,7 @@ async def _finalize_after(
 
 def _failed_finalizer(outcome: Any) -> Suppressed | None:
     """Return the line of a trail that reports a failed finalizer; None if it succeeded."""
-    if outcome.__class__ is Failed:
+    if outcome.__class__ is TypedFailure:
         return Suppressed(outcome.error, is_defect=False)
     if outcome.__class__ is _Raised:
         return Suppressed(outcome.exception, is_defect=True)
@@ -660,11 +660,11 @@ def add_suppressed(what: str, failed: Suppressed, ended: Any, cause: Operator | 
 
     Parameters:
         what: what failed, for the log: "a finalizer".
-        ended: a `Failed`, a defect or an interruption.
+        ended: a `TypedFailure`, a defect or an interruption.
         cause: the operator that cancelled the flow, if an interruption passes.
     """
     error = failed.error if isinstance(failed.error, BaseException) else None
-    if isinstance(ended, Failed):
+    if isinstance(ended, TypedFailure):
         if failed.is_defect:
             log_hidden(error, f"{what} failed after the failure %r", ended.error)
         return ended.after(failed)
@@ -689,7 +689,7 @@ async def _run_finalizer(
 ) -> tuple[Any, BaseException | None]:
     """Run a finalizer, shielded from cancellation until its deadline.
 
-    Return its value, a `Failed` or a `_Raised`, and the cancellation that arrived meanwhile.
+    Return its value, a `TypedFailure` or a `_Raised`, and the cancellation that arrived meanwhile.
     """
     place = frame.place
     inside = scope.shielded() if place is None else place.scope(scope, raw, cause)
@@ -707,7 +707,7 @@ _SYNCHRONOUS = frozenset({Pure, FromFn})
 
 
 async def _until_deadline(finalizer: AnyEffect, env: Any, scope: Scope) -> Any:
-    """Run a finalizer. Return its value, a `Failed` or a `_Raised`."""
+    """Run a finalizer. Return its value, a `TypedFailure` or a `_Raised`."""
     deadline = scope.finalizer_deadline
 
     def too_late() -> _Raised:
@@ -730,14 +730,14 @@ async def _until_deadline(finalizer: AnyEffect, env: Any, scope: Scope) -> Any:
         return _Raised(defect)
 
 
-def _traced(failed: Failed) -> TracedError[Any]:
+def _traced(failed: TypedFailure) -> TracedError[Any]:
     suppressed = (line.error for line in failed.trail if isinstance(line, Suppressed))
     return TracedError(failed.error, tuple(map(str, failed.trail)), tuple(suppressed))
 
 
 def exit_of(value: Any) -> Exit[Any, Any]:
-    """Return the exit with this value, or with the error of a `Failed`."""
-    return Failure(value.error) if value.__class__ is Failed else Success(value)
+    """Return the exit with this value, or with the error of a `TypedFailure`."""
+    return Failure(value.error) if value.__class__ is TypedFailure else Success(value)
 
 
 def exit_of_raised(raised: BaseException) -> Exit[Any, Any]:

@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 from effectflow.effects.effect import Effect
 from effectflow.effects.errors import Exit
 from effectflow.effects.scope import Scope
-from effectflow.effects.trails import Failed
+from effectflow.effects.trails import TypedFailure
 
 AnyEffect = Effect[Any, Any, Any]
 
@@ -73,7 +73,7 @@ class FromAsync(Effect[Any, Any, Any]):
 
 
 class Perform(Effect[Any, Any, Any]):
-    """Runs `f(environment, scope)`, which returns the value or a `Failed`.
+    """Runs `f(environment, scope)`, which returns the value or a `TypedFailure`.
 
     Attributes:
         shown: the call that created this effect, for `repr`: a name and its arguments. For a method, the
@@ -149,7 +149,7 @@ class Rescue(Effect[Any, Any, Any]):
 
     __slots__ = ("f", "source")
 
-    def __init__(self, source: AnyEffect, f: Callable[[Failed], AnyEffect | None]) -> None:
+    def __init__(self, source: AnyEffect, f: Callable[[TypedFailure], AnyEffect | None]) -> None:
         self.source: Final = source
         self.f: Final = f
 

@@ -32,7 +32,7 @@ from effectflow.effects.event_loop import in_context, is_cancellation, shielded,
 from effectflow.effects.interpreter import interpret, interpret_branch, interpret_cancelled
 from effectflow.effects.paths import escaped
 from effectflow.effects.scope import PLAIN, Operator, Scope, supervised
-from effectflow.effects.trails import Failed, joined
+from effectflow.effects.trails import TypedFailure, joined
 
 _ITEMS_IN_A_TURN = 256
 
@@ -382,7 +382,7 @@ class Traversal:
         self.records_positions = records_positions
         self.keys: set[str] = set()
         self.values: dict[int, Any] = {}
-        self.failures: list[tuple[range, Failed]] = []
+        self.failures: list[tuple[range, TypedFailure]] = []
         self.is_over = False
         self.read = 0
         self.unread: Iterator[Any] | AsyncIterator[Any] = iter(())
@@ -426,15 +426,15 @@ class Traversal:
                 "which is a bug of effectflow or of the event loop"
             )
 
-    def failures_in_order(self) -> list[Failed]:
+    def failures_in_order(self) -> list[TypedFailure]:
         return [failed for _, failed in sorted(self.failures, key=lambda pair: pair[0].start)]
 
     @property
-    def first_failure(self) -> Failed | None:
+    def first_failure(self) -> TypedFailure | None:
         """The first failure in time."""
         return self.operator.traced(self.failures[0][1]) if self.failures else None
 
-    def fail(self, positions: range, failed: Failed, key: object = None) -> None:
+    def fail(self, positions: range, failed: TypedFailure, key: object = None) -> None:
         """Record a failure to which the items at these positions led."""
         self.failures.append((positions, failed))
         if self.stop_early:
@@ -490,7 +490,7 @@ class Traversal:
                         if is_nested:
                             await self._stop_if_outer_decided()
                         outcome = await in_context(copy_context(), interpret(child, env, scope))
-                    if outcome.__class__ is Failed:
+                    if outcome.__class__ is TypedFailure:
                         self.fail(range(position, position + 1), outcome, position)
                     elif take is None:
                         values[position] = outcome
@@ -567,7 +567,7 @@ class Traversal:
                     return
                 await self._stop_if_outer_decided()
             outcome = await self._outcome(position, item, key)
-            if outcome.__class__ is Failed:
+            if outcome.__class__ is TypedFailure:
                 self.fail(range(position, position + 1), outcome, key)
             elif self.take is None:
                 self.values[position] = outcome

@@ -14,7 +14,7 @@ from effectflow.effects.effect import Effect
 from effectflow.effects.errors import EmptyRace, Halt, Parked
 from effectflow.effects.interpreter import interpret_branch, interpret_cancelled
 from effectflow.effects.scope import Decision, Operator, Scope, supervised
-from effectflow.effects.trails import Failed, joined, log_hidden
+from effectflow.effects.trails import TypedFailure, joined, log_hidden
 
 Env = TypeVar("Env")
 E = TypeVar("E")
@@ -85,7 +85,7 @@ def first_success(effects: Iterable[Effect[Env, E, A]]) -> Effect[Env, list[E], 
 
 
 def _is_success(outcome: Any) -> bool:
-    return outcome.__class__ is not Failed
+    return outcome.__class__ is not TypedFailure
 
 
 def _race(

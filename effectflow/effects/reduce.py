@@ -15,7 +15,7 @@ from effectflow.effects.event_loop import in_context
 from effectflow.effects.interpreter import interpret, interpret_branch
 from effectflow.effects.parallel import Source, Traversal, check_item_functions
 from effectflow.effects.scope import Operator, Scope, supervised
-from effectflow.effects.trails import Failed
+from effectflow.effects.trails import TypedFailure
 
 Env = TypeVar("Env")
 E = TypeVar("E")
@@ -97,7 +97,7 @@ def reduction_of(
             failed = await reduction.map(limit)
             if failed is None and on_mapped is not None:
                 told = await interpret(on_mapped(reduction.mapping.read), env, scope)
-                failed = told if told.__class__ is Failed else None
+                failed = told if told.__class__ is TypedFailure else None
             return failed or await reduction.finish()
         finally:
             reduction.mapping.operator.end()
@@ -146,7 +146,7 @@ class _Reduction:
             children=Children(scope.flow.stop),
         )
 
-    async def map(self, limit: int) -> Failed | None:
+    async def map(self, limit: int) -> TypedFailure | None:
         """Run every item, and combine each complete group. Return the first failure."""
         await self.mapping.run(limit)
         if self.mapping.first_failure is None and self.decided is None:
@@ -177,14 +177,14 @@ class _Reduction:
         if failure is not None:
             self.mapping.fail(*failure)
 
-    async def _climb(self, group: Group[Any] | None) -> tuple[range, Failed] | None:
+    async def _climb(self, group: Group[Any] | None) -> tuple[range, TypedFailure] | None:
         """Combine a group, then the group that this completes, up to one that must wait."""
         while group is not None:
             if self.mapping.is_over and not self.groups.branches.has_records(group.key):
                 # Another item has failed.
                 return None
             outcome = await self._combine(group)
-            if outcome.__class__ is Failed:
+            if outcome.__class__ is TypedFailure:
                 return self.tree.positions(group), outcome
             group = self.tree.add(group.round, group.number, outcome)
         return None

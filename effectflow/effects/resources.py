@@ -26,7 +26,7 @@ from effectflow.effects.event_loop import (
 from effectflow.effects.interpreter import add_suppressed, interpret
 from effectflow.effects.nodes import AnyEffect
 from effectflow.effects.scope import PLAIN_BRANCHES, Operator, Scope, supervised
-from effectflow.effects.trails import Failed, Suppressed
+from effectflow.effects.trails import Suppressed, TypedFailure
 
 Env = TypeVar("Env")
 E = TypeVar("E")
@@ -319,7 +319,7 @@ def _is_over(cancelled: BaseException) -> bool:
 
 def _raised_by(outcome: Any) -> Exception | None:
     """Return the exception of a failure, for a context manager; None for a value."""
-    if outcome.__class__ is not Failed:
+    if outcome.__class__ is not TypedFailure:
         return None
     return outcome.error if isinstance(outcome.error, Exception) else EffectError(outcome.error)
 
@@ -329,7 +329,7 @@ def _end(
 ) -> Any:
     """Return or raise the end of a use. It stands even if leaving the context manager failed."""
     if hidden is not None:
-        if raised is None and outcome.__class__ is not Failed:
+        if raised is None and outcome.__class__ is not TypedFailure:
             raise hidden
         ended = outcome if raised is None else raised
         suppressed = Suppressed(hidden, is_defect=True)

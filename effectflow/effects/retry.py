@@ -25,7 +25,7 @@ from effectflow.effects.errors import RetryExhausted
 from effectflow.effects.events import run_listener
 from effectflow.effects.interpreter import interpret
 from effectflow.effects.scope import Scope
-from effectflow.effects.trails import Failed
+from effectflow.effects.trails import TypedFailure
 
 if TYPE_CHECKING:
     # Imported when a delay is drawn, because many programs never retry.
@@ -269,7 +269,7 @@ def retry(
 
         while True:
             outcome = await interpret(source, env, scope)
-            if outcome.__class__ is not Failed:
+            if outcome.__class__ is not TypedFailure:
                 return outcome
             is_refused = when is not None and not holds(when, outcome.error, "retry")
             if is_refused and on_retry is None:
@@ -287,7 +287,7 @@ def retry(
                 return outcome
             if delay is None:
                 exhausted = RetryExhausted(outcome.error, attempt, elapsed)
-                return Failed(exhausted, outcome.trail)
+                return TypedFailure(exhausted, outcome.trail)
             # The clock of another machine may have been ahead. Never wait longer because of that.
             await scope.flow.wait_for_retry(scope, until, delay)
             # Attempts that a resume replays without waiting took time, too.

@@ -33,7 +33,7 @@ from effectflow.effects.interpreter import (
 )
 from effectflow.effects.nodes import AnyEffect
 from effectflow.effects.scope import Operator, Replayed, Scope
-from effectflow.effects.trails import Failed, Suppressed
+from effectflow.effects.trails import Suppressed, TypedFailure
 
 Env = TypeVar("Env")
 E = TypeVar("E")
@@ -92,7 +92,7 @@ def compensate(
         await anyio.lowlevel.checkpoint_if_cancelled()
         flow = scope.flow
         value, cancelled = await acquire(effect, env, scope, flow.protect)
-        if value.__class__ is not Failed:
+        if value.__class__ is not TypedFailure:
             undos.append(Undo(flow.ended_at, undo, value, env))
         if cancelled is not None:
             raise cancelled
@@ -205,7 +205,7 @@ class _Saga:
         except BaseException as ended:
             raised = ended
         try:
-            if raised is None and outcome.__class__ is not Failed:
+            if raised is None and outcome.__class__ is not TypedFailure:
                 if self.outer.undos is not None:
                     self.outer.undos += self._in_order()
                 return outcome
@@ -247,10 +247,10 @@ class _Saga:
         """Undo the body, and return or raise how it ended."""
         outer, operator = self.outer, self.operator
         failure = outcome if raised is None else raised
-        cause = None if isinstance(failure, Failed | Exception) else outer.cause()
+        cause = None if isinstance(failure, TypedFailure | Exception) else outer.cause()
         if outer.flow.is_stopping:
             return await self._leave_to_resume(raised)
-        if isinstance(failure, Failed | Exception):
+        if isinstance(failure, TypedFailure | Exception):
             operator.fail(failure)
         else:
             # A step that failed after the cancellation has no undo. A resume must not repeat it now.
@@ -299,7 +299,7 @@ async def _failure_of(undo: Undo, scope: Scope) -> Suppressed | None:
         outcome = await interpret(undo.effect(), undo.env, scope)
     except Exception as defect:
         return Suppressed(defect, is_defect=True)
-    if outcome.__class__ is Failed:
+    if outcome.__class__ is TypedFailure:
         return Suppressed(outcome.error, is_defect=False)
     return None
 

@@ -24,7 +24,7 @@ import anyio
 from effectflow.effects.clock import Clock, Duration, SystemClock, in_seconds
 from effectflow.effects.errors import Exit, Halt, TimedOut
 from effectflow.effects.event_loop import is_cancelled_by_scope, raise_again_later, run_to_the_end
-from effectflow.effects.trails import Failed, Suppressed
+from effectflow.effects.trails import Suppressed, TypedFailure
 
 A = TypeVar("A")
 
@@ -123,7 +123,7 @@ class Branches(Protocol):
         """Record the decision, before it takes effect."""
         return
 
-    def fail(self, ended: Failed | Exception) -> None:
+    def fail(self, ended: TypedFailure | Exception) -> None:
         """Record the decision that this failure or defect ends the operator, before it takes effect."""
         return
 
@@ -131,7 +131,7 @@ class Branches(Protocol):
         """Let what follows the cancelled branches settle their failures."""
         return
 
-    def recorded_failure(self, again: object) -> Failed | Exception:
+    def recorded_failure(self, again: object) -> TypedFailure | Exception:
         """Return the failure or defect that the decision of an earlier life recorded.
 
         `again` is how the branch ended when it was replayed.
@@ -187,7 +187,7 @@ class Finalization(Protocol):
 
         Parameters:
             outer: the scope of the source.
-            ended: the value of the source, a `Failed`, or what it raised.
+            ended: the value of the source, a `TypedFailure`, or what it raised.
             cause: the operator that cancelled the source, if one did.
         """
         ...
@@ -229,7 +229,7 @@ class Flow(Protocol):
         return False
 
     def execute(self, step: Any, env: Any, scope: Scope) -> Coroutine[Any, Any, Any]:
-        """Execute a step, or return its recorded outcome: its value or a `Failed`.
+        """Execute a step, or return its recorded outcome: its value or a `TypedFailure`.
 
         `step` is a `Step` of `nodes.py`.
         """
@@ -609,7 +609,7 @@ class Operator:
         if self._may_decide():
             self._decide(value, failed=failed)
 
-    def fail(self, ended: Failed | Exception) -> None:
+    def fail(self, ended: TypedFailure | Exception) -> None:
         """Decide that this failure or defect ends the operator, unless a decision exists."""
         if self._may_decide():
             self.is_decided = True
@@ -634,13 +634,13 @@ class Operator:
 
     def traced(self, outcome: Any) -> Any:
         """Return the outcome of the operator, with the failed finalizers in the trail of a failure."""
-        if not self.suppressed or outcome.__class__ is not Failed:
+        if not self.suppressed or outcome.__class__ is not TypedFailure:
             return outcome
         return outcome.after(*self.suppressed)
 
-    def timed_out(self, seconds: float) -> Failed:
+    def timed_out(self, seconds: float) -> TypedFailure:
         """Return the failure after a limit of this many seconds."""
-        return self.traced(Failed(TimedOut(seconds)))
+        return self.traced(TypedFailure(TimedOut(seconds)))
 
     def _may_decide(self) -> bool:
         if not self.is_decided and is_cancelled_by_scope():

@@ -9,7 +9,7 @@ from types import CodeType, TracebackType
 from typing import Any, Self
 
 
-class Failed:
+class TypedFailure:
     """The result of the interpreter, instead of a value, for a typed failure.
 
     Attributes:
@@ -21,34 +21,34 @@ class Failed:
     __slots__ = ("error", "parts", "trail")
 
     def __init__(
-        self, error: Any, trail: tuple[str, ...] = (), parts: tuple[Failed, ...] = ()
+        self, error: Any, trail: tuple[str, ...] = (), parts: tuple[TypedFailure, ...] = ()
     ) -> None:
         self.error = error
         self.trail = trail
         self.parts = parts
 
-    def after(self, *lines: str) -> Failed:
+    def after(self, *lines: str) -> TypedFailure:
         """Return the failure with more lines in its trail."""
         parts = tuple([part.after(*lines) for part in self.parts])
-        return Failed(self.error, (*self.trail, *lines), parts)
+        return TypedFailure(self.error, (*self.trail, *lines), parts)
 
-    def find(self, error: object) -> Failed | None:
+    def find(self, error: object) -> TypedFailure | None:
         """Return this failure, or the part of it, that has this error; None if neither does."""
         if self.error is error:
             return self
         return next(filter(None, (part.find(error) for part in self.parts)), None)
 
-    def mapped(self, error: Any) -> Failed:
+    def mapped(self, error: Any) -> TypedFailure:
         """Return the failure with another error. If a part has that error, only its trail is kept."""
         part = self.find(error) if self.parts else None
-        return part or Failed(error, self.trail)
+        return part or TypedFailure(error, self.trail)
 
 
-def joined(failures: Sequence[Failed]) -> Failed:
+def joined(failures: Sequence[TypedFailure]) -> TypedFailure:
     """Return one failure with the errors and the trails of many. Each error shows its own trail."""
     trail = dict.fromkeys(part for failed in failures for part in failed.trail)
     errors = [show_trail(failed.error, failed.trail) for failed in failures]
-    return Failed(errors, tuple(trail), tuple(failures))
+    return TypedFailure(errors, tuple(trail), tuple(failures))
 
 
 class Suppressed(str):

@@ -40,7 +40,7 @@ from effectflow.effects.event_loop import (
 )
 from effectflow.effects.nodes import Perform
 from effectflow.effects.scope import Scope
-from effectflow.effects.trails import Failed
+from effectflow.effects.trails import TypedFailure
 from effectflow.executors.remote_call import (
     answer,
     checked_factory,
@@ -137,7 +137,7 @@ class DaskExecutor(Generic[Env]):
             raise RuntimeError("a DaskExecutor runs items only inside `async with executor:`")
         call = write_call(function, item, scope)
         if self._client.status != "running":
-            return Failed(_lost_connection())
+            return TypedFailure(_lost_connection())
         # The dashboard of Dask groups tasks by the part of the key before the dash.
         key = f"{getattr(function, '__name__', 'effect')}-{uuid4().hex}"
         once = reprlib.repr(item) if scope.is_at_most_once else None
@@ -145,7 +145,7 @@ class DaskExecutor(Generic[Env]):
             answer_in, self._name, key, call, once, key=key, pure=False
         )
         reply = await self._reply(future, item)
-        return Failed(reply) if isinstance(reply, ExecutorError) else read_reply(reply)
+        return TypedFailure(reply) if isinstance(reply, ExecutorError) else read_reply(reply)
 
     async def _reply(self, future: _Future, item: object) -> bytes | ExecutorError:
         """Return the reply, or why none comes. Closing the executor ends the wait."""

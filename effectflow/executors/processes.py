@@ -28,7 +28,7 @@ from effectflow.effects.clock import Duration, waiting_time
 from effectflow.effects.event_loop import is_cancellation, run_to_the_end, running_backend, shielded
 from effectflow.effects.nodes import Perform
 from effectflow.effects.scope import Scope
-from effectflow.effects.trails import Failed
+from effectflow.effects.trails import TypedFailure
 from effectflow.executors.pickling import dumps
 from effectflow.executors.remote_call import checked_factory, read_reply, write_call, write_factory
 from effectflow.executors.worker_main import CANCEL, FRAME_LENGTH, Greeting, frame
@@ -148,12 +148,12 @@ class ProcessExecutor(Generic[Env]):
                 except WorkerDied as death:
                     end = str(death)
                 except PoolClosed:
-                    return Failed(ExecutorLost("the ProcessExecutor was closed"))
+                    return TypedFailure(ExecutorLost("the ProcessExecutor was closed"))
                 else:
                     if cancelled is not None:
                         scope.postpone(cancelled)
                     return read_reply(reply)
-        return Failed(WorkerLost(reprlib.repr(item), attempts, end))
+        return TypedFailure(WorkerLost(reprlib.repr(item), attempts, end))
 
     async def __aenter__(self) -> Self:
         if self._pool is not None:

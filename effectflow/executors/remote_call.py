@@ -21,7 +21,7 @@ from effectflow.effects import Effect, ExecutorError
 from effectflow.effects.arguments import add_hint
 from effectflow.effects.interpreter import interpret
 from effectflow.effects.scope import PLAIN, RunningStep, Scope, running_step
-from effectflow.effects.trails import Failed, add_note
+from effectflow.effects.trails import TypedFailure, add_note
 from effectflow.executors.pickling import dumps, loads
 
 
@@ -108,7 +108,7 @@ async def answer(call: bytes, env: Any) -> bytes:
         # Some classes can be pickled but not unpickled; the worker finds that out, not the caller.
         loads(reply)
     except Exception as refusal:
-        has_failed = outcome.__class__ is Failed
+        has_failed = outcome.__class__ is TypedFailure
         what, sent = ("error", outcome.error) if has_failed else ("value", outcome)
         _explain(
             refusal,
@@ -135,11 +135,11 @@ def defect_reply(defect: Exception) -> bytes:
 
 def failure_reply(failure: ExecutorError) -> bytes:
     """Return the reply of a call whose end is unknown."""
-    return dumps(_Reply(Failed(failure)))
+    return dumps(_Reply(TypedFailure(failure)))
 
 
 def read_reply(data: bytes) -> Any:
-    """Return what `interpret` returned in the worker, a value or a `Failed`, or raise what it raised."""
+    """Return or raise the end of `interpret` in the worker: a value or a `TypedFailure`."""
     try:
         reply: _Reply = loads(data)
     except Exception as refusal:

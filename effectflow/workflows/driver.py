@@ -39,7 +39,7 @@ from effectflow.effects.event_loop import is_cancellation, mark_as_cancelled
 from effectflow.effects.interpreter import interpret, interpret_branch, raise_hidden_stop
 from effectflow.effects.nodes import AnyEffect
 from effectflow.effects.scope import Scope
-from effectflow.effects.trails import Failed
+from effectflow.effects.trails import TypedFailure
 from effectflow.workflows.children import cancel_spawned
 from effectflow.workflows.claim import Claim
 from effectflow.workflows.lookup import (
@@ -115,7 +115,7 @@ class Service:
 
 
 async def begin_run(claim: Claim, started: Started, input: Any) -> Any:
-    """Drive a new run. Return its output or `Failed`."""
+    """Drive a new run. Return its output or `TypedFailure`."""
     run = _life_of(claim, started, Recording())
     return await _drive(claim, run, input, is_new=True)
 
@@ -130,7 +130,7 @@ async def continue_run(
 ) -> Any:
     """Continue a run at the end of its journal.
 
-    Return its output or `Failed`. With a service, return None if the run was suspended.
+    Return its output or `TypedFailure`. With a service, return None if the run was suspended.
     """
     place, known = claim.place, found.checkpoint
     blueprint = place.blueprint
@@ -276,7 +276,7 @@ async def _drive(
         if is_cancelled or (isinstance(raised, Halt) and raised.reason is writer.halted):
             raised = None
     elif stopping.given_up is not None:
-        outcome, raised = Failed(stopping.given_up), None
+        outcome, raised = TypedFailure(stopping.given_up), None
     elif stopping.suspension is not None:
         await _record_interruption(run)
         return None
@@ -293,7 +293,7 @@ async def _drive(
 
 
 async def _outcome_of(claim: Claim, run: Run, outcome: Any, defect: Exception | None) -> Any:
-    """Record the end of a run, and return its output or `Failed`, or raise its defect."""
+    """Record the end of a run, and return its output or `TypedFailure`, or raise its defect."""
     writer = run.writer
     if writer.halted is None:
         with suppress(Halt):
@@ -302,12 +302,12 @@ async def _outcome_of(claim: Claim, run: Run, outcome: Any, defect: Exception | 
         await writer.flush()
         if isinstance(writer.halted, LeaseLost) and defect is not None:
             writer.halted.add_note(f"the body ended in {defect!r} as well")
-        return failure_in(run.run_id, Failed(writer.halted))
+        return failure_in(run.run_id, TypedFailure(writer.halted))
     if defect is not None:
         raise defect_in(run.run_id, defect)
     if outcome is _CANCELLED:
-        return Failed(RunCancelled(run.run_id))
-    return failure_in(run.run_id, outcome) if outcome.__class__ is Failed else outcome
+        return TypedFailure(RunCancelled(run.run_id))
+    return failure_in(run.run_id, outcome) if outcome.__class__ is TypedFailure else outcome
 
 
 async def _run_body(
@@ -315,7 +315,7 @@ async def _run_body(
 ) -> tuple[Any, BaseException | None]:
     """Run the body in the cancel scope of the run. Raise a cancellation from outside.
 
-    Return its value, a `Failed` or `_CANCELLED`, and what it raised instead.
+    Return its value, a `TypedFailure` or `_CANCELLED`, and what it raised instead.
     """
     place, writer, stopping = claim.place, run.writer, run.stopping
     outcome: Any = None
@@ -421,7 +421,7 @@ async def _record_end(claim: Claim, run: Run, outcome: Any, defect: Exception | 
     if outcome is _CANCELLED:
         await _record_cancellation(run)
         return
-    if defect is not None or isinstance(outcome, Failed):
+    if defect is not None or isinstance(outcome, TypedFailure):
         error = write_end(outcome if defect is None else defect, types)
         finished = Finished(RunStatus.FAILED, run.now(), None, error)
         await run.writer.finish(finished, finished.status)

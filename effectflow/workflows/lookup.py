@@ -40,7 +40,7 @@ from effectflow.checkpoint.values import (
 from effectflow.effects import Halt
 from effectflow.effects.frozen import frozen
 from effectflow.effects.scope import Scope
-from effectflow.effects.trails import Failed, add_note
+from effectflow.effects.trails import TypedFailure, add_note
 from effectflow.workflows.blueprint import Blueprint
 from effectflow.workflows.run_ids import check_run_id
 
@@ -90,7 +90,7 @@ class Place:
 
     def read(self, outcome: Any) -> Any:
         """Return the outcome of the body as the workflow yields it."""
-        return outcome if outcome.__class__ is Failed else self.blueprint.read_output(outcome)
+        return outcome if outcome.__class__ is TypedFailure else self.blueprint.read_output(outcome)
 
     def halt_around(self, error: CheckpointError) -> Halt:
         """Halt the outer run, because its body cannot handle a CheckpointError."""
@@ -291,7 +291,7 @@ def input_of(known: Checkpoint, blueprint: Blueprint, *, force: bool = False) ->
     return decode_as(known.initial_state, types, known.run_id, "input", declared)
 
 
-def failure_of(found: Found, blueprint: Blueprint) -> Failed:
+def failure_of(found: Found, blueprint: Blueprint) -> TypedFailure:
     """Return the recorded failure of a run that has failed, or raise its recorded defect."""
     run_id, finished = found.checkpoint.run_id, found.checkpoint.finished
     if finished is None or finished.error is None:
@@ -314,9 +314,9 @@ def failure_of(found: Found, blueprint: Blueprint) -> Failed:
     return failure_in(run_id, failure)
 
 
-def failure_in(run_id: str, failed: Failed) -> Failed:
+def failure_in(run_id: str, failed: TypedFailure) -> TypedFailure:
     """Return the failure of a run. Its trail names the run, whose id may have been generated."""
-    return Failed(failed.error, (*failed.trail, f"in run {run_id!r}"))
+    return TypedFailure(failed.error, (*failed.trail, f"in run {run_id!r}"))
 
 
 def defect_in(run_id: str, defect: Exception) -> Exception:

@@ -22,7 +22,7 @@ from effectflow.checkpoint.planned_run import PlannedRun
 from effectflow.checkpoint.run import Run
 from effectflow.checkpoint.store import RunStatus
 from effectflow.effects.paths import as_name
-from effectflow.effects.trails import Failed
+from effectflow.effects.trails import TypedFailure
 from effectflow.workflows.children import ChildRun, end_stands, record_end, replayed_end
 from effectflow.workflows.driver import plan_run
 from effectflow.workflows.lookup import Place
@@ -115,7 +115,7 @@ async def _check_can_continue(run: Run, place: Place, run_id: str) -> None:
 
 
 def _is_cancelled(outcome: Any, run_id: str) -> bool:
-    error = outcome.error if outcome.__class__ is Failed else None
+    error = outcome.error if outcome.__class__ is TypedFailure else None
     return isinstance(error, RunCancelled) and error.run_id == run_id
 
 
@@ -171,7 +171,7 @@ class _NestedRun:
             # An operator that has decided ends this flow here, as it ended the nested run.
             self.open_gate()
             await child.flow.check(self.place.scope, child.path)
-            return Failed(cancelled)
+            return TypedFailure(cancelled)
         except CheckpointError as error:
             raise self.run.writer.halt(error) from error
         except Exception as defect:
@@ -180,7 +180,7 @@ class _NestedRun:
 
     def record_end(self, outcome: Any) -> None:
         """Record how it ended. A CheckpointError halts the outer run."""
-        if outcome.__class__ is not Failed:
+        if outcome.__class__ is not TypedFailure:
             self._complete(outcome)
         elif isinstance(outcome.error, CompensationFailed):
             raise self.run.stopping.give_up(outcome.error)
@@ -196,11 +196,11 @@ class _NestedRun:
         ended = ChildEnded(path, RunStatus.COMPLETED, run.now(), tree)
         self.child.flow.ended_at = record_end(self.child.flow, ended)
 
-    def _fail(self, ended: Failed | Exception) -> None:
+    def _fail(self, ended: TypedFailure | Exception) -> None:
         run, path, flow = self.run, self.child.path, self.child.flow
         types = self.place.blueprint.output_types
         record = write_end(ended, types)
-        error = ended.error if isinstance(ended, Failed) else ended
+        error = ended.error if isinstance(ended, TypedFailure) else ended
         sequence = record_end(flow, ChildEnded(path, RunStatus.FAILED, run.now(), None, record))
         flow.last_failure = (error, sequence)
         # A defect that cannot be rebuilt comes back as a RecordedDefect.

@@ -37,7 +37,7 @@ from effectflow.checkpoint.lease import Owner
 from effectflow.checkpoint.store import RunSummary, Taken
 from effectflow.effects.clock import Clock
 from effectflow.effects.scope import Scope
-from effectflow.effects.trails import Failed as Failure
+from effectflow.effects.trails import TypedFailure
 from effectflow.workflows.claim import Claim
 from effectflow.workflows.driver import Service, continue_run, give_up
 from effectflow.workflows.lookup import Place, find
@@ -108,9 +108,9 @@ async def recover_run(
             )
         else:
             match outcome:
-                case Failure(error=CheckpointError() as error):
+                case TypedFailure(error=CheckpointError() as error):
                     await _block(claim, error)
-                case Failure(error=error):
+                case TypedFailure(error=error):
                     logger.warning("run %r has failed: %r", taken.lease.run_id, error)
                 case _:
                     pass

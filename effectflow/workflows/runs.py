@@ -43,7 +43,7 @@ async def start_run(
     context: Mapping[str, object] | None,
     retry_failed: bool,
 ) -> Any:
-    """Return the output or `Failed` of a new run, or of an existing one with this id and input.
+    """Return the output or `TypedFailure` of a new run, or of an existing one with this id and input.
 
     Within another run, it is nested.
 
@@ -115,7 +115,7 @@ async def _start(
 
 
 async def resume_run(place: Place, run_id: str, *, force: bool, reopening: Reopening | None) -> Any:
-    """Return the output or `Failed` of a resumed run. Within another run, it is nested."""
+    """Return the output or `TypedFailure` of a resumed run. Within another run, it is nested."""
     drive = partial(_resume, force=force, reopening=reopening)
     if place.is_nested:
         is_forced = force or reopening is not None
@@ -264,7 +264,7 @@ def _context_tree(context: Mapping[str, object] | None) -> Tree:
 
 
 async def read_result(place: Place, run_id: str) -> Any:
-    """Return the recorded output or `Failed` of a run that has ended. Change nothing."""
+    """Return the recorded output or `TypedFailure` of a run that has ended. Change nothing."""
     info = await look(place, run_id)
     if info is not None and (completion := await completion_of(place, info)) is not None:
         return output_of(completion, place.blueprint, run_id)

@@ -26,7 +26,7 @@ from effectflow.effects.arguments import check_type
 from effectflow.effects.nodes import Options, Perform, Written
 from effectflow.effects.paths import as_name
 from effectflow.effects.scope import Scope
-from effectflow.effects.trails import Failed
+from effectflow.effects.trails import TypedFailure
 from effectflow.workflows.children import ChildRun, end_stands, record_end, replayed_end
 from effectflow.workflows.lookup import Place, find, look
 from effectflow.workflows.run_ids import check_new_run_id
@@ -187,14 +187,14 @@ def _place(workflow: Workflow[Any, Any, Any, Any], flow: DurableFlow, scope: Sco
     return Place.of(workflow.blueprint, checkpoints, None, scope)
 
 
-def _record_refusal(flow: DurableFlow, path: str, begun: int, refused: RunConflict) -> Failed:
+def _record_refusal(flow: DurableFlow, path: str, begun: int, refused: RunConflict) -> TypedFailure:
     """Record that the id belongs to another run, which is not cancelled with this one."""
     run = flow.run
     run.spawned.pop(begun, None)
     error = write_error(refused, _REFUSALS, is_defect=False)
     ended = ChildEnded(path, RunStatus.FAILED, run.now(), None, error)
     flow.last_failure = (refused, record_end(flow, ended))
-    return Failed(refused)
+    return TypedFailure(refused)
 
 
 async def _result(flow: DurableFlow, scope: Scope, child: Child[Any, Any]) -> Any:
@@ -250,7 +250,7 @@ async def _last_entry_of(place: Place, run_id: str) -> Finished | None:
 
 
 def _record_end(flow: DurableFlow, place: Place, path: str, run_id: str, end: Finished) -> Any:
-    """Record how a spawned run has ended, and return its output or `Failed`, or raise its defect."""
+    """Record how a spawned run has ended. Return its output or `TypedFailure`, or raise its defect."""
     run = flow.run
     status, error = end.status, end.error
     if status is RunStatus.CANCELLED:

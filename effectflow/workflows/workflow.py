@@ -28,7 +28,7 @@ from effectflow.effects.interpreter import interpret
 from effectflow.effects.nodes import Options, Perform
 from effectflow.effects.scope import Scope
 from effectflow.effects.signatures import effect_types, environment_type
-from effectflow.effects.trails import Failed
+from effectflow.effects.trails import TypedFailure
 from effectflow.workflows.blueprint import Blueprint, input_type, parameters_of, unchanged
 from effectflow.workflows.engine import Done, Next, advance, durable_scope
 from effectflow.workflows.migrations import (
@@ -385,7 +385,7 @@ class Workflow(Generic[Env, E, Input, Out]):
                 return place.read(await _runs().read_result(place, run_id))
             except CheckpointError as error:
                 # Raised, it would halt a run around this, which only asks about another run.
-                return Failed(error)
+                return TypedFailure(error)
 
         return self._durably(perform, ("result", run_id))
 
@@ -434,7 +434,7 @@ class Workflow(Generic[Env, E, Input, Out]):
             except CheckpointError as error:
                 if place.is_nested:
                     raise place.halt_around(error) from error
-                return Failed(error)
+                return TypedFailure(error)
 
         return Perform(run, (f"{self.name}.{shown[0]}", *shown[1:]))
 

@@ -175,7 +175,7 @@ def is_record(kind: Any) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class RecordClass:
     """How instances of one class are taken apart and rebuilt.
 
     Attributes:
@@ -247,19 +247,19 @@ _EXTRA, _PRIVATE = "__pydantic_extra__", "__pydantic_private__"
 _BESIDES = (_FIELDS_SET, _EXTRA, _PRIVATE)
 
 
-class _Model(Record):
+class _Model(RecordClass):
     """A pydantic model. What was saved was valid, so it is not validated again."""
 
     __slots__ = ()
 
     def take(self, value: Any) -> dict[str, Any]:
-        fields = Record.take(self, value) | self._besides(value)
+        fields = RecordClass.take(self, value) | self._besides(value)
         if value.model_fields_set != fields.get(_EXTRA, {}).keys() | self.parameters.keys():
             fields[_FIELDS_SET] = sorted(value.model_fields_set)
         return fields
 
     def take_changed(self, value: Any) -> dict[str, Any]:
-        return Record.take_changed(self, value) | self._besides(value)
+        return RecordClass.take_changed(self, value) | self._besides(value)
 
     def _besides(self, value: Any) -> dict[str, Any]:
         """Return the extra fields and private attributes of a model that has any."""
@@ -289,7 +289,7 @@ class _Model(Record):
 
 
 @cache
-def record_of(kind: Any) -> Record:
+def record_of(kind: Any) -> RecordClass:
     """Return how instances of a class are taken apart and rebuilt, if `is_record` is true for it."""
     parameters: dict[str, str | None] = {}
     defaults: dict[str, object] = {}
@@ -307,7 +307,7 @@ def record_of(kind: Any) -> Record:
         for name, part in vars(base).items()
         if isinstance(part, MemberDescriptorType) and name not in parameters
     )
-    make: type[Record] = _Model if hasattr(kind, "model_fields") else Record
+    make: type[RecordClass] = _Model if hasattr(kind, "model_fields") else RecordClass
     return make(kind, parameters, defaults, slots)
 
 

@@ -24,7 +24,7 @@ from effectflow.effects.nodes import AndThen, AnyEffect, Named, Perform, Suspend
 from effectflow.effects.paths import child_path, step_path
 from effectflow.effects.reduce import reduction_of
 from effectflow.effects.scope import Scope
-from effectflow.effects.trails import Failed
+from effectflow.effects.trails import TypedFailure
 from effectflow.workflows.mapreduce._results import (
     DeadLetter,
     ItemFailed,
@@ -293,8 +293,8 @@ class ItemWork:
             outcome = await interpret(self.job.work(env, self.item), env, scope)
         except TimedOut as late:
             # A time limit within `map` that it does not declare: no bug, but a failure of this item.
-            outcome = Failed(late)
-        if outcome.__class__ is Failed:
+            outcome = TypedFailure(late)
+        if outcome.__class__ is TypedFailure:
             self._failed.append(ItemFailure(outcome.error, began_at, scope.clock.now()))
         return outcome
 
@@ -304,12 +304,12 @@ class ItemWork:
         error = self._failed[-1].error if self._failed else error
         if not isinstance(flow, DurableFlow):
             if not job.keeps_dead_letters:
-                return Failed(self._stopped(error, self._begun))
+                return TypedFailure(self._stopped(error, self._begun))
             return self._kept(DeadLetter(self.key, self.item, error, self._begun, (*self._failed,)))
         if not job.keeps_dead_letters:
             earlier = flow.run.recording.dead_letters.get(flow.path_to_come(DEAD_LETTER))
             if earlier is None:
-                return Failed(self._stopped(error, self._attempts_of(flow)))
+                return TypedFailure(self._stopped(error, self._attempts_of(flow)))
             # The run kept dead letters earlier, which settled the failures of these items.
         letter = await flow.set_aside(scope, lambda: self._content(flow))
         if letter.is_dropped:
@@ -386,7 +386,7 @@ class FailureLimit:
         self.total = total
         self.failed = 0
 
-    def exceeded(self, failed: int | None = None) -> Failed | None:
+    def exceeded(self, failed: int | None = None) -> TypedFailure | None:
         """Return the failure of the job if too many items have failed, as far as that is known.
 
         Parameters:
@@ -397,7 +397,7 @@ class FailureLimit:
         if most is None or (isinstance(most, float) and self.total is None):
             return None
         share = failed / self.total if isinstance(most, float) and self.total else failed
-        return Failed(TooManyFailures(self.job, most, failed)) if share > most else None
+        return TypedFailure(TooManyFailures(self.job, most, failed)) if share > most else None
 
     def check(self, total: int) -> AnyEffect | None:
         """Return the failure of the job if too many of all items have failed."""
