@@ -61,7 +61,12 @@ class Children:
                     self._stop()
                 raised_inside = type(raised), raised, raised.__traceback__
         try:
-            return await self._tasks.__aexit__(*raised_inside)
+            is_suppressed = await self._tasks.__aexit__(*raised_inside)
+            if self._running:
+                # asyncio cancelled these children before they began. anyio's scopes and trio let a
+                # task begin, and cancel it afterwards.
+                self._was_cancelled_natively = True
+            return is_suppressed
         except BaseException as raised:
             if is_cancellation(raised):
                 # Nested task groups of anyio 4.16 uncancel the host too often after a native

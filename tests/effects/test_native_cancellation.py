@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +11,20 @@ from typing import Any
 import pytest
 from anyio import to_thread
 
-from effectflow import Effect, bracket, from_async, from_blocking, from_fn, par, pure, sleep
+from effectflow import (
+    Effect,
+    bracket,
+    from_async,
+    from_blocking,
+    from_fn,
+    par,
+    par_all,
+    par_reduce,
+    par_traverse,
+    pure,
+    race,
+    sleep,
+)
 
 pytestmark = pytest.mark.asyncio
 
@@ -144,3 +158,39 @@ async def test_a_timeout_of_asyncio_within_a_finalizer_works() -> None:
         pure(1).on_exit(from_async(impatient).and_then(lambda _: from_fn(lambda _: None))).run(None)
     )
     assert log == ["gave up"]
+
+
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize(
+    "effect",
+    [
+        par(sleep(60), pure(2).and_then(pure)),
+        race(sleep(60), sleep(60)),
+        par_all([sleep(60), sleep(60)]),
+        par_traverse([1, 2], lambda _: sleep(60)),
+        par_traverse([1, 2, 3], lambda _: sleep(60), limit=2),
+        par_reduce([1, 2], lambda _: sleep(60), lambda _: sleep(60), limit=2),
+        par(par(sleep(60), sleep(60))),
+    ],
+    ids=repr,
+)
+async def test_children_that_are_cancelled_before_they_begin_cancel_their_operator(
+    effect: AnyEffect, count: int
+) -> None:
+    # As asyncio.run does with all tasks at its end.
+    others = asyncio.all_tasks()
+    running = asyncio.create_task(effect.run(None))
+    children: set[asyncio.Task[Any]] = set()
+    while not children:
+        await asyncio.sleep(0)
+        children = asyncio.all_tasks() - others - {running}
+    for child in list(children)[:count]:
+        child.cancel()
+    async with asyncio.timeout(30):
+        await asyncio.wait([running])
+    assert running.cancelled()
+    # Now, while the warning about their coroutines is ignored.
+    del child
+    children.clear()
+    gc.collect()
