@@ -510,6 +510,8 @@ async def test_a_child_that_a_step_was_cancelling_at_a_crash_ends_in_its_next_at
         app = app_on(store, failing=["pay"])
         with store.life():
             await start(made, app)
+        if store.unmet:
+            continue  # what was written one by one was written together this time
         assert await resume(made, next_life(app), at=100) == Success(["ask", "pay"]), point
         for run in await store.find():
             entries = await journal(store, run.run_id)
