@@ -613,6 +613,8 @@ async def test_what_a_cancelled_nested_run_holds_is_released_wherever_a_crash_fa
         store = FaultyStore(MemoryStore(), [point])
         with store.life():
             await start(made, app_on(store))
+        if store.unmet:
+            continue  # what was written one by one was written together this time
         runs = [run.run_id for run in await store.find() if run.run_id != "r"]
         before = await journal(store, runs[0]) if runs else []
         app = app_on(store)
