@@ -36,6 +36,7 @@ from effectflow.checkpoint import (
     Completed,
     Entry,
     Failed,
+    Finished,
     RunBusy,
     RunStatus,
     Seal,
@@ -221,7 +222,8 @@ async def check_life(
             life, lambda: ending(made.start(None, run_id="r"), app, HurriedClock())
         )
     shown = f"{result} in {life}:\n{await journals(store, seal)}"
-    if "r" in before and getattr(before["r"][-1], "status", None) is RunStatus.COMPLETED:
+    last = before["r"][-1] if "r" in before else None
+    if isinstance(last, Finished) and last.status is RunStatus.COMPLETED:
         assert not world.begun, shown
     for run_id, entries in before.items():
         check_nothing_repeated(with_run(run_id, entries), world, worlds, shown)
