@@ -113,7 +113,9 @@ class DurableBranches:
     def reading(self) -> Generator[None]:
         self.outer.begin_branch()
         try:
-            if self._to_begin:
+            has_ended = self.decision is not None and self.decision.has_ended
+            # Branches that have ended do not begin again, so a gate would stay closed.
+            if self._to_begin and not has_ended:
                 with self.outer.run.stopping.gated() as self._gate:
                     yield
             else:

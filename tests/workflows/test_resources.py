@@ -30,6 +30,7 @@ from effectflow import (
     race,
     sleep,
     step,
+    suspend,
     with_checkpointing,
     workflow,
 )
@@ -366,6 +367,34 @@ async def test_an_item_that_began_later_is_released_when_the_resume_fails(
         await resume(made, app)
     shown = await journal(app.checkpoints.store)
     assert sum(line.startswith("C ") and "release" in line for line in shown) == 1, shown
+
+
+async def read_from_open(items: Iterable[str]) -> AsyncGenerator[str]:
+    """Read from a source that stays open, such as a queue, after it has given these items."""
+    for item in items:
+        yield item
+    await anyio.sleep_forever()
+
+
+@both_backends
+@pytest.mark.parametrize("limit", [2, None])
+async def test_a_failure_that_was_handled_ends_a_source_that_stays_open(
+    store: MemoryStore, limit: int | None
+) -> None:
+    items = {"a": held(act("use", 5)), "z": act("bad", 1)}
+
+    def each(item: str) -> AnyEffect:
+        return items[item]
+
+    both = suspend(lambda: par_traverse(read_from_open("az"), each, limit=limit, key=str))
+    made = made_of(lambda: both.recover(Broken, lambda _: act("handle")))
+    assert await start(made, app_on(store, failing=["bad"])) == Success("handle")
+    lines = await journal(store)
+    assert "E par_traverse" in lines
+    for count, line in enumerate(lines, 1):
+        app = app_on(await cut(store, count), failing=["bad"])
+        with anyio.fail_after(10):
+            assert await resume(made, app, at=100) == Success("handle"), line
 
 
 # Acquisitions that are cancelled.
