@@ -55,6 +55,12 @@ class Children:
             self._has_ended = new_waiter()
             try:
                 await self._has_ended
+            except GeneratorExit as closed:
+                # Something closes the coroutine, so nothing may wait. The group leaves its scope.
+                leaving = self._tasks.__aexit__(None, None, None)
+                leaving.send(None)
+                leaving.throw(closed)
+                raise
             except BaseException as raised:
                 if is_cancellation(raised) and has_been_cancelled_natively():
                     # The task group cancels the children, and does not say why.

@@ -194,3 +194,15 @@ async def test_children_that_are_cancelled_before_they_begin_cancel_their_operat
     del child
     children.clear()
     gc.collect()
+
+
+@pytest.mark.parametrize("operator", [par, race])
+async def test_a_coroutine_that_waits_for_children_can_be_closed(
+    operator: Callable[..., AnyEffect],
+) -> None:
+    others = asyncio.all_tasks()
+    running = operator(sleep(0.01), sleep(0.01)).run(None)
+    running.send(None)
+    running.close()
+    # The children end by themselves, because nothing can wait for them.
+    await asyncio.wait(asyncio.all_tasks() - others)
