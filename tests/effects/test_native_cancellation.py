@@ -185,13 +185,13 @@ async def test_children_that_are_cancelled_before_they_begin_cancel_their_operat
     while not children:
         await asyncio.sleep(0)
         children = asyncio.all_tasks() - others - {running}
-    for child in list(children)[:count]:
-        child.cancel()
+    victims = list(children)[:count]
+    while victims:
+        victims.pop().cancel()
     async with asyncio.timeout(30):
         await asyncio.wait([running])
     assert running.cancelled()
     # Now, while the warning about their coroutines is ignored.
-    del child
     children.clear()
     gc.collect()
 
