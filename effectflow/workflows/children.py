@@ -76,7 +76,7 @@ class ChildRun:
                 self.input_digest,
                 run.now(),
                 flow.take_item(),
-                run.failures.settle(flow),
+                flow.settle(),
                 flow.take_source_ends(),
                 is_spawned,
                 is_detached,
