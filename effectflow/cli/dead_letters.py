@@ -15,7 +15,7 @@ from effectflow.checkpoint.replay import read_recording
 from effectflow.checkpoint.values import Tree, plain_tree
 from effectflow.cli.access import Access, to_code, with_access
 from effectflow.cli.app_loader import workflow_of_run
-from effectflow.cli.drive import Job, drive
+from effectflow.cli.drive import DriveRequest, drive
 from effectflow.cli.options import BadUse, JsonOption, LatestOption, RunArgument
 from effectflow.cli.render import bounded, counted, print_json, say, say_lines, when
 from effectflow.cli.suggestions import suggested
@@ -67,7 +67,7 @@ def dead_letters(
         )
         change = loaded.workflow.retry_dead_letters if retry else loaded.workflow.drop_dead_letters
         effect = change(checkpoint.run_id, chosen_keys or None, force=force)
-        drive(Job(loaded, lambda _: effect, checkpoint.run_id, access, as_json=as_json))
+        drive(DriveRequest(loaded, lambda _: effect, checkpoint.run_id, access, as_json=as_json))
     letters = recording.open_dead_letters
     letters = [one for one in letters if not chosen_keys or one.key in chosen_keys]
     if as_json:

@@ -51,12 +51,12 @@ async def run_nested(
     run = flow.run
     run.writer.check()
     path = flow.next_path(as_name(place.blueprint.definition.name))
-    call = _Call(place, flow, path, run_id, input_digest, drive, is_forced)
+    call = _NestedCall(place, flow, path, run_id, input_digest, drive, is_forced)
     return await run.stopping.supervised(call.outcome)
 
 
 @dataclass(frozen=True, slots=True)
-class _Call:
+class _NestedCall:
     """The call of a nested run at a path of the outer run. The parameters are as in `run_nested`."""
 
     place: Place

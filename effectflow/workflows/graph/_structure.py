@@ -36,7 +36,7 @@ class Edge:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class Function:
     """Call a function from a state to an effect."""
 
     function: Callable[[Any], Effect[Any, Any, Any]]
@@ -58,7 +58,7 @@ class Parallel:
     merge: Callable[[Any, Mapping[str, Any]], Any]
 
 
-Work: TypeAlias = Call | Nested | Parallel
+Work: TypeAlias = Function | Nested | Parallel
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ def _steps_of(node: Node, within: str) -> Iterator[str]:
         case Parallel(branches):
             for branch in branches:
                 yield from _steps_of(branch, f"{path}/")
-        case Call():
+        case Function():
             pass
 
 
@@ -175,5 +175,5 @@ def _gives_state(node: Node, within: Sequence[str]) -> bool:
                 and _gives_state(branch, inside[1:])
                 for branch in branches
             )
-        case Call():
+        case Function():
             return False
