@@ -72,10 +72,19 @@ def dead_letters(
     letters = [one for one in letters if not chosen_keys or one.key in chosen_keys]
     if as_json:
         print_json([_dead_letter_tree(letter, recording) for letter in letters])
-        return
+    else:
+        _show(letters, recording, checkpoint, access.app or checkpoint.module)
+
+
+def _show(
+    letters: Sequence[RecordedDeadLetter],
+    recording: Recording,
+    checkpoint: Checkpoint,
+    module: str,
+) -> None:
+    """Show dead letters, and the command that retries them; `module` has their workflow."""
     say_lines(_dead_letter_lines(letters, recording))
     if letters:
-        module = access.app or checkpoint.module
         reopen = suggested("dead-letters", checkpoint.run_id, "--retry", module=module)
         say(f"Retry them with: {reopen}\nTo give them up, write --drop instead of --retry.")
 
