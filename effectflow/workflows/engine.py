@@ -86,7 +86,7 @@ def _end(picked: Done | Stuck) -> AnyEffect:
     return Pure(picked.value) if isinstance(picked, Done) else Fail(picked.error, picked.trail)
 
 
-def holds(condition: Callable[[S], object], state: S, name: str) -> bool:
+def condition_holds(condition: Callable[[S], object], state: S, name: str) -> bool:
     """Return whether a pure condition, such as a guard, holds for a state. Errors name it."""
     try:
         result = condition(state)

@@ -10,7 +10,7 @@ from effectflow.checkpoint.definition import Definition
 from effectflow.checkpoint.step import StepDefinition
 from effectflow.effects import Effect
 from effectflow.effects.paths import StepPath, child_path
-from effectflow.workflows.engine import holds
+from effectflow.workflows.engine import condition_holds
 from effectflow.workflows.workflow import Workflow
 
 
@@ -28,7 +28,9 @@ class Edge:
 
     def holds(self, state: Any) -> bool:
         """Return whether the edge may be taken with this state."""
-        return self.when is None or holds(self.when, state, f"the condition of the edge {self}")
+        return self.when is None or condition_holds(
+            self.when, state, f"the condition of the edge {self}"
+        )
 
     def __str__(self) -> str:
         condition = "" if self.when is None else f" if {self.label or '...'}"
