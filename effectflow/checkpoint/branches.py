@@ -153,7 +153,7 @@ class DurableBranches:
             self._failed = [self.sequence, *self._unsettled]
         else:
             is_observing = self.scope.is_observing
-            settles = () if is_observing else run.failures.settle(outer, self._unsettled)
+            settles = () if is_observing else outer.settle(self._unsettled)
             self.sequence = run.writer.add(Decided(self.path, tree, run.now(), settles=settles))
 
     def keep_failures(self) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeAlias
 
 from effectflow.checkpoint.errors import CorruptCheckpoint, UnsupportedVersion
-from effectflow.checkpoint.schema import Schema, schema_of
+from effectflow.checkpoint.schema import Schema, frozen, schema_of
 from effectflow.checkpoint.store import RunStatus
 from effectflow.checkpoint.values import (
     MalformedValue,
@@ -25,7 +25,6 @@ from effectflow.checkpoint.values import (
     encode_json,
     render_arguments,
 )
-from effectflow.effects.frozen import frozen
 
 Ranges: TypeAlias = tuple[tuple[int, int], ...]
 """Ranges of sequence numbers: pairs of the first and the last."""

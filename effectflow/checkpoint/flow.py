@@ -8,7 +8,15 @@ exists before anything releases it. The rules are in `docs/durability.md`.
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Sequence
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Coroutine,
+    Generator,
+    Iterable,
+    Iterator,
+    Sequence,
+)
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -17,7 +25,7 @@ import anyio
 from effectflow.checkpoint import waits
 from effectflow.checkpoint.branches import DurableBranches
 from effectflow.checkpoint.cursor import Cursor
-from effectflow.checkpoint.entries import Decided, Published, SourceEnd
+from effectflow.checkpoint.entries import Decided, Published, Ranges, SourceEnd
 from effectflow.checkpoint.errors import (
     CompensationFailed,
     DefinitionChanged,
@@ -248,7 +256,7 @@ class DurableFlow:
             sequence = run.failures.decide(path, tree, run.now(), self.unsettled)
             self.unsettled.append(sequence)
             return sequence
-        settles = () if scope.is_observing else run.failures.settle(self)
+        settles = () if scope.is_observing else self.settle()
         return run.writer.add(Decided(path, tree, run.now(), settles=settles))
 
     async def set_aside(
@@ -267,7 +275,7 @@ class DurableFlow:
         await self.check(scope, path)
         letter = RecordedDeadLetter(0, path, content())
         if self.is_recording and run.may_record:
-            settles = run.failures.settle(self)
+            settles = self.settle()
             letter.sequence = run.writer.add(
                 Decided(path, letter.content, run.now(), settles=settles)
             )
@@ -528,6 +536,32 @@ class DurableFlow:
             may_wait=may_wait,
             is_pinned=is_pinned,
         )
+
+    def settle(self, more: Iterable[int] = ()) -> Ranges:
+        """Settle the failures that the workflow has handled, as this flow continues. Return their ranges.
+
+        These are its own failures, those of the flows and decisions around it, and `more`. Halts the run
+        if a resume could not rebuild one of them.
+        """
+        failures = self.run.failures
+        if not failures.sequences:
+            return ()
+        found = set(more)
+        flow: DurableFlow | None = self
+        while flow is not None:
+            found.update(flow.unsettled)
+            flow.unsettled = []
+            if flow.branches_around is not None:
+                found.update(flow.branches_around.failures_of_decision())
+            flow = flow.around
+        return failures.settle(found)
+
+    def settle_own(self) -> Ranges:
+        """Settle only the failures of this flow: of a step, by its completion."""
+        if not self.unsettled:
+            return ()
+        found, self.unsettled = set(self.unsettled), []
+        return self.run.failures.settle(found)
 
     def set_item(self, digest: str) -> None:
         """Set the digest of the flow's item, which its first entry records and a resume compares."""

@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING
 import anyio
 
 from effectflow.checkpoint.errors import RunBusy
+from effectflow.checkpoint.schema import frozen
 from effectflow.effects.event_loop import CallSoon, call_soon_from_threads, is_closed
-from effectflow.effects.frozen import frozen
 
 if TYPE_CHECKING:
     from effectflow.checkpoint.store import CheckpointStore

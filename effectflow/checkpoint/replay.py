@@ -101,16 +101,13 @@ class _Reader:
             case Decided(path=path):
                 self._settle(entry.settles)
                 self._decide(sequence, path, entry)
-            case BranchesEnded(path=path):
-                if path in recording.decisions:
-                    decision = recording.decisions[path]
-                    decision.has_ended, decision.suppressed = True, entry.failures
+            case BranchesEnded(path=path) if path in recording.decisions:
+                decision = recording.decisions[path]
+                decision.has_ended, decision.suppressed = True, entry.failures
             case Waiting(path=path):
                 self._begin(entry.settles, ())
                 recording.add(sequence, path, "wait", entry.item)
-                child = RecordedChild(sequence, entry.child, "") if entry.child else None
-                wait = RecordedWait(sequence, entry.until, entry.topic, child=child)
-                recording.waits[path] = wait
+                self._begin_wait(sequence, entry)
             case Signalled(path=path):
                 wait = recording.waits[path]
                 wait.received, wait.value = sequence, entry.value
@@ -118,9 +115,8 @@ class _Reader:
                 # Within a step without steps it has no path, because each attempt publishes again.
                 if path:
                     recording.add(sequence, path, "published", entry.item)
-            case CancelRequested():
-                if recording.cancelled_at is None:
-                    recording.cancelled_at = sequence
+            case CancelRequested() if recording.cancelled_at is None:
+                recording.cancelled_at = sequence
             case ChildStarted(path=path):
                 self._begin(entry.settles, entry.source_ends)
                 recording.add(sequence, path, "child", entry.item)
@@ -134,11 +130,7 @@ class _Reader:
                     recording.reopened_at = sequence
                     self._reopen(entry)
             case Finished():
-                self.has_finished = True
-                self.is_given_up = (
-                    entry.error is not None and entry.error.type == _COMPENSATION_FAILED
-                )
-                recording.reopened_at = None
+                self._finish(entry)
             case Suspended():
                 # A suspended step continues where it waited, which is not another attempt.
                 for step in self.open.values():
@@ -193,6 +185,11 @@ class _Reader:
             step.failures = (*step.failures, failure)
         return step
 
+    def _begin_wait(self, sequence: int, entry: Waiting) -> None:
+        child = RecordedChild(sequence, entry.child, "") if entry.child else None
+        wait = RecordedWait(sequence, entry.until, entry.topic, child=child)
+        self.recording.waits[entry.path] = wait
+
     def _begin_child(self, sequence: int, entry: ChildStarted) -> None:
         recording, path = self.recording, entry.path
         before = recording.children.get(path)
@@ -241,6 +238,11 @@ class _Reader:
                     # The run waits for someone to resume it, which retries the undo.
                     failure.retryable = True
         self.has_finished = False
+
+    def _finish(self, entry: Finished) -> None:
+        self.has_finished = True
+        self.is_given_up = entry.error is not None and entry.error.type == _COMPENSATION_FAILED
+        self.recording.reopened_at = None
 
     def _forget_reactions(self, sequence: int, path: str) -> None:
         """Forget the waits and operators of what only reacted to a failure, such as `tap_err`.

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from effectflow.checkpoint.entries import Decided, ErrorRecord, Ranges
 from effectflow.checkpoint.errors import NotSerializable
@@ -16,23 +15,24 @@ from effectflow.checkpoint.journal_writer import JournalWriter
 from effectflow.checkpoint.replay import compressed
 from effectflow.checkpoint.values import KnownTypes, Tree, safe_repr
 
-if TYPE_CHECKING:
-    from effectflow.checkpoint.flow import DurableFlow
-
 
 class UnsettledFailures:
-    """The sequence numbers of the failures of this life that nothing has settled."""
+    """The failures of this life that nothing has settled.
 
-    __slots__ = ("_sequences", "_unreadable", "_writer")
+    Attributes:
+        sequences: the sequence numbers of their entries, sorted.
+    """
+
+    __slots__ = ("_unreadable", "_writer", "sequences")
 
     def __init__(self, writer: JournalWriter) -> None:
         self._writer = writer
-        self._sequences: list[int] = []
+        self.sequences: list[int] = []
         self._unreadable: dict[int, NotSerializable] = {}
 
     def add(self, sequence: int) -> None:
         """Note a failure that the workflow may handle."""
-        self._sequences.append(sequence)
+        self.sequences.append(sequence)
 
     def check_readable(
         self, sequence: int, error: object, record: ErrorRecord, types: KnownTypes, path: str
@@ -52,39 +52,19 @@ class UnsettledFailures:
 
         Return the sequence number of its entry.
         """
-        because = compressed(set(causes), self._sequences)
+        because = compressed(set(causes), self.sequences)
         sequence = self._writer.add(Decided(path, value, at, True, because))
         self.add(sequence)
         return sequence
 
-    def settle(self, flow: DurableFlow, more: Iterable[int] = ()) -> Ranges:
-        """Return the failures that a flow settles by continuing: its own and those of outer flows.
+    def settle(self, found: set[int]) -> Ranges:
+        """Settle those of these failures that earlier entries have not settled. Return their ranges.
 
         Halts the run if one of them could not be rebuilt by a resume.
         """
-        if not self._sequences:
-            return ()
-        found = set(more)
-        at: DurableFlow | None = flow
-        while at is not None:
-            found.update(at.unsettled)
-            at.unsettled = []
-            if at.branches_around is not None:
-                found.update(at.branches_around.failures_of_decision())
-            at = at.around
-        return self._settled(found)
-
-    def settle_within(self, body: DurableFlow) -> Ranges:
-        """Return the failures inside a step, which its completion settles."""
-        if not self._sequences:
-            return ()
-        found, body.unsettled = set(body.unsettled), []
-        return self._settled(found) if found else ()
-
-    def _settled(self, found: set[int]) -> Ranges:
-        sequences = self._sequences
+        sequences = self.sequences
         places = {one: bisect_left(sequences, one) for one in found}
-        # Failures that were settled earlier are no longer in the list.
+        # Those that were settled earlier are no longer in the list.
         places = {one: at for one, at in places.items() if sequences[at : at + 1] == [one]}
         for sequence in places:
             if sequence in self._unreadable:

@@ -317,7 +317,7 @@ class StepExecution:
                 self.arguments,
                 definition.function,
                 flow.take_item(),
-                run.failures.settle(flow),
+                flow.settle(),
                 flow.take_source_ends(),
                 definition.at_most_once,
             )
@@ -327,7 +327,7 @@ class StepExecution:
         """Add the entry that the step has succeeded. Halt the run if its value cannot be saved."""
         run, definition, path = self.run, self.definition, self.path
         output = run.encode(value, path, definition.types, definition.output)
-        settles = run.failures.settle_within(body)
+        settles = body.settle_own()
         run.writer.completed_since_save += 1
         run.last_completed = path
         duration = run.clock.monotonic() - began

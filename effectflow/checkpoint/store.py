@@ -17,8 +17,8 @@ from typing import Protocol, Self, runtime_checkable
 
 from effectflow.checkpoint.errors import CheckpointError, CorruptCheckpoint, StoreUnavailable
 from effectflow.checkpoint.lease import Lease
+from effectflow.checkpoint.schema import frozen
 from effectflow.effects.arguments import check_count
-from effectflow.effects.frozen import frozen
 
 
 class RunStatus(StrEnum):

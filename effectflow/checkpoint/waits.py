@@ -165,7 +165,7 @@ def begin_wait(
     run = flow.run
     if run.may_record:
         flow.record_from_here()
-        settles = () if scope.is_observing else run.failures.settle(flow)
+        settles = () if scope.is_observing else flow.settle()
         item = flow.take_item()
         run.writer.add(Waiting(path, until, run.now(), item, settles, topic, child))
 

@@ -16,7 +16,7 @@ from effectflow.checkpoint import Checkpoints, CheckpointStore, Encryption, RunQ
 from effectflow.checkpoint.journal_reader import all_run_ids
 from effectflow.cli.app_loader import app_of_runs, find_app
 from effectflow.cli.options import BadUse, check_choice, read_file
-from effectflow.cli.suggestions import Place, suggest_for
+from effectflow.cli.suggestions import RunLocation, suggest_for
 from effectflow.service.app import App
 from effectflow.stores import open_store
 
@@ -256,7 +256,7 @@ def _access(
                 raise BadUse(
                     f"the App {app!r} says where its runs are kept: leave out {_option(name)}"
                 )
-        suggest_for(Place(app=app))
+        suggest_for(RunLocation(app=app))
         return Access(found.checkpoints, app)
     checkpoints = Checkpoints(
         _store_at(store),
@@ -269,7 +269,7 @@ def _access(
         if not origin.startswith("DEFAULT")
         for word in (_option(name), str(given[name]))
     ]
-    suggest_for(Place(tuple(words), module=app))
+    suggest_for(RunLocation(tuple(words), module=app))
     return Access(checkpoints, app, is_default=origins["store"].startswith("DEFAULT"))
 
 

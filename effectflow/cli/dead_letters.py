@@ -15,7 +15,7 @@ from effectflow.checkpoint.replay import read_recording
 from effectflow.checkpoint.values import Tree, plain_tree
 from effectflow.cli.access import Access, to_code, with_access
 from effectflow.cli.app_loader import workflow_of_run
-from effectflow.cli.drive import Job, drive
+from effectflow.cli.drive import DriveRequest, drive
 from effectflow.cli.options import BadUse, JsonOption, LatestOption, RunArgument
 from effectflow.cli.render import bounded, counted, print_json, say, say_lines, when
 from effectflow.cli.suggestions import suggested
@@ -67,15 +67,24 @@ def dead_letters(
         )
         change = loaded.workflow.retry_dead_letters if retry else loaded.workflow.drop_dead_letters
         effect = change(checkpoint.run_id, chosen_keys or None, force=force)
-        drive(Job(loaded, lambda _: effect, checkpoint.run_id, access, as_json=as_json))
+        drive(DriveRequest(loaded, lambda _: effect, checkpoint.run_id, access, as_json=as_json))
     letters = recording.open_dead_letters
     letters = [one for one in letters if not chosen_keys or one.key in chosen_keys]
     if as_json:
         print_json([_dead_letter_tree(letter, recording) for letter in letters])
-        return
+    else:
+        _show(letters, recording, checkpoint, access.app or checkpoint.module)
+
+
+def _show(
+    letters: Sequence[RecordedDeadLetter],
+    recording: Recording,
+    checkpoint: Checkpoint,
+    module: str,
+) -> None:
+    """Show dead letters, and the command that retries them; `module` has their workflow."""
     say_lines(_dead_letter_lines(letters, recording))
     if letters:
-        module = access.app or checkpoint.module
         reopen = suggested("dead-letters", checkpoint.run_id, "--retry", module=module)
         say(f"Retry them with: {reopen}\nTo give them up, write --drop instead of --retry.")
 

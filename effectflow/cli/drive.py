@@ -91,7 +91,7 @@ def demo(
 
     way_on = f"If it is killed, continue it with:\n  {suggested('resume', run_id)}"
     title = f"Run {run_id}: Python files below {chosen}. {way_on}"
-    drive(Job(demo_workflow(), start, run_id, access, title=title, as_json=as_json))
+    drive(DriveRequest(demo_workflow(), start, run_id, access, title=title, as_json=as_json))
 
 
 @with_access(to_code)
@@ -126,7 +126,7 @@ def run(
             raise BadUse(f"{error}{way_out}") from error
         return loaded.to_start.start(value, run_id=run_id)
 
-    drive(Job(loaded, start, run_id, access, as_json=as_json))
+    drive(DriveRequest(loaded, start, run_id, access, as_json=as_json))
 
 
 @with_access(to_code)
@@ -154,7 +154,7 @@ def resume(
     """Continue a run from where it stopped. Completed steps are skipped."""
     check_choice(run_id=run_id, latest=latest, all=every)
 
-    def job_of(info: RunInfo) -> Job:
+    def request_of(info: RunInfo) -> DriveRequest:
         async def module(opened: CheckpointStore) -> str:
             return (await read_checkpoint(opened, info.run_id, access.seal, at=1)).module
 
@@ -165,11 +165,11 @@ def resume(
         def resume(_: object) -> AnyEffect:
             return loaded.workflow.resume(info.run_id, force=force)
 
-        return Job(loaded, resume, info.run_id, access, as_json=as_json)
+        return DriveRequest(loaded, resume, info.run_id, access, as_json=as_json)
 
     if every:
-        _drive_all(_resumable_runs(access), job_of, as_json=as_json)
-    drive(job_of(access.use_run(run_id, latest, _info_of, resumable=True)))
+        _drive_all(_resumable_runs(access), request_of, as_json=as_json)
+    drive(request_of(access.use_run(run_id, latest, _info_of, resumable=True)))
 
 
 async def _info_of(store: CheckpointStore, run_id: str) -> RunInfo:
@@ -207,7 +207,7 @@ def _run_id_or_new(run_id: str | None, workflow_name: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class DriveRequest:
     """A run to drive: its workflow, the function that makes the effect that drives it, and its store.
 
     `effect` is called with the environment. It raises BadUse for an input that does not fit.
@@ -257,26 +257,26 @@ _EXIT_CODES = {
 }
 
 
-def drive(job: Job) -> NoReturn:
+def drive(request: DriveRequest) -> NoReturn:
     """Drive a run to its end, or until a signal; report it, and exit."""
-    progress, end = _driven(job)
-    if job.as_json:
-        print_json(_answer(job, progress, end), on_one_line=True)
+    progress, end = _driven(request)
+    if request.as_json:
+        print_json(_answer(request, progress, end), on_one_line=True)
     else:
-        _report(job, progress, end)
+        _report(request, progress, end)
     raise typer.Exit(_EXIT_CODES[end.status])
 
 
 def _drive_all(
-    runs: Sequence[RunInfo], job_of: Callable[[RunInfo], Job], *, as_json: bool
+    runs: Sequence[RunInfo], request_of: Callable[[RunInfo], DriveRequest], *, as_json: bool
 ) -> NoReturn:
     """Drive these runs one after another, until a signal; report each, and exit."""
     codes: set[ExitCode] = set()
     answers: list[object] = []
     for run in runs:
         try:
-            job = job_of(run)
-            progress, end = _driven(job)
+            request = request_of(run)
+            progress, end = _driven(request)
         except (BadUse, BadEnvironment, CheckpointError) as error:
             is_bad_use = not isinstance(error, CheckpointError)
             codes.add(ExitCode.BAD_USE if is_bad_use else ExitCode.CHECKPOINT_ERROR)
@@ -286,9 +286,9 @@ def _drive_all(
             say(f"effectflow: {message_of(error)}", Console(stderr=True))
             continue
         codes.add(_EXIT_CODES[end.status])
-        answers.append(_answer(job, progress, end))
+        answers.append(_answer(request, progress, end))
         if not as_json:
-            _report(job, progress, end)
+            _report(request, progress, end)
         if end.status == "interrupted":
             break
     if as_json:
@@ -304,13 +304,13 @@ def _drive_all(
     raise typer.Exit(next((code for code in worst_first if code in codes), ExitCode.DONE))
 
 
-def _driven(job: Job) -> tuple[RunProgress, _End]:
+def _driven(request: DriveRequest) -> tuple[RunProgress, _End]:
     """Drive a run to its end, or until a signal. Raise BadEnvironment before the run is touched."""
     errors = Console(stderr=True)
-    progress = RunProgress(Console(stderr=job.as_json), job.loaded.workflow, job.run_id)
+    progress = RunProgress(Console(stderr=request.as_json), request.loaded.workflow, request.run_id)
     ends: list[_End | BadUse] = []
     try:
-        anyio.run(_perform, job, progress, ends)
+        anyio.run(_perform, request, progress, ends)
     except BadEnvironment as error:
         if error.__cause__ is not None:
             say("".join(traceback.format_exception(error.__cause__)).rstrip(), errors)
@@ -325,25 +325,27 @@ def _driven(job: Job) -> tuple[RunProgress, _End]:
     return progress, ends[0]
 
 
-async def _perform(job: Job, progress: RunProgress, ends: list[_End | BadUse]) -> None:
+async def _perform(request: DriveRequest, progress: RunProgress, ends: list[_End | BadUse]) -> None:
     """Drive a run. Append how it ended to `ends` before the environment closes, which may fail."""
-    known = job.access.checkpoints
+    known = request.access.checkpoints
     checkpoints = dataclasses.replace(known, observers=(*known.observers, progress))
     # A signal cancels only the run, so that the environment can close in an orderly way.
-    async with job.loaded.opened_environment(checkpoints) as env:
+    async with request.loaded.opened_environment(checkpoints) as env:
         try:
-            effect = job.effect(env)
+            effect = request.effect(env)
         except BadUse as refused:
             # Not raised through the environment, which might wrap it.
             ends.append(refused)
             return
-        if job.title and not job.as_json:
-            say(job.title, progress.console)
+        if request.title and not request.as_json:
+            say(request.title, progress.console)
         with progress.bar:
-            ends.append(await _end_of(job, effect, env, progress))
+            ends.append(await _end_of(request, effect, env, progress))
 
 
-async def _end_of(job: Job, effect: AnyEffect, env: HasCheckpoints, progress: RunProgress) -> _End:
+async def _end_of(
+    request: DriveRequest, effect: AnyEffect, env: HasCheckpoints, progress: RunProgress
+) -> _End:
     def stopping(signal_name: str) -> None:
         say(
             f"Stopping after {signal_name}. A second signal ends the process at once.",
@@ -359,17 +361,17 @@ async def _end_of(job: Job, effect: AnyEffect, env: HasCheckpoints, progress: Ru
     except CheckpointError as error:
         return _unable(error)
     except Exception as defect:
-        return await _failed(job, env, progress, defect, traceback.format_exc().rstrip())
+        return await _failed(request, env, progress, defect, traceback.format_exc().rstrip())
     match result:
         case Failure(CheckpointError() as error):
             return _unable(error)
         case Failure(error):
-            return await _failed(job, env, progress, error)
+            return await _failed(request, env, progress, error)
         case _:
             output = result.unwrap()
             if not (progress.begun or progress.skipped):
                 # The run may have been complete. Then it was not replayed.
-                progress.skipped = len((await _plan_of(job, env)).skip)
+                progress.skipped = len((await _plan_of(request, env)).skip)
             return _End("completed", output=output, has_dead_letters=_has_dead_letters(output))
 
 
@@ -387,10 +389,14 @@ def _unable(error: CheckpointError) -> _End:
 
 
 async def _failed(
-    job: Job, env: HasCheckpoints, progress: RunProgress, error: object, origin: str | None = None
+    request: DriveRequest,
+    env: HasCheckpoints,
+    progress: RunProgress,
+    error: object,
+    origin: str | None = None,
 ) -> _End:
     """Return the end of a failed run. `origin` is the traceback of a defect, which this shows."""
-    recurs = await _recurring(job, env)
+    recurs = await _recurring(request, env)
     text = f"{type(error).__name__}: {error}" if isinstance(error, Exception) else str(error)
     if recurs and not progress.begun:
         message = f"Nothing was executed. The recorded failure is {text}"
@@ -403,24 +409,24 @@ async def _failed(
     return _End("failed", message, has_dead_letters=has_dead_letters, recurs=recurs)
 
 
-async def _recurring(job: Job, env: HasCheckpoints) -> tuple[str, ...]:
+async def _recurring(request: DriveRequest, env: HasCheckpoints) -> tuple[str, ...]:
     """Return the steps whose recorded failures end each resume of the run again, as its plan does."""
     try:
         async with env.checkpoints.store as store:
-            entries = await read_existing(store, job.run_id, env.checkpoints.seal)
+            entries = await read_existing(store, request.run_id, env.checkpoints.seal)
             # A plan replays the body, so it is made only if it can find such a failure.
             if not read_recording(entries).has_lasting_failures:
                 return ()
-            plan = await _plan_of(job, env)
+            plan = await _plan_of(request, env)
     except Exception:
         # The command has already reported why the run ended. This would only add what to do.
         return ()
     return () if plan.start or plan.waiting else plan.recurs
 
 
-async def _plan_of(job: Job, env: HasCheckpoints) -> ResumePlan:
+async def _plan_of(request: DriveRequest, env: HasCheckpoints) -> ResumePlan:
     """Return what a resume of the run would do; an empty plan if the run is gone."""
-    planned: Result[ResumePlan, Any] = await job.loaded.workflow.plan(job.run_id).run(env)
+    planned: Result[ResumePlan, Any] = await request.loaded.workflow.plan(request.run_id).run(env)
     return planned.value_or(ResumePlan())
 
 
@@ -428,12 +434,12 @@ def _has_dead_letters(output: object) -> bool:
     return isinstance(output, JobResult) and bool(cast("JobResult[Any, Any]", output).dead_letters)
 
 
-def _report(job: Job, progress: RunProgress, end: _End) -> None:
+def _report(request: DriveRequest, progress: RunProgress, end: _End) -> None:
     console = progress.console
     if end.message is not None:
         say(end.message, console)
     counts = f"{counted(progress.completed, 'step')} run, {progress.skipped} skipped (done before)"
-    say(f"Run {job.run_id}: {end.status}; {counts}.", console)
+    say(f"Run {request.run_id}: {end.status}; {counts}.", console)
     if end.output is not None:
         many = isinstance(end.output, list)
         for line in cast("list[object]", end.output) if many else [end.output]:
@@ -441,26 +447,26 @@ def _report(job: Job, progress: RunProgress, end: _End) -> None:
     if end.has_dead_letters:
         say(
             "Some items failed and were set aside. See them with: "
-            + suggested("dead-letters", job.run_id),
+            + suggested("dead-letters", request.run_id),
             console,
         )
     for step in end.recurs:
         say(f"A resume {recurrence(step)}.", console)
     if end.can_be_resumed:
-        say(f"Resume it with: {job.resume_command}", console)
+        say(f"Resume it with: {request.resume_command}", console)
 
 
-def _answer(job: Job, progress: RunProgress, end: _End) -> dict[str, object]:
+def _answer(request: DriveRequest, progress: RunProgress, end: _End) -> dict[str, object]:
     return {
-        "run_id": job.run_id,
+        "run_id": request.run_id,
         "status": end.status,
         "began_with": progress.began_with,
         "steps_run": progress.completed,
         "steps_skipped": progress.skipped,
-        "output": _output_tree(end.output, job.loaded.workflow),
+        "output": _output_tree(end.output, request.loaded.workflow),
         "message": end.message,
         "recurs": [*end.recurs],
-        "resume_with": job.resume_command if end.can_be_resumed else None,
+        "resume_with": request.resume_command if end.can_be_resumed else None,
     }
 
 

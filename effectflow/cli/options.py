@@ -13,7 +13,7 @@ from typer.core import TyperGroup
 
 from effectflow.checkpoint import CheckpointError, RunEnded, RunNotFound
 from effectflow.cli.render import say
-from effectflow.cli.suggestions import Place, message_of, suggest_for
+from effectflow.cli.suggestions import RunLocation, message_of, suggest_for
 from effectflow.service.environment import BadEnvironment
 
 RunArgument = Annotated[
@@ -51,7 +51,7 @@ class Commands(TyperGroup):
     """A group of commands. It turns what a command raises into a message and an exit code."""
 
     def invoke(self, ctx: Any) -> Any:
-        suggest_for(Place())
+        suggest_for(RunLocation())
         try:
             return super().invoke(ctx)
         except (BadUse, BadEnvironment, RunEnded, RunNotFound) as error:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RunLocation:
     """Where the runs of this command are, by its options.
 
     Attributes:
@@ -32,17 +32,17 @@ _NEED_CODE = ("resume", "plan")
 
 _COMMAND = re.compile(r"`effectflow (list|show|history|plan|resume|verify|repair)\b([^`]*)`")
 
-_place: ContextVar[Place] = ContextVar("effectflow_place")
+_location: ContextVar[RunLocation] = ContextVar("effectflow_location")
 
 
-def suggest_for(place: Place) -> None:
+def suggest_for(location: RunLocation) -> None:
     """Let the suggestions of this command lead to these runs."""
-    _place.set(place)
+    _location.set(location)
 
 
 def suggest_code(module: str) -> None:
     """Let the suggestions of this command name the module with the workflow."""
-    _place.set(replace(_place.get(), module=module))
+    _location.set(replace(_location.get(), module=module))
 
 
 def suggested(*words: str, module: str | None = None) -> str:
@@ -52,7 +52,7 @@ def suggested(*words: str, module: str | None = None) -> str:
         words: the name of the command, and its arguments.
         module: what brings the workflow of the run, for a command that needs its code.
     """
-    return shlex.join(["effectflow", *words, *_place.get().options_of(words[0], module)])
+    return shlex.join(["effectflow", *words, *_location.get().options_of(words[0], module)])
 
 
 def with_options(text: str) -> str:
@@ -60,7 +60,7 @@ def with_options(text: str) -> str:
 
     def complete(found: re.Match[str]) -> str:
         name, rest = found.groups()
-        options = [] if " --app " in rest else _place.get().options_of(name)
+        options = [] if " --app " in rest else _location.get().options_of(name)
         return f"`{' '.join([f'effectflow {name}{rest}', *map(shlex.quote, options)])}`"
 
     return _COMMAND.sub(complete, text)

@@ -35,7 +35,7 @@ X3 = TypeVar("X3", bound=Exception)
 P = ParamSpec("P")
 
 
-class Call:
+class BoundFunction:
     """A function with all of its arguments except the environment."""
 
     __slots__ = ("args", "function", "kwargs")
@@ -115,7 +115,7 @@ def effect(
 
         @wraps(function)
         def make(*args: Any, **kwargs: Any) -> Effect[Any, Any, Any]:
-            call = Call(function, args, kwargs)
+            call = BoundFunction(function, args, kwargs)
             return attempt(call, *declared) if declared else node(call)
 
         # Inspection shows the parameters without the environment, and the errors.

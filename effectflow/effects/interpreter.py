@@ -102,7 +102,7 @@ class _Restore:
         self.scope = scope
 
 
-class _Raised:
+class _FinalizerDefect:
     """The end of a finalizer in a defect."""
 
     __slots__ = ("exception",)
@@ -621,7 +621,7 @@ async def _finalize(frame: _Finalizer, value: Any, env: Any, scope: Scope) -> An
         return value
     if value.__class__ is TypedFailure:
         return add_suppressed("a finalizer", failed, value, None)
-    if outcome.__class__ is _Raised:
+    if outcome.__class__ is _FinalizerDefect:
         raise outcome.exception
     return outcome
 
@@ -650,7 +650,7 @@ def _failed_finalizer(outcome: Any) -> Suppressed | None:
     """Return the line of a trail that reports a failed finalizer; None if it succeeded."""
     if outcome.__class__ is TypedFailure:
         return Suppressed(outcome.error, is_defect=False)
-    if outcome.__class__ is _Raised:
+    if outcome.__class__ is _FinalizerDefect:
         return Suppressed(outcome.exception, is_defect=True)
     return None
 
@@ -689,7 +689,7 @@ async def _run_finalizer(
 ) -> tuple[Any, BaseException | None]:
     """Run a finalizer, shielded from cancellation until its deadline.
 
-    Return its value, a `TypedFailure` or a `_Raised`, and the cancellation that arrived meanwhile.
+    Return its value, a `TypedFailure` or a `_FinalizerDefect`, and a cancellation that arrived meanwhile.
     """
     place = frame.place
     inside = scope.shielded() if place is None else place.scope(scope, raw, cause)
@@ -698,7 +698,7 @@ async def _run_finalizer(
         if finalizer.__class__ in _SYNCHRONOUS and not inside.is_planned:
             return await interpret(finalizer, env, inside), None
     except Exception as defect:
-        return _Raised(defect), None
+        return _FinalizerDefect(defect), None
     work = _until_deadline(finalizer, env, inside)
     return await (run_to_the_end(work) if place is None else place.run(work))
 
@@ -707,15 +707,15 @@ _SYNCHRONOUS = frozenset({Pure, FromFn})
 
 
 async def _until_deadline(finalizer: AnyEffect, env: Any, scope: Scope) -> Any:
-    """Run a finalizer. Return its value, a `TypedFailure` or a `_Raised`."""
+    """Run a finalizer. Return its value, a `TypedFailure` or a `_FinalizerDefect`."""
     deadline = scope.finalizer_deadline
 
-    def too_late() -> _Raised:
+    def too_late() -> _FinalizerDefect:
         time = "too much time in an earlier life" if deadline is None else f"more than {deadline} s"
         late = TimeoutError(f"the finalizer {finalizer!r} took {time} and was cancelled")
         for line in operator.suppressed:
             add_note(late, str(line))
-        return _Raised(late)
+        return _FinalizerDefect(late)
 
     try:
         branches = scope.flow.limit(scope, deadline)
@@ -727,7 +727,7 @@ async def _until_deadline(finalizer: AnyEffect, env: Any, scope: Scope) -> Any:
             operator, finalizer, env, operator.inside, limit, too_late, is_finalizer=True
         )
     except Exception as defect:
-        return _Raised(defect)
+        return _FinalizerDefect(defect)
 
 
 def _traced(failed: TypedFailure) -> TracedError[Any]:

@@ -48,7 +48,7 @@ from effectflow.stores._base import ReentrantStore, as_unavailable
 from effectflow.stores._due import is_due
 from effectflow.stores._file_changes import ChangesFile, OwedNotice, owe, owed_notices
 from effectflow.stores._file_due import RunFolders, choose_runs, infos_of, usage_of
-from effectflow.stores._file_format import Mailbox, RunState
+from effectflow.stores._file_format import RunState, StoredMailbox
 from effectflow.stores._file_run import RunFolder
 from effectflow.stores._rules import (
     check_current,
@@ -249,7 +249,7 @@ class FileStore(ReentrantStore, CheckpointStore):
             folder.tidy(None)
             state = folder.create(summary)
             entries = [bytes(body) for body in bodies]
-            folder.save(state, entries, summary, fence=fence, release=True, mailbox=Mailbox())
+            folder.save(state, entries, summary, fence=fence, release=True, mailbox=StoredMailbox())
             return True
 
         is_new = await self._change(run_id, create)
@@ -513,12 +513,12 @@ class FileStore(ReentrantStore, CheckpointStore):
 
 def _after_append(
     state: RunState,
-    mailbox: Mailbox,
+    mailbox: StoredMailbox,
     summary: RunSummary | None,
     *,
     takes: Sequence[int],
     seen: int | None,
-) -> tuple[RunSummary, Mailbox]:
+) -> tuple[RunSummary, StoredMailbox]:
     """Return the summary and the mailbox of a run after an append with these arguments."""
     has_ended = (summary or state.summary).status.has_ended
     left = mailbox.without(mailbox.numbers if has_ended else takes)

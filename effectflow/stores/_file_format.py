@@ -77,7 +77,7 @@ class _Head:
 
 
 @dataclass(frozen=True, slots=True)
-class Mailbox:
+class StoredMailbox:
     """The messages to a run.
 
     Senders write `mailbox.json`, and drivers do not: `checkpoint.json` has the numbers of the messages
@@ -100,13 +100,13 @@ class Mailbox:
         """Return whether a message with this topic and key is rejected."""
         return topic != NOTICE and (topic, key) in self.received
 
-    def with_message(self, topic: str, key: str, body: bytes, *, now: float) -> Mailbox:
+    def with_message(self, topic: str, key: str, body: bytes, *, now: float) -> StoredMailbox:
         """Return the mailbox to write with one more message, and without those that were taken."""
         message = Message(self.newest + 1, topic, key, now, body)
         received = self.received if topic == NOTICE else self.received | {(topic, key)}
-        return Mailbox(message.number, (*self.messages, message), received)
+        return StoredMailbox(message.number, (*self.messages, message), received)
 
-    def without(self, taken: Container[int]) -> Mailbox:
+    def without(self, taken: Container[int]) -> StoredMailbox:
         """Return the mailbox after these messages were taken."""
         left = tuple(message for message in self.messages if message.number not in taken)
         gone = {message.number for message in self.messages if message.number in taken}
@@ -202,7 +202,7 @@ def decode_lease(data: bytes, run_id: str) -> Lease:
         raise Damaged(repr(error)) from error
 
 
-def encode_mailbox(mailbox: Mailbox, run_id: str) -> bytes:
+def encode_mailbox(mailbox: StoredMailbox, run_id: str) -> bytes:
     """Return the bytes of `mailbox.json`."""
     rows = [
         {
@@ -225,7 +225,7 @@ def encode_mailbox(mailbox: Mailbox, run_id: str) -> bytes:
     return orjson.dumps(content, option=orjson.OPT_INDENT_2)
 
 
-def decode_mailbox(data: bytes, run_id: str) -> Mailbox:
+def decode_mailbox(data: bytes, run_id: str) -> StoredMailbox:
     """Return all messages in the bytes of `mailbox.json`, even those that were taken.
 
     Raise as `decode_state` does.
@@ -246,7 +246,7 @@ def decode_mailbox(data: bytes, run_id: str) -> Mailbox:
             for row in content["messages"]
         )
         received = frozenset((topic, key) for topic, key in content["received"])
-        return Mailbox(content["newest"], messages, received)
+        return StoredMailbox(content["newest"], messages, received)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise Damaged(repr(error)) from error
 

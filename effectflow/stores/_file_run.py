@@ -48,9 +48,9 @@ from effectflow.stores._atomic_files import (
 )
 from effectflow.stores._file_format import (
     Damaged,
-    Mailbox,
     Row,
     RunState,
+    StoredMailbox,
     decode_lease,
     decode_mailbox,
     decode_records,
@@ -262,12 +262,12 @@ class RunFolder:
 
     # The mailbox.
 
-    def mailbox(self, state: RunState) -> Mailbox:
+    def mailbox(self, state: RunState) -> StoredMailbox:
         """Return the mailbox, given the state of the run. Raise CorruptCheckpoint if it is damaged."""
         try:
             stored = decode_mailbox(self._mailbox.read_bytes(), self.run_id)
         except FileNotFoundError:
-            return Mailbox(state.heard)
+            return StoredMailbox(state.heard)
         except Damaged as damage:
             reason = (
                 f"its mailbox.json is damaged ({damage}). Remove that file, and the run has received no "
@@ -282,7 +282,7 @@ class RunFolder:
             return state.summary
         return self.mailbox(state).wake(state.summary, heard=state.heard)
 
-    def write_mailbox(self, mailbox: Mailbox) -> None:
+    def write_mailbox(self, mailbox: StoredMailbox) -> None:
         """Write the messages durably. Raise OSError if nothing was changed, or see `may_be_saved`."""
         write_whole(self._mailbox, encode_mailbox(mailbox, self.run_id))
 
@@ -407,7 +407,7 @@ class RunFolder:
         *,
         fence: int,
         release: bool,
-        mailbox: Mailbox,
+        mailbox: StoredMailbox,
     ) -> None:
         """Append records durably. `mailbox` is what the driver has left in it.
 

@@ -115,7 +115,7 @@ class Notifier:
 
 
 class Listener(Subscription):
-    """Hears of the changes that other processes report.
+    """Receives the changes that other processes report.
 
     Parameters:
         connection: a connection with the setting `listening`.

@@ -96,7 +96,7 @@ def _is_busy(error: Exception) -> bool:
 
 
 class Subscriber(Subscription):
-    """Hears of the changes that scripts publish.
+    """Receives the changes that scripts publish.
 
     Parameters:
         client: a client that only this uses. It is closed with the subscription.

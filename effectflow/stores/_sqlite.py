@@ -395,7 +395,7 @@ def _remove_abandoned(database: sqlite3.Connection) -> None:
 
 @dataclass(slots=True, eq=False)
 class _Append(Request[list[str]]):
-    """Appends records as in `CheckpointStore.append`. The result are the ids of the runs to announce."""
+    """Appends records as in `CheckpointStore.append`. Its result is the ids of the runs to announce."""
 
     lease: Lease
     bodies: Sequence[bytes]

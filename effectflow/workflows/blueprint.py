@@ -1,6 +1,6 @@
-"""`Blueprint`: everything that is needed to run a workflow, common to all builders.
+"""`Blueprint`: everything that is needed to run a workflow. Every builder makes one.
 
-And what they read from the functions of their authors.
+And what builders read from the functions that they are given.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ class ChildRun:
                 self.input_digest,
                 run.now(),
                 flow.take_item(),
-                run.failures.settle(flow),
+                flow.settle(),
                 flow.take_source_ends(),
                 is_spawned,
                 is_detached,
@@ -114,7 +114,7 @@ def _derived_id(flow: DurableFlow, path: str, input_digest: str) -> str:
     return f"{made} after retry {len(former)}" if former else made
 
 
-def record_end(flow: DurableFlow, ended: ChildEnded) -> int:
+def add_child_end(flow: DurableFlow, ended: ChildEnded) -> int:
     """Add the entry that a child run has ended. Return its sequence number."""
     sequence = flow.run.writer.add(ended)
     if ended.status is not RunStatus.COMPLETED:

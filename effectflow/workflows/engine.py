@@ -6,9 +6,9 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any, Generic, TypeAlias, TypeVar
 
+from effectflow.checkpoint.schema import frozen
 from effectflow.effects import Effect
 from effectflow.effects.arguments import unfinished_kind
-from effectflow.effects.frozen import frozen
 from effectflow.effects.nodes import AnyEffect, Fail, FromGenerator, InScope, Map, Pure, Suspend
 from effectflow.effects.scope import Scope
 from effectflow.effects.trails import add_note
@@ -86,7 +86,7 @@ def _end(picked: Done | Stuck) -> AnyEffect:
     return Pure(picked.value) if isinstance(picked, Done) else Fail(picked.error, picked.trail)
 
 
-def holds(condition: Callable[[S], object], state: S, name: str) -> bool:
+def condition_holds(condition: Callable[[S], object], state: S, name: str) -> bool:
     """Return whether a pure condition, such as a guard, holds for a state. Errors name it."""
     try:
         result = condition(state)

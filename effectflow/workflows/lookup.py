@@ -24,6 +24,7 @@ from effectflow.checkpoint.observers import CheckpointLoaded, tell
 from effectflow.checkpoint.recording import Recording
 from effectflow.checkpoint.replay import read_recording
 from effectflow.checkpoint.run import Around
+from effectflow.checkpoint.schema import frozen
 from effectflow.checkpoint.store import RunInfo, RunStatus, store_errors
 from effectflow.checkpoint.values import (
     NO_TYPES,
@@ -38,7 +39,6 @@ from effectflow.checkpoint.values import (
     tree_digest,
 )
 from effectflow.effects import Halt
-from effectflow.effects.frozen import frozen
 from effectflow.effects.scope import Scope
 from effectflow.effects.trails import TypedFailure, add_note
 from effectflow.workflows.blueprint import Blueprint

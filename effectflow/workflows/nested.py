@@ -23,7 +23,7 @@ from effectflow.checkpoint.run import Run
 from effectflow.checkpoint.store import RunStatus
 from effectflow.effects.paths import as_name
 from effectflow.effects.trails import TypedFailure
-from effectflow.workflows.children import ChildRun, end_stands, record_end, replayed_end
+from effectflow.workflows.children import ChildRun, add_child_end, end_stands, replayed_end
 from effectflow.workflows.driver import plan_run
 from effectflow.workflows.lookup import Place
 
@@ -51,12 +51,12 @@ async def run_nested(
     run = flow.run
     run.writer.check()
     path = flow.next_path(as_name(place.blueprint.definition.name))
-    call = _Call(place, flow, path, run_id, input_digest, drive, is_forced)
+    call = _NestedCall(place, flow, path, run_id, input_digest, drive, is_forced)
     return await run.stopping.supervised(call.outcome)
 
 
 @dataclass(frozen=True, slots=True)
-class _Call:
+class _NestedCall:
     """The call of a nested run at a path of the outer run. The parameters are as in `run_nested`."""
 
     place: Place
@@ -194,14 +194,14 @@ class _NestedRun:
         tree = run.encode(output, path, blueprint.output_types, blueprint.output_type)
         run.writer.completed_since_save += 1
         ended = ChildEnded(path, RunStatus.COMPLETED, run.now(), tree)
-        self.child.flow.ended_at = record_end(self.child.flow, ended)
+        self.child.flow.ended_at = add_child_end(self.child.flow, ended)
 
     def _fail(self, ended: TypedFailure | Exception) -> None:
         run, path, flow = self.run, self.child.path, self.child.flow
         types = self.place.blueprint.output_types
         record = write_end(ended, types)
         error = ended.error if isinstance(ended, TypedFailure) else ended
-        sequence = record_end(flow, ChildEnded(path, RunStatus.FAILED, run.now(), None, record))
+        sequence = add_child_end(flow, ChildEnded(path, RunStatus.FAILED, run.now(), None, record))
         flow.last_failure = (error, sequence)
         # A defect that cannot be rebuilt comes back as a RecordedDefect.
         if not record.is_defect:

@@ -27,7 +27,7 @@ from effectflow.effects.nodes import Options, Perform, Written
 from effectflow.effects.paths import as_name
 from effectflow.effects.scope import Scope
 from effectflow.effects.trails import TypedFailure
-from effectflow.workflows.children import ChildRun, end_stands, record_end, replayed_end
+from effectflow.workflows.children import ChildRun, add_child_end, end_stands, replayed_end
 from effectflow.workflows.lookup import Place, find, look
 from effectflow.workflows.run_ids import check_new_run_id
 from effectflow.workflows.runs import submit_run
@@ -193,7 +193,7 @@ def _record_refusal(flow: DurableFlow, path: str, begun: int, refused: RunConfli
     run.spawned.pop(begun, None)
     error = write_error(refused, _REFUSALS, is_defect=False)
     ended = ChildEnded(path, RunStatus.FAILED, run.now(), None, error)
-    flow.last_failure = (refused, record_end(flow, ended))
+    flow.last_failure = (refused, add_child_end(flow, ended))
     return TypedFailure(refused)
 
 
@@ -219,7 +219,7 @@ async def _result(flow: DurableFlow, scope: Scope, child: Child[Any, Any]) -> An
         finished = await _end_of(flow, scope, place, child.run_id)
     # An operator may have decided at the same time.
     await flow.check(scope, path)
-    return _record_end(flow, place, path, child.run_id, finished)
+    return _record_result(flow, place, path, child.run_id, finished)
 
 
 async def _end_of(flow: DurableFlow, scope: Scope, place: Place, run_id: str) -> Finished:
@@ -249,7 +249,7 @@ async def _last_entry_of(place: Place, run_id: str) -> Finished | None:
     return found.checkpoint.finished
 
 
-def _record_end(flow: DurableFlow, place: Place, path: str, run_id: str, end: Finished) -> Any:
+def _record_result(flow: DurableFlow, place: Place, path: str, run_id: str, end: Finished) -> Any:
     """Record how a spawned run has ended. Return its output or `TypedFailure`, or raise its defect."""
     run = flow.run
     status, error = end.status, end.error
@@ -258,5 +258,5 @@ def _record_end(flow: DurableFlow, place: Place, path: str, run_id: str, end: Fi
         error = write_error(RunCancelled(run_id), types, is_defect=True)
     ended = ChildEnded(path, status, run.now(), end.output, error)
     if run.records:
-        record_end(flow, ended)
+        add_child_end(flow, ended)
     return place.read(replayed_end(run, place.blueprint, path, ended))

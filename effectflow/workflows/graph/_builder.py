@@ -31,8 +31,8 @@ from effectflow.workflows.graph._problems import (
     parallel_problems,
 )
 from effectflow.workflows.graph._structure import (
-    Call,
     Edge,
+    Function,
     Nested,
     Node,
     Parallel,
@@ -261,7 +261,7 @@ class StateGraph(Generic[Env, E, S]):
         types = known_types()
         structure = self._structure(types, state)
         entry = structure.nodes[structure.entry].work
-        if state is None and isinstance(entry, Call):
+        if state is None and isinstance(entry, Function):
             state = input_type(entry.function)
         outputs = [node.definition.output for node in structure.nodes.values() if node.is_exit]
         blueprint = Blueprint(
@@ -354,7 +354,7 @@ def _make_node(name: str, body: object, types: KnownTypes, state: object = None)
             return Node(definition, Nested(workflow, structure))
         case _:
             definition, function = step_of(body, name, types, output=state)
-            return Node(definition, Call(function))
+            return Node(definition, Function(function))
 
 
 def _chooses(choose: Callable[[Any], object], choice: object, state: Any) -> bool:

@@ -10,7 +10,7 @@ from effectflow.checkpoint.definition import Definition
 from effectflow.checkpoint.step import StepDefinition
 from effectflow.effects import Effect
 from effectflow.effects.paths import StepPath, child_path
-from effectflow.workflows.engine import holds
+from effectflow.workflows.engine import condition_holds
 from effectflow.workflows.workflow import Workflow
 
 
@@ -28,7 +28,9 @@ class Edge:
 
     def holds(self, state: Any) -> bool:
         """Return whether the edge may be taken with this state."""
-        return self.when is None or holds(self.when, state, f"the condition of the edge {self}")
+        return self.when is None or condition_holds(
+            self.when, state, f"the condition of the edge {self}"
+        )
 
     def __str__(self) -> str:
         condition = "" if self.when is None else f" if {self.label or '...'}"
@@ -36,7 +38,7 @@ class Edge:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class Function:
     """Call a function from a state to an effect."""
 
     function: Callable[[Any], Effect[Any, Any, Any]]
@@ -58,7 +60,7 @@ class Parallel:
     merge: Callable[[Any, Mapping[str, Any]], Any]
 
 
-Work: TypeAlias = Call | Nested | Parallel
+Work: TypeAlias = Function | Nested | Parallel
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +120,7 @@ def _steps_of(node: Node, within: str) -> Iterator[str]:
         case Parallel(branches):
             for branch in branches:
                 yield from _steps_of(branch, f"{path}/")
-        case Call():
+        case Function():
             pass
 
 
@@ -175,5 +177,5 @@ def _gives_state(node: Node, within: Sequence[str]) -> bool:
                 and _gives_state(branch, inside[1:])
                 for branch in branches
             )
-        case Call():
+        case Function():
             return False

@@ -18,7 +18,7 @@ from effectflow.effects.nodes import AnyEffect, Context, Suspend
 from effectflow.effects.scope import Scope
 from effectflow.workflows.audience import Audience, path_of, with_audience
 from effectflow.workflows.engine import Done, Next, Stuck, advance, durable_scope
-from effectflow.workflows.graph._structure import Call, Edge, Nested, Node, Parallel, Structure
+from effectflow.workflows.graph._structure import Edge, Function, Nested, Node, Parallel, Structure
 
 _SHOWN_VISITS = 20
 """The visits that the description of a failure shows: the last ones."""
@@ -104,14 +104,14 @@ def walk(structure: Structure, state: Any) -> AnyEffect:
     shown = ("walk", structure.name)
 
     def begin(audience: Audience | None, _scope: Scope) -> AnyEffect:
-        watch = None if audience is None else Watch(structure.name, audience)
+        watch = None if audience is None else WalkEvents(structure.name, audience)
         return advance(partial(pick, structure, watch), Reached(state), shown)
 
     return with_audience(begin, shown)
 
 
 def pick(
-    structure: Structure, watch: Watch | None, reached: Reached
+    structure: Structure, watch: WalkEvents | None, reached: Reached
 ) -> Next[Reached] | Done | Stuck:
     """Choose the node to visit next: the target of the first edge that holds.
 
@@ -142,7 +142,7 @@ def pick(
     )
 
 
-def _visit(node: Node, state: Any, visit: int, watch: Watch | None) -> AnyEffect:
+def _visit(node: Node, state: Any, visit: int, watch: WalkEvents | None) -> AnyEffect:
     """Return one visit of a node, as a durable step."""
     # Suspended, so that a resume that skips the step does not even call the node's function.
     work = Suspend(lambda _env, _scope: _work(node, state, visit, watch))
@@ -151,9 +151,9 @@ def _visit(node: Node, state: Any, visit: int, watch: Watch | None) -> AnyEffect
     return durable(node.definition, effect, arguments)
 
 
-def _work(node: Node, state: Any, visit: int, watch: Watch | None) -> AnyEffect:
+def _work(node: Node, state: Any, visit: int, watch: WalkEvents | None) -> AnyEffect:
     match node.work:
-        case Call(function):
+        case Function(function):
             return function(state)
         case Nested(workflow):
             return workflow.body(state)
@@ -173,7 +173,7 @@ def _work(node: Node, state: Any, visit: int, watch: Watch | None) -> AnyEffect:
             return durable_scope(together.map(join), ("parallel", node.name))
 
 
-class Watch:
+class WalkEvents:
     """Tells observers about one walk through a graph, without the steps that are skipped."""
 
     def __init__(self, graph: str, audience: Audience) -> None:

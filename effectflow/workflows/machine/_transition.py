@@ -9,7 +9,7 @@ from typing import Any, Final, Generic, Never, TypeAlias, TypeVar, cast, overloa
 
 from effectflow.effects import Effect, RetryExhausted, RetryPolicy
 from effectflow.effects.errors import Copyable
-from effectflow.workflows.engine import holds
+from effectflow.workflows.engine import condition_holds
 from effectflow.workflows.machine._states import States, StateSet, name_of
 
 Env = TypeVar("Env", contravariant=True)
@@ -183,9 +183,13 @@ class Transition(Generic[Env, E, S]):
             return tuple(
                 name
                 for name, check in self.checks.items()
-                if not holds(check, state, f"the check {name!r} of transition {self.name!r}")
+                if not condition_holds(
+                    check, state, f"the check {name!r} of transition {self.name!r}"
+                )
             )
-        if self.guard is None or holds(self.guard, state, f"the guard of transition {self.name!r}"):
+        if self.guard is None or condition_holds(
+            self.guard, state, f"the guard of transition {self.name!r}"
+        ):
             return ()
         return ("guard",)
 
