@@ -58,11 +58,15 @@ PLANTED = {
         "effectflow.effects.nodes",
         "- effectflow.effects.scope -> effectflow.effects.nodes",
     ),
+    "checkpoint.journal_writer": (
+        "effectflow.checkpoint.run",
+        "- effectflow.checkpoint.journal_writer -> effectflow.checkpoint.run",
+    ),
     "stores": ("effectflow.workflows", "- effectflow.stores -> effectflow.workflows"),
     "unlisted": ("effectflow.effects", "- effectflow.unlisted"),
     "executors": ("effectflow.checkpoint", "- effectflow.executors -> effectflow.checkpoint"),
     "workflows": ("rich.progress", "- effectflow.workflows -> rich"),
-    "workflows/engine": (
+    "workflows.engine": (
         "effectflow.workflows.runs",
         "- effectflow.workflows.engine -> effectflow.workflows.runs",
     ),
