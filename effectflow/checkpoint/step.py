@@ -467,8 +467,9 @@ def step(
         name: the step's name; the function's name by default.
         retry: the policy with which the step retries its failures. All attempts have one path and one
             idempotency key. Each is recorded, so a resume continues the count. If the run ended by this
-            step, a resume grants a new budget. The step fails with the error of its last attempt. An
-            attempt also executes the steps inside this one again.
+            step, a resume grants a new budget. The step fails with the error of its last attempt; if a
+            crash cut that one off, a resume makes one more. An attempt also executes the steps inside
+            this one again.
         timeout: the seconds, or a timedelta, that each attempt may take before it fails with `TimedOut`.
             Like `Effect.timeout`, it can cancel only where the attempt waits, so not while code blocks
             the event loop, or during a call of `from_blocking`.

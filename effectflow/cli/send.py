@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from effectflow.checkpoint import CheckpointStore, NotSerializable, RunInfo
+from effectflow.checkpoint import CheckpointStore, NotSerializable, RunInfo, RunStatus
 from effectflow.cli.access import Access, to_runs, to_sealed_runs, with_access
 from effectflow.cli.app_loader import load_signal
 from effectflow.cli.options import BadUse, JsonOption, LatestOption, RunArgument, read_json
@@ -25,9 +25,11 @@ def cancel(
     access: Access,
     as_json: JsonOption = False,
 ) -> None:
-    """Cancel a run: its finalizers and compensations run, and then it has ended.
+    """Request that a run ends: its finalizers and compensations run, and it is cancelled.
 
-    The worker that drives the run does that, or the next one; without workers, `effectflow resume`.
+    The worker that drives the run does that, or the next one. A process without a worker, such as
+    `effectflow run`, notices the request only where the run waits for a signal. Otherwise, stop that
+    process, and then `effectflow resume` does it.
     """
 
     async def ask(opened: CheckpointStore, chosen: str) -> tuple[str, RunInfo | None]:
@@ -36,10 +38,18 @@ def cancel(
 
     chosen, info = access.use_run(run_id, latest, ask)
     _report(chosen, info, "was asked to cancel itself", as_json=as_json)
-    if not as_json and info is not None and info.is_resumable(time.time()):
+    if as_json or info is None:
+        return
+    if info.is_resumable(time.time()):
         say(
             "No process drives it, so the request is pending: the next worker that takes the run carries "
             f"it out. Without workers, this does: {suggested('resume', chosen)}"
+        )
+    elif access.app is None and info.summary.status is RunStatus.RUNNING:
+        say(
+            "If a worker drives it, the worker carries the request out. Another process, such as that of "
+            "`effectflow run`, notices the request only where the run waits for a signal. If it does "
+            f"not, stop that process. Then this carries the request out: {suggested('resume', chosen)}"
         )
 
 

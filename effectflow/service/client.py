@@ -229,7 +229,9 @@ class Handle(Generic[E_co, Out_co]):
         """Request the cancellation of the run: its finalizers and compensations run, and then it ends.
 
         This returns when the request is durable; `result` waits for the end. If the run ends first, the
-        request has no effect. A second request has no effect either.
+        request has no effect. A second request has no effect either. If a process without a worker
+        drives the run, as after `start`, it notices the request where the run waits for a signal, or
+        with the next resume.
 
         Raises RunNotFound, RunConflict for a run of another workflow, and RunEnded if the run is
         completed or cancelled.

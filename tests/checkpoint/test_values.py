@@ -660,7 +660,7 @@ class Picky(Exception):
     [
         (NotFound("cap", place=Path()), "NotFound is not declared"),
         (Picky(), "rebuilt from its args would be"),
-        (KeyError(object()), r"\.args\[0\]: a object cannot be saved"),
+        (KeyError(object()), r"\.args\[0\]: an object cannot be saved"),
     ],
 )
 def test_to_tree_rejects_an_exception_that_it_could_not_restore(

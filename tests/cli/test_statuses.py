@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import signal
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -109,3 +110,22 @@ def test_a_run_id_of_another_run_is_refused_without_the_word_error(
     assert "checkpoint error" not in refused.out + refused.err
     again = effectflow("run", "remind", "--input", "1", *APP, "--run-id", "r", "--json")
     assert again.json["status"] == "refused"
+
+
+def test_cancel_of_a_run_without_a_worker_says_when_the_request_takes_effect(
+    effectflow: Command, folder: Path, mall: Any
+) -> None:
+    submitted(mall, "pack", "box", "p")
+    worker = subprocess.Popen(
+        [*COMMAND, "worker", "mall:app"], env=ENVIRONMENT, stderr=subprocess.DEVNULL
+    )
+    try:
+        wait_for((folder / "begun").exists, seconds=60)
+        worker.send_signal(signal.SIGSTOP)  # it does not cancel the run meanwhile
+        said = effectflow("cancel", "p", "--store", "mall.db").out
+    finally:
+        worker.kill()
+        worker.wait()
+    assert "Its status is running." in said
+    assert "where the run waits for a signal" in said
+    assert "effectflow resume p" in said

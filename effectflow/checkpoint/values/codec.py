@@ -47,10 +47,15 @@ from effectflow.checkpoint.values.plain import (
 )
 from effectflow.effects.effect import Effect
 
-CANNOT_BE_SAVED = (
-    "cannot be saved so that the same value comes back. Take it from the environment, or pass "
-    "Checkpoints(codecs=...) a Codec for it"
-)
+
+def cannot_be_saved(name: str) -> str:
+    """Return why no object of the class with this name can be saved, and what to do."""
+    article = "an" if name[0] in "aeiouAEIO" else "a"
+    return (
+        f"{article} {name} cannot be saved so that the same value comes back. Take it from the "
+        "environment, or pass Checkpoints(codecs=...) a Codec for it"
+    )
+
 
 MAX_SAME_HASH = 100
 """The number of set items or dict keys that may share a hash: each is compared with those before it."""
@@ -442,7 +447,7 @@ def _declared_kind(value: Any, types: KnownTypes) -> _Kind:
         return kind
     if isinstance(value, Effect):
         raise _Fault(f"{value!r} is an effect, not its value (did you forget `yield from`?)")
-    raise _Fault(f"a {cls.__qualname__} {CANNOT_BE_SAVED}")
+    raise _Fault(cannot_be_saved(cls.__qualname__))
 
 
 def _encode_object(value: Any, walk: _Walk) -> list[Any]:

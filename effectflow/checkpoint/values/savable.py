@@ -68,7 +68,7 @@ def _problem_of(annotation: Any, types: KnownTypes) -> str:
     if not isinstance(kind, type) or kind in (Any, UnionType) or _is_vague(kind):
         return ""
     # Imported late, like everything that plain data does not need.
-    from effectflow.checkpoint.values.codec import CANNOT_BE_SAVED, SAVED_CLASSES, pydantic_kind
+    from effectflow.checkpoint.values.codec import SAVED_CLASSES, cannot_be_saved, pydantic_kind
 
     if is_record(kind) or typing.is_typeddict(kind) or issubclass(kind, Enum | Exception):
         return ""
@@ -77,7 +77,7 @@ def _problem_of(annotation: Any, types: KnownTypes) -> str:
         return ""
     of_pydantic = pydantic_kind(cast("type[Any]", kind))
     if of_pydantic is None:
-        return f"a {kind.__qualname__} {CANNOT_BE_SAVED}"
+        return cannot_be_saved(kind.__qualname__)
     is_refused = of_pydantic.tag == "$secret" and types.options.cipher is None
     return f"{kind.__name__}: {NO_CIPHER}" if is_refused else ""
 

@@ -153,6 +153,10 @@ class TransitionTable:
 class TransitionInfo(StepInfo):
     """The step of the running action, and the feedback of earlier attempts.
 
+    Each attempt of a transition is a step of its own. `attempt` counts the attempts of this step, so it
+    is greater than 1 only if a resume repeats them. The number of the transition's attempt, as in the
+    history of the machine, is `retries + 1`.
+
     Attributes:
         transition: the transition's name.
         retries: how often the action has ended in `Retry` so far.
