@@ -136,8 +136,7 @@ class LeaseLost(CheckpointError):
 
 _RESUME_A_CHANGED_RUN = (
     "Resume it with the code that it was started with, give the workflow a version and a migration, or "
-    "pass force=True (--force) if the change does not matter to it: completed steps that the code "
-    "reaches after a new one are then executed again."
+    "pass force=True (--force) if the change does not matter to it."
 )
 
 

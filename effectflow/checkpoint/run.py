@@ -307,10 +307,14 @@ class Run:
             yield
 
     def leave_behind(self, sequences: Iterable[int]) -> None:
-        """Record that the run continues without recorded entries, as `force` allows."""
+        """Record that the run continues without recorded entries, as `force` allows.
+
+        If the changed workflow reaches one of these operations later, its recorded result stands.
+        """
         chosen = sorted(sequences)
         ranges = compressed(chosen, chosen)
         self.writer.add(Resumed(self.writer.lease.owner, self.now(), abandoned=ranges))
+        self.recording.leave_behind(ranges)
 
     def _now(self) -> float:
         """Return the time of the run's clock, in seconds since the epoch."""

@@ -100,6 +100,8 @@ class StepExecution:
 
         Not a coroutine itself, because each one around a step makes it measurably slower.
         """
+        if self.recorded is not None and self._begins_anew(self.recorded):
+            self.recorded = None
         if self.recorded is not None:
             return self._execute_again(self.recorded)
         cancellation = self.flow.pending_cancellation(self.scope, self.path)
@@ -162,10 +164,26 @@ class StepExecution:
         finally:
             running_step.reset(token)
 
+    def _begins_anew(self, recorded: RecordedStep) -> bool:
+        """Return whether a forced run executes a recorded step for other arguments.
+
+        Only a step that it had left behind, because the changed workflow reaches something else before
+        it. If it is at-most-once and may have happened, it does not happen again.
+        """
+        run = self.run
+        if not run.force or self.path not in run.recording.left_behind:
+            return False
+        return not self._has_arguments(recorded.arguments) and not recorded.is_unknown
+
+    def _has_arguments(self, recorded: Arguments | None) -> bool:
+        """Return whether the arguments equal the recorded ones, as far as they are known."""
+        current = self.arguments
+        return recorded is None or current is None or recorded.digest == current.digest
+
     def _check_arguments(self, recorded: Arguments | None) -> None:
         """Halt if an earlier life executed the step with other arguments."""
         run, current = self.run, self.arguments
-        if recorded is None or current is None or recorded.digest == current.digest:
+        if recorded is None or current is None or self._has_arguments(recorded):
             return
         raise run.writer.halt(
             StepInputChanged(run.run_id, self.path, recorded.shown, current.shown)

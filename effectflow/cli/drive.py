@@ -144,8 +144,8 @@ def resume(
     force: Annotated[
         bool,
         typer.Option(
-            help="Continue even if the workflow changed (completed steps after a new one are executed "
-            "again) or the outcome of a step is unknown (it is executed again)."
+            help="Continue even if the workflow changed, or the outcome of a step is unknown (the step "
+            "is executed again)."
         ),
     ] = False,
     *,

@@ -262,9 +262,9 @@ class Workflow(Generic[Env, E, Input, Out]):
 
         Parameters:
             run_id: the run.
-            force: continue although the workflow changed (completed steps that it reaches after a new
-                one then run again), or although the outcome of an at-most-once step is unknown (the
-                step then runs again). This also holds for the nested runs that the run continues.
+            force: continue although the workflow changed, or although the outcome of an at-most-once
+                step is unknown (the step then runs again). This also holds for the nested runs that
+                the run continues.
 
         Fails with the workflow's own errors, with RunNotFound, RunBusy, DefinitionChanged,
         OutcomeUnknown, StepInputChanged, and the other CheckpointErrors.

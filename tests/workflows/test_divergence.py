@@ -297,6 +297,55 @@ async def test_force_continues_without_the_recorded_steps(store: MemoryStore) ->
     assert await resume(changed, app_on(store)) == Success(["reserve", "bill", "last"])
 
 
+@pytest.mark.parametrize(
+    ("changed", "executed"),
+    [
+        (("reserve", "weigh", "charge"), ["weigh", "last"]),
+        (("weigh", "reserve", "charge"), ["weigh", "last"]),
+        (("charge", "reserve"), ["last"]),
+        (("charge", "weigh", "reserve", "charge"), ["weigh", "charge", "last"]),
+    ],
+    ids=["inserted", "inserted first", "swapped", "repeated"],
+)
+async def test_force_executes_no_completed_step_again(
+    store: MemoryStore, changed: tuple[str, ...], executed: list[str]
+) -> None:
+    await failed_at_last(of_steps("reserve", "charge"), store)
+    app = app_on(store, failing=["last"])
+    assert isinstance(await resume(of_steps(*changed), app, force=True), Failure)
+    assert app.world.done == executed
+    # The next life sees the same.
+    app = app_on(store)
+    assert await resume(of_steps(*changed), app) == Success([*changed, "last"])
+    assert app.world.done == ["last"]
+
+
+@pytest.mark.parametrize("at_most_once", [False, True])
+async def test_force_executes_a_step_again_that_is_reached_later_with_other_arguments(
+    store: MemoryStore, *, at_most_once: bool
+) -> None:
+    amount, is_changed = 5, False
+
+    @step(at_most_once=at_most_once)
+    def charge(amount: int) -> AnyEffect:
+        return note(f"charge {amount}")
+
+    def body() -> AnyEffect:
+        first = [act("weigh")] if is_changed else []
+        return in_turn(*first, charge(amount), act("last"))
+
+    await failed_at_last(made_of(body), store)
+    amount, is_changed = 6, True
+    app = app_on(store)
+    ended = await resume(made_of(body), app, force=True)
+    if at_most_once:
+        assert isinstance(ended.failure(), StepInputChanged)
+        assert app.world.done == ["weigh"]
+    else:
+        assert ended == Success("last")
+        assert app.world.done == ["weigh", "charge 6", "last"]
+
+
 async def test_force_continues_after_a_flow_that_ends_early(store: MemoryStore) -> None:
     shorter = made_of(lambda: act("reserve"))
 
