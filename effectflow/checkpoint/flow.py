@@ -35,6 +35,7 @@ from effectflow.checkpoint.finalization import DurableFinalization
 from effectflow.checkpoint.recording import DEAD_LETTER, RecordedDeadLetter
 from effectflow.checkpoint.values import NO_TYPES, KnownTypes, Tree, from_tree, safe_repr, to_tree
 from effectflow.effects.errors import Halt, LeftToResume, NotAcquired, Parked
+from effectflow.effects.event_loop import raise_stop
 from effectflow.effects.nodes import Step
 from effectflow.effects.paths import StepPath, step_path
 from effectflow.effects.scope import Branches, Finalization, Scope
@@ -416,7 +417,7 @@ class DurableFlow:
         if run.stopping.has_begun:
             if scope.is_out_of_reach:
                 raise LeftToResume(repr(what))
-            return anyio.sleep_forever()
+            return raise_stop()
         has_drain = run.drain is not None and run.drain.has_begun
         if has_drain and not (scope.is_out_of_reach or self.is_pinned):
             return self._leave_to_another_worker()

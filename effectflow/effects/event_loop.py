@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine, Generator
 from contextlib import contextmanager
 from contextvars import Context
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Literal, Never, Protocol, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 import anyio
@@ -247,6 +247,21 @@ async def cancel_natively() -> None:
     assert task is not None
     task.cancel()
     await asyncio.sleep(0)
+
+
+async def raise_stop() -> Never:
+    """Raise the cancellation of the running task, which is being stopped.
+
+    If asyncio itself has cancelled only another task of the same work, cancel this one, too.
+    """
+    if running_backend() == "asyncio" and not is_cancelled_by_scope():
+        import asyncio
+
+        task = asyncio.current_task()
+        if task is not None and not task.cancelling():
+            task.cancel()
+    await anyio.sleep_forever()
+    raise AssertionError("this wait has no end")
 
 
 @types.coroutine

@@ -46,6 +46,7 @@ from effectflow.effects.event_loop import (
     cancel_natively,
     is_cancellation,
     raise_pending_cancellation,
+    raise_stop,
     run_to_the_end,
     stray_cancellation,
 )
@@ -610,8 +611,8 @@ async def _finalize(frame: _Finalizer, value: Any, env: Any, scope: Scope) -> An
     except LeftToResume:
         if scope.is_out_of_reach:
             raise
-        # The run is being stopped. This wait raises its cancellation.
-        return await anyio.sleep_forever()
+        # The run is being stopped.
+        await raise_stop()
     failed = _failed_finalizer(outcome)
     if failed is not None and (cancelled is not None or scope.is_cancelled()):
         show_suppressed(failed, scope.cancelling_operator())

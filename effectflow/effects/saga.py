@@ -23,7 +23,7 @@ from effectflow.effects.arguments import (
 )
 from effectflow.effects.effect import Effect
 from effectflow.effects.errors import LeftToResume
-from effectflow.effects.event_loop import is_cancellation
+from effectflow.effects.event_loop import is_cancellation, raise_stop
 from effectflow.effects.interpreter import (
     acquire,
     add_suppressed,
@@ -271,7 +271,7 @@ class _Saga:
             raise raised
         if self.outer.is_out_of_reach:
             raise LeftToResume(repr(self.body))
-        return await anyio.sleep_forever()
+        await raise_stop()
 
     async def _undo(self, _env: Any, scope: Scope) -> Sequence[Suppressed]:
         """Run the registered undos, the last one first. Outside durable runs, return their failures."""

@@ -35,7 +35,7 @@ from effectflow.checkpoint.store import KeepsHistory, RunStatus, RunSummary, at_
 from effectflow.checkpoint.suspension import Drain, attended
 from effectflow.effects import Halt
 from effectflow.effects.errors import LeftToResume, Parked
-from effectflow.effects.event_loop import is_cancellation, mark_as_cancelled
+from effectflow.effects.event_loop import is_cancellation, mark_as_cancelled, raise_stop
 from effectflow.effects.interpreter import interpret, interpret_branch, raise_hidden_stop
 from effectflow.effects.nodes import AnyEffect
 from effectflow.effects.scope import Scope
@@ -343,8 +343,8 @@ async def _run_body(
                 outcome = await stopping.supervised(replay)
         except LeftToResume as left:
             if not run.is_shielded:
-                # The run is being stopped. This wait raises its cancellation.
-                await anyio.sleep_forever()
+                # The run is being stopped.
+                await raise_stop()
             # No cancellation reaches this run: it ends the finalizer that it is in.
             raised = left
         except BaseException as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -20,13 +21,16 @@ from effectflow import (
     TimedOut,
     Workflow,
     bracket,
+    compensate,
     fail,
     from_async,
     from_fn,
     never,
     par,
+    par_traverse,
     pure,
     race,
+    saga,
     step,
     workflow,
 )
@@ -42,7 +46,7 @@ from effectflow.checkpoint import (
 )
 from effectflow.stores import MemoryStore, SqliteStore
 from tests.apps import App, Broken, app_on, both_backends, note
-from tests.workflows.journals import in_turn, made_of
+from tests.workflows.journals import AnyEffect, act, in_turn, made_of
 
 
 async def turns(count: int) -> None:
@@ -344,3 +348,56 @@ async def test_a_finalizer_of_a_parallel_branch_begins_no_step_after_the_cancell
     app.world.recover()
     await made.resume("r").run(app)
     assert app.world.done == ["release", "release"]
+
+
+def item(name: str) -> AnyEffect:
+    return bracket(act(f"open {name}"), lambda _: act(f"close {name}"), lambda _: act(name))
+
+
+RACE = race([item("a"), in_turn(act("x"), act("y"))])
+PROGRAMS: dict[str, AnyEffect] = {
+    "par": par(item("a"), par(item("b"), act("c"))).map(repr),
+    "traverse": par_traverse("abc", item, limit=2).map(repr),
+    "race": in_turn(RACE, act("after")),
+    "finalizer": RACE.on_exit(act("after")),
+    "saga": saga(in_turn(compensate(act("book"), lambda _: act("cancel")), RACE, act("after"))),
+}
+
+
+@pytest.mark.asyncio
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
+@pytest.mark.parametrize("chosen", [0, -1], ids=["first", "last"])
+@pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRAMS)
+async def test_a_run_ends_if_only_one_of_its_branches_is_cancelled(
+    program: AnyEffect, chosen: int
+) -> None:
+    made = made_of(lambda: program)
+    expected = await made.start(None).run(app_on(MemoryStore()))
+    tasks: list[asyncio.Task[Any]] = []
+
+    def create(loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> asyncio.Task[Any]:
+        tasks.append(asyncio.Task(work, loop=loop, **options))
+        return tasks[-1]
+
+    asyncio.get_running_loop().set_task_factory(create)
+    interrupted = 0
+    for turn in range(40):
+        tasks.clear()
+        app = app_on(MemoryStore())
+        running = asyncio.create_task(made.start(None, run_id="r").run(app))
+        for _ in range(turn):
+            await asyncio.sleep(0)
+        branches = [task for task in tasks if "Children" in task.get_name() and not task.done()]
+        if branches:
+            branches[chosen].cancel()
+        async with asyncio.timeout(30):
+            await asyncio.wait([running])
+        interrupted += running.cancelled()
+        assert running.cancelled() or running.result() == expected, turn
+        if await app.checkpoints.store.info("r") is not None:
+            assert await made.resume("r").run(app_on(app.checkpoints.store)) == expected, turn
+    assert interrupted
+    # Now, while the warning about coroutines of tasks that never began is ignored.
+    tasks.clear()
+    branches = []
+    gc.collect()
