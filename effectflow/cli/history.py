@@ -72,11 +72,8 @@ def _entry_text(entry: Entry) -> str:
     match entry:
         case Started():
             return f"Started      {entry.workflow} version {entry.version}"
-        case Resumed(owner, retried=retried, dropped=dropped):
-            what = (
-                ", retries dead letters" if retried else ", drops dead letters" if dropped else ""
-            )
-            return f"Resumed      by {owner}{what}"
+        case Resumed(owner):
+            return f"Resumed      by {owner}{_reason_of(entry)}"
         case BeforeStep(step, attempt):
             return f"BeforeStep   {step}, attempt {attempt}"
         case Completed(step, output, duration):
@@ -114,6 +111,15 @@ def _entry_text(entry: Entry) -> str:
                 return f"Finished     {status}"
             what = f"{error.type}: {error.message}" if error else bounded(output, 60)
             return f"Finished     {status}: {what}"
+
+
+def _reason_of(resumed: Resumed) -> str:
+    """Return why a run was resumed, if that was not only to continue it."""
+    if resumed.retried:
+        return ", retries dead letters"
+    if resumed.dropped:
+        return ", drops dead letters"
+    return ", after a crash" if resumed.after_crash else ""
 
 
 def wait_text(wait: Waiting) -> str:

@@ -127,6 +127,7 @@ def test_a_run_whose_worker_is_killed_has_crashed_and_another_worker_continues_i
     assert with_handle(mall, "pack", "p1", lambda p: p.result(timeout=60)) == Success("packed")
     # The step that was complete was not executed again.
     assert lines_of(folder / "notes") == ["picked", "sent"]
+    assert effectflow("history", "p1", *APP).out.count(", after a crash") == 1
 
 
 def test_signals_and_cancellation_come_from_other_processes(
