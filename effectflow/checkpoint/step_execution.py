@@ -155,8 +155,10 @@ class StepExecution:
 
     async def replay_within(self, recorded: RecordedStep) -> Any:
         """Return the outcome of the body of the step when it is replayed, without another attempt."""
-        current = self._current(recorded.attempts)
-        body = self.flow.body_of(self.path)
+        run, path, make_info = self.run, self.path, self.step.make_info
+        at_most_once = self.definition.at_most_once or self.scope.is_at_most_once
+        current = CurrentStep(run.run_id, path, recorded.attempts, make_info, at_most_once)
+        body = self.flow.body_of(path)
         inside = self.scope.inside_step(body, current)
         token = running_step.set(current)
         try:
@@ -274,7 +276,8 @@ class StepExecution:
                 # A cancellation here counts as an interruption of the step, although it never ran.
                 run.cut_off[path] = None
                 raise
-        current = self._current(number)
+        at_most_once = definition.at_most_once or scope.is_at_most_once
+        current = CurrentStep(run.run_id, path, number, self.step.make_info, at_most_once)
         body = flow.body_of(
             path, may_wait=definition.can_be_suspended, is_pinned=definition.is_pinned
         )
@@ -305,10 +308,6 @@ class StepExecution:
             await self._record_failure(outcome)
         # Without its parts, which are not recorded, so that every life continues with the same failure.
         return TypedFailure(outcome.error, outcome.trail)
-
-    def _current(self, number: int) -> CurrentStep:
-        at_most_once = self.definition.at_most_once or self.scope.is_at_most_once
-        return CurrentStep(self.run.run_id, self.path, number, self.step.make_info, at_most_once)
 
     async def _run_body(self, body: DurableFlow, inside: Scope, seconds: float | None) -> Any:
         """Run the body of a step that has a timeout, or that continues an attempt."""
