@@ -17,6 +17,7 @@ from effectflow.checkpoint import (
     Checkpoints,
     CheckpointStore,
     ChildStarted,
+    Failed,
     Message,
     Published,
     RunInfo,
@@ -154,12 +155,7 @@ def _opened(checkpoints: Checkpoints, run_id: str, message: Message) -> _Message
 def _show_run(console: Console, view: _RunView) -> None:
     """Print the view of one run, and the commands that show more."""
     checkpoint = view.checkpoint
-    head, metadata = checkpoint.state, checkpoint.metadata
-    if head is None:
-        position = "before its first step"
-    else:
-        # A run may be interrupted while it waits between two steps.
-        position = f"{type(head).__name__}: {head.step or 'no step'}"
+    metadata = checkpoint.metadata
     survives = {
         "full": "kill -9 and power loss (durability full)",
         "process": "kill -9, not power loss (durability process)",
@@ -170,7 +166,7 @@ def _show_run(console: Console, view: _RunView) -> None:
         "module": checkpoint.module or "unknown",
         "status": str(checkpoint.status),
         **_summary_rows(view),
-        "position": position,
+        **_position_row(checkpoint),
         **_state_row(checkpoint),
         **_progress_rows(job_progress(checkpoint)),
         **_dead_letter_row(view),
@@ -195,6 +191,17 @@ def _show_run(console: Console, view: _RunView) -> None:
         error = finished.error
         say(f"\n{(error.traceback or f'{error.type}: {error.message}').rstrip()}", console)
         say_lines((f"  {line}" for line in error.trail), console)
+
+
+def _position_row(checkpoint: Checkpoint) -> dict[str, str]:
+    """Return where a run stands. A complete run has handled the failure of its last step."""
+    head = checkpoint.state
+    if checkpoint.status is RunStatus.COMPLETED and isinstance(head, Failed):
+        return {}
+    if head is None:
+        return {"position": "before its first step"}
+    # A run may be interrupted while it waits between two steps.
+    return {"position": f"{type(head).__name__}: {head.step or 'no step'}"}
 
 
 def _state_row(checkpoint: Checkpoint) -> dict[str, str]:

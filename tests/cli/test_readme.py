@@ -63,11 +63,15 @@ def test_a_plan_of_the_killed_first_program_changes_nothing(
     planned = effectflow("plan", "order-17", "--app", "first")
     assert planned.out == "skip: 1 completed step\nstart: ship (again)\n"
     assert effectflow("history", "order-17", "--app", "first").out == before
-    assert "crashed" in effectflow("show", "order-17", "--app", "first").out
+    shown = effectflow("show", "order-17", "--app", "first").out
+    assert "crashed" in shown
+    assert "BeforeStep: ship" in shown
 
     resumed = effectflow("resume", "order-17", "--app", "first")
     assert resumed.code == 0
     assert "cap is on its way" in resumed.out
+    # Its last step failed, and the workflow has handled that.
+    assert "charge#2" not in effectflow("show", "order-17").out
 
 
 def test_the_killed_first_program_continues_when_it_is_started_again(
