@@ -32,12 +32,12 @@ def make_app() -> typer.Typer:
         drive,
         history,
         list_runs,
-        plan,
-        repair,
+        run_worker,
         send,
         show,
+        show_plan,
         transfer,
-        worker,
+        verify,
     )
     from effectflow.cli.options import Commands
 
@@ -53,7 +53,7 @@ def make_app() -> typer.Typer:
         ("demo", drive.demo, "demo ~/projects/shop --report shop"),
         ("run", drive.run, """run shop.orders:checkout --input '{"cart": 7}'"""),
         ("resume", drive.resume, "resume --latest"),
-        ("worker", worker.worker, "worker shop.service:app --concurrency 20"),
+        ("worker", run_worker.worker, "worker shop.service:app --concurrency 20"),
         ("cancel", send.cancel, "cancel order-7 --app shop.service:app"),
         (
             "send",
@@ -68,9 +68,9 @@ def make_app() -> typer.Typer:
         ("list", list_runs.list_runs, "list --workflow census"),
         ("show", show.show, "show census-1f0c7a2e9b3d"),
         ("history", history.history, "history census-1f0c7a2e9b3d"),
-        ("verify", repair.verify, "verify --store file:./runs"),
-        ("repair", repair.repair, "repair census-1f0c7a2e9b3d --aside ./damaged"),
-        ("plan", plan.plan, "plan census-1f0c7a2e9b3d"),
+        ("verify", verify.verify, "verify --store file:./runs"),
+        ("repair", verify.repair, "repair census-1f0c7a2e9b3d --aside ./damaged"),
+        ("plan", show_plan.plan, "plan census-1f0c7a2e9b3d"),
         ("export", transfer.export_runs, "export census-1f0c7a2e9b3d --output run.jsonl"),
         ("import", transfer.import_runs, "import run.jsonl --store file:./runs"),
     ):

@@ -52,9 +52,9 @@ from effectflow.cli.options import (
     check_choice,
     read_json,
 )
-from effectflow.cli.plan import recurrence
 from effectflow.cli.render import counted, print_json, say
 from effectflow.cli.run_progress import RunProgress
+from effectflow.cli.show_plan import recurrence
 from effectflow.cli.suggestions import message_of, suggest_code, suggested
 from effectflow.effects.nodes import AnyEffect
 from effectflow.service import StoppedBySignal, run_until_signal

@@ -25,7 +25,7 @@ from returns.result import Failure, Result, Success
 
 from effectflow.effects import nodes
 from effectflow.effects.arguments import check_count, check_effects, check_function, check_items
-from effectflow.effects.children import Children, ImmediateChildren
+from effectflow.effects.child_tasks import Children, ImmediateChildren
 from effectflow.effects.effect import Effect
 from effectflow.effects.errors import Halt
 from effectflow.effects.event_loop import in_context, is_cancellation, shielded, stray_cancellation

@@ -9,7 +9,7 @@ import anyio
 
 from effectflow.effects import nodes
 from effectflow.effects.arguments import check_effects, check_items
-from effectflow.effects.children import Children, ImmediateChildren
+from effectflow.effects.child_tasks import Children, ImmediateChildren
 from effectflow.effects.effect import Effect
 from effectflow.effects.errors import EmptyRace, Halt, Parked
 from effectflow.effects.interpreter import interpret_branch, interpret_cancelled

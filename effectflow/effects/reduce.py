@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 
 from effectflow.effects import nodes
 from effectflow.effects.arguments import check_count, check_function
-from effectflow.effects.children import Children
+from effectflow.effects.child_tasks import Children
 from effectflow.effects.effect import Effect
 from effectflow.effects.event_loop import in_context
 from effectflow.effects.interpreter import interpret, interpret_branch

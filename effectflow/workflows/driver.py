@@ -40,7 +40,7 @@ from effectflow.effects.interpreter import interpret, interpret_branch, raise_hi
 from effectflow.effects.nodes import AnyEffect
 from effectflow.effects.scope import Scope
 from effectflow.effects.trails import TypedFailure
-from effectflow.workflows.children import cancel_spawned
+from effectflow.workflows.child_runs import cancel_spawned
 from effectflow.workflows.claim import Claim
 from effectflow.workflows.lookup import (
     Found,

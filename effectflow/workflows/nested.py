@@ -23,7 +23,7 @@ from effectflow.checkpoint.run import Run
 from effectflow.checkpoint.store import RunStatus
 from effectflow.effects.paths import as_name
 from effectflow.effects.trails import TypedFailure
-from effectflow.workflows.children import ChildRun, add_child_end, end_stands, replayed_end
+from effectflow.workflows.child_runs import ChildRun, add_child_end, end_stands, replayed_end
 from effectflow.workflows.driver import plan_run
 from effectflow.workflows.lookup import Place
 

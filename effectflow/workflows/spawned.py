@@ -27,7 +27,7 @@ from effectflow.effects.nodes import Options, Perform, Written
 from effectflow.effects.paths import as_name
 from effectflow.effects.scope import Scope
 from effectflow.effects.trails import TypedFailure
-from effectflow.workflows.children import ChildRun, add_child_end, end_stands, replayed_end
+from effectflow.workflows.child_runs import ChildRun, add_child_end, end_stands, replayed_end
 from effectflow.workflows.lookup import Place, find, look
 from effectflow.workflows.run_ids import check_new_run_id
 from effectflow.workflows.runs import submit_run

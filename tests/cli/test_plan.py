@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from effectflow.checkpoint import CheckpointError, ResumePlan, Unverified
-from effectflow.cli.plan import plan_lines
 from effectflow.cli.render import say_lines
+from effectflow.cli.show_plan import plan_lines
 from tests.cli.conftest import Command
 
 SAGA = textwrap.dedent("""

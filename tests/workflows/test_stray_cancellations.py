@@ -45,7 +45,7 @@ from effectflow import (
     workflow,
 )
 from effectflow.checkpoint import RunStatus
-from effectflow.effects.children import Children
+from effectflow.effects.child_tasks import Children
 from effectflow.executors import LocalExecutor
 from tests.apps import App
 from tests.sweeps import in_pairs

@@ -1,4 +1,4 @@
-"""The command that drives the runs of an App: worker."""
+"""`effectflow worker`: drive the runs of an App."""
 
 from __future__ import annotations
 
