@@ -50,7 +50,8 @@ from effectflow.effects.clock import Duration, in_seconds
 from effectflow.effects.interpreter import exit_of, exit_of_raised, interpret
 from effectflow.effects.nodes import AnyEffect
 from effectflow.effects.retry import check_bounded
-from effectflow.effects.scope import PLAIN, Scope, running_step
+from effectflow.effects.fiber import PLAIN
+from effectflow.effects.scope import Scope, running_step
 from effectflow.effects.signatures import UnresolvedName, effect_types, type_hints
 from effectflow.effects.trails import add_note
 
@@ -599,7 +600,7 @@ def save_now(reason: str = "save_now()") -> Effect[object, Never, None]:
     """
 
     async def save(_env: object, scope: Scope) -> None:
-        await scope.flow.save_now(reason)
+        await scope.fiber.save_now(reason)
 
     return nodes.Perform(save, ("save_now", reason))
 
@@ -615,5 +616,5 @@ def started_version() -> Effect[object, Never, str | None]:
         <Success: None>
     """
     return nodes.Suspend(
-        lambda _, scope: nodes.Pure(scope.flow.started_version), ("started_version",)
+        lambda _, scope: nodes.Pure(scope.fiber.started_version), ("started_version",)
     )

@@ -8,7 +8,6 @@ from typing import Any, Self
 
 import anyio
 
-from effectflow.effects.errors import Parked
 from effectflow.effects.event_loop import (
     Waiter,
     cancel_natively,
@@ -19,30 +18,28 @@ from effectflow.effects.event_loop import (
     new_waiter,
     raise_pending_cancellation,
     stray_cancellation,
-    wake,
 )
+from effectflow.effects.fiber import Fiber
 from effectflow.effects.scope import Operator
 from effectflow.effects.trails import add_note
 
 
 class Children:
-    """A task group that never loses the end of a child.
+    """A task group that never loses the end of a child. Each child is a fiber.
 
     An anyio task group ends silently when asyncio itself cancels one of its tasks, and wraps exceptions
     of tasks in a group. This class keeps the end of each child.
 
     Attributes:
         defects: the exceptions of children, in order of time. Code that adds one cancels the others.
-        parked: why the children of a plan ended.
     """
 
-    def __init__(self, stop: Callable[[], object]) -> None:
-        """Create a group without children. `stop` is called if asyncio itself cancels its task."""
-        self._stop = stop
+    def __init__(self, fiber: Fiber) -> None:
+        """Create a group without children in a fiber, which waits for them."""
+        self._fiber = fiber
         self._running = 0
         self._has_ended: Waiter | None = None
         self.defects: list[BaseException] = []
-        self.parked: list[Parked] = []
         self._was_cancelled_natively = False
         self._tasks = anyio.create_task_group()
 
@@ -51,10 +48,10 @@ class Children:
         return self
 
     async def __aexit__(self, *raised_inside: Any) -> bool | None:
-        if raised_inside[0] is None and self._running:
+        if self._running and raised_inside[0] is not GeneratorExit:
             self._has_ended = new_waiter()
             try:
-                await self._has_ended
+                await self._fiber.join(self._has_ended, has_raised=raised_inside[0] is not None)
             except GeneratorExit as closed:
                 # Something closes the coroutine, so nothing may wait. The group leaves its scope.
                 leaving = self._tasks.__aexit__(None, None, None)
@@ -64,8 +61,9 @@ class Children:
             except BaseException as raised:
                 if is_cancellation(raised) and has_been_cancelled_natively():
                     # The task group cancels the children, and does not say why.
-                    self._stop()
-                raised_inside = type(raised), raised, raised.__traceback__
+                    self._fiber.stop()
+                if raised_inside[0] is None:
+                    raised_inside = type(raised), raised, raised.__traceback__
         try:
             is_suppressed = await self._tasks.__aexit__(*raised_inside)
             if self._running:
@@ -84,16 +82,16 @@ class Children:
             del raised_inside
 
     def start(self, run: Callable[..., Awaitable[object]], *arguments: Any) -> None:
-        """Start a child. `run` handles defects itself."""
+        """Start a child: `run(fiber, *arguments)`, which handles defects itself."""
         self._running += 1
-        self._tasks.start_soon(self._watched, run, *arguments)
+        self._tasks.start_soon(self._watched, self._fiber.branch(), run, *arguments)
 
     def cancel(self) -> None:
         """Cancel all children. A child that has not begun must check whether it still has work to do."""
         self._tasks.cancel_scope.cancel()
 
     async def raise_bad_end(self, operator: Operator) -> None:
-        """Raise the first defect, with the others as notes, or what parked a child. Call it last."""
+        """Raise the first defect, with the others as notes, or a cancellation of the task."""
         if self.defects:
             first, *others = self.defects
             for line in operator.suppressed:
@@ -103,21 +101,14 @@ class Children:
             raise first
         if self._was_cancelled_natively:
             await cancel_natively()
-        if self.parked:
-            raise self.parked[0]
 
-    def raise_shielded_end(self) -> None:
-        """Raise what ended a shielded part of a child in a plan: a decided operator waits for that."""
-        for parked in self.parked:
-            if parked.is_shielded:
-                raise parked
-
-    async def _watched(self, run: Callable[..., Awaitable[object]], *arguments: Any) -> None:
+    async def _watched(
+        self, fiber: Fiber, run: Callable[..., Awaitable[object]], *arguments: Any
+    ) -> None:
         try:
-            await run(*arguments)
+            await fiber.begin()
+            await run(fiber, *arguments)
             await raise_pending_cancellation()
-        except Parked as parked:
-            self.parked.append(parked)
         except BaseException as ended:
             defect = stray_cancellation(ended) or ended
             if not is_cancellation(defect):
@@ -131,7 +122,8 @@ class Children:
         finally:
             self._running -= 1
             if self._has_ended is not None and not self._running:
-                wake(self._has_ended)
+                self._fiber.wake(self._has_ended)
+            fiber.end()
 
 
 class ImmediateChildren(Children):
@@ -140,11 +132,11 @@ class ImmediateChildren(Children):
     So a parallel operator of immediate effects is immediate itself.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, fiber: Fiber) -> None:
+        self._fiber = fiber
         self._running = 0
         self._has_ended = None
         self.defects = []
-        self.parked = []
         self._was_cancelled_natively = False
         self._started: list[tuple[Callable[..., Awaitable[object]], tuple[Any, ...]]] = []
         self._is_cancelled = False
@@ -160,7 +152,7 @@ class ImmediateChildren(Children):
             if self._is_cancelled:
                 return
             # With its own context variables, like a task.
-            await in_context(copy_context(), self._watched(run, *arguments))
+            await in_context(copy_context(), self._run(run, *arguments))
 
     def start(self, run: Callable[..., Awaitable[object]], *arguments: Any) -> None:
         self._running += 1
@@ -168,3 +160,15 @@ class ImmediateChildren(Children):
 
     def cancel(self) -> None:
         self._is_cancelled = True
+
+    async def _run(self, run: Callable[..., Awaitable[object]], *arguments: Any) -> None:
+        try:
+            await run(self._fiber, *arguments)
+        except BaseException as ended:
+            defect = stray_cancellation(ended) or ended
+            if is_cancellation(defect):
+                raise
+            self.defects.append(defect)
+            self.cancel()
+        finally:
+            self._running -= 1

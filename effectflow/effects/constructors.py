@@ -14,11 +14,12 @@ import anyio
 from returns.result import Result, Success
 
 from effectflow.effects import nodes
-from effectflow.effects.arguments import check_function
+from effectflow.effects.arguments import check_function, close_coroutine
 from effectflow.effects.clock import Duration, in_seconds
 from effectflow.effects.effect import Effect
-from effectflow.effects.errors import Parked
 from effectflow.effects.event_loop import is_cancellation, run_to_the_end
+from effectflow.effects.events import itself
+from effectflow.effects.fiber import PLAIN
 from effectflow.effects.scope import Scope
 from effectflow.effects.trails import TypedFailure
 
@@ -178,14 +179,16 @@ async def _attempt(
     f: Callable[[Any], Any], exception_types: tuple[type[Exception], ...], env: Any, scope: Scope
 ) -> Any:
     if scope.runs_no_function:
-        raise Parked(f"{f!r} would be run")
+        await scope.fiber.park(f"{f!r} would be run")
     try:
         value = f(env)
-        if scope.is_planned and inspect.isawaitable(value):
-            if inspect.iscoroutine(value):
-                value.close()
-            raise Parked(f"{f!r} would be awaited")
-        return await value if inspect.isawaitable(value) else value
+        if not inspect.isawaitable(value):
+            return value
+        if scope.fiber is PLAIN:
+            return await value
+        if scope.is_planned:
+            close_coroutine(value)
+        return await scope.fiber.wait(scope, itself, value)
     except exception_types as error:
         return TypedFailure(error)
 
@@ -228,7 +231,7 @@ def sleep(duration: Duration) -> Effect[object, Never, None]:
         raise ValueError("a sleep must be a number of seconds, not nan")
 
     async def perform(_env: object, scope: Scope) -> None:
-        await scope.flow.wait(scope, seconds)
+        await scope.fiber.sleep(scope, seconds)
 
     return nodes.Perform(perform, ("sleep", seconds))
 
@@ -247,7 +250,7 @@ def sleep_until(moment: datetime) -> Effect[object, Never, None]:
         raise ValueError(f"sleep_until needs a moment with a time zone, not {moment!r}")
 
     async def perform(_env: object, scope: Scope) -> None:
-        await scope.flow.wait_until(scope, moment.timestamp())
+        await scope.fiber.sleep_until(scope, moment.timestamp(), math.inf)
 
     return nodes.Perform(perform, ("sleep_until", moment))
 
@@ -291,6 +294,6 @@ def uuid() -> Effect[object, Never, UUID]:
 
 def _observed(name: str, take: Callable[[Scope], A]) -> Effect[object, Never, A]:
     async def perform(_env: object, scope: Scope) -> A:
-        return await scope.flow.decide(scope, name, partial(take, scope))
+        return scope.fiber.value(scope, name, partial(take, scope))
 
     return nodes.Perform(perform, (name,))

@@ -459,11 +459,9 @@ class Effect(BaseEffect, Generic[Env, E, A]):
 
         @supervised
         async def perform(env: Any, scope: Scope) -> Any:
-            operator = Operator.begin(scope, "timeout")
-            left = None if operator.is_decided else operator.branches.deadline(seconds)
-            within = scope.deadline(left)
+            operator = Operator(scope, "timeout")
             late = partial(operator.timed_out, seconds)
-            return await interpret_limited(operator, self, env, operator.branch(None), within, late)
+            return await interpret_limited(operator, self, env, seconds, late)
 
         return nodes.Perform(perform, (".timeout", self, seconds))
 

@@ -172,26 +172,8 @@ class LeftToResume(Halt):
         super().__init__(RuntimeError(f"the run is being stopped: a resume will do {what}"))
 
 
-class NotAcquired(BaseException):
-    """Ends an acquisition before its first operation, because an operator around it has decided."""
-
-
 class Parked(Copyable, BaseException):
-    """Ends a flow of a plan, because its next operation would change something.
-
-    Attributes:
-        reason: names the operation; None if it is the next step of the flow.
-        is_shielded: whether it ended an acquisition or a finalizer. An operator around it that has
-            decided waits for those.
-        is_before_others: whether the flow has recorded operations that the plan has not reached.
-    """
-
-    is_shielded = False
-    is_before_others = False
-
-    def __init__(self, reason: str | None = None) -> None:
-        self.reason = reason
-        super().__init__(reason)
+    """Ends a fiber of a plan, because what comes next would change something."""
 
 
 @dataclass(frozen=True, slots=True)

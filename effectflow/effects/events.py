@@ -7,7 +7,7 @@ effect continues.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Never, TypeVar, cast
 
 from returns.result import Success
@@ -17,7 +17,7 @@ from effectflow.effects.arguments import is_callable
 from effectflow.effects.effect import Effect
 from effectflow.effects.errors import Exit
 from effectflow.effects.interpreter import interpret
-from effectflow.effects.scope import Scope, Sink
+from effectflow.effects.scope import Scope
 from effectflow.effects.trails import TypedFailure
 
 Env = TypeVar("Env")
@@ -39,7 +39,7 @@ def emit(event: object) -> Effect[object, Never, None]:
 
     async def perform(_env: object, scope: Scope) -> None:
         if scope.sink is not None:
-            await scope.sink(event)
+            await scope.sink(event, scope)
 
     return nodes.Perform(perform, ("emit", event))
 
@@ -50,15 +50,16 @@ def into_sink(source: Effect[Env, E, A], f: Callable[[Any], object]) -> Effect[E
         raise TypeError(f"into_sink takes a function that takes each event, not {f!r}")
 
     async def perform(env: Any, scope: Scope) -> Any:
-        async def take(event: object) -> None:
+        async def take(event: object, emitter: Scope) -> None:
             if scope.is_planned:
                 # A plan passes no events on.
                 return
             taken: Any = f(event)
             if isinstance(taken, Effect):
-                await run_listener("a sink", cast("Effect[Any, Any, Any]", taken), env, scope)
+                listener = emitter.with_sink(scope.sink)
+                await run_listener("a sink", cast("Effect[Any, Any, Any]", taken), env, listener)
             elif inspect.isawaitable(taken):
-                await taken
+                await emitter.fiber.wait(emitter, itself, taken)
 
         return await interpret(source, env, scope.with_sink(take))
 
@@ -71,18 +72,16 @@ def collecting(source: Effect[Env, E, A]) -> Effect[Env, E, tuple[A, list[object
     async def perform(env: Any, scope: Scope) -> Any:
         events: list[object] = []
 
-        async def take(event: object) -> None:
+        async def take(event: object, _: Scope) -> None:
             events.append(event)
 
-        async def pass_on(sink: Sink) -> None:
-            for event in events:
-                await sink(event)
+        async def pass_on(_env: object, emitter: Scope) -> None:
+            if scope.sink is not None:
+                for event in events:
+                    await scope.sink(event, emitter)
 
         def hand_over(ended: Exit[Any, Any]) -> Effect[object, Never, None]:
-            sink = scope.sink
-            if sink is None or isinstance(ended, Success):
-                return nodes.Pure(None)
-            return nodes.FromAsync(lambda _: pass_on(sink))
+            return nodes.Pure(None) if isinstance(ended, Success) else nodes.Perform(pass_on)
 
         # A finalizer, because it is shielded and runs on every early end.
         listened = nodes.OnExit(source, hand_over)
@@ -90,6 +89,11 @@ def collecting(source: Effect[Env, E, A]) -> Effect[Env, E, tuple[A, list[object
         return outcome if outcome.__class__ is TypedFailure else (outcome, events)
 
     return nodes.Perform(perform, (".collecting", source))
+
+
+async def itself(awaitable: Awaitable[A]) -> A:
+    """Await something that exists already."""
+    return await awaitable
 
 
 async def run_listener(what: str, effect: Effect[Any, Any, object], env: Any, scope: Scope) -> None:

@@ -3,8 +3,8 @@
 It keeps its own stack, so a chain of a million binds needs no recursion. It runs in the caller's task,
 so cancellation, context variables and tracebacks are those of plain async code.
 
-The stack has the nodes that continue once their source has ended (`AndThen`, `OrElse`, ...), the
-generators of `@do` bodies, finalizers, and `_Restore`, which restores an outer environment.
+The stack has the nodes that continue once their source has ended (`AndThen`, `OrElse`, `OnExit`, ...),
+the generators of `@do` bodies, and `_Restore`, which restores an outer environment.
 """
 
 # Values, environments and errors of any type pass through this loop; pyright loses track of `Any` in it.
@@ -14,8 +14,7 @@ generators of `@do` bodies, finalizers, and `_Restore`, which restores an outer 
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
 from functools import partial
 from types import GeneratorType
 from typing import Any, NoReturn
@@ -38,7 +37,6 @@ from effectflow.effects.errors import (
     Exit,
     Interruption,
     LeftToResume,
-    NotAcquired,
     Parked,
     TracedError,
 )
@@ -47,9 +45,9 @@ from effectflow.effects.event_loop import (
     is_cancellation,
     raise_pending_cancellation,
     raise_stop,
-    run_to_the_end,
     stray_cancellation,
 )
+from effectflow.effects.fiber import PLAIN
 from effectflow.effects.nodes import (
     AndThen,
     AnyEffect,
@@ -77,10 +75,9 @@ from effectflow.effects.nodes import (
     TapErr,
     Traced,
 )
-from effectflow.effects.scope import PLAIN, AcquisitionStart, Finalization, Operator, Scope
+from effectflow.effects.scope import Operator, Scope
 from effectflow.effects.signatures import declares
 from effectflow.effects.trails import (
-    Origin,
     Suppressed,
     TypedFailure,
     add_note,
@@ -90,7 +87,7 @@ from effectflow.effects.trails import (
     show_trail,
 )
 
-_WAITING = frozenset({OrElse, Rescue, MapErr, Reify, Context, TapErr, Traced})
+_WAITING = frozenset({OrElse, Rescue, MapErr, Reify, Context, TapErr, Traced, OnExit})
 
 
 class _Restore:
@@ -112,36 +109,22 @@ class _FinalizerDefect:
         self.exception = exception
 
 
-class _Finalizer:
-    """A finalizer, and its place in a durable flow."""
-
-    __slots__ = ("function", "place")
-
-    def __init__(self, function: Any, place: Finalization | None) -> None:
-        self.function = function
-        self.place = place
-
-
 class _Handled:
     """Waits for the end of a handler. If the handler fails with the same error, the trail continues.
 
     Attributes:
         failed: the failure that it handles.
-        origins: where the failure of a handler comes from in a plan, even if it is another one.
     """
 
-    __slots__ = ("failed", "origins")
+    __slots__ = ("failed",)
 
-    def __init__(self, failed: TypedFailure, origins: tuple[Origin, ...]) -> None:
+    def __init__(self, failed: TypedFailure) -> None:
         self.failed = failed
-        self.origins = origins
 
     def traced(self, again: TypedFailure) -> TypedFailure:
         """Return a failure of the handler, with the trail of the error that it handled."""
         handled = self.failed.find(again.error)
-        if handled is None:
-            return again.after(*self.origins) if self.origins else again
-        if again.trail[: len(handled.trail)] == handled.trail:
+        if handled is None or again.trail[: len(handled.trail)] == handled.trail:
             return again
         return handled.after(*again.trail)
 
@@ -186,17 +169,18 @@ async def interpret(effect: AnyEffect, env: Any, scope: Scope) -> Any:
                     value = current.f(source.value)
                 elif kind is FromFn:
                     if is_planned and scope.runs_no_function:
-                        raise Parked(f"{current!r} would be run")
+                        await scope.fiber.park(f"{current!r} would be run")
                     value = current.f(env)
                 elif kind is FromAsync:
-                    if is_planned:
-                        raise Parked(f"{current!r} would be awaited")
-                    value = await current.f(env)
+                    if scope.fiber is PLAIN:
+                        value = await current.f(env)
+                    else:
+                        value = await scope.fiber.wait(scope, current.f, env)
                 elif kind is FromGenerator:
                     stack.append(current.f(*current.args, **current.kwargs))
                     value = None
                 elif kind is Step:
-                    value = await scope.flow.execute(current, env, scope)
+                    value = await scope.fiber.execute(current, env, scope)
                 elif kind is Perform:
                     value = await current.f(env, scope)
                 elif kind is Suspend:
@@ -231,24 +215,12 @@ async def interpret(effect: AnyEffect, env: Any, scope: Scope) -> Any:
                         scope.observer.began(current.name)
                     current = current.source
                     continue
-                elif kind is OnExit:
-                    name = current.name
-                    place = scope.flow.finalization(name) if name else None
-                    stack.append(_Finalizer(current.finalizer, place))
-                    if place is not None:
-                        replay = partial(interpret, current.source, env)
-                        value = await place.recorded_end(scope, replay)
-                    else:
-                        value = None
-                    if value is None:
-                        current = current.source
-                        continue
                 elif kind is Bracket:
-                    # An acquisition is shielded: a flow that was cancelled before must not begin it.
+                    # An acquisition is shielded: a fiber that was cancelled before must not begin it.
                     await anyio.lowlevel.checkpoint_if_cancelled()
-                    protect = partial(run_to_the_end, on_cancellation=scope.flow.stop)
-                    acquisition = partial(acquire, current.source, env, scope, protect)
-                    value, cancelled = await scope.flow.supervise(acquisition)
+                    await scope.fiber.check(scope)
+                    acquisition = partial(acquire, current.source, env, scope)
+                    value, cancelled = await scope.fiber.supervise(acquisition)
                     if value.__class__ is not TypedFailure:
                         # From here on the resource is always released.
                         current = _used(current, value, cancelled)
@@ -328,14 +300,13 @@ async def interpret(effect: AnyEffect, env: Any, scope: Scope) -> Any:
                         stack.append(Map(frame, lambda _, failed=value: failed))
                         stack.append(_Restore(env, scope))
                         current = frame.f(value.error)
-                        scope = scope.observing()
                         break
                     elif kind is Traced:
                         value = TypedFailure(_traced(value))
                         continue
                     if kind is _Restore:
                         env, scope = frame.env, frame.scope
-                    elif kind is _Finalizer:
+                    elif kind is OnExit:
                         value = await _finalize(frame, value, env, scope)
                     elif kind is Named and scope.observer is not None:
                         scope.observer.ended(frame.name, exit_of(value))
@@ -379,71 +350,46 @@ def raise_failure(failed: TypedFailure) -> NoReturn:
 raising_code.update([interpret.__code__, raise_failure.__code__])
 
 
-def interpret_branch(effect: AnyEffect, env: Any, scope: Scope) -> Coroutine[Any, Any, Any]:
-    """Run an effect that is all of its flow. Return the same as `interpret`."""
-    if scope.flow is PLAIN:
-        return interpret(effect, env, scope)
-    return scope.flow.run_branch(scope, partial(interpret, effect, env, scope))
-
-
-async def interpret_cancelled(effect: AnyEffect, env: Any, scope: Scope) -> None:
-    """Complete the finalizers of a branch that an earlier life cancelled.
-
-    The branch replays the entries before the decision and is cancelled then. In a plan, it ends at the
-    step of a finalizer that a resume begins.
-    """
-    # Shielded, or the cancellation of an outer operator would skip the branches that follow this one.
-    with anyio.CancelScope(shield=True) as cancelled:
-        cancelled.cancel()
-        try:
-            await interpret_branch(effect, env, scope)
-        except Parked as parked:
-            if parked.reason is None:
-                raise
-
-
 async def interpret_limited(
     operator: Operator,
     effect: AnyEffect,
     env: Any,
-    inside: Scope,
-    limit: AbstractContextManager[anyio.CancelScope],
+    seconds: float,
     instead: Callable[[], Any],
     *,
     is_finalizer: bool = False,
 ) -> Any:
-    """Run an effect that a limit may cut off. Return the same as `interpret`, or `instead()`.
+    """Run an effect that a deadline may cut off. Return the same as `interpret`, or `instead()`.
 
     Parameters:
-        operator: decides once that the limit has cut off the effect.
-        inside: the scope of the effect.
-        limit: the cancel scope of the limit, such as a deadline.
-        instead: returns the outcome if the limit has cut off the effect, in this life or an earlier one.
-        is_finalizer: whether the effect is a finalizer. It is not a branch, and its limit also counts
-            while the run is being stopped from outside.
+        operator: has decided once the deadline has cut off the effect.
+        seconds: the time until then.
+        instead: returns the outcome if the deadline has cut off the effect.
+        is_finalizer: whether the deadline also counts while the run is being stopped from outside.
     """
-    decision = operator.decision
-    try:
-        if decision is None:
-            run = interpret if is_finalizer else interpret_branch
-            with limit as operator.limit:
-                outcome = await run(effect, env, inside)
-                # What comes after the decision is discarded.
-                if not operator.is_decided:
-                    return outcome
-            if not is_finalizer and operator.outer.flow.is_stopping:
-                await raise_hidden_stop(effect, operator.outer)
-            operator.expire()
-        elif not decision.has_ended:
-            await interpret_cancelled(effect, env, inside)
-    finally:
-        operator.end()
+    outer = operator.outer
+    deadline = outer.fiber.deadline(operator, seconds)
+    if deadline is None:
+        with outer.deadline(seconds) as operator.cut:
+            outcome = await interpret(effect, env, operator.inside)
+            # What comes after the decision is discarded.
+            if not operator.is_decided:
+                return outcome
+    else:
+        async with deadline:
+            outcome = await interpret(effect, env, operator.inside)
+            if not operator.is_decided:
+                return outcome
+    if not is_finalizer and outer.fiber.is_stopping:
+        await raise_hidden_stop(effect, outer)
+    operator.is_decided = True
+    outer.fiber.joins(operator)
     return instead()
 
 
 async def raise_hidden_stop(effect: AnyEffect, scope: Scope) -> None:
     """Raise the cancellation of a run that is also being stopped, which a limit within it hides."""
-    if scope.is_out_of_reach:
+    if scope.is_shielded:
         # The cancelled task is not this one, but the one that waits for its finalizer.
         raise LeftToResume(f"{effect!r}")
     await anyio.lowlevel.checkpoint_if_cancelled()
@@ -451,51 +397,35 @@ async def raise_hidden_stop(effect: AnyEffect, scope: Scope) -> None:
 
 
 async def acquire(
-    source: AnyEffect,
-    env: Any,
-    scope: Scope,
-    protect: Callable[[Coroutine[Any, Any, Any]], Awaitable[tuple[Any, BaseException | None]]],
+    source: AnyEffect, env: Any, scope: Scope
 ) -> tuple[Any, BaseException | None]:
     """Run an effect that no operator may interrupt, because something undoes it later.
 
-    Return its value or a `TypedFailure`, and the cancellation that arrived meanwhile. `protect` runs it,
-    shielded.
+    Return its value or a `TypedFailure`, and the cancellation that arrived meanwhile.
     """
-    inside = scope.shielded()
-    # If a crash interrupted it, it may have happened. So it always runs to its end, and is undone.
-    has_begun = scope.flow.has_ahead(scope.limit)
-    inside.acquisition = AcquisitionStart(scope.operators, has_begun=has_begun)
-    try:
-        return await protect(interpret(source, env, inside))
-    except NotAcquired:
-        # The cancellation is raised here.
-        await anyio.sleep_forever()
-        raise
-    except Parked as parked:
-        parked.is_shielded = True
-        raise
+    return await scope.fiber.shield(interpret(source, env, scope.shielded()))
 
 
 def _used(bracket: Bracket, resource: Any, cancelled: BaseException | None) -> OnExit:
     """Return the use of a resource, which releases the resource when it ends."""
 
-    async def check(_env: Any, _scope: Scope) -> None:
+    async def check(_env: Any, scope: Scope) -> None:
         # A cancellation during the acquisition takes effect before the use begins.
         if cancelled is not None:
             raise cancelled
         await raise_pending_cancellation()
         await anyio.lowlevel.checkpoint_if_cancelled()
+        await scope.fiber.check(scope)
 
     # Created late, so that the resource is released even if `use` raises before it returns an effect.
     use = AndThen(Perform(check), lambda _: bracket.use(resource))
-    return OnExit(use, lambda _: bracket.release(resource), "bracket")
+    return OnExit(use, lambda _: bracket.release(resource))
 
 
 def _begin_handling(stack: list[Any], failed: TypedFailure) -> None:
     """Let a handler fail with the same error and its trail again."""
     if failed.trail:
-        origins = tuple([line for line in failed.trail if isinstance(line, Origin)])
-        _insert_handled(stack, len(stack), _Handled(failed, origins))
+        _insert_handled(stack, len(stack), _Handled(failed))
 
 
 def _insert_handled(stack: list[Any], position: int, handled: _Handled) -> None:
@@ -510,7 +440,7 @@ def _yield_failure(stack: list[Any], failed: TypedFailure) -> None:
     """Let the receiver of a failure as a value fail with it again, with its trail."""
     kind = stack[-1].__class__ if stack and failed.trail else None
     if kind is AndThen:
-        _insert_handled(stack, len(stack) - 1, _Handled(failed, ()))
+        _insert_handled(stack, len(stack) - 1, _Handled(failed))
     elif kind is GeneratorType or kind is Thrown:
         if kind is GeneratorType:
             stack[-1] = Thrown(stack[-1])
@@ -560,7 +490,7 @@ async def _unwind(
                 add_note(raised, frame.message)
         elif kind is _Handled and (handled := frame.failed.find(raised)) is not None:
             show_trail(raised, handled.trail)
-        elif kind is _Finalizer and not isinstance(raised, Parked):
+        elif kind is OnExit and not isinstance(raised, Parked):
             raised = await _finalize_after(frame, raised, env, scope)
     frame = env = None
     raise raised
@@ -600,16 +530,16 @@ def _explained_recursion(raised: Exception) -> Exception:
     )
 
 
-async def _finalize(frame: _Finalizer, value: Any, env: Any, scope: Scope) -> Any:
+async def _finalize(frame: OnExit, value: Any, env: Any, scope: Scope) -> Any:
     """Run one finalizer. Return the end of its source, or the finalizer's own failure.
 
     An error of the finalizer is added to a failure of the source, and never replaces it. If the flow was
     cancelled meanwhile, its failure may be dropped, so the error is also logged.
     """
     try:
-        outcome, cancelled = await _run_finalizer(frame, exit_of(value), value, None, env, scope)
+        outcome, cancelled = await _run_finalizer(frame, exit_of(value), env, scope)
     except LeftToResume:
-        if scope.is_out_of_reach:
+        if scope.is_shielded:
             raise
         # The run is being stopped.
         await raise_stop()
@@ -628,7 +558,7 @@ async def _finalize(frame: _Finalizer, value: Any, env: Any, scope: Scope) -> An
 
 
 async def _finalize_after(
-    frame: _Finalizer, raised: BaseException, env: Any, scope: Scope
+    frame: OnExit, raised: BaseException, env: Any, scope: Scope
 ) -> BaseException:
     """Run one finalizer while an exception passes. Return the exception that continues.
 
@@ -636,8 +566,7 @@ async def _finalize_after(
     """
     cause = scope.cause() if is_cancellation(raised) else None
     try:
-        ended = exit_of_raised(raised)
-        outcome, cancelled = await _run_finalizer(frame, ended, raised, cause, env, scope)
+        outcome, cancelled = await _run_finalizer(frame, exit_of_raised(raised), env, scope)
     except Parked as parked:
         return parked
     except BaseException as interruption:
@@ -686,22 +615,28 @@ def show_suppressed(failed: Suppressed, cause: Operator | None) -> None:
 
 
 async def _run_finalizer(
-    frame: _Finalizer, ended: Exit[Any, Any], raw: Any, cause: Any, env: Any, scope: Scope
+    frame: OnExit, ended: Exit[Any, Any], env: Any, scope: Scope
 ) -> tuple[Any, BaseException | None]:
     """Run a finalizer, shielded from cancellation until its deadline.
 
     Return its value, a `TypedFailure` or a `_FinalizerDefect`, and a cancellation that arrived meanwhile.
     """
-    place = frame.place
-    inside = scope.shielded() if place is None else place.scope(scope, raw, cause)
+    inside = scope.shielded()
+    if not isinstance(ended, Success):
+        scope.fiber.unwinds()
     try:
-        finalizer = frame.function(ended)
+        finalizer = frame.finalizer(ended)
         if finalizer.__class__ in _SYNCHRONOUS and not inside.is_planned:
             return await interpret(finalizer, env, inside), None
     except Exception as defect:
         return _FinalizerDefect(defect), None
-    work = _until_deadline(finalizer, env, inside)
-    return await (run_to_the_end(work) if place is None else place.run(work))
+    return await scope.fiber.supervise(partial(_finalizer_work, finalizer, env, inside))
+
+
+async def _finalizer_work(
+    finalizer: AnyEffect, env: Any, inside: Scope
+) -> tuple[Any, BaseException | None]:
+    return await inside.fiber.shield(_until_deadline(finalizer, env, inside))
 
 
 _SYNCHRONOUS = frozenset({Pure, FromFn})
@@ -710,22 +645,21 @@ _SYNCHRONOUS = frozenset({Pure, FromFn})
 async def _until_deadline(finalizer: AnyEffect, env: Any, scope: Scope) -> Any:
     """Run a finalizer. Return its value, a `TypedFailure` or a `_FinalizerDefect`."""
     deadline = scope.finalizer_deadline
-
-    def too_late() -> _FinalizerDefect:
-        time = "too much time in an earlier life" if deadline is None else f"more than {deadline} s"
-        late = TimeoutError(f"the finalizer {finalizer!r} took {time} and was cancelled")
-        for line in operator.suppressed:
-            add_note(late, str(line))
-        return _FinalizerDefect(late)
-
     try:
-        branches = scope.flow.limit(scope, deadline)
-        if branches is None:
+        if deadline is None:
             return await interpret(finalizer, env, scope)
-        operator = Operator(scope, branches)
-        limit = scope.deadline(deadline)
+        operator = Operator(scope, "finalizer")
+
+        def too_late() -> _FinalizerDefect:
+            late = TimeoutError(
+                f"the finalizer {finalizer!r} took more than {deadline} s and was cancelled"
+            )
+            for line in operator.suppressed:
+                add_note(late, str(line))
+            return _FinalizerDefect(late)
+
         return await interpret_limited(
-            operator, finalizer, env, operator.inside, limit, too_late, is_finalizer=True
+            operator, finalizer, env, deadline, too_late, is_finalizer=True
         )
     except Exception as defect:
         return _FinalizerDefect(defect)

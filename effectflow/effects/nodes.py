@@ -166,7 +166,7 @@ class StepDefinition(Protocol):
 
 
 class Step(Effect[Any, Any, Any]):
-    """A durable step, run by `scope.flow.execute`.
+    """A durable step, run by `scope.fiber.execute`.
 
     Attributes:
         definition: its name and options.
@@ -247,22 +247,15 @@ class InScope(Effect[Any, Any, Any]):
 
 
 class OnExit(Effect[Any, Any, Any]):
-    """Runs `finalizer(exit)` once, however its source ends.
+    """Runs `finalizer(exit)` once, however its source ends."""
 
-    `name` is its name in paths. Without one it has no place in them, and must not begin a step.
-    """
-
-    __slots__ = ("finalizer", "name", "source")
+    __slots__ = ("finalizer", "source")
 
     def __init__(
-        self,
-        source: AnyEffect,
-        finalizer: Callable[[Exit[Any, Any]], AnyEffect],
-        name: str = "on_exit",
+        self, source: AnyEffect, finalizer: Callable[[Exit[Any, Any]], AnyEffect]
     ) -> None:
         self.source: Final = source
         self.finalizer: Final = finalizer
-        self.name: Final = name
 
 
 class Bracket(Effect[Any, Any, Any]):

@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar, overload
 
-import anyio
-
 from effectflow.effects import nodes
 from effectflow.effects.arguments import check_effects, check_items
-from effectflow.effects.child_tasks import Children, ImmediateChildren
 from effectflow.effects.effect import Effect
-from effectflow.effects.errors import EmptyRace, Halt, Parked
-from effectflow.effects.interpreter import interpret_branch, interpret_cancelled
-from effectflow.effects.scope import Decision, Operator, Scope, supervised
-from effectflow.effects.trails import TypedFailure, joined, log_hidden
+from effectflow.effects.errors import EmptyRace
+from effectflow.effects.fork import Fork
+from effectflow.effects.scope import Scope, supervised
+from effectflow.effects.trails import TypedFailure, joined
 
 Env = TypeVar("Env")
 E = TypeVar("E")
@@ -88,6 +85,40 @@ def _is_success(outcome: Any) -> bool:
     return outcome.__class__ is not TypedFailure
 
 
+class _FirstEnd:
+    """The ends of runners of which one wins.
+
+    Attributes:
+        decides: whether an outcome wins.
+        has_outcome: whether one has won.
+    """
+
+    def __init__(self, decides: Callable[[Any], bool]) -> None:
+        self.decides = decides
+        self.outcomes: dict[int, Any] = {}
+        self.winner: int | None = None
+
+    @property
+    def has_outcome(self) -> bool:
+        return self.winner is not None
+
+    def take(self, position: int, outcome: Any) -> bool:
+        self.outcomes[position] = outcome
+        if self.winner is not None or not self.decides(outcome):
+            return False
+        self.winner = position
+        return True
+
+    def outcome(self, operator: Fork) -> Any:
+        """Return the outcome of the winner, or the failures of all."""
+        if operator.unfinished is not None:
+            raise operator.unfinished
+        if self.winner is not None:
+            return operator.traced(self.outcomes[self.winner])
+        operator.check_count(len(self.outcomes))
+        return joined([self.outcomes[position] for position in sorted(self.outcomes)])
+
+
 def _race(
     name: str, runners: Sequence[Effect[Any, Any, Any]], decides: Callable[[Any], bool]
 ) -> Effect[Any, Any, Any]:
@@ -96,112 +127,11 @@ def _race(
 
     @supervised
     async def perform(env: Any, scope: Scope) -> Any:
-        operator = Operator.begin(scope, name)
-        children = Children(scope.flow.stop) if depth is None else ImmediateChildren()
-        try:
-            if operator.decision is not None:
-                return await _run_again(operator, operator.decision, runners, env)
-            return await _Race(operator, runners, decides, env, children).run()
-        finally:
-            operator.end()
+        ends = _FirstEnd(decides)
+        operator = Fork(
+            scope, name, runners, nodes.itself, env, ends, is_immediate=depth is not None
+        )
+        await operator.run()
+        return ends.outcome(operator)
 
     return nodes.Perform(perform, (name, runners), depth)
-
-
-async def _run_again(
-    operator: Operator, decision: Decision, runners: Sequence[Effect[Any, Any, Any]], env: Any
-) -> Any:
-    """Complete the finalizers of the losers. Return the outcome of the winner of an earlier life."""
-    won: int = decision.value
-    parked: Parked | None = None
-    if not decision.has_ended:
-        losers = [at for at in range(len(runners)) if at != won]
-        try:
-            for position in filter(operator.branches.has_records, losers):
-                await interpret_cancelled(runners[position], env, operator.branch(position))
-        except Parked as ended:
-            # The plan also shows what the winner has done.
-            parked = ended
-    scope = operator.branch(won, has_decided=True)
-    outcome = operator.traced(await interpret_branch(runners[won], env, scope))
-    if parked is not None:
-        raise parked
-    return outcome
-
-
-class _Race:
-    """One run of a race, in the first life that decides it."""
-
-    __slots__ = (
-        "_positions",
-        "children",
-        "decides",
-        "env",
-        "operator",
-        "outcomes",
-        "runners",
-        "winner",
-    )
-
-    def __init__(
-        self,
-        operator: Operator,
-        runners: Sequence[Effect[Any, Any, Any]],
-        decides: Callable[[Any], bool],
-        env: Any,
-        children: Children,
-    ) -> None:
-        self.operator = operator
-        self.runners = runners
-        self.decides = decides
-        self.env = env
-        self.children = children
-        self.outcomes: dict[int, Any] = {}
-        self.winner: int | None = None
-        # Trio starts tasks in any order; the first of them runs the first effect.
-        self._positions = iter(range(len(runners)))
-
-    async def run(self) -> Any:
-        """Return the deciding outcome, or the failure of all. All runners start immediately."""
-        operator, children, outcomes = self.operator, self.children, self.outcomes
-        async with children:
-            for _ in self.runners:
-                children.start(self._run_next)
-        if operator.unfinished is not None:
-            raise operator.unfinished
-        if self.winner is not None:
-            children.raise_shielded_end()
-            return operator.traced(outcomes[self.winner])
-        await children.raise_bad_end(operator)
-        if len(outcomes) != len(self.runners):
-            raise RuntimeError(
-                f"{len(outcomes)} of {len(self.runners)} racers came back, and none was cancelled: "
-                "children were lost, which is a bug of effectflow or of the event loop"
-            )
-        operator.branches.check_complete()
-        return joined([outcomes[position] for position in sorted(outcomes)])
-
-    async def _run_next(self) -> None:
-        operator, position = self.operator, next(self._positions)
-        if not operator.branches.has_records(position):
-            if operator.is_decided:
-                return
-            # An outer operator may have decided.
-            await anyio.lowlevel.checkpoint_if_cancelled()
-        scope = operator.branch(position)
-        try:
-            outcome = await interpret_branch(self.runners[position], self.env, scope)
-        except (Exception, Halt) as defect:
-            if self.winner is not None:
-                log_hidden(defect, "a loser failed after its race was decided")
-            self._decide(position, failed=True)
-            self.children.defects.append(defect)
-            return
-        self.outcomes[position] = outcome
-        if not operator.is_decided and self.decides(outcome):
-            self.winner = position
-            self._decide(position, failed=not _is_success(outcome))
-
-    def _decide(self, position: int, *, failed: bool) -> None:
-        self.operator.decide(position, failed=failed)
-        self.children.cancel()

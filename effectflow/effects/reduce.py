@@ -9,11 +9,12 @@ from typing import Any, Generic, TypeVar
 
 from effectflow.effects import nodes
 from effectflow.effects.arguments import check_count, check_function
-from effectflow.effects.child_tasks import Children
 from effectflow.effects.effect import Effect
 from effectflow.effects.event_loop import in_context
-from effectflow.effects.interpreter import interpret, interpret_branch
-from effectflow.effects.parallel import Source, Traversal, check_item_functions
+from effectflow.effects.fiber import PLAIN, Fiber
+from effectflow.effects.fork import Fork, Source
+from effectflow.effects.interpreter import interpret
+from effectflow.effects.parallel import check_item_functions
 from effectflow.effects.scope import Operator, Scope, supervised
 from effectflow.effects.trails import TypedFailure
 
@@ -92,15 +93,14 @@ def reduction_of(
 
     @supervised
     async def perform(env: Any, scope: Scope) -> Any:
-        reduction = _Reduction(owner, source.items(), f, reduce, env, scope, fan_in=fan_in, key=key)
-        try:
-            failed = await reduction.map(limit)
-            if failed is None and on_mapped is not None:
-                told = await interpret(on_mapped(reduction.mapping.read), env, scope)
-                failed = told if told.__class__ is TypedFailure else None
-            return failed or await reduction.finish()
-        finally:
-            reduction.mapping.operator.end()
+        reduction = _Reduction(
+            owner, source.items(), f, reduce, env, scope, limit=limit, fan_in=fan_in, key=key
+        )
+        failed = await reduction.map()
+        if failed is None and on_mapped is not None:
+            told = await interpret(on_mapped(reduction.mapping.read), env, scope)
+            failed = told if told.__class__ is TypedFailure else None
+        return failed or await reduction.finish()
 
     return nodes.Perform(
         perform, ("par_reduce", items, f, reduce, nodes.Options(limit=limit, key=key))
@@ -108,10 +108,12 @@ def reduction_of(
 
 
 class _Reduction:
-    """One run of `par_reduce`.
+    """One run of `par_reduce`: the ends of its items, and the groups that combine their values.
 
     In a durable run, items have the paths `map[key]`, and groups `reduce[round.number]`.
     """
+
+    has_outcome = False
 
     def __init__(
         self,
@@ -122,83 +124,89 @@ class _Reduction:
         env: Any,
         scope: Scope,
         *,
+        limit: int,
         fan_in: int,
         key: Callable[[Any], object] | None,
     ) -> None:
         self.reduce = reduce
         self.env = env
         self.taken = 0
+        self.failure: TypedFailure | None = None
         self.tree: ReductionTree[Any] = ReductionTree(fan_in)
-        operator = Operator.begin(scope, "map")
-        # Groups are branches with another name. A failure of an item or a group cancels them.
-        self.groups = Operator.begin(operator.inside, "reduce")
-        decision = operator.decision
-        self.decided = None if decision is None else range(*decision.value)
-        self.mapping = Traversal(
-            owner,
-            operator,
+        self.mapping = Fork(
+            scope,
+            "map",
             items,
             f,
             env,
+            self,
+            owner=owner,
             key=key,
-            take=self._take,
-            records_positions=True,
-            children=Children(scope.flow.stop),
+            limit=limit,
+            follow=self._follow,
         )
+        # Groups are branches with another name. A failure of an item or a group cancels them.
+        self.groups = Operator(self.mapping.inside, "reduce")
 
-    async def map(self, limit: int) -> TypedFailure | None:
+    def take(self, position: int, outcome: Any) -> bool:
+        if outcome.__class__ is not TypedFailure:
+            self.taken += 1
+            return False
+        self.failure = self.failure or outcome
+        return True
+
+    async def map(self) -> TypedFailure | None:
         """Run every item, and combine each complete group. Return the first failure."""
-        await self.mapping.run(limit)
-        if self.mapping.first_failure is None and self.decided is None:
-            self.mapping.operator.branches.check_complete()
-        return self.mapping.first_failure
+        await self.mapping.run()
+        return self.mapping.traced(self.failure)
 
     async def finish(self) -> Any:
         """Combine the remaining groups. Return the root or a failure."""
+        fiber = self.mapping.outer.fiber
         if self.mapping.read == 0:
-            return await self._combine(Group(1, 0, []))
+            return await self._combine(Group(1, 0, []), fiber)
         while (group := self.tree.take_incomplete()) is not None:
-            failure = await self._climb(group)
+            failure = await self._climb(group, fiber)
             if failure is not None:
-                return failure[1]
-        if self.decided is not None:
-            raise self.mapping.operator.branches.nothing_failed()
+                return failure
         self.mapping.check_count(self.taken)
-        self.groups.branches.check_complete()
         return self.tree.root
 
-    async def _take(self, position: int, value: Any) -> None:
-        """Take the value of an item, and combine each group that it completes."""
-        self.taken += 1
-        if self.decided is not None and position not in self.decided:
-            return
+    async def _follow(self, position: int, value: Any, fiber: Fiber) -> None:
+        """Add the value of an item, and combine each group that it completes."""
         group = self.tree.add(0, position, value)
-        failure = None if group is None else await self._climb(group)
+        failure = None if group is None else await self._climb(group, fiber)
         if failure is not None:
-            self.mapping.fail(*failure)
+            self.failure = self.failure or failure
+            self.mapping.stop(fiber)
 
-    async def _climb(self, group: Group[Any] | None) -> tuple[range, TypedFailure] | None:
+    async def _climb(self, group: Group[Any] | None, fiber: Fiber) -> TypedFailure | None:
         """Combine a group, then the group that this completes, up to one that must wait."""
         while group is not None:
-            if self.mapping.is_over and not self.groups.branches.has_records(group.key):
+            if self.mapping.is_over:
                 # Another item has failed.
                 return None
-            outcome = await self._combine(group)
+            outcome = await self._combine(group, fiber)
             if outcome.__class__ is TypedFailure:
-                return self.tree.positions(group), outcome
+                return outcome
             group = self.tree.add(group.round, group.number, outcome)
         return None
 
-    async def _combine(self, group: Group[Any]) -> Any:
+    async def _combine(self, group: Group[Any], fiber: Fiber) -> Any:
         if group.round > 1 and len(group.values) == 1:
             return group.values[0]
-        scope = self.groups.branch(group.key)
-        if self.decided is not None:
-            # The recorded decision does not cancel this group, which led to it.
-            scope = scope.copy()
-            scope.operators = self.mapping.operator.outer.operators
-        work = interpret_branch(self.reduce(group.values), self.env, scope)
-        return await in_context(copy_context(), work)
+        scope = self.groups.inside
+        if fiber is not PLAIN:
+            scope = scope.with_fiber(fiber)
+        has_failed = True
+        fiber.enter(self.groups, group.key)
+        try:
+            work = interpret(self.reduce(group.values), self.env, scope)
+            outcome = await in_context(copy_context(), work)
+            has_failed = outcome.__class__ is TypedFailure
+            return outcome
+        finally:
+            fiber.leave(self.groups, has_failed=has_failed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,11 +259,6 @@ class ReductionTree(Generic[B]):
     def root(self) -> B:
         """The remaining value, once no group is left."""
         return self._waiting[-1][0][0]
-
-    def positions(self, group: Group[B]) -> range:
-        """Return the positions of the items of a group, including those that would have completed it."""
-        size = self.fan_in**group.round
-        return range(group.number * size, (group.number + 1) * size)
 
     def _take(self, level: int, parent: int) -> Group[B]:
         group = self._waiting[level].pop(parent)

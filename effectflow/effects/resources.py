@@ -16,7 +16,7 @@ import anyio
 from effectflow.effects import nodes
 from effectflow.effects.arguments import check_effects, check_function
 from effectflow.effects.effect import Effect
-from effectflow.effects.errors import EffectError, Parked
+from effectflow.effects.errors import EffectError
 from effectflow.effects.event_loop import (
     is_cancellation,
     is_cancelled_by_scope,
@@ -25,7 +25,7 @@ from effectflow.effects.event_loop import (
 )
 from effectflow.effects.interpreter import add_suppressed, interpret
 from effectflow.effects.nodes import AnyEffect
-from effectflow.effects.scope import PLAIN_BRANCHES, Operator, Scope, supervised
+from effectflow.effects.scope import Operator, Scope, supervised
 from effectflow.effects.trails import Suppressed, TypedFailure
 
 Env = TypeVar("Env")
@@ -226,7 +226,7 @@ def _managed(f: Callable[[Any], Any], use: Callable[[Any], AnyEffect]) -> AnyEff
     @supervised
     async def perform(env: Any, scope: Scope) -> Any:
         if scope.is_planned:
-            raise Parked(f"{f!r} would be entered")
+            await scope.fiber.park(f"{f!r} would be entered")
         manager = f(env)
         outcome: Any = None
         raised: BaseException | None = None
@@ -236,7 +236,7 @@ def _managed(f: Callable[[Any], Any], use: Callable[[Any], AnyEffect]) -> AnyEff
         try:
             # Around the manager: scopes must nest, and a manager may open its own.
             with anyio.CancelScope() as guard:
-                resource = await _enter(manager, f)
+                resource = await scope.fiber.wait(scope, _enter, manager, f)
                 try:
                     inside = scope.under(_Managing(scope, guard))
                     outcome = await interpret(use(resource), env, inside)
@@ -247,7 +247,7 @@ def _managed(f: Callable[[Any], Any], use: Callable[[Any], AnyEffect]) -> AnyEff
                     guard.deadline = anyio.current_time() + deadline
                 passing = _raised_by(outcome) if raised is None else raised
                 try:
-                    hidden = await _leave(manager, passing)
+                    hidden = await scope.fiber.wait(scope.shielded(), _leave, manager, passing)
                 except BaseException as ended:
                     # On asyncio, a scope that is shielded late would propagate it.
                     if not (guard.cancel_called and is_cancellation(ended)):
@@ -274,7 +274,7 @@ class _Managing(Operator):
     __slots__ = ("guard",)
 
     def __init__(self, outer: Scope, guard: anyio.CancelScope) -> None:
-        super().__init__(outer, PLAIN_BRANCHES)
+        super().__init__(outer, "using")
         self.guard = guard
 
     def is_cancelled_within(self) -> bool:

@@ -262,7 +262,7 @@ def retry(
         elapsed = 0.0
         attempt = 1
 
-        def decide() -> tuple[float, float | None, float]:
+        def draw() -> tuple[float, float | None, float]:
             # Everything is recorded: a resumed run measures other times, and draws other delays.
             delay = policy.in_time(drawn, elapsed)
             return elapsed, delay, clock.now().timestamp() + (delay or 0.0)
@@ -276,20 +276,18 @@ def retry(
                 return outcome
             drawn = None if is_refused else next(delays, None)
             elapsed = clock.monotonic() - began
-            elapsed, delay, until = await scope.flow.decide(
-                scope, "retry", decide, has_failed=lambda decision: decision[1] is None
-            )
+            elapsed, delay, until = scope.fiber.value(scope, "retry", draw)
             if on_retry is not None:
                 hooked = on_retry(FailedAttempt(outcome.error, attempt, delay, elapsed))
                 if hooked is not None:
-                    await run_listener("on_retry", hooked, env, scope.observing())
+                    await run_listener("on_retry", hooked, env, scope)
             if is_refused:
                 return outcome
             if delay is None:
                 exhausted = RetryExhausted(outcome.error, attempt, elapsed)
                 return TypedFailure(exhausted, outcome.trail)
             # The clock of another machine may have been ahead. Never wait longer because of that.
-            await scope.flow.wait_for_retry(scope, until, delay)
+            await scope.fiber.sleep_until(scope, until, delay)
             # Attempts that a resume replays without waiting took time, too.
             began = min(began, clock.monotonic() - elapsed - delay)
             attempt += 1

@@ -1,16 +1,12 @@
-"""Sagas: work that is undone, last first, unless all of it succeeds.
-
-A saga is an operator with two branches: its body, and the work that undoes what the body did. It decides
-when the body fails. If an operator around it cancels the body, the decision of that one counts.
-"""
+"""Sagas: work that is undone, last first, unless all of it succeeds."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
-import anyio
 import anyio.lowlevel
 
 from effectflow.effects import nodes
@@ -28,20 +24,15 @@ from effectflow.effects.interpreter import (
     acquire,
     add_suppressed,
     interpret,
-    interpret_branch,
     show_suppressed,
 )
 from effectflow.effects.nodes import AnyEffect
-from effectflow.effects.scope import Operator, Replayed, Scope
+from effectflow.effects.scope import Operator, Scope
 from effectflow.effects.trails import Suppressed, TypedFailure
 
 Env = TypeVar("Env")
 E = TypeVar("E")
 A = TypeVar("A")
-
-_UNDO = "undo"
-"""The key of the branch that undoes."""
-
 
 def compensate(
     effect: Effect[Env, E, A], undo: Callable[[A], Effect[Env, object, object]]
@@ -90,13 +81,14 @@ def compensate(
                 "around the work that must happen completely or not at all"
             )
         await anyio.lowlevel.checkpoint_if_cancelled()
-        flow = scope.flow
-        value, cancelled = await acquire(effect, env, scope, flow.protect)
+        await scope.fiber.check(scope)
+        value, cancelled = await scope.fiber.supervise(partial(acquire, effect, env, scope))
         if value.__class__ is not TypedFailure:
-            undos.append(Undo(flow.ended_at, undo, value, env))
+            undos.append(Undo(undo, value, env))
         if cancelled is not None:
             raise cancelled
         await anyio.lowlevel.checkpoint_if_cancelled()
+        await scope.fiber.check(scope)
         return value
 
     made = nodes.Perform(perform, ("compensate", effect, undo))
@@ -126,12 +118,7 @@ def saga(effect: Effect[Env, E, A]) -> Effect[Env, E, A]:
     check_effects("saga", effect)
 
     async def perform(env: Any, scope: Scope) -> Any:
-        operator = Replayed(scope, scope.flow.branches(scope, "saga"))
-        try:
-            return await _Saga(operator, effect).run(env)
-        finally:
-            # A resume replays the body to register the undos, so its branches never end for good.
-            operator.branches.end(is_complete=False, suppressed=())
+        return await _Saga(scope, effect).run(env)
 
     return nodes.Perform(perform, ("saga", effect))
 
@@ -141,13 +128,11 @@ class Undo:
     """What undoes one effect.
 
     Attributes:
-        ended_at: the position in the journal of the end of the effect; 0 outside of durable runs.
         f: creates the effect that undoes it.
         value: the value of the effect.
         env: the environment of both.
     """
 
-    ended_at: int
     f: Callable[[Any], AnyEffect]
     value: Any
     env: Any
@@ -190,9 +175,8 @@ class Undo:
 class _Saga:
     """One run of a saga."""
 
-    def __init__(self, operator: Replayed, body: AnyEffect) -> None:
-        self.operator = operator
-        self.outer = operator.outer
+    def __init__(self, outer: Scope, body: AnyEffect) -> None:
+        self.outer = outer
         self.body = body
         self.undos: list[Undo] = []
 
@@ -201,19 +185,17 @@ class _Saga:
         outcome: Any = None
         raised: BaseException | None = None
         try:
-            outcome = await self._run_body(env)
+            outcome = await interpret(self.body, env, self.outer.with_undos(self.undos))
         except BaseException as ended:
             raised = ended
         try:
             if raised is None and outcome.__class__ is not TypedFailure:
                 if self.outer.undos is not None:
-                    self.outer.undos += self._in_order()
+                    self.outer.undos += self.undos
                 return outcome
             is_cancelled = raised is not None and is_cancellation(raised)
-            # A changed body may no longer register what an earlier life has begun to undo.
-            has_undos = self.undos or self.operator.branches.has_records(_UNDO)
-            if has_undos and (is_cancelled or raised is None or isinstance(raised, Exception)):
-                return await self._undo_after(outcome, raised, env)
+            if self.undos and (is_cancelled or raised is None or isinstance(raised, Exception)):
+                return await self._undo_after(outcome, raised)
             if raised is not None:
                 raise raised
             return outcome
@@ -221,76 +203,45 @@ class _Saga:
             # Its traceback keeps this frame.
             del raised
 
-    async def _run_body(self, env: Any) -> Any:
-        """Return the outcome of the body, or raise its defect or cancellation."""
-        operator = self.operator
-        inside = operator.branch(None).with_undos(self.undos)
-        outcome: Any = None
-        if operator.decision is None:
-            outcome = await interpret_branch(self.body, env, inside)
-            if operator.branches.has_records(_UNDO) and self.outer.cancelling_operator():
-                # An earlier life was cancelled after the last step, before the body could end.
-                await anyio.sleep_forever()
-            return outcome
-        # An earlier life has decided that the body failed. It is replayed to register its undos.
-        try:
-            with operator.cut:
-                outcome = await interpret_branch(self.body, env, inside)
-        except Exception as raised:
-            outcome = raised
-        outcome = operator.branches.recorded_failure(outcome)
-        if isinstance(outcome, Exception):
-            raise outcome
-        return outcome
-
-    async def _undo_after(self, outcome: Any, raised: BaseException | None, env: Any) -> Any:
+    async def _undo_after(self, outcome: Any, raised: BaseException | None) -> Any:
         """Undo the body, and return or raise how it ended."""
-        outer, operator = self.outer, self.operator
-        failure = outcome if raised is None else raised
-        cause = None if isinstance(failure, TypedFailure | Exception) else outer.cause()
-        if outer.flow.is_stopping:
+        outer = self.outer
+        is_cancelled = raised is not None and not isinstance(raised, Exception)
+        cause = outer.cause() if is_cancelled else None
+        if outer.fiber.is_stopping:
             return await self._leave_to_resume(raised)
-        if isinstance(failure, TypedFailure | Exception):
-            operator.fail(failure)
-        else:
-            # A step that failed after the cancellation has no undo. A resume must not repeat it now.
-            operator.branches.keep_failures()
-        inside = self.outer.shielded().with_undos(None)
-        inside.flow = operator.branches.branch(_UNDO, None, is_keyed=True)
-        inside.is_observing = True
-        work = interpret_branch(nodes.Perform(self._undo), env, inside)
+        outer.fiber.unwinds()
+        undoing = partial(self._shielded_undo, outer.shielded().with_undos(None))
         try:
-            failures, cancelled = await outer.flow.finalize(work)
+            failures, cancelled = await outer.fiber.supervise(undoing)
         except LeftToResume:
             return await self._leave_to_resume(raised)
-        return _end(outcome, raised, failures or (), cancelled, outer, cause)
+        return _end(outcome, raised, failures, cancelled, outer, cause)
+
+    async def _shielded_undo(
+        self, scope: Scope
+    ) -> tuple[Sequence[Suppressed], BaseException | None]:
+        return await scope.fiber.shield(self._undo(scope))
 
     async def _leave_to_resume(self, raised: BaseException | None) -> Any:
         """End with the cancellation of a run that is being stopped from outside."""
         if raised is not None and not isinstance(raised, Exception):
             raise raised
-        if self.outer.is_out_of_reach:
+        if self.outer.is_shielded:
             raise LeftToResume(repr(self.body))
         await raise_stop()
 
-    async def _undo(self, _env: Any, scope: Scope) -> Sequence[Suppressed]:
+    async def _undo(self, scope: Scope) -> Sequence[Suppressed]:
         """Run the registered undos, the last one first. Outside durable runs, return their failures."""
         failures: list[Suppressed] = []
-        left = self._in_order()
+        left = [*self.undos]
         while left:
-            undo = left[-1]
-            failed = await _failure_of(undo, scope)
+            failed = await _failure_of(left[-1], scope)
             if failed is not None:
-                scope.flow.compensation_failed(
-                    failed.error, lambda: [one.name for one in left[::-1]]
-                )
+                scope.fiber.undo_failed(failed.error, lambda: [one.name for one in left[::-1]])
                 failures.append(failed)
             left.pop()
         return failures
-
-    def _in_order(self) -> list[Undo]:
-        # Parallel branches may replay in another order than that in which they ended.
-        return sorted(self.undos, key=lambda undo: undo.ended_at)
 
 
 async def _failure_of(undo: Undo, scope: Scope) -> Suppressed | None:

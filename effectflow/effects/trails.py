@@ -81,12 +81,6 @@ class Suppressed(str):
         return partial(Suppressed.read, is_defect=self.is_defect), (str(self), self.error)
 
 
-class Origin(str):
-    """The line of a trail in a plan: the path of a recorded failure that led to this one."""
-
-    __slots__ = ()
-
-
 # Effects that run many times may fail with the same error object. So we remember which notes (PEP 678)
 # are ours, and remove them when the error is used again.
 OUR_NOTES = "_effectflow_notes"
