@@ -37,24 +37,25 @@ if TYPE_CHECKING:
     from effectflow.checkpoint.entries import (
         Arguments as Arguments,
         BeforeStep as BeforeStep,
-        BranchesEnded as BranchesEnded,
         CancelRequested as CancelRequested,
         ChildEnded as ChildEnded,
         ChildStarted as ChildStarted,
         Completed as Completed,
-        Decided as Decided,
         Entry as Entry,
         ErrorRecord as ErrorRecord,
         Failed as Failed,
         Finished as Finished,
         HeadState as HeadState,
         Interrupted as Interrupted,
+        Local as Local,
         Published as Published,
         Resumed as Resumed,
+        SetAside as SetAside,
         Signalled as Signalled,
-        SourceEnd as SourceEnd,
         Started as Started,
         Suspended as Suspended,
+        TimerFired as TimerFired,
+        Value as Value,
         Waiting as Waiting,
     )
     from effectflow.checkpoint.errors import (
@@ -143,10 +144,9 @@ if not TYPE_CHECKING:  # a type checker would take every name for one of this pa
             "checkpoints": "CheckpointPolicy Checkpoints HasCheckpoints",
             "definition": "Definition",
             "entries": (
-                "Arguments BeforeStep BranchesEnded CancelRequested ChildEnded "
-                "ChildStarted Completed Decided Entry ErrorRecord Failed Finished "
-                "HeadState Interrupted Published Resumed Signalled SourceEnd Started "
-                "Suspended Waiting"
+                "Arguments BeforeStep CancelRequested ChildEnded ChildStarted Completed "
+                "Entry ErrorRecord Failed Finished HeadState Interrupted Local Published "
+                "Resumed SetAside Signalled Started Suspended TimerFired Value Waiting"
             ),
             "errors": (
                 "CheckpointError CompensationFailed CorruptCheckpoint CrashedTooOften "

@@ -4,7 +4,8 @@ A journal is append-only. Every entry has the time when it was written (`at`, se
 It contains values as trees of plain data (see `values`), never as objects. Entries refer to each other
 by sequence number: the position in the journal, from 1.
 
-The entries of the first three groups follow the rules of replay: see `docs/durability.md`.
+A resume takes the entries of a run in the order of their turns, which is the order in which everything
+happened: see `docs/durability.md`. An entry that is written later than it happened has an earlier turn.
 
 On disk, an entry is JSON or CBOR, distinguished by the first byte: see `docs/format.md`.
 """
@@ -43,11 +44,10 @@ class Started:
         fingerprint, steps, structure: the workflow's definition when the run was started.
         input: the input of the workflow.
         context: plain data that the caller attached to the run (tenant, user, trace id).
-        format: the version of the entry format.
+        journal: the version of the entry format.
         module: the module that defines the workflow. It is shown to users, and never imported.
         priority: workers take runs with a higher priority first.
-        parent: the run that spawned it or within which it is nested; empty without one.
-        is_nested: whether the parent drives it.
+        parent: the run that spawned it; empty without one.
     """
 
     run_id: str
@@ -57,14 +57,13 @@ class Started:
     fingerprint: str
     input: Tree
     context: Tree
-    format: int
+    journal: int
     at: float
     steps: tuple[str, ...] = ()
     structure: tuple[str, ...] = ()
     module: str = ""
     priority: int = 0
     parent: str = ""
-    is_nested: bool = False
 
 
 @frozen
@@ -75,9 +74,10 @@ class Resumed:
         owner: the process.
         version, steps, structure: the definition of the workflow from here on, if it changed. Otherwise
             `version` is None.
-        abandoned: entries that a changed workflow may leave behind.
-        retried: the dead letters whose items are mapped again, by the entries that set them aside.
-        dropped: the dead letters that no longer count, by the entries that set them aside.
+        void: entries that count no longer: what they record is tried again.
+        abandoned: entries that a changed workflow does not reach in their order. If it reaches one of
+            these steps later, with the same arguments, the recorded result stands.
+        dropped: the entries with which something was set aside that counts no longer.
         after_crash: whether the worker found that the process before it had died with the run.
     """
 
@@ -86,8 +86,8 @@ class Resumed:
     version: str | None = None
     steps: tuple[str, ...] = ()
     structure: tuple[str, ...] = ()
+    void: Ranges = ()
     abandoned: Ranges = ()
-    retried: Ranges = ()
     dropped: Ranges = ()
     after_crash: bool = False
 
@@ -128,10 +128,11 @@ class ErrorRecord:
 class Finished:
     """The run ended: completed with an output, failed with an error, or cancelled.
 
-    Only a complete run has the last three fields. They tell to which run and input the output belongs,
-    without reading all entries.
+    Only a complete run has `run_id`, `version` and `input`. They tell to which run and input the output
+    belongs, without reading all entries.
 
     Attributes:
+        retry: the entries that a resume of a failed run leaves out, to try again what they record.
         run_id: the run.
         version: the version of the workflow that completed it.
         input: the digest of the input, in the form of that version.
@@ -141,6 +142,7 @@ class Finished:
     at: float
     output: Tree = None
     error: ErrorRecord | None = None
+    retry: Ranges = ()
     run_id: str = ""
     version: str = ""
     input: str = ""
@@ -148,14 +150,17 @@ class Finished:
 
 @frozen
 class CancelRequested:
-    """The run is being cancelled: its finalizers may execute steps, and then it is `cancelled`."""
+    """The run is being cancelled: its finalizers may execute steps, and then it is `cancelled`.
+
+    `place` is the path of what the body waited for.
+    """
 
     at: float
-    reason: str = ""
+    place: str = ""
+    turn: int = 0
 
 
-# Steps, child runs and waits: what a flow executes. Their first entries list the failures that they
-# settle.
+# Beginnings: steps, waits, children, and what is published. Each has a place in the order.
 
 
 @frozen
@@ -172,35 +177,14 @@ class Arguments:
 
 
 @frozen
-class SourceEnd:
-    """How the source of a finalizer ended, recorded when the finalizer begins its first step.
-
-    Attributes:
-        finalizer: the path of the finalizer.
-        kind: "success", "failure", "defect" or "cancelled".
-        sequence: the entry of the failure or defect, or of the decision that cancelled the source.
-        error: a failure or defect that has no other entry. A resume then does not run the source.
-        reached: with an `error`, the last segment of each name that the flow has used so far.
-    """
-
-    finalizer: str
-    kind: str
-    sequence: int | None = None
-    error: ErrorRecord | None = None
-    reached: tuple[str, ...] = ()
-
-
-@frozen
 class BeforeStep:
     """An attempt of a step is about to begin. `attempt` counts from 1.
 
     Attributes:
         arguments: the arguments of the step.
         function: the qualified name of its function, for messages.
-        item: the digest of the branch's item, in the first entry of a branch without a key.
-        settles: the failures that the workflow handled by continuing to this step.
-        source_ends: the ends of the sources of all finalizers whose first step this is.
         at_most_once: whether the step is not executed again silently.
+        turn: its turn in the order of the run; of all entries with this field.
     """
 
     step: str
@@ -208,10 +192,77 @@ class BeforeStep:
     at: float = 0.0
     arguments: Arguments | None = None
     function: str | None = None
-    item: str | None = None
-    settles: Ranges = ()
-    source_ends: tuple[SourceEnd, ...] = ()
     at_most_once: bool = False
+    turn: int = 0
+
+
+@frozen
+class Waiting:
+    """A fiber waits: until a time, for a message, or for the end of another run.
+
+    Attributes:
+        until: the time, in seconds since the epoch; None without one.
+        topic: the topic of the message; empty without one.
+        child: the id of the run; empty without one.
+    """
+
+    path: str
+    until: float | None
+    at: float
+    topic: str = ""
+    child: str = ""
+    turn: int = 0
+
+
+@frozen
+class ChildStarted:
+    """The run is about to create another run, which any worker may drive.
+
+    Attributes:
+        run_id: the id of the child.
+        workflow: the workflow of the child.
+        input: the digest of its input.
+        is_detached: whether it continues when this run is cancelled.
+    """
+
+    path: str
+    run_id: str
+    workflow: str
+    input: str
+    at: float
+    is_detached: bool = False
+    turn: int = 0
+
+
+@frozen
+class Published:
+    """The run published a value for others to read. The next value with the same key replaces it.
+
+    The path is empty within a step, as each attempt publishes again.
+    """
+
+    path: str
+    key: str
+    value: Tree
+    at: float
+    turn: int = 0
+
+
+@frozen
+class SetAside:
+    """A failure was set aside, so that the run continues without what failed. It stands from here on.
+
+    Attributes:
+        value: what failed, for people and for another attempt.
+    """
+
+    path: str
+    value: Tree
+    at: float
+    turn: int = 0
+
+
+# Events: what came from outside. Each is a turn of its own.
 
 
 @frozen
@@ -223,7 +274,7 @@ class Completed:
         output: what it yielded.
         duration: in seconds.
         at: when it ended.
-        settles: failures inside the step.
+        stands: whether something within the step began because it was cancelled.
         shared: in the store, the parts of the output that earlier entries have: for each part, its place,
             the number of the entry, and the place there; see `shared_parts`. None after reading.
     """
@@ -232,8 +283,9 @@ class Completed:
     output: Tree
     duration: float
     at: float = 0.0
-    settles: Ranges = ()
+    stands: bool = False
     shared: Tree = None
+    turn: int = 0
 
 
 @frozen
@@ -244,6 +296,8 @@ class Failed:
         retryable: whether a resume may run the step again.
         retry_at: when the retry policy of the step attempts it again, in seconds since the epoch; None
             if the step fails with this failure.
+        inside: the entries within the step that are void with this one.
+        stands: as in `Completed`.
     """
 
     step: str
@@ -251,78 +305,43 @@ class Failed:
     retryable: bool
     at: float = 0.0
     retry_at: float | None = None
+    inside: Ranges = ()
+    stands: bool = False
+    turn: int = 0
 
 
 @frozen
 class Interrupted:
-    """The run was told to stop. `step` was interrupted if it was `in_progress`.
+    """A step was cut off, or the run was told to stop.
 
-    If an executor lost an at-most-once step, `reason` is the class of the error.
+    An operator that cancelled the step is part of the run, so its end is an event: `cancelled`. A stop of
+    the run is none: its resume continues the step. If an executor lost an at-most-once step, `reason` is
+    the class of the error.
+
+    Attributes:
+        step: the path of the step; that of the last step if none was in progress.
+        in_progress: whether the step was.
+        cancelled: whether an operator of the run has cancelled the step.
+        inside, stands: as in `Failed`.
     """
 
     step: str | None
     in_progress: bool
     reason: str = ""
     at: float = 0.0
+    cancelled: bool = False
+    inside: Ranges = ()
+    stands: bool = False
+    turn: int = 0
 
 
 @frozen
-class ChildStarted:
-    """A run within this run is about to start or to be resumed. Other fields are as in `BeforeStep`.
-
-    Attributes:
-        run_id: the id of the child.
-        workflow: the workflow of the child.
-        input: the digest of its input.
-        is_spawned: whether it is an independent run, which any worker may drive.
-        is_detached: whether it continues when this run is cancelled.
-    """
+class TimerFired:
+    """The time of a wait or of a deadline has come."""
 
     path: str
-    run_id: str
-    workflow: str
-    input: str
     at: float
-    item: str | None = None
-    settles: Ranges = ()
-    source_ends: tuple[SourceEnd, ...] = ()
-    is_spawned: bool = False
-    is_detached: bool = False
-
-
-@frozen
-class ChildEnded:
-    """A run within this run ended: `completed` with an output, `failed` with an error, or `cancelled`.
-
-    For a nested run, the path is that of its `ChildStarted`. For a spawned run, it is that of the wait
-    for its result. A spawned run with the path of its `ChildStarted` was rejected, because its id belongs
-    to another run.
-    """
-
-    path: str
-    status: RunStatus
-    at: float
-    output: Tree = None
-    error: ErrorRecord | None = None
-
-
-@frozen
-class Waiting:
-    """A flow waits: until a time, for a message, or for the end of a spawned run.
-
-    Attributes:
-        until: the time, in seconds since the epoch; None without one.
-        topic: the topic of the message; empty without one.
-        child: the id of the spawned run; empty without one.
-    """
-
-    path: str
-    until: float | None
-    at: float
-    item: str | None = None
-    settles: Ranges = ()
-    topic: str = ""
-    child: str = ""
+    turn: int = 0
 
 
 @frozen
@@ -340,76 +359,74 @@ class Signalled:
     key: str
     value: Tree
     at: float
+    turn: int = 0
 
 
 @frozen
-class Published:
-    """The run published a value for others to read. The next value with the same key replaces it.
+class ChildEnded:
+    """Another run has ended: `completed` with an output, `failed` with an error, or `cancelled`.
 
-    The other fields are as in `BeforeStep`.
+    The path is that of the wait for its result. A run with the path of its `ChildStarted` was rejected,
+    because its id belongs to another run.
     """
 
     path: str
-    key: str
+    status: RunStatus
+    at: float
+    output: Tree = None
+    error: ErrorRecord | None = None
+    turn: int = 0
+
+
+@frozen
+class Local:
+    """Async code that is no step has ended, while other fibers were waiting. A resume runs it again.
+
+    Attributes:
+        end: "ok", "failed", or "cut" if an operator of the run has cancelled it.
+    """
+
+    path: str
+    at: float
+    end: str = "ok"
+    turn: int = 0
+
+
+# Without a place in the order.
+
+
+@frozen
+class Value:
+    """A value was computed once: the time, a random number, a decision to try again."""
+
+    path: str
     value: Tree
     at: float
-    item: str | None = None
 
 
 @frozen
 class Suspended:
-    """All flows of the run wait, so its process released it. This is the last entry of a life."""
+    """All fibers of the run wait, so its process released it. This is the last entry of a life."""
 
     at: float
-
-
-# The decisions of operators.
-
-
-@frozen
-class Decided:
-    """A value was computed once, or an operator decided: a winner, an expired timeout, a first failure.
-
-    Attributes:
-        failed: whether it is a failure. A failed decision stands only once it is settled.
-        because: the failures that led to it, which are settled together with it.
-    """
-
-    path: str
-    value: Tree
-    at: float
-    failed: bool = False
-    because: Ranges = ()
-    settles: Ranges = ()
-
-
-@frozen
-class BranchesEnded:
-    """All branches that an operator cancelled have ended. Their finalizers executed steps.
-
-    Attributes:
-        failures: the errors of finalizers in these branches. A resume does not repeat them.
-    """
-
-    path: str
-    at: float
-    failures: tuple[ErrorRecord, ...] = ()
 
 
 Entry: TypeAlias = (
     Started
     | Resumed
     | BeforeStep
+    | Waiting
+    | ChildStarted
+    | Published
+    | SetAside
     | Completed
     | Failed
     | Interrupted
-    | Decided
-    | BranchesEnded
-    | ChildStarted
-    | ChildEnded
-    | Waiting
+    | TimerFired
     | Signalled
-    | Published
+    | ChildEnded
+    | Local
+    | Value
     | Suspended
     | CancelRequested
     | Finished
@@ -430,16 +447,18 @@ _KINDS: Mapping[str, type[Entry]] = {
     "started": Started,
     "resumed": Resumed,
     "before_step": BeforeStep,
+    "waiting": Waiting,
+    "child_started": ChildStarted,
+    "published": Published,
+    "set_aside": SetAside,
     "completed": Completed,
     "failed": Failed,
     "interrupted": Interrupted,
-    "decided": Decided,
-    "branches_ended": BranchesEnded,
-    "child_started": ChildStarted,
-    "child_ended": ChildEnded,
-    "waiting": Waiting,
+    "timer_fired": TimerFired,
     "signalled": Signalled,
-    "published": Published,
+    "child_ended": ChildEnded,
+    "local": Local,
+    "value": Value,
     "suspended": Suspended,
     "cancel_requested": CancelRequested,
     "finished": Finished,
@@ -479,9 +498,11 @@ def decode_entry(data: bytes, run_id: str, sequence: int) -> Entry:
     """
     try:
         tree: Any = decode_entry_tree(data)
+        if tree["entry"] == "started" and "journal" not in tree:
+            raise UnsupportedVersion(f"run {run_id!r}", 0, FORMAT)
         entry = read_entry(tree)
-        if isinstance(entry, Started) and entry.format < 1:
-            raise ValueError(f"unknown format {entry.format}")
+        if isinstance(entry, Started) and entry.journal < 1:
+            raise ValueError(f"unknown format {entry.journal}")
     except MalformedValue as error:
         raise CorruptCheckpoint(run_id, str(error), sequence=sequence) from error
     except (KeyError, TypeError, ValueError) as error:
@@ -490,6 +511,6 @@ def decode_entry(data: bytes, run_id: str, sequence: int) -> Entry:
             "wrote it"
         )
         raise CorruptCheckpoint(run_id, reason, sequence=sequence, is_damaged=False) from error
-    if isinstance(entry, Started) and entry.format > FORMAT:
-        raise UnsupportedVersion(f"run {run_id!r}", entry.format, FORMAT)
+    if isinstance(entry, Started) and entry.journal > FORMAT:
+        raise UnsupportedVersion(f"run {run_id!r}", entry.journal, FORMAT)
     return entry

@@ -207,7 +207,6 @@ class JournalWriter:
         # Not earlier, because another waiting save would save the entry without the summary.
         if entry is not None:
             self.add(entry)
-        due_at = None if self.summary.is_nested else due_at
         self.summary = self.summary.become(status, due_at=due_at, waits_for=waits_for)
         self._is_summary_due = True
         self._seen = seen
@@ -432,3 +431,25 @@ class JournalWriter:
             # The lease had expired. The run is free, but another process may have driven it.
             raise LeaseLost(self.run_id, "another process has driven it since")
         self._unsure, self._unsure_takes = [], []
+
+
+class NoJournal:
+    """The writer of a plan, which adds no entries. It keeps the error that would halt a resume."""
+
+    def __init__(self) -> None:
+        self.halted: CheckpointError | None = None
+        self.is_released = True
+
+    def take(self, *messages: int) -> None:
+        """Leave the messages in the mailbox of the run."""
+
+    def halt(self, error: CheckpointError) -> Halt:
+        """Keep the first error. Return the exception to raise."""
+        if self.halted is None:
+            self.halted = error
+        return Halt(self.halted)
+
+    def check(self) -> None:
+        """Raise `Halt` if there was an error."""
+        if self.halted is not None:
+            raise Halt(self.halted)

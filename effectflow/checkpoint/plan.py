@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from effectflow.checkpoint.checkpoint import Checkpoint
 from effectflow.checkpoint.definition import Definition
 from effectflow.checkpoint.entries import BeforeStep, Completed, Failed, Interrupted
 from effectflow.checkpoint.errors import CheckpointError
+from effectflow.checkpoint.order import path_of
 from effectflow.checkpoint.store import RunStatus
-from effectflow.effects.paths import outermost
+from effectflow.effects.paths import is_within, outermost
+from effectflow.effects.trails import TypedFailure
+
+if TYPE_CHECKING:
+    from effectflow.checkpoint.fiber import DurableFiber
+    from effectflow.checkpoint.run import Run
+    from effectflow.checkpoint.turns import Turns
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,3 +108,101 @@ def plan_resume(checkpoint: Checkpoint, definition: Definition | None = None) ->
         case None | Completed() | Interrupted():
             done = set(skip)
             return ResumePlan(tuple(step for step in steps if step not in done)[:1], (), skip)
+
+
+class Planning:
+    """What a replay finds out that ends at the frontier, where a resume would begin something.
+
+    Attributes:
+        is_parked: whether a fiber has ended because a plan must not do what comes next.
+        reason: why the first fiber has.
+    """
+
+    def __init__(self) -> None:
+        self.is_parked = False
+        self.reason = ""
+        self._start: list[str] = []
+        self._retry: list[str] = []
+        self._skip: list[str] = []
+        self._waiting: list[str] = []
+        self._unverified: list[Unverified] = []
+        self._failures: list[tuple[str, object]] = []
+
+    def park(self, reason: str) -> None:
+        """Note that a fiber does not go on."""
+        self.is_parked = True
+        self.reason = self.reason or reason
+
+    def skips(self, path: str, ended: Completed | Failed) -> None:
+        """Note that a resume uses the recorded outcome of a step."""
+        if isinstance(ended, Completed):
+            self._skip.append(path)
+
+    def fails(self, path: str, error: object) -> None:
+        """Note a recorded failure that was replayed."""
+        self._failures.append((path, error))
+
+    def may_skip(self, entry: Any, frontier: Iterable[DurableFiber]) -> bool:
+        """Return whether a recorded entry need not be reached: a resume reaches it, and a plan cannot."""
+        path = path_of(entry)
+        step = next((fiber.place for fiber in frontier if is_within(path, fiber.place)), None)
+        if step is not None:
+            if isinstance(entry, Completed):
+                self._skip.append(path)
+            return True
+        if self.is_parked and isinstance(entry, BeforeStep):
+            self._unverified.append(Unverified(path, self.reason))
+        return self.is_parked
+
+    def note_frontier(self, turns: Turns) -> None:
+        """Note what the fibers wait for at the end of the replay."""
+        for fiber in turns.frontier:
+            is_cancelled = fiber.frontier_scope.cancelling_operator() is not None
+            if is_cancelled and not fiber.ends_later:
+                continue
+            if fiber.is_waiting:
+                self._waiting.append(fiber.place)
+            elif not fiber.ends_step and not is_cancelled:
+                self._start.append(fiber.place)
+                if fiber.ends_later:
+                    self._retry.append(fiber.place)
+
+    def plan(self, run: Run, outcome: Any, defect: Exception | None) -> ResumePlan:
+        """Return the plan. `outcome` or `defect` is how the body ended, if it did.
+
+        Raises the defect that the body ended in, unless it is the recorded defect of a step.
+        """
+        problem = run.writer.halted
+        recurs: list[str] = []
+        error = outcome.error if isinstance(outcome, TypedFailure) else defect
+        if problem is None and error is not None:
+            recurs = self._origins(error)
+            if defect is not None and not recurs:
+                raise defect
+        return ResumePlan(
+            tuple(self._start),
+            tuple(self._retry),
+            tuple(self._skip),
+            tuple(recurs),
+            tuple(self._waiting),
+            tuple(self._unverified),
+            problem,
+            reason="" if self._start else self.reason,
+        )
+
+    def _origins(self, error: object) -> list[str]:
+        """Return the paths of the recorded failures that led to an error."""
+        causes: set[int] = set()
+        pending = [error]
+        while pending:
+            cause = pending.pop()
+            if cause is None or id(cause) in causes:
+                continue
+            causes.add(id(cause))
+            if isinstance(cause, list | tuple):
+                pending += cause
+            elif isinstance(cause, BaseException):
+                # A body may have raised it in an `except` clause.
+                pending += [cause.__cause__, cause.__context__]
+                pending += [getattr(cause, "error", None)]
+        return [path for path, found in self._failures if id(found) in causes]

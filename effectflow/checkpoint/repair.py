@@ -16,14 +16,15 @@ from effectflow.checkpoint.entries import (
     CancelRequested,
     Completed,
     Entry,
+    Failed,
+    Finished,
     Signalled,
     Started,
 )
 from effectflow.checkpoint.errors import CheckpointError, CorruptCheckpoint
 from effectflow.checkpoint.integrity import UNSIGNED, Seal, digest_in
 from effectflow.checkpoint.journal_reader import claimed, open_records, verify_run, write_bytes
-from effectflow.checkpoint.recording import Recording
-from effectflow.checkpoint.replay import read_recording
+from effectflow.checkpoint.order import Order, Spans, read_order
 from effectflow.checkpoint.store import (
     CANCEL,
     CheckpointStore,
@@ -172,12 +173,12 @@ async def _examined(
     removed = tuple(record for record in remains.records if record.sequence > kept)
     lost = max([found.length, *(record.sequence for record in removed)]) - kept
     read = _read_lost(remains.records, kept, run_id, seal)
-    recording = read_recording(journal.entries)
+    order = read_order(journal.entries)
     has_ended = checkpoint.status.has_ended
-    again = () if has_ended else _run_again(recording, read.entries)
+    again = () if has_ended else _run_again(order, journal.entries, read.entries)
     once_kept, once_lost = _at_most_once(journal.entries), _at_most_once(read.entries)
     is_incomplete = bool(remains.unreadable) or read.intact < lost
-    summary = _summary(journal.started, checkpoint, recording)
+    summary = _summary(journal.started, checkpoint, order)
     repair = Repair(
         run_id,
         damage,
@@ -197,20 +198,19 @@ async def _examined(
     return repair, summary
 
 
-def _summary(started: Started, checkpoint: Checkpoint, recording: Recording) -> RunSummary:
+def _summary(started: Started, checkpoint: Checkpoint, order: Order) -> RunSummary:
     """Return the summary of a run that stopped after its last kept entry."""
-    is_due = not (started.is_nested or has_result(checkpoint.status))
+    is_due = not has_result(checkpoint.status)
     return RunSummary(
         checkpoint.workflow,
         checkpoint.kind,
         checkpoint.definition.version,
         checkpoint.status,
         checkpoint.created_at,
-        len(recording.open_dead_letters),
+        sum(not aside.is_dropped for aside in order.set_aside.values()),
         due_at=at_once(checkpoint.updated_at) if is_due else None,
         priority=started.priority,
         parent=started.parent,
-        is_nested=started.is_nested,
     )
 
 
@@ -246,25 +246,20 @@ def _read_lost(records: Sequence[Record], kept: int, run_id: str, seal: Seal) ->
     return _Lost(entries, intact)
 
 
-def _run_again(recording: Recording, lost: Sequence[Entry]) -> tuple[str, ...]:
+def _run_again(
+    order: Order, kept: Sequence[Entry], lost: Sequence[Entry]
+) -> tuple[str, ...]:
     """Return the steps that a resume executes, as far as the kept and the lost entries show."""
-    steps = recording.steps
-    open_steps = [
-        path
-        for path, step in steps.items()
-        if not (step.is_completed or step.is_settled)
-        and step.retryable
-        and not _is_cancelled(path, recording)
+    finished = kept[-1] if isinstance(kept[-1], Finished) else None
+    retried = Spans(() if finished is None else finished.retry)
+    failed = [
+        one.step
+        for number, one in enumerate(kept, 1)
+        if isinstance(one, Failed) and number in retried
     ]
     began = [entry.step for entry in lost if isinstance(entry, BeforeStep | Completed)]
-    return tuple(dict.fromkeys([*open_steps, *(path for path in began if path not in steps)]))
-
-
-def _is_cancelled(path: str, recording: Recording) -> bool:
-    """Return whether a decision that stands cancelled a step, other than that of a finalizer."""
-    return any(
-        path.startswith((f"{operator}[", f"{operator}/")) for operator in recording.decisions
-    ) and not any(path.startswith(f"{finalizer}/") for finalizer in recording.source_ends)
+    unknown = [path for path in began if path not in order.begun]
+    return tuple(dict.fromkeys([*order.open, *failed, *unknown]))
 
 
 def _waits(entries: Iterable[Entry]) -> tuple[str, ...]:

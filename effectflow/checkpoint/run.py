@@ -1,39 +1,47 @@
-"""A durable run that this process drives: what its flows and their steps share."""
+"""One life of a durable run: what its fibers share."""
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping
-from contextlib import contextmanager, nullcontext
-from types import MappingProxyType
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable, Iterable, Mapping
 
-from effectflow.checkpoint.branches import DurableBranches
-from effectflow.checkpoint.cancellation import Cancellation
+from types import MappingProxyType
+from typing import Any, Never, TypeVar
+
+import anyio.lowlevel
+
+from effectflow.checkpoint.causes import Held, void_with
 from effectflow.checkpoint.changes import woken_by
 from effectflow.checkpoint.checkpoints import Checkpoints
 from effectflow.checkpoint.entries import (
+    BeforeStep,
     CancelRequested,
+    Completed,
     ErrorRecord,
+    Failed,
     Interrupted,
+    Ranges,
     Resumed,
     Signalled,
 )
-from effectflow.checkpoint.errors import CLASS_CHANGED, CorruptCheckpoint, NotSerializable
-from effectflow.checkpoint.failures import read_failure
-from effectflow.checkpoint.flow import DurableFlow
+from effectflow.checkpoint.errors import (
+    CLASS_CHANGED,
+    CheckpointError,
+    CorruptCheckpoint,
+    NotSerializable,
+)
+from effectflow.checkpoint.failures import RecordedDefect, read_failure
+from effectflow.checkpoint.fiber import DurableFiber
 from effectflow.checkpoint.journal_writer import JournalWriter
 from effectflow.checkpoint.mailbox import Mailbox
-from effectflow.checkpoint.observers import CheckpointEvent, tell
-from effectflow.checkpoint.recording import Recording
-from effectflow.checkpoint.replay import compressed
+from effectflow.checkpoint.observers import CheckpointEvent, StepSkipped, tell
+from effectflow.checkpoint.order import Order, in_ranges
+from effectflow.checkpoint.plan import Planning
 from effectflow.checkpoint.schema import LATEST
-from effectflow.checkpoint.settling import UnsettledFailures
-from effectflow.checkpoint.step_execution import StepExecution
-from effectflow.checkpoint.stopping import Stopping
+from effectflow.checkpoint.stopping import Stopping, Suspension
 from effectflow.checkpoint.store import CANCEL, Message
-from effectflow.checkpoint.suspension import Activity, Drain
+from effectflow.checkpoint.suspension import Drain
+from effectflow.checkpoint.turns import Turns
 from effectflow.checkpoint.values import (
     KnownTypes,
     MalformedValue,
@@ -44,8 +52,11 @@ from effectflow.checkpoint.values import (
     plain_json,
     to_tree,
 )
+from effectflow.checkpoint.waits import resting
 from effectflow.effects.clock import Clock, SystemClock
-from effectflow.effects.errors import Parked
+from effectflow.effects.errors import Halt, LeftToResume, Parked
+from effectflow.effects.event_loop import raise_stop
+from effectflow.effects.paths import is_within, steps_around
 from effectflow.effects.scope import Operator, Scope
 from effectflow.effects.trails import TypedFailure
 
@@ -56,35 +67,8 @@ _ANNOTATE = (
     "returns it, or the value"
 )
 
-
-class Around(Protocol):
-    """The outer run of a nested run, and the flow that reached the nested run."""
-
-    @property
-    def run(self) -> Run: ...
-
-    @property
-    def is_shielded(self) -> bool:
-        """Whether it is in an acquisition or a finalizer, which no cancellation reaches."""
-        ...
-
-    @property
-    def is_in_step(self) -> bool:
-        """Whether it is in the body of a step, whose next attempt may replace the nested run."""
-        ...
-
-    @property
-    def is_pinned(self) -> bool:
-        """Whether it is in a step of an outer run that a suspension must not cut off."""
-        ...
-
-    async def begin_cancellation(self) -> None:
-        """Settle the decision of the outer run that cancels the nested run."""
-        ...
-
-    def open_gate(self) -> None:
-        """Let cancellations through to the nested run, which protects its own replay from now on."""
-        ...
+_BREATH = 0.02
+"""The seconds after which a run that never waits lets other tasks run."""
 
 
 class Run:
@@ -92,22 +76,18 @@ class Run:
 
     Attributes:
         run_id, workflow: the id of the run and the name of its workflow.
-        recording: what earlier lives recorded.
         writer: adds entries to the journal.
         types: the classes that may occur in outputs and errors of the workflow.
-        records: whether anything is recorded; False in a plan.
-        execution: the class that executes its steps.
+        planning: what a plan finds out, whose replay ends at the frontier and records nothing; None for a
+            life.
         force: whether the run continues even if the workflow changed or an outcome is unknown.
-        around: the outer run of a nested run, or None.
-        outer_operators: the operators of the outer run that may cancel this one.
-        cancelled_at: the entry with which an operator of the outer run cancelled this one, or None.
+        turns: the order of this life.
+        root: the fiber of the body.
+        opened_at: when this life began, in seconds since the epoch.
         last_completed: the path of the step that completed last.
-        failures: the failures that nothing has settled.
         stopping: whether it is being stopped from outside.
-        activity: the flows that are busy, and what the others wait for; shared with the outer run.
         mailbox: the messages that were sent to the run.
-        cancellation: the operator around the body that decides when a message requests a cancellation;
-            None if the run does not look for such messages.
+        cancellation: the operator around the body that decides when a message requests a cancellation.
         drain: asks the runs of a worker to begin nothing more; None outside of workers.
         spawned: the ids of the spawned runs that are cancelled with this one, by the entries that began
             them.
@@ -115,10 +95,8 @@ class Run:
         cut_off: the paths of the steps that a stop of the run has cut off, in order of time.
         interrupted_at: the newest `Interrupted` entry of a step, or None.
         savable: the definitions of the steps whose outputs can be saved, by name.
+        ended_by: the exception with which this life ends, and which the journal does not record.
     """
-
-    records = True
-    execution = StepExecution
 
     def __init__(
         self,
@@ -127,152 +105,218 @@ class Run:
         checkpoints: Checkpoints,
         *,
         writer: JournalWriter,
-        recording: Recording,
+        order: Order,
         types: KnownTypes,
         clock: Clock,
         context: Mapping[str, object],
         started_version: str,
         force: bool = False,
-        around: Around | None = None,
-        outer_operators: tuple[Operator, ...] = (),
+        planning: Planning | None = None,
     ) -> None:
         self.run_id = run_id
         self.workflow = workflow
         self.checkpoints = checkpoints
         self.writer = writer
-        self.recording = recording
         self.types = types
         self.clock = clock
         self.context = MappingProxyType(dict(context))
         self.started_version = started_version
         self.force = force
-        self.around = around
-        self.outer_operators = outer_operators
-        self.stopping = Stopping(None if around is None else around.run.stopping, outer_operators)
-        self.activity = Activity() if around is None else around.run.activity
+        self.planning = planning
+        self.turns = Turns(self, order)
+        self.stopping = Stopping(self.turns.stop)
+        self.root = DurableFiber(self)
+        self.turns.holder = self.root
         self.mailbox = Mailbox(run_id, checkpoints, writer)
-        self.cancellation: Cancellation | None = None
-        self.drain: Drain | None = None if around is None else around.run.drain
-        self.spawned = dict(recording.spawned)
+        self.cancellation: Operator | None = None
+        self.drain: Drain | None = None
+        self.spawned = dict(order.spawned)
         self.last_completed: str | None = None
         # The system clock is read without creating a date.
         self.now = time.time if type(clock) is SystemClock else self._now
-        self.cancelled_at = None if around is None else recording.cancelled_at
-        self.observers = checkpoints.observers
-        self.failures = UnsettledFailures(writer)
+        self.opened_at = self.now()
+        self.observers = () if planning is not None else checkpoints.observers
         self.cut_off: dict[str, None] = {}
         self.interrupted_at: int | None = None
         self.savable: dict[str, Any] = {}
+        self.ended_by: Exception | None = None
+        self._held: dict[str, list[Held]] = {}
+        self._held_so_far = 0
+        self._abandoned: list[int] = []
+        self._steps = 0
+        self._breathed_at = time.monotonic()
 
-    @property
-    def is_shielded(self) -> bool:
-        """Whether it is in an acquisition or a finalizer of an outer run."""
-        return self.around is not None and self.around.is_shielded
+    # Entries.
 
-    @property
-    def is_pinned(self) -> bool:
-        """Whether it is in a step of an outer run that a suspension must not cut off."""
-        return self.around is not None and self.around.is_pinned
+    def add(self, entry: Any, step: str) -> int:
+        """Add an entry that happens now within a step, after what was held back and may have led to it.
 
-    @property
-    def may_record(self) -> bool:
-        """Whether decisions and waits are recorded: not in a plan, nor while the run is being stopped."""
-        return self.records and not self.stopping.has_begun
-
-    def replay_failure(self, record: ErrorRecord, path: str, types: KnownTypes) -> TypedFailure:
-        """Return a recorded failure, or raise a recorded defect. Halt the run if it cannot be rebuilt."""
-        try:
-            failure = read_failure(record, path, types)
-        except NotSerializable as unreadable:
-            raise self.writer.halt(unreadable) from unreadable
-        failure = self.replayed_failure(path, failure)
-        if record.is_defect:
-            raise failure.error
-        return failure
-
-    def park(self, flow: DurableFlow, parked: Parked) -> None:
-        """Note that a flow of a plan has ended."""
-
-    def replayed_failure(self, path: str, failure: TypedFailure) -> TypedFailure:
-        """Return a recorded failure that is replayed. A plan notes where it comes from."""
-        return failure
-
-    # Cancellation by an outer run.
-
-    def entry_of(self, cause: Operator) -> int | None:
-        """Return the entry of the decision that cancelled the source of a finalizer."""
-        branches = cause.branches
-        if not isinstance(branches, DurableBranches):
-            return None
-        return branches.sequence if branches.outer.run is self else self.cancelled_at
-
-    async def cancel_if_decided(self) -> None:
-        """Record that a decision of an outer run cancelled this run, if one did.
-
-        First, the outer run settles the decision durably if its resume could not use a cancelled run.
+        Return its number. `step` is the path of the innermost step; empty outside of steps.
         """
-        if self.stopping.has_begun or self.cancelled_at is not None:
-            return
-        for operator in self.outer_operators:
-            if operator.cancels() and isinstance(operator.branches, DurableBranches):
-                # A run that was interrupted between its steps is the first to notice the deadline.
-                operator.expire()
-                await self._cancel(operator.branches)
+        if self._held:
+            self._release_held(step)
+        return self.writer.add(entry)
+
+    def hold(self, entry: Any, step: str) -> Held:
+        """Hold an entry back until something else is added that it may have led to."""
+        self._held_so_far += 1
+        held = Held(entry, self._held_so_far)
+        self._held.setdefault(step, []).append(held)
+        return held
+
+    def record(self, entry: Any, step: str) -> int | Held:
+        """Add an entry; hold it back within a step, and during the replay, which adds nothing."""
+        return self.hold(entry, step) if step or not self.turns.is_live else self.add(entry, step)
+
+    def end_step(self, entry: Completed | Failed | Interrupted) -> int:
+        """Add the end of a step. What was held back within it is dropped. Return its number."""
+        path = entry.step
+        if self._held:
+            for step in [step for step in self._held if step == path or is_within(step, path)]:
+                del self._held[step]
+            self._release_held(next(steps_around(path, self._held), ""))
+        return self.writer.add(entry)
+
+    def release_all_held(self) -> None:
+        """Add everything that was held back, because the run is suspended within steps."""
+        self._release(list(self._held))
+
+    def _release_held(self, step: str) -> None:
+        self._release(["", step, *steps_around(step, self._held)])
+
+    def _release(self, steps: Iterable[str]) -> None:
+        found = [held for step in steps for held in self._held.pop(step, ())]
+        found.sort(key=lambda held: held.place)
+        for held in found:
+            held.number = self.writer.add(held.entry)
+
+    def note_begun(self, path: str, entry: BeforeStep) -> None:
+        """Note that a step has begun an attempt."""
+        self.turns.order.begun[path] = entry
+
+    # The replay.
+
+    def begin_live(self) -> None:
+        """Note that the replay is over."""
+        if self._abandoned:
+            ranges = in_ranges(self._abandoned)
+            self.writer.add(Resumed(self.writer.lease.owner, self.now(), abandoned=ranges))
+
+    def finish_replay(self, raised: BaseException | None) -> None:
+        """End the replay, as the body has ended. Halt the run if recorded entries were not reached.
+
+        If the body raised a defect before that, this life ends with it, and the journal stays as it is.
+        """
+        turns, planning = self.turns, self.planning
+        while not turns.is_live and turns.position < len(turns.order.entries):
+            entry = turns.order.entries[turns.position]
+            if self.force:
+                self.abandon(turns.order.numbers[turns.position], entry)
+            elif planning is None or not planning.may_skip(entry, ()):
+                if isinstance(raised, Exception):
+                    self.ended_by = raised
+                else:
+                    self.root.place = ""
+                    self.halt(turns.divergence(entry))
                 return
+            turns.position += 1
+        if not turns.is_live and planning is None:
+            turns.is_live = True
+            self.begin_live()
 
-    async def _cancel(self, branches: DurableBranches) -> None:
-        assert self.around is not None
-        await self.around.begin_cancellation()
-        # Another finalizer may have recorded it in the meantime.
-        if self.cancelled_at is None:
-            reason = f"{branches.path!r} of {branches.outer.run.run_id!r}"
-            self.cancelled_at = self.writer.add(CancelRequested(self.now(), reason))
+    def abandon(self, number: int, entry: Any) -> None:
+        """Leave an entry out that the changed code does not reach, as `force` allows.
 
-    # Messages.
-
-    async def next_message(self, flow: DurableFlow, scope: Scope, path: str, topic: str) -> Message:
-        """Wait for the first message about a topic, and leave it in the mailbox.
-
-        Parameters:
-            flow: the flow that waits.
-            scope: the position of the wait.
-            path: the path of the wait.
-            topic: the topic.
+        If the code reaches the step later, with the same arguments, its recorded result stands.
         """
-        if (message := self.mailbox.first(topic)) is not None:
-            return message
-        async with woken_by(self.checkpoints.store, self.run_id) as woken:
-            while True:
-                await self.look_for_messages()
-                message = self.mailbox.first(topic)
-                if message is not None:
-                    return message
-                with self.rest(flow, scope, topic.replace(":", " ", 1), look=woken.set):
-                    await woken.wait()
+        self._abandoned.append(number)
+        results = self.turns.order.results
+        if isinstance(entry, Completed | Failed):
+            results[entry.step] = entry
+        elif isinstance(entry, BeforeStep):
+            results.setdefault(entry.step, None)
 
-    def take_message(self, path: str, message: Message, value: Tree) -> int:
-        """Record that a wait has received a message. Return the number of the entry."""
-        self.mailbox.take(message)
-        return self.writer.add(Signalled(path, message.topic, message.key, value, self.now()))
-
-    async def look_for_messages(self) -> None:
-        """Read the new messages. One of them may cancel the run."""
-        await self.mailbox.refresh()
-        request = self.mailbox.first(CANCEL)
-        if request is None or self.cancellation is None:
-            return
-        # The next life finds the request, too.
-        if not self.stopping.has_begun and self.writer.halted is None:
-            self.mailbox.take(request)
-            self.cancellation.request()
-
-    def decode_message(self, tree: Tree, path: str, decode: Callable[[Tree], A]) -> A:
-        """Return the value of a message. Halt the run if it is not what the wait declares."""
+    def read_failure(
+        self, record: ErrorRecord, path: str, types: KnownTypes
+    ) -> tuple[TypedFailure, NotSerializable | None]:
+        """Return a recorded failure or defect, and why its error could not be rebuilt, if so."""
         try:
-            return decode(tree)
-        except MalformedValue as error:
-            reason = f"the message that {path!r} receives is not what the signal declares: {error}"
-            raise self.writer.halt(CorruptCheckpoint(self.run_id, reason)) from error
+            return read_failure(record, path, types), None
+        except NotSerializable as unreadable:
+            return TypedFailure(RecordedDefect(record), record.trail), unreadable
+
+    def notify_skipped(self, path: str, ended: Completed | Failed) -> None:
+        """Tell the observers that a step has a recorded outcome."""
+        if self.planning is not None:
+            self.planning.skips(path, ended)
+        if self.observers:
+            has_failed = isinstance(ended, Failed)
+            output = None if isinstance(ended, Failed) else ended.output
+            self.notify(StepSkipped(self.run_id, path, output, has_failed))
+
+    async def breathe(self, fiber: DurableFiber, scope: Scope) -> None:
+        """Let other tasks run now and then, if the steps of the run never wait."""
+        self._steps += 1
+        if self._steps & 31 == 0:
+            now = time.monotonic()
+            if now - self._breathed_at > _BREATH:
+                await fiber.unrecorded(scope, anyio.lowlevel.checkpoint())
+                self._breathed_at = time.monotonic()
+
+    def retry(self) -> Ranges:
+        """Return the entries that a resume of the run, which has failed, leaves out."""
+        return in_ranges(void_with(self.root.open_failures()))
+
+    def end_plan(self) -> None:
+        """End a plan at the frontier."""
+        assert self.planning is not None
+        self.planning.note_frontier(self.turns)
+        self._end_fibers()
+
+    # How this life ends.
+
+    def halt(self, error: CheckpointError) -> Halt:
+        """End this life with an error, so that nothing more begins. Return the exception to raise."""
+        halt = self.writer.halt(error)
+        self._end_fibers()
+        return halt
+
+    def give_up(self, error: CheckpointError, fiber: DurableFiber) -> Halt:
+        """End the run as failed with this error, past every handler. Return the exception to raise."""
+        self.root.failures = fiber.open_failures()
+        self.stopping.given_up = self.stopping.given_up or error
+        self._end_fibers()
+        return LeftToResume(str(error))
+
+    def give_up_life(self, error: Exception) -> Halt:
+        """End this life with an exception that no earlier life has met. The journal stays as it is."""
+        self.ended_by = self.ended_by or error
+        self._end_fibers()
+        return Halt(error)
+
+    def suspend(self, suspension: Suspension) -> None:
+        """Stop this life because all fibers wait. A resume continues them."""
+        self.stopping.suspension = suspension
+        self._end_fibers()
+
+    def _end_fibers(self) -> None:
+        self.stop()
+        self.stopping.flows.cancel()
+
+    def stop(self) -> None:
+        """Stop this life, not the run: its resume continues."""
+        self.stopping.begin()
+
+    async def leave(self, scope: Scope) -> Never:
+        """Raise what ends a fiber of a life that is being ended."""
+        self.writer.check()
+        if self.ended_by is not None:
+            raise Halt(self.ended_by)
+        if self.planning is not None:
+            raise Parked
+        if scope.is_shielded:
+            raise LeftToResume(repr(scope.fiber.place if isinstance(scope.fiber, DurableFiber) else ""))
+        await raise_stop()
 
     def interruption(self, reason: str) -> Interrupted | None:
         """Return the last entry of an interruption; None if a step recorded one as the last entry.
@@ -286,35 +330,93 @@ class Run:
             step, in_progress = next(reversed(self.cut_off)), True
         return Interrupted(step, in_progress=in_progress, reason=reason, at=self.now())
 
-    # Common parts.
+    # The cancellation of the run.
 
-    @contextmanager
-    def rest(
-        self,
-        flow: DurableFlow,
-        scope: Scope,
-        what: str,
-        until: float = math.inf,
-        look: Callable[[], object] | None = None,
-    ) -> Generator[None]:
-        """Count a flow as resting while the block runs; the other parameters are as in `Activity.rest`.
+    def request_cancellation(self, since: float) -> None:
+        """Cancel the body in a turn of its own. `since` is in seconds since the epoch."""
+        self.turns.announce(self._record_cancellation, since=since if since <= self.opened_at else None)
 
-        In an acquisition or a finalizer, which no cancellation reaches, a stop of the run ends the block.
-        """
-        is_shielded = scope.is_shielded or self.is_shielded
-        ending = self.stopping.ends_wait(what) if is_shielded else nullcontext()
-        with self.activity.rest(what, until, look, is_pinned=flow.is_pinned), ending:
-            yield
+    def _record_cancellation(self) -> None:
+        if self.cancellation is not None and not self.cancellation.is_decided:
+            self.add(CancelRequested(self.now(), self._place_of_body(), self.turns.turn), "")
+            self.cancel_body()
 
-    def leave_behind(self, sequences: Iterable[int]) -> None:
-        """Record that the run continues without recorded entries, as `force` allows.
+    def cancel_body(self) -> None:
+        """Cancel the body of the run."""
+        operator = self.cancellation
+        assert operator is not None
+        assert operator.cut is not None
+        operator.is_decided = True
+        operator.cut.cancel()
+        self.turns.wake_cancelled()
 
-        If the changed workflow reaches one of these operations later, its recorded result stands.
-        """
-        chosen = sorted(sequences)
-        ranges = compressed(chosen, chosen)
-        self.writer.add(Resumed(self.writer.lease.owner, self.now(), abandoned=ranges))
-        self.recording.leave_behind(ranges)
+    def has_reached(self, place: str) -> bool:
+        """Return whether the body has reached the place where the run was cancelled."""
+        path, _, number = place.partition("+")
+        root = self.root
+        if root.place != path:
+            return is_within(root.place, path) or is_within(path, root.place)
+        # A step that was in progress is not entered again, so its local code does not run.
+        return root.locals >= int(number or 0) or not self.turns.working
+
+    def _place_of_body(self) -> str:
+        root = self.root
+        return f"{root.place}+{root.locals}" if root.locals else root.place
+
+    # Messages.
+
+    async def await_message(self, fiber: DurableFiber, scope: Scope, topic: str) -> None:
+        """Wait for the first message about a topic, and for the turn of its arrival. Leave it there."""
+        if self.mailbox.first(topic) is not None and await self._arrives(fiber, scope, topic):
+            return
+        async with woken_by(self.checkpoints.store, self.run_id) as woken:
+            while True:
+                await fiber.unrecorded(scope, self.look_for_messages())
+                await fiber.check(scope)
+                if await self._arrives(fiber, scope, topic):
+                    return
+                what = topic.replace(":", " ", 1)
+                async with resting(fiber, scope, what, look=woken.set):
+                    await woken.wait()
+
+    async def _arrives(self, fiber: DurableFiber, scope: Scope, topic: str) -> bool:
+        """Return whether there is a message, in a turn of its arrival."""
+        message = self.mailbox.first(topic)
+        if message is None:
+            return False
+        if message.sent_at <= self.opened_at and not self.turns.is_alone:
+            await self.turns.arrive(fiber, scope, since=message.sent_at)
+        # Another fiber may have taken it.
+        return self.mailbox.first(topic) is not None
+
+    def take_message(self, fiber: DurableFiber, path: str, message: Message, value: Tree) -> None:
+        """Record that a wait has received a message."""
+        self.mailbox.take(message)
+        entry = Signalled(
+            path, message.topic, message.key, value, self.now(), turn=self.turns.turn
+        )
+        fiber.follows(path, self.add(entry, fiber.step))
+
+    async def look_for_messages(self) -> None:
+        """Read the new messages. One of them may cancel the run."""
+        await self.mailbox.refresh()
+        request = self.mailbox.first(CANCEL)
+        if request is None or self.cancellation is None:
+            return
+        # The next life finds the request, too.
+        if not self.stopping.has_begun and self.writer.halted is None:
+            self.mailbox.take(request)
+            self.request_cancellation(request.sent_at)
+
+    def decode_message(self, tree: Tree, path: str, decode: Callable[[Tree], A]) -> A:
+        """Return the value of a message. Halt the run if it is not what the wait declares."""
+        try:
+            return decode(tree)
+        except MalformedValue as error:
+            reason = f"the message that {path!r} receives is not what the signal declares: {error}"
+            raise self.halt(CorruptCheckpoint(self.run_id, reason)) from error
+
+    # Values.
 
     def _now(self) -> float:
         """Return the time of the run's clock, in seconds since the epoch."""
@@ -324,10 +426,6 @@ class Run:
         """Return the time when this many seconds have passed, or the last one that can be recorded."""
         return min(self.now() + seconds, LATEST)
 
-    async def sleep(self, path: str, seconds: float, scope: Scope) -> None:
-        """Wait within a flow."""
-        await scope.clock.sleep(seconds)
-
     def encode(self, value: Any, path: str, types: KnownTypes, annotation: object = None) -> Tree:
         """Return a value in its saved form. Halt the run if it cannot be saved, or is of another type.
 
@@ -336,13 +434,13 @@ class Run:
         mismatch = mismatch_of(value, annotation)
         if mismatch is not None:
             refused = NotSerializable(f"{path}: ${mismatch[0]}", f"{mismatch[1]}. {_ANNOTATE}")
-            raise self.writer.halt(refused)
+            raise self.halt(refused)
         if not self.observers and plain_json(value) is not None:
             return value
         try:
             return to_tree(value, path=f"{path}: $", types=self.checkpoints.known(types))
         except NotSerializable as error:
-            raise self.writer.halt(error) from error
+            raise self.halt(error) from error
 
     def decode(self, tree: Tree, path: str, types: KnownTypes, annotation: object = None) -> Any:
         """Return a saved value. Halt the run if it does not match the step's declaration."""
@@ -352,7 +450,7 @@ class Run:
         except MalformedValue as error:
             problem = f"the output of step {path!r} is not what the step declares: {error}"
             reason = f"{problem}. {CLASS_CHANGED}"
-            raise self.writer.halt(CorruptCheckpoint(self.run_id, reason)) from error
+            raise self.halt(CorruptCheckpoint(self.run_id, reason)) from error
 
     def notify(self, event: CheckpointEvent) -> None:
         """Tell the observers."""

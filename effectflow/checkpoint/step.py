@@ -9,7 +9,7 @@ import inspect
 import re
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property, update_wrapper
+from functools import update_wrapper
 from os import urandom
 from types import FunctionType
 from typing import (
@@ -133,8 +133,6 @@ class StepDefinition:
         output: the annotation of what it yields; None if that is not known.
         retry_when: whether `retry` applies to an error; if None, it applies to all. Unlike `retryable`,
             it does not affect resumes.
-        may_wait: whether its effect may wait for messages, times and other runs, as the body of a run
-            may. Then the run can be suspended, and the next life runs the effect again up to the wait.
     """
 
     name: str
@@ -147,7 +145,6 @@ class StepDefinition:
     function: str | None = None
     output: object = None
     retry_when: Callable[[Any], bool] | None = None
-    may_wait: bool = False
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
@@ -167,16 +164,6 @@ class StepDefinition:
         if callable(self.retryable):
             return self.retryable(error)
         return self.retryable is not False
-
-    @cached_property
-    def can_be_suspended(self) -> bool:
-        """Whether it may wait, and is not pinned."""
-        return self.may_wait and not self.is_pinned
-
-    @cached_property
-    def is_pinned(self) -> bool:
-        """Whether one of its options limits how often or how long it runs: no suspension cuts it off."""
-        return self.at_most_once or self.timeout is not None
 
     def may_have_happened(self, error: object) -> bool:
         """Return whether an at-most-once step may have happened despite this error."""

@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 import logging
-import math
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, cast
 
-import anyio
 import anyio.lowlevel
 
-from effectflow.checkpoint.entries import (
-    Arguments,
-    BeforeStep,
-    Completed,
-    Failed,
-    Interrupted,
+from effectflow.checkpoint.causes import Cause, void_with
+from effectflow.checkpoint.entries import Arguments, BeforeStep, Completed, Failed, Interrupted
+from effectflow.checkpoint.errors import (
+    DefinitionChanged,
+    NotSerializable,
+    OutcomeUnknown,
+    StepInputChanged,
 )
-from effectflow.checkpoint.errors import NotSerializable, OutcomeUnknown, StepInputChanged
-from effectflow.checkpoint.failures import write_end
+from effectflow.checkpoint.failures import is_exact, read_error, write_end
 from effectflow.checkpoint.observers import StepSkipped
-from effectflow.checkpoint.recording import RecordedStep
+from effectflow.checkpoint.order import in_ranges
 from effectflow.checkpoint.step import CurrentStep
 from effectflow.checkpoint.stopping import interruption_reason
-from effectflow.checkpoint.values import check_savable
+from effectflow.checkpoint.values import check_savable, safe_repr
+from effectflow.checkpoint.waits import wait_until_retry
 from effectflow.effects.errors import (
     EffectError,
     ExecutorError,
@@ -40,142 +39,133 @@ from effectflow.effects.scope import Operator, Scope, running_step
 from effectflow.effects.trails import TypedFailure, add_note
 
 if TYPE_CHECKING:
-    from effectflow.checkpoint.flow import DurableFlow
+    from effectflow.checkpoint.fiber import DurableFiber
     from effectflow.checkpoint.run import Run
 
 logger = logging.getLogger(__name__)
 
-_PENDING: Final = object()
-"""Stands for the outcome of a step that must be attempted."""
-
 
 class StepExecution:
-    """The execution of one step that a flow has reached.
+    """The execution of one step that a fiber has reached.
 
     Attributes:
-        run, flow: the run, and the flow that reached the step.
+        run, fiber: the run, and the fiber that reached the step.
         step, definition: the step, and its name and options.
         path: the path of the step.
-        recorded: what earlier lives recorded of it; None if they recorded nothing.
         arguments: the arguments of the step; None if it compares none.
         env, scope: the environment and the position of the step.
     """
 
-    __slots__ = (
-        "arguments",
-        "definition",
-        "env",
-        "flow",
-        "path",
-        "recorded",
-        "run",
-        "scope",
-        "step",
-    )
+    __slots__ = ("arguments", "definition", "env", "fiber", "path", "retry_at", "run", "scope", "step")
 
-    def __init__(self, flow: DurableFlow, step: Step, env: Any, scope: Scope) -> None:
-        run, definition = flow.run, step.definition
-        path = flow.next_path(definition.name)
-        if definition.code is not None:
-            flow.check_function(definition.name, definition.code, definition.function)
+    def __init__(self, fiber: DurableFiber, step: Step, env: Any, scope: Scope) -> None:
+        run, definition = fiber.run, step.definition
         self.run: Run = run
-        self.flow = flow
+        self.fiber = fiber
         self.step = step
         self.definition = definition
-        self.path = path
+        self.path = fiber.next_path(definition.name)
         self.env = env
         self.scope = scope
-        self.recorded: RecordedStep | None = None
-        if flow.reach(path, scope):
-            self.recorded = run.recording.steps.get(path)
+        if definition.code is not None:
+            fiber.check_function(definition.name, definition.code, definition.function)
+        self.retry_at: float | None = None
         self.arguments: Arguments | None = None
         if step.arguments is not None:
             try:
                 self.arguments = Arguments(*step.arguments(run.checkpoints.value_options))
             except NotSerializable as error:
-                raise run.writer.halt(error) from error
+                raise run.halt(error) from error
 
-    def begin(self) -> Coroutine[Any, Any, Any]:
-        """Return the coroutine of the execution, which returns the value of the step or a `TypedFailure`.
-
-        Not a coroutine itself, because each one around a step makes it measurably slower.
-        """
-        if self.recorded is not None and self._begins_anew(self.recorded):
-            self.recorded = None
-        if self.recorded is not None:
-            return self._execute_again(self.recorded)
-        cancellation = self.flow.pending_cancellation(self.scope, self.path)
-        if cancellation is not None:
-            return cancellation
-        self._check_savable()
-        return self.attempt_all()
+    async def outcome(self) -> Any:
+        """Return the value of the step or a `TypedFailure`, of this life or an earlier one."""
+        fiber, scope, path = self.fiber, self.scope, self.path
+        order = fiber.turns.order
+        await fiber.check(scope)
+        await self.run.breathe(fiber, scope)
+        if order.results and path in order.results and self._may_use_result():
+            return self._left_behind(order.results.pop(path))
+        if self.definition.retry is not None:
+            return await _Retries(self).outcome()
+        begun = ended = None
+        if path in order.places:
+            begun = await self.reach_begin()
+            ended = await fiber.reach_end(path, scope)
+        fiber.place = path
+        if ended is not None:
+            return await self.replay(ended)
+        return await self.attempt(begun)
 
     # What earlier lives recorded.
 
-    async def _execute_again(self, recorded: RecordedStep) -> Any:
-        """Return the recorded outcome of the step, or attempt the step again."""
-        self._check_arguments(recorded.arguments)
-        outcome = self.replayed(recorded)
-        if outcome is not _PENDING:
-            if recorded.is_completed and recorded.ended is not None:
-                self.flow.ended_at = recorded.ended
-            return outcome
-        if recorded.ended is None and not self.definition.at_most_once:
-            await self._clean_up_within(recorded)
-        await self.flow.check(self.scope, self.path)
-        self._check_known(recorded)
-        self._check_savable()
-        return await self.attempt_all()
+    async def reach_begin(self) -> BeforeStep | None:
+        """Return the recorded beginning of the step, in its place. Halt if its arguments have changed."""
+        begun = await self.fiber.reach_begin(self.path, self.scope)
+        if begun is not None:
+            self._check_arguments(begun.arguments)
+        return begun
 
-    def replayed(self, recorded: RecordedStep) -> Any:
-        """Return or raise the recorded outcome, or return `_PENDING` if the step must be attempted."""
-        run, definition, scope = self.run, self.definition, self.scope
-        if recorded.ended is None or recorded.ended > scope.limit:
-            return _PENDING
-        if recorded.is_completed:
-            run.last_completed = self.path
-        else:
-            stands = recorded.is_settled or not recorded.retryable or scope.limit < math.inf
-            if recorded.retry_at is not None or not stands:
-                return _PENDING
-        if run.observers:
-            has_failed = recorded.error is not None
-            run.notify(StepSkipped(run.run_id, self.path, recorded.output, has_failed))
-        if recorded.error is not None:
-            types = run.checkpoints.known(definition.types)
-            return run.replay_failure(recorded.error, self.path, types)
-        return run.decode(recorded.output, self.path, definition.types, definition.output)
+    async def replay(self, ended: Completed | Failed | Interrupted) -> Any:
+        """Return or raise a recorded end."""
+        run, fiber, scope, path = self.run, self.fiber, self.scope, self.path
+        if ended.stands:
+            for operator in scope.operators:
+                for cause in operator.causes:
+                    cause.stand()
+        if isinstance(ended, Interrupted):
+            operator = scope.cancelling_operator()
+            if operator is None:
+                detail = f"{path!r} was cancelled, and now nothing cancels it"
+                raise run.halt(DefinitionChanged(run.run_id, run.workflow, detail=detail))
+            fiber.adopt(operator)
+            number = fiber.turns.number_taken
+            self._follow(ended.inside, number)
+            await fiber.leave_for(operator)
+        run.notify_skipped(path, ended)
+        if isinstance(ended, Completed):
+            fiber.failures = []
+            run.last_completed = path
+            return run.decode(ended.output, path, self.definition.types, self.definition.output)
+        types = run.checkpoints.known(self.definition.types)
+        failure, unreadable = run.read_failure(ended.error, path, types)
+        if run.planning is not None:
+            run.planning.fails(path, failure.error)
+        numbers = [*_numbers_in(ended.inside), fiber.turns.number_taken]
+        fiber.failures = [
+            Cause(
+                *[(path, number) for number in numbers],
+                step=path,
+                unreadable=unreadable,
+                is_retryable=ended.retryable,
+            )
+        ]
+        if ended.error.is_defect:
+            raise failure.error
+        return failure
 
-    async def _clean_up_within(self, recorded: RecordedStep) -> None:
-        """Replay what is recorded inside a step that is cancelled, so that its finalizers complete."""
-        scope = self.scope
-        is_cancelled = scope.limit < math.inf or scope.cancelling_operator() is not None
-        if is_cancelled and self.path in self.run.recording.flows:
-            await self.replay_within(recorded)
+    def _follow(self, inside: Any, number: int) -> None:
+        for one in [*_numbers_in(inside), number]:
+            self.fiber.follows(self.path, one)
 
-    async def replay_within(self, recorded: RecordedStep) -> Any:
-        """Return the outcome of the body of the step when it is replayed, without another attempt."""
-        run, path, make_info = self.run, self.path, self.step.make_info
-        at_most_once = self.definition.at_most_once or self.scope.is_at_most_once
-        current = CurrentStep(run.run_id, path, recorded.attempts, make_info, at_most_once)
-        body = self.flow.body_of(path)
-        inside = self.scope.inside_step(body, current)
-        token = running_step.set(current)
-        try:
-            return await self._run_body(body, inside, None)
-        finally:
-            running_step.reset(token)
+    def _may_use_result(self) -> bool:
+        """Return whether the result of a step that changed code had left behind stands here."""
+        begun = self.fiber.turns.order.begun.get(self.path)
+        return begun is None or self._has_arguments(begun.arguments)
 
-    def _begins_anew(self, recorded: RecordedStep) -> bool:
-        """Return whether a forced run executes a recorded step for other arguments.
-
-        Only a step that it had left behind, because the changed workflow reaches something else before
-        it. If it is at-most-once and may have happened, it does not happen again.
-        """
-        run = self.run
-        if not run.force or self.path not in run.recording.left_behind:
-            return False
-        return not self._has_arguments(recorded.arguments) and not recorded.is_unknown
+    def _left_behind(self, ended: Completed | Failed | None) -> Any:
+        run, path = self.run, self.path
+        if ended is None:
+            raise run.halt(OutcomeUnknown(run.run_id, path))
+        run.notify_skipped(path, ended)
+        if isinstance(ended, Completed):
+            return run.decode(ended.output, path, self.definition.types, self.definition.output)
+        types = run.checkpoints.known(self.definition.types)
+        failure, unreadable = run.read_failure(ended.error, path, types)
+        if unreadable is not None:
+            raise run.halt(unreadable)
+        if ended.error.is_defect:
+            raise failure.error
+        return failure
 
     def _has_arguments(self, recorded: Arguments | None) -> bool:
         """Return whether the arguments equal the recorded ones, as far as they are known."""
@@ -187,15 +177,106 @@ class StepExecution:
         run, current = self.run, self.arguments
         if recorded is None or current is None or self._has_arguments(recorded):
             return
-        raise run.writer.halt(
-            StepInputChanged(run.run_id, self.path, recorded.shown, current.shown)
-        )
+        raise run.halt(StepInputChanged(run.run_id, self.path, recorded.shown, current.shown))
 
-    def _check_known(self, recorded: RecordedStep) -> None:
-        """Halt if the outcome of an at-most-once step is unknown."""
-        run = self.run
-        if recorded.ended is None and self.definition.at_most_once and not run.force:
-            raise run.writer.halt(OutcomeUnknown(run.run_id, self.path))
+    # An attempt.
+
+    async def attempt(self, begun: BeforeStep | None, next_delay: Any = None) -> Any:
+        """Attempt the step once, or continue an attempt that has begun something within the step.
+
+        Parameters:
+            begun: its recorded beginning, if it has begun.
+            next_delay: returns the delay before another attempt, for a step with a retry policy.
+        """
+        turns, path, definition = self.fiber.turns, self.path, self.definition
+        if begun is not None and not turns.is_live:
+            if definition.at_most_once and turns.order.is_unknown(path) and not self.run.force:
+                raise self.run.halt(OutcomeUnknown(self.run.run_id, path))
+            if turns.order.has_within(path) and self.run.planning is None:
+                return await self._execute(turns.order.begun[path].attempt, None, next_delay)
+        if await turns.to_frontier(self.fiber, self.scope, has_begun=begun is not None):
+            operator = self.scope.cancelling_operator()
+            assert operator is not None
+            self._add_interrupted(operator)
+            await self.fiber.leave_for(operator)
+        self._check_savable()
+        known = turns.order.begun.get(path)
+        number = 1 if known is None else known.attempt + 1
+        saved = self._begin(number)
+        return await self._execute(number, saved, next_delay)
+
+    def _begin(self, number: int) -> Any:
+        """Record that an attempt begins. Return the save to wait for, or None."""
+        run, fiber, definition = self.run, self.fiber, self.definition
+        fiber.begins()
+        entry = BeforeStep(
+            self.path,
+            number,
+            run.now(),
+            self.arguments,
+            definition.function,
+            definition.at_most_once,
+            fiber.turns.turn,
+        )
+        run.add(entry, fiber.step)
+        run.note_begun(self.path, entry)
+        writer = run.writer
+        if definition.at_most_once or run.checkpoints.policy.is_due(writer.completed_since_save):
+            return writer.save(required=definition.at_most_once)
+        return None
+
+    async def _execute(self, number: int, saved: Any, next_delay: Any) -> Any:
+        """Run the body once it may begin, and record how it ends."""
+        run, fiber, definition, scope, path = (
+            self.run,
+            self.fiber,
+            self.definition,
+            self.scope,
+            self.path,
+        )
+        began = run.clock.monotonic()
+        at_most_once = definition.at_most_once or scope.is_at_most_once
+        current = CurrentStep(run.run_id, path, number, self.step.make_info, at_most_once)
+        inside = scope.inside_step(fiber, current)
+        token = running_step.set(current)
+        outer = fiber.enter_step(path)
+        if scope.observer is not None:
+            scope.observer.began(path)
+        try:
+            if saved is not None:
+                await fiber.unrecorded(scope, saved)
+                if fiber.turns.is_over or not fiber.turns.is_alone:
+                    await fiber.check(scope)
+            if definition.timeout is None:
+                outcome = await interpret(self.step.source, self.env, inside)
+            else:
+                outcome = await run.stopping.supervised(partial(self._limited, inside))
+        except BaseException as raised:
+            fiber.leave_step(outer)
+            await self._record_bad_end(current, raised, next_delay)
+            raise
+        finally:
+            running_step.reset(token)
+        fiber.leave_step(outer)
+        if scope.observer is not None:
+            scope.observer.ended(path, exit_of(outcome))
+        if outcome.__class__ is TypedFailure:
+            self._check_outcome(current, outcome.error)
+            await self._record_failure(outcome, next_delay)
+            # Without its parts, which are not recorded, so that every life continues with the same failure.
+            return TypedFailure(outcome.error, outcome.trail)
+        await self._reach_end()
+        self._add_completed(outcome, began)
+        if current.is_cancelled:
+            await anyio.lowlevel.checkpoint()
+        return outcome
+
+    async def _limited(self, inside: Scope) -> Any:
+        """Run the body of a step that has a timeout."""
+        seconds = self.definition.timeout
+        operator = Operator(inside, "timeout")
+        late = partial(operator.timed_out, seconds)
+        return await interpret_limited(operator, self.step.source, self.env, seconds, late)
 
     def _check_savable(self) -> None:
         """Halt if the output of the step could not be saved, before the step does anything."""
@@ -206,149 +287,36 @@ class StepExecution:
             types = run.checkpoints.known(definition.types)
             check_savable(definition.output, types, path=self.path)
         except NotSerializable as error:
-            raise run.writer.halt(error) from error
+            raise run.halt(error) from error
         run.savable[definition.name] = definition
 
-    # Attempts.
+    # The end of an attempt.
 
-    def attempt_all(self) -> Coroutine[Any, Any, Any]:
-        """Attempt the step as often as its retry policy allows."""
-        if self.definition.retry is not None:
-            return self._attempt_until_settled(self.recorded)
-        return self.attempt(self.recorded.attempts + 1 if self.recorded else 1)
+    async def _reach_end(self) -> None:
+        """Let the end of the step be an event of this life, so that it comes after what is recorded."""
+        fiber = self.fiber
+        if not fiber.turns.is_live:
+            await fiber.turns.to_frontier(fiber, self.scope, has_begun=True, ends_step=True)
 
-    async def _attempt_until_settled(self, recorded: RecordedStep | None) -> Any:
-        """Attempt the step until it succeeds or its retry policy gives up."""
-        run, definition = self.run, self.definition
-        number = recorded.attempts if recorded else 0
-        spent = recorded.spent if recorded else 0
-        if recorded is not None and recorded.retry_at is not None:
-            await self._wait_for_retry(recorded.retry_at, recorded.failures[-1].ended)
-        began = run.clock.monotonic()
-        if recorded is not None and recorded.since is not None:
-            # Earlier lives, and the time between them, count, too.
-            began -= max(0.0, run.now() - recorded.since)
-        while True:
-            number += 1
-            outcome = await self.attempt(number)
-            if outcome.__class__ is not TypedFailure:
-                return outcome
-            elapsed = run.clock.monotonic() - began
-            delay = partial(definition.retry.next_delay, number - spent - 1, elapsed)
-            retry_at = await self._record_failure(outcome, delay)
-            if retry_at is None:
-                return outcome
-            await self._wait_for_retry(retry_at, run.now())
-
-    async def _wait_for_retry(self, retry_at: float, failed_at: float) -> None:
-        run, flow, path, scope = self.run, self.flow, self.path, self.scope
-        # The next attempt does everything again, also what an earlier life recorded.
-        run.recording.begin_anew(path)
-        # The clock may have been changed. Never wait longer because of that.
-        left = min(retry_at - run.now(), max(0.0, retry_at - failed_at))
-        if left > 0 and flow.may_wait:
-            with run.rest(flow, scope, "a retry", run.now() + left):
-                await run.sleep(path, left, scope)
-        elif left > 0:
-            # The outer step is in progress, so the run cannot be suspended.
-            await run.sleep(path, left, scope)
-        await flow.check(scope, path)
-
-    async def attempt(self, number: int) -> Any:
-        """Attempt the step once, and record when it begins and ends.
-
-        A failure is recorded here only if the step has no retry policy.
-        """
-        run, flow, definition, scope = self.run, self.flow, self.definition, self.scope
-        path, writer = self.path, run.writer
-        if definition.at_most_once:
-            # An interrupted save would leave a step that has begun and whose outcome is unknown.
-            await anyio.lowlevel.checkpoint_if_cancelled()
-        if run.outer_operators:
-            await run.cancel_if_decided()
-        flow.record_from_here()
-        began = run.clock.monotonic()
-        self._add_before(number)
-        if definition.at_most_once or run.checkpoints.policy.is_due(writer.completed_since_save):
-            try:
-                await writer.save(required=definition.at_most_once)
-            except BaseException:
-                # A cancellation here counts as an interruption of the step, although it never ran.
-                run.cut_off[path] = None
-                raise
-        at_most_once = definition.at_most_once or scope.is_at_most_once
-        current = CurrentStep(run.run_id, path, number, self.step.make_info, at_most_once)
-        body = flow.body_of(
-            path, may_wait=definition.can_be_suspended, is_pinned=definition.is_pinned
-        )
-        inside = scope.inside_step(body, current)
-        token = running_step.set(current)
-        if scope.observer is not None:
-            scope.observer.began(path)
-        try:
-            if definition.timeout is None and body.cursor is None:
-                outcome = await interpret(self.step.source, self.env, inside)
-            else:
-                work = partial(self._run_body, body, inside, definition.timeout)
-                outcome = await run.stopping.supervised(work)
-        except BaseException as raised:
-            await self._record_bad_end(current, raised)
-            raise
-        finally:
-            running_step.reset(token)
-        if scope.observer is not None:
-            scope.observer.ended(path, exit_of(outcome))
-        if outcome.__class__ is not TypedFailure:
-            self._add_completed(body, outcome, began)
-            if current.is_cancelled:
-                await anyio.lowlevel.checkpoint()
-            return outcome
-        self._check_outcome(current, outcome.error)
-        if definition.retry is None:
-            await self._record_failure(outcome)
-        # Without its parts, which are not recorded, so that every life continues with the same failure.
-        return TypedFailure(outcome.error, outcome.trail)
-
-    async def _run_body(self, body: DurableFlow, inside: Scope, seconds: float | None) -> Any:
-        """Run the body of a step that has a timeout, or that continues an attempt."""
-        source, env = self.step.source, self.env
-        limit = body.limit(inside, seconds)
-        if limit is None:
-            return await body.run_branch(inside, partial(interpret, source, env, inside))
-        operator = Operator(inside, limit)
-        late = partial(operator.timed_out, seconds or 0.0)
-        return await interpret_limited(
-            operator, source, env, operator.inside, inside.deadline(seconds), late
-        )
-
-    # The entries of an attempt.
-
-    def _add_before(self, number: int) -> None:
-        """Add the entry that an attempt begins."""
-        run, flow, definition = self.run, self.flow, self.definition
-        run.writer.add(
-            BeforeStep(
-                self.path,
-                number,
-                run.now(),
-                self.arguments,
-                definition.function,
-                flow.take_item(),
-                flow.settle(),
-                flow.take_source_ends(),
-                definition.at_most_once,
-            )
-        )
-
-    def _add_completed(self, body: DurableFlow, value: Any, began: float) -> None:
+    def _add_completed(self, value: Any, began: float) -> None:
         """Add the entry that the step has succeeded. Halt the run if its value cannot be saved."""
         run, definition, path = self.run, self.definition, self.path
         output = run.encode(value, path, definition.types, definition.output)
-        settles = body.settle_own()
         run.writer.completed_since_save += 1
         run.last_completed = path
         duration = run.clock.monotonic() - began
-        self.flow.ended_at = run.writer.add(Completed(path, output, duration, run.now(), settles))
+        stands = self._has_stood()
+        run.end_step(Completed(path, output, duration, run.now(), stands, None, run.turns.turn))
+        self.fiber.failures = []
+
+    def _has_stood(self) -> bool:
+        """Return whether something has begun because an operator has cancelled the step."""
+        return any(
+            cause.stands
+            for operator in self.scope.operators
+            if operator.is_decided
+            for cause in operator.causes
+        )
 
     def _check_outcome(self, current: CurrentStep, error: object) -> None:
         """Halt if an executor cannot tell how an at-most-once step ended."""
@@ -363,12 +331,11 @@ class StepExecution:
             run.writer.add(Interrupted(self.path, in_progress=True, reason=reason, at=run.now()))
             unknown = OutcomeUnknown(run.run_id, self.path)
             unknown.__cause__ = lost
-            raise run.writer.halt(unknown)
+            raise run.halt(unknown)
 
     async def _record_failure(
-        self, failed: TypedFailure, next_delay: Callable[[], float | None] | None = None
-    ) -> float | None:
-        """Record a failure. Return when the step's policy retries it, in seconds since the epoch."""
+        self, failed: TypedFailure, next_delay: Callable[[], float | None] | None
+    ) -> None:
         definition, error = self.definition, failed.error
         retryable = not definition.may_have_happened(error)
         may_retry = False
@@ -379,11 +346,12 @@ class StepExecution:
             # A broken predicate must not hide the failure, or prevent its recording.
             logger.exception("the retryable predicate of step %r raised", self.path)
         delay = next_delay() if next_delay and may_retry else None
-        retry_at = None if delay is None else self.run.time_after(delay)
-        await self._record_error(failed, retryable, retry_at=retry_at)
-        return retry_at
+        self.retry_at = None if delay is None else self.run.time_after(delay)
+        await self._record_error(failed, retryable, retry_at=self.retry_at)
 
-    async def _record_bad_end(self, current: CurrentStep, raised: BaseException) -> None:
+    async def _record_bad_end(
+        self, current: CurrentStep, raised: BaseException, next_delay: Any
+    ) -> None:
         """Record the end of an attempt by a defect or an interruption."""
         run, path, scope = self.run, self.path, self.scope
         if scope.observer is not None:
@@ -391,32 +359,139 @@ class StepExecution:
         if isinstance(raised, Exception):
             self._check_outcome(current, raised)
             add_note(raised, f"in step {path!r} of run {run.run_id!r}, attempt {current.attempt}")
-        if run.writer.halted is not None:
+        if run.writer.halted is not None or isinstance(raised, Parked):
             return
         if isinstance(raised, Exception):
             await self._record_error(raised, True)
-        elif not isinstance(raised, Parked):
-            if isinstance(raised, Halt) or not is_cancellation(raised) or scope.cause() is None:
-                run.cut_off[path] = None
+            return
+        operator = None
+        if is_cancellation(raised) and not isinstance(raised, Halt):
+            operator = scope.cause()
+        if operator is not None:
+            await self._reach_end()
+            self._add_interrupted(operator)
+        elif run.turns.is_live:
+            run.cut_off[path] = None
             reason = interruption_reason()
             interrupted = Interrupted(path, in_progress=True, reason=reason, at=run.now())
             run.interrupted_at = run.writer.add(interrupted)
             with run.writer.last_saves():
                 await run.writer.save()
 
+    def _add_interrupted(self, operator: Operator) -> None:
+        """Add the event that an operator has cut the step off."""
+        run, fiber, path = self.run, self.fiber, self.path
+        fiber.adopt(operator)
+        inside = void_with(fiber.open_failures(), within=path)
+        entry = Interrupted(
+            path,
+            in_progress=True,
+            reason="cancelled",
+            at=run.now(),
+            cancelled=True,
+            inside=in_ranges(inside),
+            stands=self._has_stood(),
+            turn=run.turns.turn,
+        )
+        fiber.follows(path, run.end_step(entry))
+
     async def _record_error(
         self, ended: TypedFailure | Exception, retryable: bool, *, retry_at: float | None = None
     ) -> None:
-        run, flow, path = self.run, self.flow, self.path
+        run, fiber, path = self.run, self.fiber, self.path
+        await self._reach_end()
         types = run.checkpoints.known(self.definition.types)
         record = write_end(ended, types)
         error = ended.error if isinstance(ended, TypedFailure) else ended
-        sequence = run.writer.add(Failed(path, record, retryable, run.now(), retry_at))
-        run.failures.add(sequence)
-        flow.unsettled.append(sequence)
-        flow.last_failure = (error, sequence)
-        # A defect that cannot be rebuilt comes back as a RecordedDefect.
-        if not record.is_defect and retry_at is None:
-            run.failures.check_readable(sequence, error, record, types, path)
+        inside = [] if retry_at else void_with(fiber.open_failures(), within=path)
+        entry = Failed(
+            path,
+            record,
+            retryable,
+            run.now(),
+            retry_at,
+            in_ranges(inside),
+            self._has_stood(),
+            run.turns.turn,
+        )
+        number = run.end_step(entry)
+        if retry_at is None:
+            unreadable = None
+            # A defect that cannot be rebuilt comes back as a RecordedDefect.
+            if not record.is_defect:
+                unreadable = _why_unreadable(error, record, types, path)
+            fiber.failures = [
+                Cause(
+                    *[(path, one) for one in (*inside, number)],
+                    step=path,
+                    unreadable=unreadable,
+                    is_retryable=retryable,
+                )
+            ]
+        else:
+            fiber.failures = []
         if run.checkpoints.policy.on_error:
-            await run.writer.save()
+            await fiber.unrecorded(self.scope, run.writer.save())
+
+
+class _Retries:
+    """The attempts of a step with a retry policy."""
+
+    def __init__(self, execution: StepExecution) -> None:
+        self.execution = execution
+        known = execution.run.turns.order.attempts.get(execution.path)
+        self.spent = 0 if known is None else known.spent
+        self.since = None if known is None else known.since
+
+    async def outcome(self) -> Any:
+        """Attempt the step until it succeeds or its policy gives up."""
+        execution = self.execution
+        run, fiber, scope, path = execution.run, execution.fiber, execution.scope, execution.path
+        turns = fiber.turns
+        while True:
+            begun = await execution.reach_begin()
+            ended = await fiber.reach_end(path, scope)
+            fiber.place = path
+            if isinstance(ended, Failed) and ended.retry_at is not None:
+                fiber.failures = []
+                if turns.next_at(path) is None:
+                    await turns.to_frontier(fiber, scope, has_begun=False, is_work=False)
+                    longest = max(0.0, ended.retry_at - ended.at)
+                    await wait_until_retry(fiber, scope, ended.retry_at, longest)
+                continue
+            if ended is not None:
+                return await execution.replay(ended)
+            if self.since is None:
+                self.since = run.now()
+            execution.retry_at = None
+            outcome = await execution.attempt(begun, self._next_delay)
+            retry_at = execution.retry_at
+            if outcome.__class__ is not TypedFailure or retry_at is None:
+                return outcome
+            await wait_until_retry(fiber, scope, retry_at, retry_at - run.now())
+
+    def _next_delay(self) -> float | None:
+        """Return the delay before the next attempt, or None if the last one was."""
+        execution = self.execution
+        run = execution.run
+        number = run.turns.order.begun[execution.path].attempt
+        assert self.since is not None
+        elapsed = max(0.0, run.now() - self.since)
+        return execution.definition.retry.next_delay(number - self.spent - 1, elapsed)
+
+
+def _why_unreadable(error: object, record: Any, types: Any, path: str) -> NotSerializable | None:
+    """Return why a resume could not rebuild an error; None if it can."""
+    try:
+        again = read_error(record, path, types)
+    except NotSerializable as unreadable:
+        return unreadable
+    if is_exact(error, record, again, types):
+        return None
+    return NotSerializable(
+        path, f"its failure {safe_repr(error)} would come back as {safe_repr(again)}"
+    )
+
+
+def _numbers_in(ranges: Any) -> list[int]:
+    return [number for first, last in ranges for number in range(first, last + 1)]

@@ -1,14 +1,13 @@
-"""How a run is stopped from outside: by its caller, a signal, its worker, or its outer run.
+"""How a life of a run is stopped from outside: by its caller, a signal, or its worker.
 
-A cancellation reaches the flows of a run at their next wait. Two things delay it: a finalizer, and a
-replay, because everything that was acquired must exist before anything releases it. Meanwhile, a task
-watches for the cancellation, so that neither of them begins another step. A task group costs as much as
-a step, so a run has one only around what may need it: see `Stopping.supervised`.
+A stop cancels all work, but no acquisition and no finalizer. Meanwhile, a task watches for the cancellation,
+so that these begin no further step. A task group costs as much as a step, so a run has one only around what
+may need it: see `Stopping.supervised`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -27,7 +26,6 @@ from effectflow.effects.event_loop import (
     run_to_the_end,
     stray_cancellation,
 )
-from effectflow.effects.scope import Operator
 
 A = TypeVar("A")
 
@@ -54,8 +52,8 @@ class Suspension:
     """What a run waited for when it was suspended.
 
     Attributes:
-        until: when the first flow continues by itself, in seconds since the epoch; infinite if none does.
-        waits_for: what the flows wait for, in words.
+        until: when the first fiber continues by itself, in seconds since the epoch; infinite if none does.
+        waits_for: what the fibers wait for, in words.
         seen: the number of the newest message that the run had read.
     """
 
@@ -69,64 +67,32 @@ class Stopping:
 
     Attributes:
         flows: the cancel scope around the body of the run.
+        has_begun: whether the run is being stopped, so that nothing more begins.
         suspension: what the run waited for when it was suspended; None if it was not.
         given_up: the error with which the run ends as failed, regardless of how its body ends; None
             without one.
     """
 
-    def __init__(self, outer: Stopping | None, operators: Sequence[Operator]) -> None:
-        """Create the state of a run that is not being stopped.
-
-        Parameters:
-            outer: the same of the outer run of a nested run, or None.
-            operators: the operators of the outer run. A cancellation by one of them is not a stop.
-        """
+    def __init__(self, on_begin: Callable[[], object]) -> None:
+        """Create the state of a run that is not being stopped. `on_begin` is called when that changes."""
+        self._on_begin = on_begin
         self.flows = anyio.CancelScope()
+        self.has_begun = False
         self.suspension: Suspension | None = None
         self.given_up: CheckpointError | None = None
         self._tasks: TaskGroup | None = None
-        self._outer = outer
-        self._operators = operators
-        self._has_begun = False
-        self._gates: set[anyio.CancelScope] = set()
         self._waits: set[anyio.CancelScope] = set()
         self._shields = 0
         self._is_watching = False
         self._watch_scope: anyio.CancelScope | None = None
 
-    @property
-    def has_begun(self) -> bool:
-        """Whether the run is being stopped, so that finalizers begin no steps."""
-        return self._has_begun or (self._outer is not None and self._outer.has_begun)
-
-    @property
-    def is_suspending(self) -> bool:
-        """Whether the run is being stopped because all of its flows wait."""
-        outer = self._outer
-        return self.suspension is not None or (outer is not None and outer.is_suspending)
-
     def begin(self) -> None:
         """Note that the run is being stopped."""
-        self._has_begun = True
-        for gate in list(self._gates):
-            gate.shield = False
-        for wait in list(self._waits):
-            wait.cancel()
-
-    def suspend(self, suspension: Suspension) -> None:
-        """Stop the run because all of its flows wait. A resume continues them."""
-        self.suspension = suspension
-        self._end_flows()
-
-    def give_up(self, error: CheckpointError) -> Halt:
-        """End the run as failed with this error, past every handler. Return the exception to raise."""
-        self.given_up = self.given_up or error
-        self._end_flows()
-        return LeftToResume(str(error))
-
-    def _end_flows(self) -> None:
-        self.begin()
-        self.flows.cancel()
+        if not self.has_begun:
+            self.has_begun = True
+            self._on_begin()
+            for wait in list(self._waits):
+                wait.cancel()
 
     async def supervised(self, work: Callable[[], Awaitable[A]]) -> A:
         """Run work that may shield a part of itself, so that a stop of the run is noticed meanwhile.
@@ -134,7 +100,7 @@ class Stopping:
         This must be around the outermost operator or finalizer: a task that an operator has cancelled
         would notice nothing else.
         """
-        if self._tasks is not None or self._has_begun:
+        if self._tasks is not None or self.has_begun:
             return await work()
         result, raised = await self._end_of(work)
         if raised is None:
@@ -172,89 +138,46 @@ class Stopping:
             # Its traceback keeps this frame.
             del raised
 
-    def start(self, work: Callable[[], Coroutine[Any, Any, object]]) -> None:
+    def start(self, work: Callable[..., Coroutine[Any, Any, object]], *arguments: Any) -> None:
         """Start a task of supervised work."""
         assert self._tasks is not None
-        self._tasks.start_soon(work)
+        self._tasks.start_soon(work, *arguments)
 
     @contextmanager
     def ends_wait(self, what: str) -> Generator[None]:
-        """End the wait in this shielded block in LeftToResume once the run, or one around it, is stopped.
+        """End the wait in this shielded block in LeftToResume once the run is being stopped.
 
         `what` is what it waits for, in words.
         """
         with self._watched(), anyio.CancelScope() as wait:
-            self._begin_wait(wait)
+            self._waits.add(wait)
+            if self.has_begun:
+                wait.cancel()
             try:
                 yield
             finally:
-                self._end_wait(wait)
+                self._waits.discard(wait)
         if wait.cancelled_caught:
             raise LeftToResume(what)
 
-    def _begin_wait(self, wait: anyio.CancelScope) -> None:
-        if self._outer is not None:
-            self._outer._begin_wait(wait)
-        self._waits.add(wait)
-        if self._has_begun:
-            wait.cancel()
-
-    def _end_wait(self, wait: anyio.CancelScope) -> None:
-        if self._outer is not None:
-            self._outer._end_wait(wait)
-        self._waits.discard(wait)
-
-    async def finalizing(
-        self, work: Coroutine[Any, Any, A]
-    ) -> tuple[A | None, BaseException | None]:
-        """Run a finalizer, shielded from cancellation; see `run_to_the_end`."""
-        return await self.supervised(partial(self._finalize, work))
-
-    async def _finalize(
-        self, work: Coroutine[Any, Any, A]
-    ) -> tuple[A | None, BaseException | None]:
+    async def shielded(self, work: Coroutine[Any, Any, A]) -> tuple[A, BaseException | None]:
+        """Run an acquisition or a finalizer, shielded from cancellation; see `run_to_the_end`."""
         with self._watched():
             return await run_to_the_end(work, on_cancellation=self.begin)
 
-    async def protected(self, work: Coroutine[Any, Any, A]) -> A:
-        """Run work that no operator may interrupt. A stop of the run may."""
-        return await self.supervised(partial(self._protect, work))
-
-    async def _protect(self, work: Coroutine[Any, Any, A]) -> A:
-        with self.gated():
-            return await work
-        raise AssertionError("a scope that is not cancelled continues")
-
-    @contextmanager
-    def gated(self) -> Generator[anyio.CancelScope]:
-        """Shield a replay until the scope is opened or the run is being stopped."""
-        with self._watched(), anyio.CancelScope(shield=not self.has_begun) as gate:
-            self._gates.add(gate)
-            try:
-                yield gate
-            finally:
-                self._gates.discard(gate)
-
     @contextmanager
     def _watched(self) -> Generator[None]:
-        """Watch for a cancellation of the run and of the runs around it while the block is shielded."""
-        self._begin_watch()
+        """Watch for a cancellation of the run while the block is shielded."""
+        self._shields += 1
+        if self._tasks is not None and not self._is_watching:
+            self._is_watching = True
+            self._tasks.start_soon(self._watch)
         try:
             yield
         finally:
             self._end_watch()
 
-    def _begin_watch(self) -> None:
-        if self._outer is not None:
-            self._outer._begin_watch()
-        self._shields += 1
-        if self._tasks is not None and not self._is_watching:
-            self._is_watching = True
-            self._tasks.start_soon(self._watch)
-
     def _end_watch(self) -> None:
-        if self._outer is not None:
-            self._outer._end_watch()
         self._shields -= 1
         if self._shields == 0 and self._watch_scope is not None:
             self._watch_scope.cancel()
@@ -265,8 +188,7 @@ class Stopping:
                 with anyio.CancelScope() as self._watch_scope:
                     await anyio.sleep_forever()
         except BaseException:
-            if not any(operator.cancels() for operator in self._operators):
-                self.begin()
+            self.begin()
             raise
         finally:
             self._watch_scope = None

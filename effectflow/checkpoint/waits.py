@@ -1,180 +1,291 @@
-"""The waits of a durable flow, for a time or a message.
+"""The waits of a fiber: for a time or a message. And deadlines, which a fiber does not wait for.
 
-A wait is recorded when it begins, so that the run can be suspended meanwhile. Within a step that may
-not be suspended, it is not recorded.
+A wait is recorded when it begins, so that all lives of the run share its deadline, and the run can be
+suspended meanwhile. Within a step both entries are held back, until the step begins something or the run is
+suspended.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from effectflow.checkpoint.entries import Waiting
-from effectflow.checkpoint.recording import RecordedWait
+import anyio
+
+from effectflow.checkpoint.causes import Cause, Held
+from effectflow.checkpoint.entries import TimerFired, Waiting
 from effectflow.checkpoint.schema import LATEST
 from effectflow.checkpoint.values import Tree
+from effectflow.effects.event_loop import is_cancellation
 from effectflow.effects.paths import as_name
-from effectflow.effects.scope import Scope
 
 if TYPE_CHECKING:
-    from effectflow.checkpoint.flow import DurableFlow
+    from effectflow.checkpoint.fiber import DurableFiber
+    from effectflow.effects.scope import Operator, Scope
 
 A = TypeVar("A")
 
 
-async def wait_for(flow: DurableFlow, scope: Scope, seconds: float) -> None:
-    """Wait. A resume waits only for the remaining time."""
-    run = flow.run
-    path = flow.next_path("sleep")
-    if not _is_durable(flow, scope) or not seconds > 0:
-        await run.sleep(path, seconds, scope)
-        return
-    until = await _recorded_time(flow, scope, path, lambda: run.time_after(seconds))
-    await rest_until(flow, path, until, seconds, scope)
+@dataclass(eq=False, slots=True)
+class Rest:
+    """What a fiber waits for. `until` is in seconds since the epoch. `look` ends the wait."""
+
+    scope: Scope
+    what: str
+    until: float
+    look: Callable[[], object] | None
 
 
-async def wait_until(flow: DurableFlow, scope: Scope, until: float) -> None:
-    """Wait until a time, in seconds since the epoch. A resume waits for the recorded one."""
-    path = flow.next_path("sleep")
-    if _is_durable(flow, scope):
-        until = await _recorded_time(flow, scope, path, lambda: min(until, LATEST))
-    await rest_until(flow, path, until, math.inf, scope)
-
-
-async def _recorded_time(
-    flow: DurableFlow, scope: Scope, path: str, choose: Callable[[], float]
-) -> float:
-    """Return the recorded time of a wait. If there is none yet, record the given one."""
-    run = flow.run
-    run.writer.check()
-    if flow.reach(path, scope):
-        recorded = run.recording.waits[path].until
-        assert recorded is not None
-        return recorded
-    await flow.check(scope, path)
-    until = choose()
-    begin_wait(flow, scope, path, until=until)
-    return until
-
-
-async def wait_for_retry(flow: DurableFlow, scope: Scope, until: float, longest: float) -> None:
-    """Wait before a retry that a decision has recorded; the parameters are as in `Flow`."""
-    if _is_durable(flow, scope):
-        await rest_until(flow, flow.last_path("retry"), until, longest, scope)
-    else:
-        await scope.clock.sleep(min(max(0.0, until - flow.run.now()), longest))
-
-
-async def rest_until(
-    flow: DurableFlow,
-    path: str,
-    until: float,
-    longest: float,
+@asynccontextmanager
+async def resting(
+    fiber: DurableFiber,
     scope: Scope,
-    *,
-    what: str = "a time",
-) -> None:
-    """Wait until a recorded time. The flow rests meanwhile, unless a step around it is in progress.
+    what: str,
+    until: float = math.inf,
+    look: Callable[[], object] | None = None,
+) -> AsyncGenerator[None]:
+    """Let a fiber rest while the block awaits a time, a message or another run. Then wait for its turn.
+
+    A cancellation by an operator ends the rest in the same turn, without an event.
 
     Parameters:
-        until: the time, in seconds since the epoch.
-        longest: the seconds to wait at most.
-        what: what it waits for, for people.
+        what: what it waits for, in words.
+        until: when it continues by itself, in seconds since the epoch.
+        look: ends the block, so that the fiber checks whether it still has to wait.
     """
-    run = flow.run
-    # The clock of another machine may be ahead. Never wait longer because of that.
-    left = 0.0 if _is_over(flow, path, scope) else min(max(0.0, until - run.now()), longest)
-    if left > 0 and _can_rest(flow, scope):
-        with run.rest(flow, scope, what, run.now() + left):
-            await run.sleep(path, left, scope)
+    turns = fiber.turns
+    fiber.resting = rest = Rest(scope, what, until, look)
+    # What such a step has begun must not be cut off by a suspension.
+    is_pinned = scope.is_at_most_once
+    turns.working += is_pinned
+    turns.release(fiber)
+    try:
+        with _ends_when_stopped(fiber, scope, what):
+            yield
+    except BaseException as raised:
+        fiber.resting = None
+        if not is_cancellation(raised):
+            raise
+        operator = scope.cancelling_operator()
+        if operator is None:
+            fiber.run.stop()
+            raise
+        # `wake_cancelled` has made it ready.
+        await turns.regain(fiber, scope)
+        await fiber.leave_for(operator)
+    finally:
+        turns.working -= is_pinned
+    if fiber.resting is rest:
+        fiber.resting = None
+        await turns.arrive(fiber, scope)
     else:
-        await run.sleep(path, left, scope)
+        await turns.regain(fiber, scope)
 
 
-def _is_over(flow: DurableFlow, path: str, scope: Scope) -> bool:
-    """Return whether a recorded wait is over, because an earlier life continued after it.
+@contextmanager
+def _ends_when_stopped(fiber: DurableFiber, scope: Scope, what: str) -> Generator[None]:
+    """End a wait that no cancellation reaches once the run is being stopped."""
+    if not scope.is_shielded:
+        yield
+        return
+    with fiber.run.stopping.ends_wait(what):
+        yield
 
-    The clock may have been set back since.
+
+async def sleep_until(
+    fiber: DurableFiber, scope: Scope, choose: Callable[[], float], longest: float
+) -> None:
+    """Wait until a time, in seconds since the epoch.
+
+    Parameters:
+        choose: returns the time, if no earlier life has.
+        longest: the seconds to wait at most, because the clock that has chosen may be ahead.
     """
-    known = flow.run.recording
-    recorded = known.waits.get(path) or known.decisions.get(path)
-    if recorded is None:
-        return False
-    if scope.was_cancelled():
-        # That the flows around it continued proves nothing, as it may have been cancelled in this wait.
-        cursor = flow.cursor
-        return cursor is not None and cursor.has_others_ahead(path, recorded.sequence, scope.limit)
-    return flow.has_gone_on(scope, path, recorded.sequence)
+    run, turns = fiber.run, fiber.turns
+    path = fiber.next_path("sleep")
+    await fiber.check(scope)
+    begun = await fiber.reach_begin(path, scope)
+    if await fiber.reach_end(path, scope) is not None:
+        await fiber.check(scope)
+        return
+    await turns.to_frontier(fiber, scope, has_begun=begun is not None, is_work=False)
+    await fiber.check(scope)
+    if begun is None:
+        begun = _begin(fiber, Waiting(path, min(choose(), LATEST), run.now(), turn=turns.turn))[0]
+    until = begun.until or 0.0
+    left = min(max(0.0, until - run.now()), longest)
+    if left > 0:
+        async with resting(fiber, scope, "a time", run.now() + left):
+            await scope.clock.sleep(left)
+    else:
+        await _await_overdue(fiber, scope, until)
+    _note_fired(fiber, path)
+    await fiber.check(scope)
 
 
-async def receive(flow: DurableFlow, scope: Scope, topic: str, decode: Callable[[Tree], A]) -> A:
+async def _await_overdue(fiber: DurableFiber, scope: Scope, since: float) -> None:
+    """Wait for the turn of what happened before now. What happened before this life comes by its time."""
+    is_earlier = since <= fiber.run.opened_at and not fiber.turns.is_alone
+    if is_earlier:
+        await fiber.turns.arrive(fiber, scope, since=since)
+    else:
+        await fiber.unrecorded(scope, _breathe())
+
+
+async def _breathe() -> None:
+    await anyio.lowlevel.checkpoint()
+
+
+def _begin(fiber: DurableFiber, entry: Waiting) -> tuple[Waiting, int | Held]:
+    """Record that a wait begins: at once, or with what the step around it begins later."""
+    fiber.begins()
+    run = fiber.run
+    return entry, run.record(entry, fiber.step)
+
+
+def _note_fired(fiber: DurableFiber, path: str) -> None:
+    run = fiber.run
+    entry = TimerFired(path, run.now(), fiber.turns.turn)
+    fiber.follows(path, run.record(entry, fiber.step))
+
+
+async def wait_until_retry(fiber: DurableFiber, scope: Scope, until: float, longest: float) -> None:
+    """Wait for the next attempt of a step, whose beginning will be the event."""
+    left = min(max(0.0, until - fiber.run.now()), longest)
+    if left > 0:
+        async with resting(fiber, scope, "a retry", fiber.run.now() + left):
+            await scope.clock.sleep(left)
+    await fiber.check(scope)
+
+
+async def leave_to_another_worker(fiber: DurableFiber, scope: Scope) -> None:
+    """Wait until the run is suspended, because its worker begins nothing more."""
+    async with resting(fiber, scope, "another worker", 0.0):
+        await anyio.sleep_forever()
+
+
+async def receive(
+    fiber: DurableFiber, scope: Scope, topic: str, decode: Callable[[Tree], A]
+) -> A:
     """Wait for the next message about a topic. A resume yields the recorded one.
 
     Parameters:
         topic: the topic.
         decode: returns the value in the message, or raises MalformedValue.
     """
-    run = flow.run
-    check_can_wait(flow, scope, topic)
-    path = flow.next_path(as_name(topic))
-    run.writer.check()
-    if flow.reach(path, scope):
-        wait = run.recording.waits[path]
-        if wait.received is not None and wait.received < scope.limit:
-            return run.decode_message(wait.value, path, decode)
-        await flow.check(scope, path)
-    else:
-        await flow.check(scope, path)
-        begin_wait(flow, scope, path, topic=topic)
-    while True:
-        message = await run.next_message(flow, scope, path, topic)
-        # An operator may have decided at the same time. Then the message stays in the mailbox.
-        await flow.check(scope, path)
-        if run.mailbox.first(topic) is message:
-            break
+    run, turns = fiber.run, fiber.turns
+    path = fiber.next_path(as_name(topic))
+    await fiber.check(scope)
+    begun = await fiber.reach_begin(path, scope)
+    received = await fiber.reach_end(path, scope)
+    if received is not None:
+        await fiber.check(scope)
+        return run.decode_message(received.value, path, decode)
+    await turns.to_frontier(fiber, scope, has_begun=begun is not None, is_work=False)
+    await fiber.check(scope)
+    if begun is None:
+        fiber.begins()
+        run.add(Waiting(path, None, run.now(), topic=topic, turn=turns.turn), fiber.step)
+    await run.await_message(fiber, scope, topic)
+    # The message stays in the mailbox if an operator has cancelled the wait meanwhile.
+    await fiber.check(scope)
+    message = run.mailbox.first(topic)
+    assert message is not None
     tree = run.mailbox.open(message)
     value = run.decode_message(tree, path, decode)
-    sequence = run.take_message(path, message, tree)
-    if flow.is_in_step:
-        received = RecordedWait(sequence, None, topic, sequence, tree)
-        run.recording.add_received(path, received, flow.body.path)
+    run.take_message(fiber, path, message, tree)
     return value
 
 
-def check_can_wait(flow: DurableFlow, scope: Scope, name: str) -> None:
-    """Raise TypeError inside a step, an acquisition or a finalizer, which are not suspended."""
-    if not _is_durable(flow, scope):
-        where = "an acquisition or finalizer" if scope.is_shielded else f"step {flow.path!r}"
-        raise TypeError(
-            f"{name!r} is awaited inside {where} of run {flow.run.run_id!r}, which cannot be "
-            "suspended: wait between steps"
-        )
+class Deadline:
+    """A deadline around the work within an operator. It fires in a turn of its own.
 
+    It cancels the work, and the operator has decided then.
+    """
 
-def begin_wait(
-    flow: DurableFlow,
-    scope: Scope,
-    path: str,
-    *,
-    until: float | None = None,
-    topic: str = "",
-    child: str = "",
-) -> None:
-    """Record a wait; the parameters are as in `Waiting`."""
-    run = flow.run
-    if run.may_record:
-        flow.record_from_here()
-        settles = () if scope.is_observing else flow.settle()
-        item = flow.take_item()
-        run.writer.add(Waiting(path, until, run.now(), item, settles, topic, child))
+    def __init__(self, fiber: DurableFiber, operator: Operator, seconds: float) -> None:
+        self._fiber = fiber
+        self._operator = operator
+        self._step = fiber.step
+        self._seconds = seconds
+        self._begun: tuple[Waiting, int | Held] | None = None
+        self._is_closed = False
+        self._timer = anyio.CancelScope()
+        self._cut = operator.cut = anyio.CancelScope()
 
+    async def __aenter__(self) -> None:
+        fiber, path = self._fiber, self._operator.path
+        turns = fiber.turns
+        await fiber.check(self._operator.outer)
+        at = turns.next_at(path)
+        if at is not None:
+            number = turns.order.numbers[at]
+            begun = await fiber.reach_begin(path, self._operator.outer)
+            self._begun = begun, number
+        turns.deadlines[self] = None
+        fired = turns.next_at(path)
+        if fired is not None:
+            self._fired_by = turns.order.numbers[fired]
+            turns.expect(fired, self._fire_again)
+        elif turns.is_live:
+            self.begin_live()
+        self._cut.__enter__()
 
-def _is_durable(flow: DurableFlow, scope: Scope) -> bool:
-    """Return whether a wait here is recorded, so that the run can be suspended meanwhile."""
-    return flow.may_wait and not scope.is_shielded
+    async def __aexit__(self, *raised: Any) -> bool | None:
+        self._is_closed = True
+        self._timer.cancel()
+        turns = self._fiber.turns
+        turns.deadlines.pop(self, None)
+        turns.expect_no_more(self._fire_again)
+        return self._cut.__exit__(*raised)
 
+    @property
+    def until(self) -> float:
+        """When it fires, in seconds since the epoch."""
+        assert self._begun is not None
+        return self._begun[0].until or 0.0
 
-def _can_rest(flow: DurableFlow, scope: Scope) -> bool:
-    """Return whether the run can be suspended here: the flow records decisions, or once it waits."""
-    return flow.may_wait and (flow.is_recording or not scope.is_shielded)
+    def begin_live(self) -> None:
+        """Begin to wait, once the replay is over."""
+        fiber = self._fiber
+        run, turns = fiber.run, fiber.turns
+        if self._begun is None:
+            entry = Waiting(
+                self._operator.path, run.time_after(self._seconds), run.now(), turn=turns.turn
+            )
+            self._begun = _begin(fiber, entry)
+        left = min(self.until - run.now(), self._seconds)
+        if left <= 0 and self.until <= run.opened_at:
+            turns.announce(self._fire, since=self.until)
+        else:
+            run.stopping.start(self._wait, max(left, 0.0))
+
+    async def _wait(self, seconds: float) -> None:
+        with self._timer:
+            await self._operator.outer.clock.sleep(seconds)
+        if not self._timer.cancel_called:
+            self._fiber.turns.announce(self._fire)
+
+    def _fire(self) -> None:
+        if self._is_closed or self._operator.is_decided:
+            return
+        run, turns = self._fiber.run, self._fiber.turns
+        entry = TimerFired(self._operator.path, run.now(), turns.turn)
+        self._decide(run.record(entry, self._step))
+
+    def _fire_again(self) -> None:
+        self._decide(self._fired_by)
+
+    def _decide(self, fired: int | Held) -> None:
+        operator = self._operator
+        path = operator.path
+        operator.is_decided = True
+        assert self._begun is not None
+        # A resume of a run that has failed by it sets a new deadline.
+        operator.causes = [Cause((path, self._begun[1]), (path, fired))]
+        self._cut.cancel()
+        self._fiber.turns.wake_cancelled()
+

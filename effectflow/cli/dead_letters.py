@@ -10,8 +10,8 @@ import typer
 from effectflow.checkpoint import Checkpoint, CheckpointStore
 from effectflow.checkpoint.checkpoint import fold, iso_time
 from effectflow.checkpoint.journal_reader import read_existing
-from effectflow.checkpoint.recording import RecordedDeadLetter, Recording
-from effectflow.checkpoint.replay import read_recording
+from effectflow.checkpoint.entries import Entry, SetAside
+from effectflow.checkpoint.order import read_order
 from effectflow.checkpoint.values import Tree, plain_tree
 from effectflow.cli.access import Access, to_code, with_access
 from effectflow.cli.app_loader import workflow_of_run
@@ -19,6 +19,8 @@ from effectflow.cli.drive import DriveRequest, drive
 from effectflow.cli.options import BadUse, JsonOption, LatestOption, RunArgument
 from effectflow.cli.render import bounded, counted, print_json, say, say_lines, when
 from effectflow.cli.suggestions import suggested
+from effectflow.effects.paths import StepPath
+from effectflow.workflows.mapreduce._dead_letters import RecordedLetter, dead_letters_of
 
 
 @with_access(to_code)
@@ -52,12 +54,15 @@ def dead_letters(
         # Then every argument is a key.
         run_id, chosen_keys = None, chosen_keys | {run_id}
 
-    async def read(opened: CheckpointStore, chosen: str) -> tuple[Checkpoint, Recording]:
+    async def read(
+        opened: CheckpointStore, chosen: str
+    ) -> tuple[Checkpoint, tuple[Entry, ...]]:
         entries = await read_existing(opened, chosen, access.seal)
-        return fold(entries, chosen), read_recording(entries)
+        return fold(entries, chosen), entries
 
-    checkpoint, recording = access.use_run(run_id, latest, read)
-    unknown = chosen_keys - {letter.key for letter in recording.dead_letters.values()}
+    checkpoint, entries = access.use_run(run_id, latest, read)
+    aside = [entry for entry in entries if isinstance(entry, SetAside)]
+    unknown = chosen_keys - {StepPath(entry.path).flow.key for entry in aside}
     if unknown:
         shown = ", ".join(sorted(map(repr, unknown)))
         raise BadUse(f"run {checkpoint.run_id!r} has no dead letters with the keys {shown}")
@@ -68,41 +73,38 @@ def dead_letters(
         change = loaded.workflow.retry_dead_letters if retry else loaded.workflow.drop_dead_letters
         effect = change(checkpoint.run_id, chosen_keys or None, force=force)
         drive(DriveRequest(loaded, lambda _: effect, checkpoint.run_id, access, as_json=as_json))
-    letters = recording.open_dead_letters
+    letters = dead_letters_of(read_order(entries))
     letters = [one for one in letters if not chosen_keys or one.key in chosen_keys]
     if as_json:
-        print_json([_dead_letter_tree(letter, recording) for letter in letters])
+        print_json([_dead_letter_tree(letter) for letter in letters])
     else:
-        _show(letters, recording, checkpoint, access.app or checkpoint.module)
+        _show(letters, checkpoint, access.app or checkpoint.module)
 
 
 def _show(
-    letters: Sequence[RecordedDeadLetter],
-    recording: Recording,
+    letters: Sequence[RecordedLetter],
     checkpoint: Checkpoint,
     module: str,
 ) -> None:
     """Show dead letters, and the command that retries them; `module` has their workflow."""
-    say_lines(_dead_letter_lines(letters, recording))
+    say_lines(_dead_letter_lines(letters))
     if letters:
         reopen = suggested("dead-letters", checkpoint.run_id, "--retry", module=module)
         say(f"Retry them with: {reopen}\nTo give them up, write --drop instead of --retry.")
 
 
-def _dead_letter_lines(
-    letters: Sequence[RecordedDeadLetter], recording: Recording
-) -> Iterable[str]:
+def _dead_letter_lines(letters: Sequence[RecordedLetter]) -> Iterable[str]:
     """Yield the item of each dead letter, and when and how each attempt failed."""
     for letter in letters:
         yield f"{letter.flow}  {bounded(letter.item)}"
-        for failure in recording.failures_of(letter):
+        for failure in letter.failures:
             ended, error = when(failure.ended), failure.error
             took = f"after {failure.ended - failure.began:.3f} s"
             yield f"    {ended}  {took}  {error.type}: {error.message}"
     yield counted(len(letters), "dead letter")
 
 
-def _dead_letter_tree(letter: RecordedDeadLetter, recording: Recording) -> dict[str, Tree]:
+def _dead_letter_tree(letter: RecordedLetter) -> dict[str, Tree]:
     """Return a dead letter as plain data."""
     return {
         "key": letter.key,
@@ -115,6 +117,6 @@ def _dead_letter_tree(letter: RecordedDeadLetter, recording: Recording) -> dict[
                 "began_at": iso_time(failure.began),
                 "ended_at": iso_time(failure.ended),
             }
-            for failure in recording.failures_of(letter)
+            for failure in letter.failures
         ],
     }

@@ -31,7 +31,6 @@ from effectflow.checkpoint import (
     read_checkpoint,
 )
 from effectflow.checkpoint.journal_reader import read_existing, run_not_found
-from effectflow.checkpoint.replay import read_recording
 from effectflow.checkpoint.values import plain_tree, to_tree
 from effectflow.cli.access import Access, to_code, to_store, with_access
 from effectflow.cli.app_loader import (
@@ -416,7 +415,8 @@ async def _recurring(request: DriveRequest, env: HasCheckpoints) -> tuple[str, .
         async with env.checkpoints.store as store:
             entries = await read_existing(store, request.run_id, env.checkpoints.seal)
             # A plan replays the body, so it is made only if it can find such a failure.
-            if not read_recording(entries).has_lasting_failures:
+            finished = fold(entries, request.run_id).finished
+            if finished is None or finished.retry:
                 return ()
             plan = await _plan_of(request, env)
     except Exception:

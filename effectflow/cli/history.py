@@ -6,22 +6,24 @@ from collections.abc import Iterable
 
 from effectflow.checkpoint import (
     BeforeStep,
-    BranchesEnded,
     CancelRequested,
     ChildEnded,
     ChildStarted,
     Completed,
-    Decided,
     Entry,
     Failed,
     Finished,
     Interrupted,
+    Local,
     Published,
     Resumed,
     RunStatus,
+    SetAside,
     Signalled,
     Started,
     Suspended,
+    TimerFired,
+    Value,
     Waiting,
 )
 from effectflow.checkpoint.checkpoint import iso_time
@@ -85,27 +87,28 @@ def _entry_text(entry: Entry) -> str:
         case Interrupted(step, in_progress, reason):
             where = "in" if in_progress else "after"
             return f"Interrupted  {where} {step or 'no step'} ({reason})"
-        case Decided(path, value, failed=failed):
-            return f"Decided      {path} = {bounded(value, 60)}{' (failed)' if failed else ''}"
-        case BranchesEnded(path, failures=failures):
-            failed = "".join(
-                f"; a finalizer failed with {error.type}: {error.message}" for error in failures
-            )
-            return f"Ended        the branches of {path}{failed}"
         case ChildStarted(path, run_id, workflow):
             return f"ChildStarted {path}: run {run_id} of {workflow}"
         case ChildEnded(path, status):
             return f"ChildEnded   {path}: {status}"
         case Waiting(path):
             return f"Waiting      {path} {wait_text(entry)}"
+        case TimerFired(path):
+            return f"TimerFired   {path}"
+        case Local(path, end=end):
+            return f"Local        {path}: {end}"
+        case Value(path, value):
+            return f"Value        {path} = {bounded(value, 60)}"
+        case SetAside(path):
+            return f"SetAside     {path}"
         case Signalled(path, topic):
             return f"Signalled    {path} by {topic_text(topic)}"
         case Published(_, key, value):
             return f"Published    {key} = {bounded(value, 60)}"
         case Suspended():
-            return "Suspended    all flows wait"
-        case CancelRequested(reason=reason):
-            return f"Cancelling   {reason}"
+            return "Suspended    all fibers wait"
+        case CancelRequested(place=place):
+            return f"Cancelling   at {place or 'the beginning'}"
         case Finished(status=status, output=output, error=error):
             if status is RunStatus.CANCELLED and error is None:
                 return f"Finished     {status}"
@@ -115,15 +118,15 @@ def _entry_text(entry: Entry) -> str:
 
 def _reason_of(resumed: Resumed) -> str:
     """Return why a run was resumed, if that was not only to continue it."""
-    if resumed.retried:
-        return ", retries dead letters"
     if resumed.dropped:
         return ", drops dead letters"
+    if resumed.void:
+        return ", tries again what failed"
     return ", after a crash" if resumed.after_crash else ""
 
 
 def wait_text(wait: Waiting) -> str:
-    """Return what a flow waits for."""
+    """Return what a fiber waits for."""
     if wait.topic:
         return f"for {topic_text(wait.topic)}"
     if wait.child:

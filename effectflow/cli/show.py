@@ -26,7 +26,7 @@ from effectflow.checkpoint import (
 from effectflow.checkpoint.checkpoint import fold, iso_time
 from effectflow.checkpoint.journal_reader import read_existing
 from effectflow.checkpoint.mailbox import open_message
-from effectflow.checkpoint.replay import read_recording
+from effectflow.checkpoint.order import read_order
 from effectflow.checkpoint.store import CANCEL, NOTICE
 from effectflow.checkpoint.values import Tree, plain_tree
 from effectflow.cli.access import Access, to_runs, with_access
@@ -44,6 +44,7 @@ from effectflow.cli.render import (
     when,
 )
 from effectflow.cli.suggestions import message_of, suggested
+from effectflow.workflows.mapreduce._dead_letters import dead_letters_of
 from effectflow.workflows.progress import JobProgress, job_progress
 
 
@@ -127,7 +128,7 @@ async def _view_run(
     view = _RunView(
         fold(entries, run_id),
         published={one.key: one.value for one in entries if isinstance(one, Published)},
-        dead_letters=len(read_recording(entries).open_dead_letters),
+        dead_letters=len(dead_letters_of(read_order(entries))),
         durability=store.durability,
         at=time.time(),
     )

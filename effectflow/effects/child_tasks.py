@@ -20,7 +20,7 @@ from effectflow.effects.event_loop import (
     stray_cancellation,
 )
 from effectflow.effects.fiber import Fiber
-from effectflow.effects.scope import Operator
+from effectflow.effects.scope import Operator, Scope
 from effectflow.effects.trails import add_note
 
 
@@ -34,9 +34,10 @@ class Children:
         defects: the exceptions of children, in order of time. Code that adds one cancels the others.
     """
 
-    def __init__(self, fiber: Fiber) -> None:
-        """Create a group without children in a fiber, which waits for them."""
-        self._fiber = fiber
+    def __init__(self, scope: Scope) -> None:
+        """Create a group without children. `scope` is that of the operator's inside."""
+        self._scope = scope
+        self._fiber = scope.fiber
         self._running = 0
         self._has_ended: Waiter | None = None
         self.defects: list[BaseException] = []
@@ -51,7 +52,7 @@ class Children:
         if self._running and raised_inside[0] is not GeneratorExit:
             self._has_ended = new_waiter()
             try:
-                await self._fiber.join(self._has_ended, has_raised=raised_inside[0] is not None)
+                await self._fiber.join(self._scope, self._has_ended, has_raised=raised_inside[0] is not None)
             except GeneratorExit as closed:
                 # Something closes the coroutine, so nothing may wait. The group leaves its scope.
                 leaving = self._tasks.__aexit__(None, None, None)
@@ -106,7 +107,7 @@ class Children:
         self, fiber: Fiber, run: Callable[..., Awaitable[object]], *arguments: Any
     ) -> None:
         try:
-            await fiber.begin()
+            await fiber.begin(self._scope)
             await run(fiber, *arguments)
             await raise_pending_cancellation()
         except BaseException as ended:
@@ -132,8 +133,9 @@ class ImmediateChildren(Children):
     So a parallel operator of immediate effects is immediate itself.
     """
 
-    def __init__(self, fiber: Fiber) -> None:
-        self._fiber = fiber
+    def __init__(self, scope: Scope) -> None:
+        self._scope = scope
+        self._fiber = scope.fiber
         self._running = 0
         self._has_ended = None
         self.defects = []

@@ -179,7 +179,7 @@ async def _attempt(
     f: Callable[[Any], Any], exception_types: tuple[type[Exception], ...], env: Any, scope: Scope
 ) -> Any:
     if scope.runs_no_function:
-        await scope.fiber.park(f"{f!r} would be run")
+        await scope.fiber.park(scope, f"{f!r} would be run")
     try:
         value = f(env)
         if not inspect.isawaitable(value):

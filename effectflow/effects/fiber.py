@@ -61,7 +61,7 @@ class Fiber:
         left = until - scope.clock.now().timestamp()
         await scope.clock.sleep(min(max(0.0, left), longest))
 
-    async def park(self, reason: str) -> Never:
+    async def park(self, scope: Scope, reason: str) -> Never:
         """End here, because a plan must not do what comes next. Only plans call this."""
         raise AssertionError(f"nothing is planned outside of durable runs: {reason}")
 
@@ -81,7 +81,7 @@ class Fiber:
         """Return the fiber of a new task, which runs one or more branches of an operator."""
         return self
 
-    async def begin(self) -> None:
+    async def begin(self, scope: Scope) -> None:
         """Begin a fiber, in its own task."""
 
     def end(self) -> None:
@@ -105,12 +105,12 @@ class Fiber:
     def joins(self, operator: Operator) -> None:
         """Note that all branches of an operator of this fiber have ended."""
 
-    async def join(self, waiter: Waiter, *, has_raised: bool) -> None:
+    async def join(self, scope: Scope, waiter: Waiter, *, has_raised: bool) -> None:
         """Wait until the last child wakes this fiber. If it has raised, its task group waits instead."""
         if not has_raised:
             await waiter
 
-    async def rest(self, waiter: Waiter) -> None:
+    async def rest(self, scope: Scope, waiter: Waiter) -> None:
         """Wait until another fiber wakes this one."""
         await waiter
 

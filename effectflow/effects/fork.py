@@ -92,7 +92,6 @@ class Fork(Operator):
         is_read: whether all items were read.
         read: how many items were read.
         running: how many tasks run branches.
-        limit: how many may; None for any number.
     """
 
     __slots__ = (
@@ -106,7 +105,6 @@ class Fork(Operator):
         "items",
         "key",
         "keys",
-        "limit",
         "owner",
         "read",
         "running",
@@ -139,14 +137,13 @@ class Fork(Operator):
             key: names an item's branch in a durable run; its position if None.
             is_immediate: whether all branches are known to end without waiting.
         """
-        super().__init__(outer, name)
+        super().__init__(outer, name, limit=limit)
         self.owner = owner or f"one {name}"
         self.items = items
         self.f = f
         self.env = env
         self.ends = ends
         self.key = key
-        self.limit = limit
         self.follow = follow
         self.is_over = False
         self.is_read = False
@@ -155,7 +152,7 @@ class Fork(Operator):
         self.keys: set[str] = set()
         self.unread: Any = iter(())
         self.vacancy: Waiter | None = None
-        self.children = (ImmediateChildren if is_immediate else Children)(outer.fiber)
+        self.children = (ImmediateChildren if is_immediate else Children)(self.inside)
 
     async def run(self) -> None:
         """Run all branches to their end. Raise the first defect, with the others as notes."""
@@ -190,7 +187,6 @@ class Fork(Operator):
             )
 
     def begin_more(self) -> bool:
-        """Begin one more branch than the limit allows, for a replay. Return whether that is possible."""
         if self.is_over:
             return False
         if self.vacancy is not None:
@@ -271,7 +267,7 @@ class Fork(Operator):
         while not self.is_over:
             while self.limit is not None and self.running >= self.limit and not self.is_over:
                 self.vacancy = new_waiter()
-                await fiber.rest(self.vacancy)
+                await fiber.rest(self.inside, self.vacancy)
             item = await fiber.wait(self.inside, _next_of, items)
             if item is _NO_MORE or self.is_over:
                 break

@@ -169,7 +169,7 @@ async def interpret(effect: AnyEffect, env: Any, scope: Scope) -> Any:
                     value = current.f(source.value)
                 elif kind is FromFn:
                     if is_planned and scope.runs_no_function:
-                        await scope.fiber.park(f"{current!r} would be run")
+                        await scope.fiber.park(scope, f"{current!r} would be run")
                     value = current.f(env)
                 elif kind is FromAsync:
                     if scope.fiber is PLAIN:

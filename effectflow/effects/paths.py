@@ -69,6 +69,16 @@ def flow_of(path: str) -> str:
     return path[: max(path.rfind("/", 0, end), 0)]
 
 
+def is_within(path: str, outer: str) -> bool:
+    """Return whether an operation is within another one: a step, or a branch of an operator.
+
+    Example:
+        >>> is_within("order/par[0]/pay", "order"), is_within("orders", "order")
+        (True, False)
+    """
+    return path.startswith((f"{outer}/", f"{outer}["))
+
+
 def steps_around(path: str, steps: Container[str]) -> Iterator[str]:
     """Yield the steps that an operation is in, the inner ones first.
 

@@ -226,7 +226,7 @@ def _managed(f: Callable[[Any], Any], use: Callable[[Any], AnyEffect]) -> AnyEff
     @supervised
     async def perform(env: Any, scope: Scope) -> Any:
         if scope.is_planned:
-            await scope.fiber.park(f"{f!r} would be entered")
+            await scope.fiber.park(scope, f"{f!r} would be entered")
         manager = f(env)
         outcome: Any = None
         raised: BaseException | None = None

@@ -239,27 +239,35 @@ class Operator:
         cut: the cancel scope of a deadline, which may pass without a call of `decide`; None without one.
         unfinished: the defect of a cancelled body that had not ended.
         suppressed: the errors of finalizers in the branches that it cancelled.
-        causes: what a durable run knows of the failures within it.
+        limit: how many branches may run at once; None for any number.
+        causes, collected, pending: what a durable run keeps here: the failures with which it cancels its
+            branches, those of branches that have ended, and fibers that wait for a place.
     """
 
     __slots__ = (
         "causes",
+        "collected",
         "cut",
         "inside",
         "is_decided",
+        "limit",
         "outer",
         "path",
+        "pending",
         "suppressed",
         "unfinished",
     )
 
-    def __init__(self, outer: Scope, name: str) -> None:
+    def __init__(self, outer: Scope, name: str, *, limit: int | None = None) -> None:
         self.path = outer.fiber.next_path(name)
+        self.limit = limit
         self.is_decided = False
         self.cut: anyio.CancelScope | None = None
         self.unfinished: Exception | None = None
         self.suppressed: list[Suppressed] = []
-        self.causes: Any = ()
+        self.causes: list[Any] = []
+        self.collected: list[Any] = []
+        self.pending: list[Any] = []
         self.outer = outer
         self.inside = outer.under(self)
 
@@ -269,6 +277,10 @@ class Operator:
         if not self.is_decided and self.outer.cancelling_operator() is None:
             self.is_decided = True
             fiber.decides(self, has_failed=has_failed)
+
+    def begin_more(self) -> bool:
+        """Begin one more branch than the limit allows, for a replay. Return whether that is possible."""
+        return False
 
     def has_expired(self) -> bool:
         """Return whether its deadline cancels what is within it."""

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import reprlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError
 from contextlib import AbstractAsyncContextManager, ExitStack, suppress
 from functools import partial
@@ -124,13 +124,15 @@ class DaskExecutor(Generic[Env]):
         executor was closed in the meantime. An item of an at-most-once step begins on one worker only,
         however Dask loses or moves it.
         """
-        return Perform(partial(self._perform, function, item), ("apply", function, item))
+        def perform(env: object, scope: Scope) -> Coroutine[Any, Any, Any]:
+            return scope.fiber.wait(scope, self._perform, function, item, scope)
+
+        return Perform(perform, ("apply", function, item))
 
     async def _perform(
         self,
         function: Callable[[Any], Effect[Any, Any, Any]],
         item: object,
-        _env: object,
         scope: Scope,
     ) -> Any:
         if self._client is None:

@@ -14,9 +14,8 @@ import reprlib
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, suppress
-from functools import partial
 from typing import Any, Generic, Self, TypeVar, cast, overload
 
 import anyio
@@ -126,13 +125,15 @@ class ProcessExecutor(Generic[Env]):
         ExecutorLost if the executor was closed in the meantime. The death of a process affects no
         other item.
         """
-        return Perform(partial(self._perform, function, item), ("apply", function, item))
+        def perform(env: object, scope: Scope) -> Coroutine[Any, Any, Any]:
+            return scope.fiber.wait(scope, self._perform, function, item, scope)
+
+        return Perform(perform, ("apply", function, item))
 
     async def _perform(
         self,
         function: Callable[[Any], Effect[Any, Any, Any]],
         item: object,
-        _env: object,
         scope: Scope,
     ) -> Any:
         pool = self._pool

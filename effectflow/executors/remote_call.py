@@ -20,7 +20,8 @@ import anyio
 from effectflow.effects import Effect, ExecutorError
 from effectflow.effects.arguments import add_hint
 from effectflow.effects.interpreter import interpret
-from effectflow.effects.scope import PLAIN, RunningStep, Scope, running_step
+from effectflow.effects.fiber import PLAIN
+from effectflow.effects.scope import RunningStep, Scope, running_step
 from effectflow.effects.trails import TypedFailure, add_note
 from effectflow.executors.pickling import dumps, loads
 

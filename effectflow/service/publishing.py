@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Never
 
-from effectflow.checkpoint.flow import DurableFlow
+from effectflow.checkpoint.fiber import DurableFiber
 from effectflow.effects import Effect
 from effectflow.effects.arguments import check_text
 from effectflow.effects.nodes import Perform
@@ -37,8 +37,8 @@ def publish(key: str, value: object) -> Effect[object, Never, None]:
     check_text("the key of what is published", key)
 
     async def perform(_env: object, scope: Scope) -> None:
-        flow = scope.flow
-        if isinstance(flow, DurableFlow):
-            await flow.publish(scope, key, value, flow.run.types)
+        fiber = scope.fiber
+        if isinstance(fiber, DurableFiber):
+            await fiber.publish(scope, key, value, fiber.run.types)
 
     return Perform(perform, ("publish", key, value))

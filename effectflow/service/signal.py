@@ -6,7 +6,7 @@ from types import NoneType
 from typing import Any, Generic, Never, TypeAlias, TypeVar, overload
 
 from effectflow.checkpoint import Checkpoints, NotSerializable
-from effectflow.checkpoint.flow import DurableFlow
+from effectflow.checkpoint.fiber import DurableFiber
 from effectflow.checkpoint.values import (
     KnownTypes,
     Tree,
@@ -95,14 +95,14 @@ class Signal(Generic[T]):
         """
 
         async def perform(_: object, scope: Scope) -> T:
-            flow = scope.flow
-            if not isinstance(flow, DurableFlow):
+            fiber = scope.fiber
+            if not isinstance(fiber, DurableFiber):
                 raise TypeError(
                     f"signal {self.name!r} can be waited for in a durable run only, which others can "
                     "send to: start or submit a workflow"
                 )
-            known = self._known(flow.run.checkpoints)
-            return await receive(flow, scope, self.topic, lambda tree: self._decode(tree, known))
+            known = self._known(fiber.run.checkpoints)
+            return await receive(fiber, scope, self.topic, lambda tree: self._decode(tree, known))
 
         return Perform(perform, (".wait", self))
 

@@ -17,7 +17,7 @@ from effectflow.checkpoint.values import (
     render_arguments,
 )
 from effectflow.effects import nodes
-from effectflow.effects.scope import PLAIN
+from effectflow.effects.fiber import PLAIN
 from effectflow.testing.watch import Watch
 from effectflow.workflows.workflow import Workflow
 
@@ -106,10 +106,10 @@ class ChangedArguments(Watch):
 
             async def comparing(env: Any, scope: Any) -> Any:
                 # The input of an outer run is recorded, so every life begins with the same input.
-                is_nested = scope.flow is not PLAIN
+                is_nested = scope.fiber is not PLAIN
                 name = f"nested run {workflow.name!r}"
                 if is_nested:
-                    name += f" of run {scope.flow.run.run_id!r}"
+                    name += f" of run {scope.fiber.run.run_id!r}"
                 with self._compared(encode if is_nested else None, name):
                     return await perform(env, scope)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from effectflow.checkpoint.checkpoints import Checkpoints
-from effectflow.checkpoint.flow import DurableFlow
+from effectflow.checkpoint.fiber import DurableFiber
 from effectflow.checkpoint.observers import CheckpointEvent, Observer, tell
 from effectflow.effects import Exit
 from effectflow.effects.nodes import AnyEffect, FromFn, OnExit, Suspend
@@ -34,13 +34,13 @@ class Audience:
     ) -> AnyEffect:
         """Report the start of work, and return the effect that does it and reports its end."""
         self.notify(began)
-        # Without a name, because the paths of the work must not depend on whether there are observers.
-        return OnExit(work, lambda end: FromFn(lambda _: self.notify(ended(end))), name="")
+        return OnExit(work, lambda end: FromFn(lambda _: self.notify(ended(end))))
 
 
 def path_of(scope: Scope, name: str, number: int) -> str:
     """Return the path of a step. Without a durable run it is the one that the step would have."""
-    return scope.path or step_path("", name, number)
+    fiber = scope.fiber
+    return fiber.path if isinstance(fiber, DurableFiber) else step_path("", name, number)
 
 
 def with_audience(
@@ -59,10 +59,10 @@ def with_audience(
 
 
 def _audience_of(env: Any, scope: Scope) -> Audience | None:
-    flow = scope.flow
-    if isinstance(flow, DurableFlow):
-        run_id: str | None = flow.run.run_id
-        observers = flow.run.checkpoints.observers if flow.run.records else ()
+    fiber = scope.fiber
+    if isinstance(fiber, DurableFiber):
+        run_id: str | None = fiber.run.run_id
+        observers = fiber.run.observers
     else:
         run_id, checkpoints = None, getattr(env, "checkpoints", None)
         observers = checkpoints.observers if isinstance(checkpoints, Checkpoints) else ()

@@ -111,7 +111,7 @@ class Blueprint:
 
 
 def step_of(
-    given: object, name: str, types: KnownTypes, *, output: object = None, may_wait: bool = True
+    given: object, name: str, types: KnownTypes, *, output: object = None
 ) -> tuple[StepDefinition, Callable[[Any], AnyEffect]]:
     """Return the durable step that a builder makes of a function, and the function.
 
@@ -120,7 +120,7 @@ def step_of(
     function = function_of(given)
     own = given.definition if isinstance(given, Step) else StepDefinition(name, output=output)
     declared = effect_types(function)[0] or own.output
-    made = replace(own, name=name, types=types, output=declared, may_wait=may_wait)
+    made = replace(own, name=name, types=types, output=declared)
     return made, function
 
 

@@ -94,7 +94,7 @@ class Claim:
     def is_preserved(self) -> bool:
         """Whether the run is kept once it is complete. Spawned runs are: their parents may ask."""
         is_spawned = self.writer is not None and bool(self.writer.summary.parent)
-        return self.place.is_preserved or is_spawned
+        return self.place.checkpoints.preserve or is_spawned
 
     @property
     def was_left(self) -> bool:
@@ -177,7 +177,7 @@ class Claim:
     async def deliver(self, completion: Finished, *, force: bool = False) -> Any:
         """Return the output of a complete run, and delete the run if it is not to be preserved."""
         output = output_of(completion, self.place.blueprint, self.run_id, force=force)
-        if not self.place.is_preserved:
+        if not self.place.checkpoints.preserve:
             try:
                 await self.begin()
             except CheckpointError:

@@ -3,44 +3,42 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
-from typing import Any, Final, cast
+from typing import Any, Final, TypeAlias, cast
 
 import anyio
 
-from effectflow.checkpoint.cancellation import Cancellation
 from effectflow.checkpoint.delayed_saves import save_request
-from effectflow.checkpoint.entries import Finished, Resumed, Started, Suspended
-from effectflow.checkpoint.errors import (
-    CheckpointError,
-    LeaseLost,
-    OutcomeUnknown,
-    RunCancelled,
-)
+from effectflow.checkpoint.entries import Entry, Finished, Resumed, Started, Suspended
+from effectflow.checkpoint.errors import CheckpointError, LeaseLost, RunCancelled, RunEnded, RunNotFound
 from effectflow.checkpoint.failures import write_end, write_error
-from effectflow.checkpoint.flow import DurableFlow
 from effectflow.checkpoint.integrity import first_digest
 from effectflow.checkpoint.journal_reader import run_not_found
-from effectflow.checkpoint.journal_writer import JournalWriter
+from effectflow.checkpoint.journal_writer import JournalWriter, NoJournal
 from effectflow.checkpoint.lease_keeper import keep_lease
 from effectflow.checkpoint.observers import RunResumed
-from effectflow.checkpoint.plan import ResumePlan, plan_resume, skipped_steps
-from effectflow.checkpoint.planned_run import PlannedRun
-from effectflow.checkpoint.recording import Recording
-from effectflow.checkpoint.replay import compressed, read_recording
+from effectflow.checkpoint.order import Order, read_order
+from effectflow.checkpoint.plan import Planning, ResumePlan, plan_resume, skipped_steps
 from effectflow.checkpoint.run import Run
 from effectflow.checkpoint.stopping import interruption_reason
-from effectflow.checkpoint.store import KeepsHistory, RunStatus, RunSummary, at_once
+from effectflow.checkpoint.store import (
+    CANCEL,
+    KeepsHistory,
+    RunStatus,
+    RunSummary,
+    at_once,
+    store_errors,
+)
 from effectflow.checkpoint.suspension import Drain, attended
 from effectflow.effects import Halt
 from effectflow.effects.errors import LeftToResume, Parked
 from effectflow.effects.event_loop import is_cancellation, mark_as_cancelled, raise_stop
-from effectflow.effects.interpreter import interpret, interpret_branch, raise_hidden_stop
+from effectflow.effects.interpreter import interpret, raise_hidden_stop
 from effectflow.effects.nodes import AnyEffect
-from effectflow.effects.scope import Scope
+from effectflow.effects.scope import Operator, Scope
 from effectflow.effects.trails import TypedFailure
-from effectflow.workflows.child_runs import cancel_spawned
 from effectflow.workflows.claim import Claim
 from effectflow.workflows.lookup import (
     Found,
@@ -52,47 +50,14 @@ from effectflow.workflows.lookup import (
     input_digest,
     input_of,
     output_of,
-    recording_of,
 )
 from effectflow.workflows.run_ids import check_run_id
 
+Reopening: TypeAlias = Callable[[tuple[Entry, ...], Order, Resumed], Resumed | None]
+"""Chooses what a complete run tries again: returns the entry that says so, or None for nothing.
 
-@dataclass(frozen=True, slots=True)
-class Reopening:
-    """A request to retry or to drop dead letters of a run.
-
-    Attributes:
-        keys: the keys of their items; None for all.
-        drops: whether they are dropped.
-    """
-
-    keys: frozenset[str] | None
-    drops: bool
-
-    def of(self, recording: Recording, resumed: Resumed) -> Resumed | None:
-        """Return the entry with the chosen dead letters; None if there are none to retry or to drop.
-
-        An unfinished reopening continues: items that failed again in it are not retried once more.
-        """
-        keys, reopened_at = self.keys, recording.reopened_at
-        known = {letter.key for letter in recording.dead_letters.values()}
-        unknown = sorted((keys or known) - known)
-        if unknown:
-            raise ValueError(
-                f"the run has no dead letters with the keys {', '.join(map(repr, unknown))}"
-            )
-        chosen = [
-            letter.sequence
-            for letter in recording.open_dead_letters
-            if (keys is None or letter.key in keys)
-            and (reopened_at is None or letter.sequence < reopened_at)
-        ]
-        if not chosen:
-            return None
-        everything = sorted(letter.sequence for letter in recording.dead_letters.values())
-        ranges = compressed(chosen, everything)
-        return replace(resumed, dropped=ranges) if self.drops else replace(resumed, retried=ranges)
-
+It receives the entries of the run, their order, and the entry to complete.
+"""
 
 _CANCELLED: Final = object()
 """The outcome of a body that a message has cancelled."""
@@ -116,7 +81,7 @@ class Service:
 
 async def begin_run(claim: Claim, started: Started, input: Any) -> Any:
     """Drive a new run. Return its output or `TypedFailure`."""
-    run = _life_of(claim, started, Recording())
+    run = _life_of(claim, started, Order())
     return await _drive(claim, run, input, is_new=True)
 
 
@@ -137,12 +102,18 @@ async def continue_run(
     await claim.check_is_whole(known)
     if known.status is RunStatus.CANCELLED:
         raise RunCancelled(known.run_id)
+    entries = found.journal.entries
+    finished = known.finished
     resumed = Resumed(
-        claim.lease.owner, place.scope.clock.now().timestamp(), after_crash=claim.was_left
+        claim.lease.owner,
+        place.scope.clock.now().timestamp(),
+        # What the failure of the run came from is tried again.
+        void=() if finished is None else finished.retry,
+        after_crash=claim.was_left,
     )
     is_reopened = False
     if reopening is not None:
-        reopened = reopening.of(read_recording(found.journal.entries), resumed)
+        reopened = reopening(entries, read_order(entries), resumed)
         is_reopened, resumed = reopened is not None, reopened or resumed
     completion = found.completion
     if completion is not None and not is_reopened:
@@ -160,11 +131,9 @@ async def continue_run(
             steps=definition.steps,
             structure=definition.structure,
         )
-    # The recording includes the entry that precedes everything that this life adds.
-    recording = recording_of(found, blueprint, resumed)
-    if is_reopened and recording.repeated and not force:
-        raise OutcomeUnknown(known.run_id, recording.repeated[0], is_repeated=True)
-    run = _life_of(claim, resumed, recording, found, force=force)
+    # The order takes the entry into account that precedes everything that this life adds.
+    removed = blueprint.removed(found.written.entries)
+    run = _life_of(claim, resumed, read_order((*entries, resumed), removed), found, force=force)
     if place.checkpoints.observers:
         start = plan_resume(known).start
         run.notify(RunResumed(known.run_id, start[0] if start else None))
@@ -176,9 +145,7 @@ async def continue_run(
 async def give_up(claim: Claim, found: Found, error: CheckpointError) -> None:
     """Record that a run has failed with this error, without running it."""
     at = claim.place.scope.clock.now().timestamp()
-    run = _life_of(
-        claim, Resumed(claim.lease.owner, at), recording_of(found, claim.place.blueprint), found
-    )
+    run = _life_of(claim, Resumed(claim.lease.owner, at), Order(), found)
     record = write_error(error, claim.place.blueprint.output_types, is_defect=False)
     with suppress(Halt):
         await run.writer.finish(Finished(RunStatus.FAILED, at, None, record), RunStatus.FAILED)
@@ -187,7 +154,7 @@ async def give_up(claim: Claim, found: Found, error: CheckpointError) -> None:
 def _life_of(
     claim: Claim,
     opening: Started | Resumed,
-    recording: Recording,
+    order: Order,
     found: Found | None = None,
     *,
     force: bool = False,
@@ -214,7 +181,7 @@ def _life_of(
         lease=claim.lease,
         length=length,
         digest=digest,
-        summary=_running(place, started, version, len(recording.open_dead_letters), opening.at),
+        summary=_running(started, version, found, opening.at),
         opening=opening,
         newest_step=None if newest is None else newest.step,
     )
@@ -223,35 +190,30 @@ def _life_of(
         started.workflow,
         checkpoints,
         writer=claim.writer,
-        recording=recording,
+        order=order,
         types=place.blueprint.output_types,
         clock=place.scope.clock,
         context=context_of(started),
         started_version=started_version,
         force=force,
-        around=place.around,
-        outer_operators=place.scope.operators,
     )
 
 
 def _running(
-    place: Place, started: Started, version: str, dead_letters: int, begins_at: float
+    started: Started, version: str, found: Found | None, begins_at: float
 ) -> RunSummary:
     """Return the summary of a run while it is driven by this version of the workflow."""
-    around = place.around
-    is_nested = started.is_nested or around is not None
     return RunSummary(
         started.workflow,
         started.kind,
         version,
         RunStatus.RUNNING,
         started.at,
-        dead_letters,
+        0 if found is None else found.dead_letters,
         # Due at once, so that a worker takes it when its lease ends with this process.
-        due_at=None if is_nested else at_once(begins_at),
+        due_at=at_once(begins_at),
         priority=started.priority,
-        parent=started.parent if around is None else around.run.run_id,
-        is_nested=is_nested,
+        parent=started.parent,
     )
 
 
@@ -269,12 +231,17 @@ async def _drive(
     except BaseException:
         await _record_interruption(run)
         raise
-    # The scope of the flows has caught a cancellation: by the error that halted the run, by a worker that
+    if writer.halted is None and not stopping.has_begun:
+        run.finish_replay(raised)
+    # The scope of the fibers has caught a cancellation: by the error that halted the run, by a worker that
     # suspends it, or by asyncio itself, if the scope mistook that for its own.
     is_cancelled = raised is not None and is_cancellation(raised)
     if writer.halted is not None:
         if is_cancelled or (isinstance(raised, Halt) and raised.reason is writer.halted):
             raised = None
+    elif run.ended_by is not None:
+        await _record_interruption(run)
+        raise defect_in(run.run_id, run.ended_by)
     elif stopping.given_up is not None:
         outcome, raised = TypedFailure(stopping.given_up), None
     elif stopping.suspension is not None:
@@ -328,7 +295,7 @@ async def _run_body(
                 writer.open()
                 await writer.save()
             body = place.blueprint.body(input)
-            if is_new and run.around is None:
+            if is_new:
                 outcome = await interpret(body, place.env, _scope_of_body(run, place.scope))
             else:
 
@@ -341,12 +308,9 @@ async def _run_body(
                         return await _replay(place, run, body)
 
                 outcome = await stopping.supervised(replay)
-        except LeftToResume as left:
-            if not run.is_shielded:
-                # The run is being stopped.
-                await raise_stop()
-            # No cancellation reaches this run: it ends the finalizer that it is in.
-            raised = left
+        except LeftToResume:
+            # The run is being stopped.
+            await raise_stop()
         except BaseException as error:
             raised = error
             if is_cancellation(error):
@@ -359,22 +323,14 @@ async def _run_body(
 async def _replay(place: Place, run: Run, body: AnyEffect) -> Any:
     """Return the outcome of a body that an earlier life may have begun, or that a message may cancel.
 
-    That is `_CANCELLED` if a message has cancelled the run.
+    That is `_CANCELLED` if the run was cancelled.
     """
     scope = _scope_of_body(run, place.scope)
-    flow = scope.flow
-    assert isinstance(flow, DurableFlow)
-    if run.around is not None:
-        if run.cancelled_at is None or not run.around.is_in_step:
-            return await _replay_nested(place, run, body, scope)
-        # An earlier attempt of the step around it cancelled it. This one only completes that.
-        scope.limit = math.inf
-    operator = run.cancellation = Cancellation(flow, scope)
-    # One that came before this life began cancels the body before it begins anything. Not within the
-    # limit: if an earlier life was cancelled, nothing but the replay may wait there.
+    operator = run.cancellation = Operator(scope, "")
+    cut = operator.cut = anyio.CancelScope()
     await run.look_for_messages()
-    with operator.cut:
-        outcome = await interpret_branch(body, place.env, operator.inside)
+    with cut:
+        outcome = await interpret(body, place.env, operator.inside)
         # What comes after the decision is discarded.
         if not operator.is_decided:
             return outcome
@@ -385,32 +341,14 @@ async def _replay(place: Place, run: Run, body: AnyEffect) -> Any:
     return _CANCELLED
 
 
-async def _replay_nested(place: Place, run: Run, body: AnyEffect, scope: Scope) -> Any:
-    """Return the outcome of the body of a nested run, which operators of its outer run may cancel."""
-    around, cancelled_at = run.around, run.cancelled_at
-    assert around is not None
-    # The limit around it is a position in the journal of the outer run.
-    scope.limit = math.inf if cancelled_at is None else cancelled_at
-
-    async def work() -> Any:
-        around.open_gate()
-        return await interpret(body, place.env, scope)
-
-    outcome = await scope.flow.run_branch(scope, work)
-    if cancelled_at is not None:
-        # What comes after the decision is discarded.
-        await anyio.sleep_forever()
-    return outcome
-
-
 def _scope_of_body(run: Run, scope: Scope) -> Scope:
-    """Return the scope of the body of a run. The operators around it may cancel it as well."""
+    """Return the scope of the body of a run."""
     inside = scope.copy()
-    # The run must not refer to it: without cycles, no garbage has to be collected.
-    inside.flow = DurableFlow(run, "")
+    inside.fiber = run.root
+    inside.operators = ()
     inside.step = None
     inside.context = run.context
-    inside.is_observing = inside.is_shielded = False
+    inside.is_shielded = False
     inside.undos = None
     return inside
 
@@ -423,60 +361,57 @@ async def _record_end(claim: Claim, run: Run, outcome: Any, defect: Exception | 
         return
     if defect is not None or isinstance(outcome, TypedFailure):
         error = write_end(outcome if defect is None else defect, types)
-        finished = Finished(RunStatus.FAILED, run.now(), None, error)
+        finished = Finished(RunStatus.FAILED, run.now(), None, error, run.retry())
         await run.writer.finish(finished, finished.status)
         return
     output = run.encode(outcome, "output", types, place.blueprint.output_type)
     digest = input_digest(claim.input)
-    finished = Finished(RunStatus.COMPLETED, run.now(), output, None, run.run_id, version, digest)
+    finished = Finished(
+        RunStatus.COMPLETED, run.now(), output, None, (), run.run_id, version, digest
+    )
     if await run.writer.finish(finished, finished.status, release=claim.is_preserved):
         claim.finished = finished
 
 
 async def _record_cancellation(run: Run) -> None:
     finished = Finished(RunStatus.CANCELLED, run.now())
-    await cancel_spawned(run)
+    await _cancel_spawned(run)
     await run.writer.finish(finished, finished.status)
 
 
+async def _cancel_spawned(run: Run) -> None:
+    """Request the cancellation of all runs that a cancelled run has spawned."""
+    store = run.checkpoints.store
+    for child in dict.fromkeys(run.spawned.values()):
+        try:
+            with store_errors(store, child):
+                await store.send(child, CANCEL, key=CANCEL)
+        except (RunNotFound, RunEnded):
+            continue
+        except CheckpointError as error:
+            raise run.halt(error) from error
+
+
 async def _record_interruption(run: Run) -> None:
-    """Append `Interrupted`, or that the run was cancelled, as the last entry."""
+    """Append `Interrupted`, or `Suspended`, as the last entry."""
     if run.writer.halted is not None:
         return
+    suspension = run.stopping.suspension
     with run.writer.last_saves(), suppress(Halt):
-        with suppress(Halt):
-            # If the outer run cannot settle its decision, this run is only interrupted.
-            await run.cancel_if_decided()
-        # A run that is being stopped as well has left finalizers to the resume.
-        if run.cancelled_at is not None and not run.stopping.has_begun:
-            await _record_cancellation(run)
-        elif run.stopping.is_suspending and not _is_due_now(run):
-            await _record_suspension(run)
+        # A run that was ready to continue only stops because its worker does.
+        if suspension is not None and suspension.until > run.now():
+            run.release_all_held()
+            await run.writer.finish(
+                Suspended(run.now()),
+                RunStatus.SUSPENDED,
+                due_at=None if math.isinf(suspension.until) else suspension.until,
+                waits_for=suspension.waits_for,
+                # A message that the run has not read makes it due at once.
+                seen=suspension.seen,
+            )
         else:
             entry = run.interruption(interruption_reason())
             await run.writer.finish(entry, RunStatus.INTERRUPTED, due_at=at_once(run.now()))
-
-
-def _is_due_now(run: Run) -> bool:
-    """Return whether the run was ready to continue, and only stops because its worker does."""
-    return run.stopping.suspension is not None and run.stopping.suspension.until <= run.now()
-
-
-async def _record_suspension(run: Run) -> None:
-    """Append `Suspended`. A message that the run has not read makes it due at once."""
-    suspension = run.stopping.suspension
-    if suspension is None:
-        # A nested run continues with its outer run.
-        waits_for, until, seen = "its outer run", math.inf, run.mailbox.seen
-    else:
-        waits_for, until, seen = suspension.waits_for, suspension.until, suspension.seen
-    await run.writer.finish(
-        Suspended(run.now()),
-        RunStatus.SUSPENDED,
-        due_at=None if math.isinf(until) else until,
-        waits_for=waits_for,
-        seen=seen,
-    )
 
 
 async def plan_run(place: Place, run_id: str, *, effects: bool) -> ResumePlan:
@@ -494,30 +429,55 @@ async def plan_run(place: Place, run_id: str, *, effects: bool) -> ResumePlan:
     changed = blueprint.definition.changed_since(known.definition, run_id)
     if changed is not None:
         return ResumePlan(skip=skip, problem=changed)
-    run = PlannedRun(
-        run_id,
-        known.workflow,
+    entries = found.journal.entries
+    finished = known.finished
+    void = () if finished is None else finished.retry
+    input = input_of(known, blueprint)
+    while True:
+        at = scope.clock.now().timestamp()
+        entries = (*entries, Resumed("", at, void=void)) if void else entries
+        removed = blueprint.removed(found.written.entries)
+        run = _plan_of(place, found, read_order(entries, removed))
+        plan = await _end_of_plan(place, run, blueprint.body(input), effects=effects)
+        void = run.retry()
+        if not void or plan.start or plan.waiting or plan.problem is not None:
+            return plan
+        # The process died between the failure and the end of the run, so a resume tries it again.
+
+
+def _plan_of(place: Place, found: Found, order: Order) -> Run:
+    return Run(
+        found.checkpoint.run_id,
+        found.checkpoint.workflow,
         place.checkpoints,
-        recording=recording_of(found, blueprint),
-        types=blueprint.output_types,
-        clock=scope.clock,
+        writer=cast(Any, NoJournal()),
+        order=order,
+        types=place.blueprint.output_types,
+        clock=place.scope.clock,
         context=context_of(found.started),
         started_version=found.started_version,
+        planning=Planning(),
     )
-    place = replace(place, scope=scope.copy())
+
+
+async def _end_of_plan(place: Place, run: Run, body: AnyEffect, *, effects: bool) -> ResumePlan:
+    """Replay a run up to the frontier. Return what a resume does there."""
+    assert run.planning is not None
+    place = replace(place, scope=place.scope.copy())
     place.scope.is_planned = not effects
-    input = input_of(known, blueprint)
     outcome: Any = None
     defect: Exception | None = None
-    parked: Parked | None = None
     try:
-        outcome = await _replay(place, run, blueprint.body(input))
-    except Parked as ended:
-        # Every flow has reported its next step.
-        parked = ended
+        with run.stopping.flows:
+            outcome = await run.stopping.supervised(lambda: _replay(place, run, body))
+    except Parked:
+        # Every fiber has reached the frontier.
+        pass
     except Halt as halt:
         if halt.reason is not run.writer.halted:
             raise
     except Exception as raised:
         defect = raised
-    return run.plan(outcome, defect, parked)
+    if not run.stopping.has_begun:
+        run.finish_replay(defect)
+    return run.planning.plan(run, outcome, defect)

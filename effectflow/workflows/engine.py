@@ -7,17 +7,12 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from effectflow.checkpoint.schema import frozen
-from effectflow.effects import Effect
 from effectflow.effects.arguments import unfinished_kind
-from effectflow.effects.nodes import AnyEffect, Fail, FromGenerator, InScope, Map, Pure, Suspend
-from effectflow.effects.scope import Scope
+from effectflow.effects.nodes import AnyEffect, Fail, FromGenerator, Map, Pure, Suspend
 from effectflow.effects.trails import add_note
 
 S = TypeVar("S")
 T = TypeVar("T")
-Env = TypeVar("Env")
-E = TypeVar("E")
-A = TypeVar("A")
 
 
 @frozen
@@ -111,25 +106,3 @@ def pure_result(result: T, function: str) -> T:
         f"{function} returned {kind}, but it must be a pure function of the state: run the effect in an "
         "earlier step, and keep its result in the state"
     )
-
-
-def durable_scope(effect: Effect[Env, E, A], shown: tuple[object, ...]) -> Effect[Env, E, A]:
-    """Return the effect as a flow that can be resumed in the middle, and may wait, even inside a step.
-
-    A step that begins no steps runs again as a whole, and records nothing. This flow records each of its
-    decisions and waits.
-
-    Parameters:
-        effect: the effect of the flow.
-        shown: the call that created it, for `repr`: a name and its arguments.
-    """
-
-    def reach(_env: object, scope: Scope) -> Effect[Env, E, A]:
-        if scope.step is None:
-            return effect
-        inside = scope.copy()
-        inside.step = None
-        scope.flow.record_waits()
-        return InScope(effect, inside)
-
-    return Suspend(reach, shown)

@@ -20,7 +20,7 @@ from effectflow.workflows.checks import (
     function_problems,
     workflow_name_problems,
 )
-from effectflow.workflows.engine import Done, Next, advance, durable_scope, pure_result
+from effectflow.workflows.engine import Done, Next, advance, pure_result
 from effectflow.workflows.workflow import Workflow
 
 Env = TypeVar("Env", bound=HasCheckpoints, contravariant=True)
@@ -112,7 +112,7 @@ class Iterative(Workflow[Env, E, S, IterativeResult[S]], Generic[Env, E, S]):
             raise InvalidDefinition(f"iterative workflow {name!r}", problems)
         output, error = effect_types(round)
         types = KnownTypes.of(IterativeResult, output, error, input_type(round))
-        step, function = step_of(round, "round", types, may_wait=False)
+        step, function = step_of(round, "round", types)
         structure = (f"max_rounds={max_rounds}",)
         definition = Definition(name, version, "iterative", (step.name,), structure)
 
@@ -123,7 +123,7 @@ class Iterative(Workflow[Env, E, S, IterativeResult[S]], Generic[Env, E, S]):
             )
             if is_converged or rounds == max_rounds:
                 return Done(IterativeResult(value, rounds, is_converged))
-            work = durable_scope(suspend(partial(function, value)), ("round", rounds + 1))
+            work = suspend(partial(function, value))
             return Next(durable(step, work), lambda output: _Reached(output, rounds + 1, value))
 
         super().__init__(

@@ -9,7 +9,7 @@ from typing import Any, cast
 from effectflow.checkpoint.checkpoint import Checkpoint, fold
 from effectflow.checkpoint.checkpoints import Checkpoints
 from effectflow.checkpoint.definition import Definition
-from effectflow.checkpoint.entries import Entry, Finished, HeadState, Started
+from effectflow.checkpoint.entries import Finished, HeadState, Resumed, SetAside, Started
 from effectflow.checkpoint.errors import (
     CLASS_CHANGED,
     CheckpointError,
@@ -18,12 +18,10 @@ from effectflow.checkpoint.errors import (
     RunConflict,
 )
 from effectflow.checkpoint.failures import read_failure
-from effectflow.checkpoint.flow import DurableFlow
+from effectflow.checkpoint.fiber import DurableFiber
 from effectflow.checkpoint.journal_reader import Journal, read_end, read_journal
 from effectflow.checkpoint.observers import CheckpointLoaded, tell
-from effectflow.checkpoint.recording import Recording
-from effectflow.checkpoint.replay import read_recording
-from effectflow.checkpoint.run import Around
+from effectflow.checkpoint.order import Spans
 from effectflow.checkpoint.schema import frozen
 from effectflow.checkpoint.store import RunInfo, RunStatus, store_errors
 from effectflow.checkpoint.values import (
@@ -38,7 +36,6 @@ from effectflow.checkpoint.values import (
     to_tree,
     tree_digest,
 )
-from effectflow.effects import Halt
 from effectflow.effects.scope import Scope
 from effectflow.effects.trails import TypedFailure, add_note
 from effectflow.workflows.blueprint import Blueprint
@@ -56,46 +53,26 @@ _ENTRIES_AT_THE_END = 8
 
 @frozen
 class Place:
-    """The workflow, environment and store of a run, and the run around it.
-
-    Attributes:
-        around: the outer run of a nested run, or None.
-    """
+    """The workflow, environment and store of a run."""
 
     blueprint: Blueprint
     checkpoints: Checkpoints
     env: Any
     scope: Scope
-    around: Around | None = None
 
     @staticmethod
     def of(blueprint: Blueprint, checkpoints: Checkpoints, env: Any, scope: Scope) -> Place:
-        """Return the place of a run of a workflow, which is not nested."""
+        """Return the place of a run of a workflow."""
         return Place(blueprint.saved_by(checkpoints), checkpoints, env, scope)
 
     @property
-    def is_preserved(self) -> bool:
-        """Whether the run is kept once it is complete. Nested runs are: a resume may need them."""
-        return self.checkpoints.preserve or self.around is not None
-
-    @property
-    def is_nested(self) -> bool:
-        """Whether the run is in the body of another run."""
-        return isinstance(self.scope.flow, DurableFlow)
-
-    @property
-    def is_forced(self) -> bool:
-        """Whether the outer run was resumed with `force`, which holds for the runs within it, too."""
-        return self.around is not None and self.around.run.force
+    def is_in_run(self) -> bool:
+        """Whether it is in the body of another run."""
+        return isinstance(self.scope.fiber, DurableFiber)
 
     def read(self, outcome: Any) -> Any:
         """Return the outcome of the body as the workflow yields it."""
         return outcome if outcome.__class__ is TypedFailure else self.blueprint.read_output(outcome)
-
-    def halt_around(self, error: CheckpointError) -> Halt:
-        """Halt the outer run, because its body cannot handle a CheckpointError."""
-        assert isinstance(self.scope.flow, DurableFlow)
-        return self.scope.flow.run.writer.halt(error)
 
 
 @frozen
@@ -138,6 +115,7 @@ class Found:
     """A run in a store.
 
     Attributes:
+        dead_letters: the number of items that it has set aside.
         written: its journal as it is in the store.
         journal: its journal as the current version of the workflow would have written it.
         was: the definition of the workflow when the run was last driven.
@@ -148,6 +126,7 @@ class Found:
     journal: Journal
     was: Definition
     checkpoint: Checkpoint
+    dead_letters: int = 0
 
     @property
     def started(self) -> Started:
@@ -237,7 +216,7 @@ async def find(place: Place, run_id: str) -> Found | None:
     if checkpoint.workflow != blueprint.definition.name:
         owner = f"it is a run of workflow {checkpoint.workflow!r}"
         raise RunConflict(run_id, f"{owner}, not of {blueprint.definition.name!r}")
-    found = Found(written, written, checkpoint.definition, checkpoint)
+    found = Found(written, written, checkpoint.definition, checkpoint, _dead_letters(written))
     entries = blueprint.upgraded(written.entries)
     if entries is not written.entries:
         journal, checkpoint = replace(written, entries=entries), fold(entries, run_id)
@@ -247,11 +226,12 @@ async def find(place: Place, run_id: str) -> Found | None:
     return found
 
 
-def recording_of(found: Found, blueprint: Blueprint, *more: Entry) -> Recording:
-    """Return the recording of the journal, without the steps that migrations remove."""
-    recording = read_recording((*found.journal.entries, *more))
-    recording.leave_behind((number, number) for number in blueprint.removed(found.written.entries))
-    return recording
+def _dead_letters(journal: Journal) -> int:
+    """Return how many items a run has set aside that were neither retried nor dropped."""
+    aside = [number for number, one in enumerate(journal.entries, 1) if isinstance(one, SetAside)]
+    resumes = [one for one in journal.entries if isinstance(one, Resumed)]
+    gone = Spans(span for one in resumes for span in (*one.void, *one.dropped))
+    return sum(number not in gone for number in aside)
 
 
 def last_completion(found: Found, given: GivenInput | None = None) -> Finished | None:

@@ -11,7 +11,6 @@ import anyio
 from effectflow.checkpoint.checkpoints import Checkpoints
 from effectflow.checkpoint.entries import (
     BeforeStep,
-    BranchesEnded,
     CancelRequested,
     ChildEnded,
     Completed,
@@ -22,6 +21,7 @@ from effectflow.checkpoint.entries import (
     Resumed,
     Signalled,
     Suspended,
+    TimerFired,
 )
 from effectflow.checkpoint.errors import (
     CheckpointError,
@@ -56,7 +56,7 @@ _PROGRESS = (
     Failed,
     ChildEnded,
     Signalled,
-    BranchesEnded,
+    TimerFired,
     CancelRequested,
     Interrupted,
     Suspended,

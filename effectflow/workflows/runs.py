@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 import anyio
@@ -14,7 +13,7 @@ from effectflow.checkpoint.integrity import first_digest
 from effectflow.checkpoint.journal_reader import run_not_found
 from effectflow.checkpoint.schema import LATEST
 from effectflow.checkpoint.store import RunStatus, RunSummary, at_once, store_errors
-from effectflow.checkpoint.values import NO_TYPES, Tree, digest_of, to_tree
+from effectflow.checkpoint.values import NO_TYPES, Tree, to_tree
 from effectflow.effects.arguments import check_type
 from effectflow.workflows.claim import Claim
 from effectflow.workflows.driver import Reopening, begin_run, continue_run
@@ -28,7 +27,6 @@ from effectflow.workflows.lookup import (
     look,
     output_of,
 )
-from effectflow.workflows.nested import run_nested
 from effectflow.workflows.run_ids import check_run_id, new_run_id
 
 _TRIES = 100
@@ -45,48 +43,19 @@ async def start_run(
 ) -> Any:
     """Return the output or `TypedFailure` of a new run, or of an existing one with this id and input.
 
-    Within another run, it is nested.
-
     Parameters:
-        run_id: its id; by default a random one or, for a nested run, one made from the outer run's id and
-            the path.
-        context: plain data to keep with it; by default that of the outer run.
-    """
-    drive = partial(
-        _start,
-        input=input,
-        is_new=run_id is None and not place.is_nested,
-        context=place.scope.context if context is None else context,
-        retry_failed=retry_failed,
-    )
-    if place.is_nested:
-        # Rejected before the outer run records anything.
-        place.blueprint.encode_input(input)
-        digest = digest_of(input, options=place.checkpoints.value_options)
-        return await run_nested(place, run_id, digest, drive)
-    chosen = new_run_id(place.blueprint.definition.name) if run_id is None else run_id
-    return await drive(place, chosen)
-
-
-async def _start(
-    place: Place,
-    run_id: str,
-    *,
-    input: object,
-    is_new: bool,
-    context: Mapping[str, object],
-    retry_failed: bool,
-) -> Any:
-    """Do what `start_run` does, with the id of the run.
-
-    `is_new` means that the id was made for this run, so there is no other run with it.
+        run_id: its id; by default a random one.
+        context: plain data to keep with it.
     """
     blueprint = place.blueprint
+    # An id that was made for this run belongs to no other one.
+    is_new = run_id is None
+    run_id = new_run_id(blueprint.definition.name) if run_id is None else run_id
     given, saved_context = GivenInput.of(blueprint, input), _context_tree(context)
     claim = Claim(place, run_id)
     info = None if is_new else await look(place, run_id)
     if info is not None and (completion := await completion_of(place, info, given)) is not None:
-        return await claim.deliver(completion, force=place.is_forced)
+        return await claim.deliver(completion)
     try:
         await claim.begin()
     except RunBusy:
@@ -94,16 +63,16 @@ async def _start(
         completion = None if found is None else last_completion(found, given)
         if completion is None:
             raise
-        return output_of(completion, blueprint, run_id, force=place.is_forced)
+        return output_of(completion, blueprint, run_id)
     async with claim:
         found = None if is_new else await find(place, run_id)
         if found is not None:
             if (completion := last_completion(found, given)) is not None:
                 claim.finished = found.completion
-                return output_of(completion, blueprint, run_id, force=place.is_forced)
+                return output_of(completion, blueprint, run_id)
             if not retry_failed and found.checkpoint.status is RunStatus.FAILED:
                 return failure_of(found, blueprint)
-            return await continue_run(claim, found, force=place.is_forced)
+            return await continue_run(claim, found)
         if (completion := claim.deleted_meanwhile(given)) is not None:
             return output_of(completion, blueprint, run_id)
         if info is not None:
@@ -115,17 +84,8 @@ async def _start(
 
 
 async def resume_run(place: Place, run_id: str, *, force: bool, reopening: Reopening | None) -> Any:
-    """Return the output or `TypedFailure` of a resumed run. Within another run, it is nested."""
-    drive = partial(_resume, force=force, reopening=reopening)
-    if place.is_nested:
-        is_forced = force or reopening is not None
-        return await run_nested(place, run_id, "", drive, is_forced=is_forced)
-    return await drive(place, run_id)
-
-
-async def _resume(place: Place, run_id: str, *, force: bool, reopening: Reopening | None) -> Any:
-    """Do what `resume_run` does."""
-    claim, force = Claim(place, run_id), force or place.is_forced
+    """Return the output or `TypedFailure` of a resumed run."""
+    claim = Claim(place, run_id)
     info = await look(place, run_id)
     if info is None:
         raise await run_not_found(place.checkpoints.store, run_id)
@@ -226,9 +186,9 @@ def _new_started(
 
     Parameters:
         priority: as in `Started`.
-        parent: the run that spawned it; that of a nested run is the outer one.
+        parent: the run that spawned it.
     """
-    blueprint, around = place.blueprint, place.around
+    blueprint = place.blueprint
     definition = blueprint.definition
     return Started(
         run_id=run_id,
@@ -239,13 +199,12 @@ def _new_started(
         steps=definition.steps,
         input=given.tree,
         context=context,
-        format=FORMAT,
+        journal=FORMAT,
         at=place.scope.clock.now().timestamp(),
         structure=definition.structure,
         module=blueprint.module,
         priority=priority,
-        parent=parent if around is None else around.run.run_id,
-        is_nested=around is not None,
+        parent=parent,
     )
 
 

@@ -7,27 +7,28 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from effectflow.checkpoint.changes import woken_by
-from effectflow.checkpoint.entries import ChildEnded, Finished
+from effectflow.checkpoint.entries import ChildEnded, ChildStarted, Finished, Waiting
 from effectflow.checkpoint.errors import (
     CheckpointError,
+    DefinitionChanged,
     RunCancelled,
     RunConflict,
     RunNotFound,
+    StepInputChanged,
 )
 from effectflow.checkpoint.failures import write_error
-from effectflow.checkpoint.flow import DurableFlow
-from effectflow.checkpoint.planned_run import PlannedRun
+from effectflow.checkpoint.causes import Cause
+from effectflow.checkpoint.fiber import DurableFiber
 from effectflow.checkpoint.run import Run
 from effectflow.checkpoint.store import RunStatus, has_result
 from effectflow.checkpoint.values import KnownTypes, digest_of
-from effectflow.checkpoint.waits import begin_wait, check_can_wait
+from effectflow.checkpoint.waits import resting
 from effectflow.effects import Effect
 from effectflow.effects.arguments import check_type
 from effectflow.effects.nodes import Options, Perform, Written
 from effectflow.effects.paths import as_name
 from effectflow.effects.scope import Scope
 from effectflow.effects.trails import TypedFailure
-from effectflow.workflows.child_runs import ChildRun, add_child_end, end_stands, replayed_end
 from effectflow.workflows.lookup import Place, find, look
 from effectflow.workflows.run_ids import check_new_run_id
 from effectflow.workflows.runs import submit_run
@@ -88,46 +89,53 @@ class _Spawn:
     async def perform(self, _env: object, scope: Scope) -> Any:
         """Record the start of the run and create it, unless an earlier life has."""
         workflow = self.workflow
-        flow = _durable_flow(scope, f"spawn({workflow.name!r}, ...)")
-        place = _place(workflow, flow, scope)
-        run = flow.run
-        path = flow.next_path(as_name(workflow.name))
-        run.writer.check()
+        fiber = _durable_fiber(scope, f"spawn({workflow.name!r}, ...)")
+        place = _place(workflow, fiber, scope)
+        run, turns = fiber.run, fiber.turns
+        path = fiber.next_path(as_name(workflow.name))
         digest = _input_digest(run, place, self.input)
-        child = ChildRun.reach(flow, scope, path, workflow.name, self.run_id, digest)
-        spawned = Child(workflow, child.run_id)
-        recorded = child.recorded
-        if recorded is not None:
-            if recorded.ended is None and flow.has_gone_on(scope, path, recorded.begun):
-                return spawned
-            if end_stands(recorded, scope):
-                # The run was rejected, and a resume does not try to create it again.
-                assert recorded.error is not None
-                return run.replay_failure(recorded.error, path, _REFUSALS)
-        if recorded is None or recorded.ended is not None:
-            await flow.check(scope, path)
-            if isinstance(run, PlannedRun):
-                run.begin_child(path, is_begun=False)
-            begun = await child.begin(is_spawned=True, is_detached=self.is_detached)
-        else:
-            begun = recorded.begun
-        if run.records:
-            try:
-                await self._create(flow, place, child.run_id)
-            except RunConflict as refused:
-                return _record_refusal(flow, path, begun, refused)
-            except CheckpointError as error:
-                raise run.writer.halt(error) from error
+        run_id = self.run_id or f"{run.run_id}/{path}"
+        await fiber.check(scope)
+        begun = await fiber.reach_begin(path, scope)
+        if begun is not None:
+            _check_same(run, begun, run_id, digest)
+            run_id = begun.run_id
+        rejected = await fiber.reach_end(path, scope)
+        if rejected is not None:
+            # The run was rejected, and a resume does not try to create it again.
+            return _failed(fiber, path, rejected, place, turns.number_taken)
+        spawned = Child(workflow, run_id)
+        if begun is not None and turns.position < len(turns.order.entries):
+            # The run went on from here, so the child exists.
+            return spawned
+        await turns.to_frontier(fiber, scope, has_begun=begun is not None, is_work=False)
+        await fiber.check(scope)
+        if begun is None:
+            fiber.begins()
+            begun = ChildStarted(
+                path, run_id, workflow.name, digest, run.now(), self.is_detached, turns.turn
+            )
+            number = run.add(begun, fiber.step)
+            if not self.is_detached:
+                run.spawned[number] = run_id
+            await fiber.unrecorded(scope, run.writer.save())
+        try:
+            # An operator cannot cut this off: the run could be created after all, and nothing would
+            # cancel it.
+            _, cancelled = await fiber.unrecorded(
+                scope, run.stopping.shielded(self._create(run, place, run_id))
+            )
+        except RunConflict as refused:
+            return _record_refusal(fiber, path, refused)
+        except CheckpointError as error:
+            raise run.halt(error) from error
+        if cancelled is not None:
+            raise cancelled
         return spawned
 
-    async def _create(self, flow: DurableFlow, place: Place, run_id: str) -> None:
-        """Create the run, which may exist: an earlier life may have ended after it had created it.
-
-        An operator cannot cut this off. Otherwise the run could be created after all, and nothing would
-        cancel it.
-        """
-        run = flow.run
-        creation = submit_run(
+    async def _create(self, run: Run, place: Place, run_id: str) -> None:
+        """Create the run, which may exist: an earlier life may have ended after it had created it."""
+        await submit_run(
             place,
             self.input,
             run_id=run_id,
@@ -135,7 +143,6 @@ class _Spawn:
             priority=self.priority,
             parent=run.run_id,
         )
-        await run.stopping.protected(creation)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,18 +165,17 @@ class Child(Generic[E, Out]):
         """
 
         async def perform(_env: object, scope: Scope) -> Any:
-            flow = _durable_flow(scope, f"result of run {self.run_id!r}")
-            return await _result(flow, scope, self)
+            fiber = _durable_fiber(scope, f"result of run {self.run_id!r}")
+            return await _result(fiber, scope, self)
 
         return Perform(perform, (".result", self))
 
 
-def _durable_flow(scope: Scope, what: str) -> DurableFlow:
-    flow = scope.flow
-    if not isinstance(flow, DurableFlow):
+def _durable_fiber(scope: Scope, what: str) -> DurableFiber:
+    fiber = scope.fiber
+    if not isinstance(fiber, DurableFiber):
         raise TypeError(f"{what} needs a durable run around it: use it in the body of a workflow")
-    check_can_wait(flow, scope, what)
-    return flow
+    return fiber
 
 
 def _input_digest(run: Run, place: Place, input: object) -> str:
@@ -179,61 +185,102 @@ def _input_digest(run: Run, place: Place, input: object) -> str:
         place.blueprint.check_types(saved)
         return digest_of(saved, options=run.checkpoints.value_options)
     except CheckpointError as error:
-        raise run.writer.halt(error) from error
+        raise run.halt(error) from error
 
 
-def _place(workflow: Workflow[Any, Any, Any, Any], flow: DurableFlow, scope: Scope) -> Place:
-    checkpoints = flow.run.checkpoints
-    return Place.of(workflow.blueprint, checkpoints, None, scope)
+def _place(workflow: Workflow[Any, Any, Any, Any], fiber: DurableFiber, scope: Scope) -> Place:
+    return Place.of(workflow.blueprint, fiber.run.checkpoints, None, scope)
 
 
-def _record_refusal(flow: DurableFlow, path: str, begun: int, refused: RunConflict) -> TypedFailure:
+def _check_same(run: Run, begun: ChildStarted, run_id: str, digest: str) -> None:
+    """Halt if the code starts another run than an earlier life has."""
+    if (begun.run_id, begun.input) != (run_id, digest):
+        raise run.halt(
+            StepInputChanged(
+                run.run_id,
+                begun.path,
+                f"run {begun.run_id!r}",
+                f"run {run_id!r}" if begun.run_id != run_id else "another input",
+            )
+        )
+
+
+def _record_refusal(fiber: DurableFiber, path: str, refused: RunConflict) -> TypedFailure:
     """Record that the id belongs to another run, which is not cancelled with this one."""
-    run = flow.run
-    run.spawned.pop(begun, None)
+    run = fiber.run
+    for number in [number for number, child in run.spawned.items() if child == refused.run_id]:
+        del run.spawned[number]
     error = write_error(refused, _REFUSALS, is_defect=False)
-    ended = ChildEnded(path, RunStatus.FAILED, run.now(), None, error)
-    flow.last_failure = (refused, add_child_end(flow, ended))
+    ended = ChildEnded(path, RunStatus.FAILED, run.now(), None, error, run.turns.turn)
+    number = run.add(ended, fiber.step)
+    fiber.failures.append(Cause((path, number), step=path))
     return TypedFailure(refused)
 
 
-async def _result(flow: DurableFlow, scope: Scope, child: Child[Any, Any]) -> Any:
-    run, place = flow.run, _place(child.workflow, flow, scope)
-    path = flow.next_path(f"{as_name(child.workflow.name)}.result")
-    run.writer.check()
-    if flow.reach(path, scope):
-        wait = run.recording.waits[path]
-        ended = wait.child
-        if ended is not None and end_stands(ended, scope):
-            return place.read(replayed_end(run, place.blueprint, path, ended))
-        await flow.check(scope, path)
-    else:
-        await flow.check(scope, path)
-        begin_wait(flow, scope, path, child=child.run_id)
-    if isinstance(run, PlannedRun):
-        found = await find(place, child.run_id)
-        finished = None if found is None else found.checkpoint.finished
-        if finished is None:
-            return await run.wait(path)
-    else:
-        finished = await _end_of(flow, scope, place, child.run_id)
-    # An operator may have decided at the same time.
-    await flow.check(scope, path)
-    return _record_result(flow, place, path, child.run_id, finished)
+def _failed(
+    fiber: DurableFiber, path: str, ended: ChildEnded, place: Place, number: int
+) -> TypedFailure:
+    """Return the recorded failure of a run, or raise its recorded defect."""
+    run, error = fiber.run, ended.error
+    assert error is not None
+    types = run.checkpoints.known(place.blueprint.output_types)
+    if path.rpartition("/")[2].partition("#")[0] == as_name(place.blueprint.definition.name):
+        types = _REFUSALS
+    failure, unreadable = run.read_failure(error, path, types)
+    fiber.failures.append(Cause((path, number), step=path, unreadable=unreadable))
+    if run.planning is not None:
+        run.planning.fails(path, failure.error)
+    if error.is_defect:
+        raise failure.error
+    return failure
 
 
-async def _end_of(flow: DurableFlow, scope: Scope, place: Place, run_id: str) -> Finished:
-    """Wait until a run has ended. Return its last entry."""
-    run = flow.run
+async def _result(fiber: DurableFiber, scope: Scope, child: Child[Any, Any]) -> Any:
+    run, turns = fiber.run, fiber.turns
+    place = _place(child.workflow, fiber, scope)
+    path = fiber.next_path(f"{as_name(child.workflow.name)}.result")
+    await fiber.check(scope)
+    begun = await fiber.reach_begin(path, scope)
+    if begun is not None and begun.child != child.run_id:
+        detail = f"{path!r} waited for run {begun.child!r}, and now waits for run {child.run_id!r}"
+        raise run.halt(DefinitionChanged(run.run_id, run.workflow, detail=detail))
+    ended = await fiber.reach_end(path, scope)
+    if ended is None:
+        await turns.to_frontier(fiber, scope, has_begun=begun is not None, is_work=False)
+        await fiber.check(scope)
+        if begun is None:
+            fiber.begins()
+            run.add(Waiting(path, None, run.now(), child=child.run_id, turn=turns.turn), fiber.step)
+        finished = await _end_of(fiber, scope, place, child.run_id)
+        # An operator may have decided at the same time.
+        await fiber.check(scope)
+        ended = _end_entry(fiber, place, path, child.run_id, finished)
+        number = run.add(ended, fiber.step)
+        fiber.follows(path, number)
+    else:
+        number = turns.number_taken
+        await fiber.check(scope)
+    if ended.status is not RunStatus.COMPLETED:
+        return _failed(fiber, path, ended, place, number)
+    types, declared = place.blueprint.output_types, place.blueprint.output_type
+    return place.read(run.decode(ended.output, path, types, declared))
+
+
+async def _end_of(fiber: DurableFiber, scope: Scope, place: Place, run_id: str) -> Finished:
+    """Wait until a run has ended, and for the turn of that. Return its last entry."""
+    run = fiber.run
     async with woken_by(run.checkpoints.store, run_id) as woken:
         while True:
             try:
-                finished = await _last_entry_of(place, run_id)
+                finished = await fiber.unrecorded(scope, _last_entry_of(place, run_id))
             except CheckpointError as error:
-                raise run.writer.halt(error) from error
+                raise run.halt(error) from error
+            await fiber.check(scope)
             if finished is not None:
+                if finished.at <= run.opened_at and not fiber.turns.is_alone:
+                    await fiber.turns.arrive(fiber, scope, since=finished.at)
                 return finished
-            with run.rest(flow, scope, f"run {run_id!r}", look=woken.set):
+            async with resting(fiber, scope, f"run {run_id!r}", look=woken.set):
                 await woken.wait()
 
 
@@ -249,14 +296,13 @@ async def _last_entry_of(place: Place, run_id: str) -> Finished | None:
     return found.checkpoint.finished
 
 
-def _record_result(flow: DurableFlow, place: Place, path: str, run_id: str, end: Finished) -> Any:
-    """Record how a spawned run has ended. Return its output or `TypedFailure`, or raise its defect."""
-    run = flow.run
-    status, error = end.status, end.error
-    if status is RunStatus.CANCELLED:
+def _end_entry(
+    fiber: DurableFiber, place: Place, path: str, run_id: str, end: Finished
+) -> ChildEnded:
+    """Return the entry that a spawned run has ended."""
+    error = end.error
+    if end.status is RunStatus.CANCELLED:
         types = place.blueprint.output_types
         error = write_error(RunCancelled(run_id), types, is_defect=True)
-    ended = ChildEnded(path, status, run.now(), end.output, error)
-    if run.records:
-        add_child_end(flow, ended)
-    return place.read(replayed_end(run, place.blueprint, path, ended))
+    run = fiber.run
+    return ChildEnded(path, end.status, run.now(), end.output, error, run.turns.turn)

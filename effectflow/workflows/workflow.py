@@ -6,31 +6,29 @@ import inspect
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Generic, Never, Protocol, TypeAlias, TypeVar, overload
 
 from effectflow.checkpoint.checkpoints import Checkpoints, HasCheckpoints
 from effectflow.checkpoint.definition import Definition
 from effectflow.checkpoint.errors import CheckpointError
-from effectflow.checkpoint.step import Step, step
-from effectflow.checkpoint.values import (
-    NO_OPTIONS,
-    KnownTypes,
-)
-from effectflow.effects import Effect, do
+from effectflow.checkpoint.step import Step, StepDefinition, durable, step
+from effectflow.checkpoint.values import NO_OPTIONS, KnownTypes, encode_arguments
+from effectflow.effects import Effect, do, suspend
 from effectflow.effects.arguments import (
     START_A_WORKFLOW,
     check_function,
     mark_as_effectful,
     misfit_of,
 )
-from effectflow.effects.interpreter import interpret
+from effectflow.effects.fiber import PLAIN
 from effectflow.effects.nodes import Options, Perform
+from effectflow.effects.paths import as_name
 from effectflow.effects.scope import Scope
 from effectflow.effects.signatures import effect_types, environment_type
 from effectflow.effects.trails import TypedFailure
 from effectflow.workflows.blueprint import Blueprint, input_type, parameters_of, unchanged
-from effectflow.workflows.engine import Done, Next, advance, durable_scope
+from effectflow.workflows.engine import Done, Next, advance
 from effectflow.workflows.migrations import (
     Migration,
     check_migrations,
@@ -182,7 +180,7 @@ class Workflow(Generic[Env, E, Input, Out]):
         """
         blueprint = self.blueprint
         saved = blueprint.save_input(input)
-        work = durable_scope(blueprint.body(saved), (f"{self.name}.body", saved))
+        work = suspend(lambda: blueprint.body(saved))
         return work if blueprint.read_output is unchanged else work.map(blueprint.read_output)
 
     def start(
@@ -226,32 +224,24 @@ class Workflow(Generic[Env, E, Input, Out]):
 
         return self._durably(perform, ("start", saved, Options(run_id=run_id, context=context)))
 
-    def call(
-        self: Workflow[Env2, E2, Input2, Out2], input: Input2, *, run_id: str | None = None
-    ) -> Effect[Env2, E2, Out2]:
-        """Run the workflow as a nested run of the current durable run; see `start`.
+    def call(self: Workflow[Env2, E2, Input2, Out2], input: Input2) -> Effect[Env2, E2, Out2]:
+        """Run the body of the workflow within the current run, in its journal, as one step.
 
-        It fails only with the workflow's own errors. A CheckpointError of the nested run halts the outer
-        run as well, and cannot be handled. A resume of the outer run continues both.
-
-        Parameters:
-            input: the input of the body.
-            run_id: the id of the nested run; by default made from the outer run's id and the path, so
-                that a resume finds it again.
-
-        Outside a durable run it ends in a TypeError: use `start` there. Raises ValueError for the same
-        ids as `start`.
+        The step has the name of the workflow, and contains the steps of the body. Once it is complete, a
+        resume uses its recorded output. Outside of a durable run, the body just runs. For a run of its
+        own, use `spawn`.
         """
-        check_new_run_id(run_id)
-
-        async def perform(place: Place) -> Any:
-            if not place.is_nested:
-                raise TypeError(
-                    f"call() runs {self.name!r} within a durable run, and there is none: use start()"
-                )
-            return await interpret(self.start(input, run_id=run_id), place.env, place.scope)
-
-        return self._durably(perform, ("call", input, Options(run_id=run_id)))
+        blueprint = self.blueprint
+        saved = blueprint.save_input(input)
+        definition = StepDefinition(
+            as_name(self.name), blueprint.output_types, output=blueprint.output_type
+        )
+        called = durable(
+            definition,
+            suspend(lambda: blueprint.body(saved)),
+            partial(encode_arguments, {"input": saved}, path=definition.name),
+        )
+        return called if blueprint.read_output is unchanged else called.map(blueprint.read_output)
 
     def resume(
         self: Workflow[Env2, E2, Any, Out2], run_id: str, *, force: bool = False
@@ -318,7 +308,7 @@ class Workflow(Generic[Env, E, Input, Out]):
     def _reopen(
         self, run_id: str, keys: Iterable[object] | None, *, drops: bool, force: bool
     ) -> Effect[Any, Any, Any]:
-        from effectflow.workflows.driver import Reopening
+        from effectflow.workflows.mapreduce._dead_letters import Reopening
 
         if isinstance(keys, str):
             raise TypeError(
@@ -327,8 +317,10 @@ class Workflow(Generic[Env, E, Input, Out]):
         listed = None if keys is None else list(keys)
         chosen = None if listed is None else frozenset(map(str, listed))
         name = "drop_dead_letters" if drops else "retry_dead_letters"
-        written = Options(keys=listed, force=force)
-        return self._take_up(name, run_id, written, force=force, reopening=Reopening(chosen, drops))
+        reopening = Reopening(chosen, drops, force)
+        return self._take_up(
+            name, run_id, Options(keys=listed, force=force), force=force, reopening=reopening
+        )
 
     def _take_up(
         self,
@@ -426,14 +418,23 @@ class Workflow(Generic[Env, E, Input, Out]):
                     "a durable run needs an environment with an attribute `checkpoints`, such as "
                     f"Checkpoints(SqliteStore('runs.db')); this one, {type(env).__name__}, has {found}"
                 )
-            place = _runs().Place.of(self.blueprint, checkpoints, env, scope)
+            if scope.fiber is not PLAIN:
+                if scope.step is None:
+                    raise TypeError(
+                        f"{self.name}.{shown[0]}(...) drives a run of its own, and a resume would do that "
+                        "again: use .call(...) in the body of another workflow, or spawn(...), or put "
+                        "it into a step"
+                    )
+                return await scope.fiber.wait(scope, attempt, checkpoints, env, scope)
+            return await attempt(checkpoints, env, scope)
+
+        async def attempt(checkpoints: Checkpoints, env: Any, scope: Scope) -> Any:
+            place = _runs().Place.of(self.blueprint, checkpoints, env, _outermost(scope))
             try:
                 # A store that is not open is opened for this, and closed afterwards.
                 async with checkpoints.store:
                     return await perform(place)
             except CheckpointError as error:
-                if place.is_nested:
-                    raise place.halt_around(error) from error
                 return TypedFailure(error)
 
         return Perform(run, (f"{self.name}.{shown[0]}", *shown[1:]))
@@ -474,6 +475,15 @@ class Workflow(Generic[Env, E, Input, Out]):
 
     def __repr__(self) -> str:
         return f"<Workflow {self.name!r} version {self.version!r}>"
+
+
+def _outermost(scope: Scope) -> Scope:
+    """Return the scope of a run of its own that is driven at this position."""
+    if scope.fiber is PLAIN:
+        return scope
+    outermost = Scope(scope.clock, observer=scope.observer, context=scope.context)
+    outermost.finalizer_deadline = scope.finalizer_deadline
+    return outermost
 
 
 class WorkflowDecorator(Protocol):
@@ -552,8 +562,6 @@ def _check_takes_one_input(body: Callable[..., Any]) -> None:
 
 
 def _as_step(function: Callable[[Any], Effect[Any, Any, Any]]) -> Step[[Any], Any, Any, Any]:
-    """Return a step that calls the function, or is a copy of it, and that may wait."""
+    """Return a step that calls the function, or is a copy of it."""
     given: Any = function
-    made: Any = copy(given) if isinstance(function, Step) else step(given)
-    made.definition = replace(made.definition, may_wait=True)
-    return made
+    return copy(given) if isinstance(function, Step) else step(given)

@@ -342,7 +342,7 @@ def _make_node(name: str, body: object, types: KnownTypes, state: object = None)
 
     A function without annotations yields the declared state, if it is a node.
     """
-    definition = StepDefinition(name, types, output=state, may_wait=True)
+    definition = StepDefinition(name, types, output=state)
     match body:
         case _Branches(bodies, merge):
             made = tuple(_make_node(branch, each, types) for branch, each in bodies.items())

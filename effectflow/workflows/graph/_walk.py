@@ -17,7 +17,7 @@ from effectflow.effects.errors import Copyable
 from effectflow.effects.nodes import AnyEffect, Context, Suspend
 from effectflow.effects.scope import Scope
 from effectflow.workflows.audience import Audience, path_of, with_audience
-from effectflow.workflows.engine import Done, Next, Stuck, advance, durable_scope
+from effectflow.workflows.engine import Done, Next, Stuck, advance
 from effectflow.workflows.graph._structure import Edge, Function, Nested, Node, Parallel, Structure
 
 _SHOWN_VISITS = 20
@@ -170,7 +170,7 @@ def _work(node: Node, state: Any, visit: int, watch: WalkEvents | None) -> AnyEf
                 ),
                 key=lambda branch: branch.name,
             )
-            return durable_scope(together.map(join), ("parallel", node.name))
+            return together.map(join)
 
 
 class WalkEvents:

@@ -21,11 +21,10 @@ from uuid import uuid4
 
 from returns.result import Success
 
-from effectflow.checkpoint.flow import DurableFlow
+from effectflow.checkpoint.fiber import DurableFiber
 from effectflow.checkpoint.observers import TransitionEnded, TransitionStarted
 from effectflow.checkpoint.step import StepDefinition, StepInfo, durable, info_of
 from effectflow.checkpoint.values import ValueOptions, dict_type, digest_of, union_of
-from effectflow.checkpoint.waits import rest_until
 from effectflow.effects import Effect, Exit, Interruption, RetryPolicy
 from effectflow.effects.nodes import AndThen, AnyEffect, Die, Fail, Perform, Pure, Suspend
 from effectflow.effects.scope import Scope
@@ -84,7 +83,6 @@ class TransitionTable:
                     step_types,
                     at_most_once=transition.at_most_once,
                     output=_record_type(transition.target, abort_to),
-                    may_wait=True,
                 ),
                 transition.retry or retry,
                 abort_to,
@@ -199,16 +197,9 @@ class Attempt:
         pending, updated_at = self.pending, self.machine.metadata.updated_at
         assert pending is not None
         assert updated_at is not None
-        left = (pending.retry_at - scope.clock.now()).total_seconds()
-        if left > 0:
-            # At most the whole delay, in case the clock of the recording host was ahead.
-            delay = (pending.retry_at - updated_at).total_seconds()
-            flow = scope.flow
-            if isinstance(flow, DurableFlow):
-                path, until = flow.path_to_come(self.bound.name), pending.retry_at.timestamp()
-                await rest_until(flow, path, until, delay, scope, what="a retry")
-            else:
-                await scope.clock.sleep(min(left, delay))
+        # At most the whole delay, in case the clock of the recording host was ahead.
+        delay = (pending.retry_at - updated_at).total_seconds()
+        await scope.fiber.sleep_until(scope, pending.retry_at.timestamp(), delay)
 
     def _describe(self, options: ValueOptions) -> tuple[str, str]:
         """Describe the state as the argument: a resume must reach the step in the same state."""
@@ -248,11 +239,11 @@ class Attempt:
 
     def _new_id(self, scope: Scope) -> str:
         """Return the id of the machine's own run; within another run, one that the run makes again."""
-        flow, info = scope.flow, info_of(scope)
-        if not isinstance(flow, DurableFlow) or info is None:
+        fiber, info = scope.fiber, info_of(scope)
+        if not isinstance(fiber, DurableFiber) or info is None:
             return str(uuid4())
-        is_own = flow.run.workflow == self.machine.form.name
-        return flow.run.run_id if is_own else info.idempotency_key
+        is_own = fiber.run.workflow == self.machine.form.name
+        return fiber.run.run_id if is_own else info.idempotency_key
 
     def _record(
         self, outcome: Outcome[Any], began: datetime, ended: datetime, named: Mapping[str, str]

@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, Any, cast
 from returns.maybe import Nothing, Some
 
 from effectflow.checkpoint.entries import ErrorRecord
-from effectflow.checkpoint.errors import NotSerializable, StepInputChanged
+from effectflow.checkpoint.errors import NotSerializable
 from effectflow.checkpoint.failures import read_error, write_error
-from effectflow.checkpoint.flow import DurableFlow
-from effectflow.checkpoint.recording import DEAD_LETTER, RecordedStep
+from effectflow.checkpoint.fiber import DurableFiber
 from effectflow.checkpoint.step import StepDefinition, durable, save_now
 from effectflow.checkpoint.values import KnownTypes, Tree, digest_of, encode_arguments
 from effectflow.effects import Effect, Executor, ExecutorLost, TimedOut, die, fail, pure, suspend
 from effectflow.effects.interpreter import interpret
 from effectflow.effects.nodes import AndThen, AnyEffect, Named, Perform, Suspend
-from effectflow.effects.paths import child_path, step_path
+from effectflow.effects.paths import step_path
 from effectflow.effects.reduce import reduction_of
 from effectflow.effects.scope import Scope
 from effectflow.effects.trails import TypedFailure
+from effectflow.workflows.mapreduce._dead_letters import DEAD_LETTER, failures_in, letter_of
 from effectflow.workflows.mapreduce._results import (
     DeadLetter,
     ItemFailed,
@@ -115,15 +115,13 @@ def _map_and_reduce(job: Job, source: Any) -> AnyEffect:
         )
     items = cast("Iterable[Any]", source)
 
-    def begin(_env: object, scope: Scope) -> AnyEffect:
-        check = _refuse_new_items(scope)
+    def begin(*_: object) -> AnyEffect:
         total = len(items) if isinstance(items, Sized) else None
         failures = FailureLimit(job.name, job.max_failures, total)
         pace = None if job.max_per_second is None else Pace(1 / job.max_per_second)
 
         def map_item(item: Any) -> AnyEffect:
             key = job.key_of(item)
-            check(key)
             return Suspend(ItemWork(job, key, item, failures, pace).begin)
 
         def end_map_phase(count: int) -> AnyEffect:
@@ -178,28 +176,6 @@ def _result(job: Job, part: PartialResult | None) -> AnyEffect:
     return step.map(lambda value: JobResult(value, count, letters))
 
 
-def _refuse_new_items(scope: Scope) -> Callable[[str], None]:
-    """Return a check of the keys of the job that comes next: none may be new after its map phase.
-
-    The check halts the run with StepInputChanged, before the item begins a step.
-    """
-    flow = scope.flow
-    mapped = None
-    if isinstance(flow, DurableFlow):
-        mapped = flow.run.recording.steps.get(flow.path_to_come(_MAPPED.name))
-    if not isinstance(flow, DurableFlow) or mapped is None or not mapped.is_completed:
-        return lambda key: None
-    run, path, count = flow.run, flow.path_to_come("map"), mapped.output
-
-    def check(key: str) -> None:
-        if child_path(path, key) not in run.recording.flows:
-            raise run.writer.halt(
-                StepInputChanged(run.run_id, path, f"({count} items)", f"(a new item {key!r})")
-            )
-
-    return check
-
-
 def _end_map_phase(count: int) -> AnyEffect:
     # A step, so that a resume must find the same number of items.
     arguments = (digest_of(count), f"({count} items)")
@@ -214,8 +190,8 @@ def _end_phase(phase: str) -> AnyEffect:
     """
 
     def end(_env: object, scope: Scope) -> AnyEffect:
-        flow = scope.flow
-        if not isinstance(flow, DurableFlow) or flow.run.checkpoints.policy.every_steps == 1:
+        fiber = scope.fiber
+        if not isinstance(fiber, DurableFiber) or fiber.run.checkpoints.policy.every_steps == 1:
             return pure(None)
         return save_now(f"the {phase} phase has ended")
 
@@ -229,7 +205,6 @@ class ItemWork:
         "_begun",
         "_failed",
         "_is_paced",
-        "_retries",
         "failures",
         "item",
         "job",
@@ -246,16 +221,19 @@ class ItemWork:
         self.failures = failures
         self.pace = pace
         self._begun = 0
-        self._retries = 0
         self._failed: list[ItemFailure[Any]] = []
         self._is_paced = False
 
     def begin(self, _env: object, scope: Scope) -> AnyEffect:
         """Return the effect that maps the item."""
-        if self.job.keeps_dead_letters and isinstance(scope.flow, DurableFlow):
-            # A dead letter has the item, so one that cannot be saved is rejected before it acts.
-            self._saved_item(scope.flow.run)
-        return self.mapped(0)
+        fiber = scope.fiber
+        reopening = 0
+        if isinstance(fiber, DurableFiber):
+            if self.job.keeps_dead_letters:
+                # A dead letter has the item, so one that cannot be saved is rejected before it acts.
+                self._saved_item(fiber.run)
+            reopening = fiber.turns.order.retried.get(step_path(fiber.path, DEAD_LETTER, 1), 0)
+        return self.mapped(reopening)
 
     def _saved_item(self, run: Run) -> Tree:
         where = f"the item {self.key!r} of job {self.job.name!r}, which a dead letter would have"
@@ -275,17 +253,21 @@ class ItemWork:
 
     async def _wait_for_turn(self, _: object, scope: Scope) -> None:
         """Wait for the first attempt's turn before the step begins, so that a crash cuts off nothing."""
-        flow = scope.flow
-        if isinstance(flow, DurableFlow) and (self._recorded(flow) or not flow.run.records):
-            return
+        fiber = scope.fiber
         assert self.pace is not None
-        await self.pace.wait(scope)
+        if isinstance(fiber, DurableFiber):
+            if not fiber.turns.is_live:
+                return
+            # No event: what happens next is that the step begins.
+            await fiber.unrecorded(scope, self.pace.wait(scope))
+        else:
+            await self.pace.wait(scope)
         self._is_paced = True
 
     async def _attempt(self, env: Any, scope: Scope) -> Any:
         """Attempt the item once, within its step."""
         if self.pace is not None and not self._is_paced:
-            await self.pace.wait(scope)
+            await scope.fiber.wait(scope, self.pace.wait, scope)
         self._is_paced = False
         self._begun += 1
         began_at = scope.clock.now()
@@ -300,29 +282,25 @@ class ItemWork:
 
     async def _failed_step(self, error: Any, env: Any, scope: Scope) -> Any:
         """Set the item aside, or stop the job, after the last attempt has failed."""
-        flow, job = scope.flow, self.job
+        fiber, job = scope.fiber, self.job
         error = self._failed[-1].error if self._failed else error
-        if not isinstance(flow, DurableFlow):
+        if not isinstance(fiber, DurableFiber):
             if not job.keeps_dead_letters:
                 return TypedFailure(self._stopped(error, self._begun))
             return self._kept(DeadLetter(self.key, self.item, error, self._begun, (*self._failed,)))
+        order = fiber.turns.order
         if not job.keeps_dead_letters:
-            earlier = flow.run.recording.dead_letters.get(flow.path_to_come(DEAD_LETTER))
-            if earlier is None:
-                return TypedFailure(self._stopped(error, self._attempts_of(flow)))
-            # The run kept dead letters earlier, which settled the failures of these items.
-        letter = await flow.set_aside(scope, lambda: self._content(flow))
-        if letter.is_dropped:
+            return TypedFailure(self._stopped(error, self._attempts_of(fiber)))
+        path = step_path(fiber.path, DEAD_LETTER, 1)
+        recorded = letter_of(order, path) if path in order.set_aside else None
+        counts = await fiber.set_aside(scope, DEAD_LETTER, lambda: self._content(fiber))
+        if not counts:
             return PartialResult.of_dropped(self.key)
-        if letter.retry is not None or not job.keeps_dead_letters:
-            self._retries += 1
-            again = self.mapped(letter.retry or flow.run.recording.reopenings + 1)
-            return await interpret(again, env, scope)
-        kept = self._kept(
-            DeadLetter(self.key, self.item, error, self._attempts_of(flow), self._failures_of(flow))
+        letter = DeadLetter(
+            self.key, self.item, error, self._attempts_of(fiber), self._failures_of(fiber)
         )
-        failed = None if scope.limit == math.inf else letter.failed
-        return self.failures.exceeded(failed) or kept
+        kept = self._kept(letter)
+        return self.failures.exceeded(None if recorded is None else recorded.failed) or kept
 
     def _kept(self, letter: DeadLetter[Any]) -> PartialResult:
         self.failures.failed += 1
@@ -332,36 +310,26 @@ class ItemWork:
         is_retryable = self.job.map_step.is_retryable(error)
         return ItemFailed(self.job.name, self.key, error, attempts, is_retryable=is_retryable)
 
-    def _content(self, flow: DurableFlow) -> dict[str, Any]:
+    def _content(self, fiber: DurableFiber) -> dict[str, Any]:
         """Return what the journal has of a dead letter, after a check that a resume can rebuild it."""
-        run, types = flow.run, self.job.map_step.types
+        run, types = fiber.run, self.job.map_step.types
         for failure in self._failed[:-1]:
-            _read(run, write_error(failure.error, types, is_defect=False), flow.path, types)
+            _read(run, write_error(failure.error, types, is_defect=False), fiber.path, types)
         return {"item": self._saved_item(run), "failed": self.failures.failed + 1}
 
-    def _recorded(self, flow: DurableFlow) -> RecordedStep | None:
-        """Return what earlier lives recorded of the step that is attempted now."""
-        path = step_path(flow.path, self.job.map_step.name, self._retries + 1)
-        return flow.run.recording.steps.get(path)
+    def _attempts_of(self, fiber: DurableFiber) -> int:
+        begun = fiber.turns.order.begun.get(step_path(fiber.path, self.job.map_step.name, 1))
+        return self._begun if begun is None else begun.attempt
 
-    def _all_recorded(self, flow: DurableFlow) -> list[RecordedStep]:
-        name, steps = self.job.map_step.name, flow.run.recording.steps
-        paths = [step_path(flow.path, name, number + 1) for number in range(self._retries + 1)]
-        return [steps[path] for path in paths if path in steps]
-
-    def _attempts_of(self, flow: DurableFlow) -> int:
-        return self._begun + sum(step.attempts for step in self._all_recorded(flow))
-
-    def _failures_of(self, flow: DurableFlow) -> tuple[ItemFailure[Any], ...]:
+    def _failures_of(self, fiber: DurableFiber) -> tuple[ItemFailure[Any], ...]:
         types = self.job.map_step.types
         earlier = [
             ItemFailure(
-                _read(flow.run, failure.error, flow.path, types),
+                _read(fiber.run, failure.error, fiber.path, types),
                 datetime.fromtimestamp(failure.began, UTC),
                 datetime.fromtimestamp(failure.ended, UTC),
             )
-            for step in self._all_recorded(flow)
-            for failure in step.failures
+            for failure in failures_in(fiber.turns.order, fiber.path)
         ]
         return (*earlier, *self._failed)
 
@@ -370,7 +338,7 @@ def _read(run: Run, record: ErrorRecord, path: str, types: KnownTypes) -> Any:
     try:
         return read_error(record, path, types)
     except NotSerializable as unreadable:
-        raise run.writer.halt(unreadable) from unreadable
+        raise run.halt(unreadable) from unreadable
 
 
 class FailureLimit:

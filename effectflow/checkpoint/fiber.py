@@ -1,0 +1,535 @@
+"""The fibers of a durable run: what they do has a path, and a place in the order of the run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Sequence
+from types import coroutine
+from typing import TYPE_CHECKING, Any, Never, TypeVar
+
+from effectflow.checkpoint import waits
+from effectflow.checkpoint.causes import Cause, Held
+from effectflow.checkpoint.entries import (
+    BeforeStep,
+    ChildStarted,
+    Local,
+    Published,
+    SetAside,
+    Value,
+    Waiting,
+)
+from effectflow.checkpoint.errors import CompensationFailed, DefinitionChanged
+from effectflow.checkpoint.step_execution import StepExecution
+from effectflow.checkpoint.values import NO_TYPES, KnownTypes, from_tree, safe_repr, to_tree
+from effectflow.effects.event_loop import Waiter, is_cancellation, stray_cancellation, wake
+from effectflow.effects.fiber import Fiber
+from effectflow.effects.nodes import Step
+from effectflow.effects.paths import child_path, step_path
+
+if TYPE_CHECKING:
+    from effectflow.checkpoint.run import Run
+    from effectflow.checkpoint.turns import Turns
+    from effectflow.checkpoint.waits import Rest
+    from effectflow.effects.scope import Operator, Scope
+
+A = TypeVar("A")
+
+_BEGINNINGS = (BeforeStep, Waiting, ChildStarted, Published, SetAside)
+
+
+class DurableFiber(Fiber):
+    """One sequential line of a durable run.
+
+    Attributes:
+        run, turns: the run, and the order of its life.
+        parent: the fiber whose operator began it; None for the body of the run.
+        line: the path of the branch that it runs; empty for the body.
+        path: the same, or that of the innermost step that it is in.
+        step: the path of that step; empty outside of steps.
+        place: the path of what it does or waits for, for messages and for a cancellation of the run.
+        locals: how much local code it has begun since, while it was the only fiber.
+        failures: the failures that its present state comes from.
+        fork, has_place: the operator whose branch it runs, and whether it may go on within the limit.
+        waiter: what wakes it when it gets the baton.
+        resting: the time, message or run that it waits for; None if it does not.
+        frontier_scope, ends_later, ends_step, is_waiting: while it waits at the frontier: its position,
+            whether its end must come after the replay, as an event, whether it is the end of a step, and
+            whether it is a wait for a time, a message or another run.
+    """
+
+    __slots__ = (
+        "_around",
+        "_codes",
+        "_counts",
+        "ends_later",
+        "ends_step",
+        "failures",
+        "fork",
+        "frontier_scope",
+        "has_place",
+        "is_waiting",
+        "line",
+        "locals",
+        "parent",
+        "path",
+        "place",
+        "resting",
+        "run",
+        "step",
+        "turns",
+        "waiter",
+    )
+
+    frontier_scope: Scope
+
+    def __init__(self, run: Run, parent: DurableFiber | None = None) -> None:
+        self.run = run
+        self.turns: Turns = run.turns
+        self.parent = parent
+        self.line = "" if parent is None else parent.line
+        self.path = "" if parent is None else parent.path
+        self.step = "" if parent is None else parent.step
+        self.place = ""
+        self.locals = 0
+        self.failures: list[Cause] = []
+        self.fork: Operator | None = None
+        self.has_place = True
+        self.waiter: Waiter | None = None
+        self.resting: Rest | None = None
+        self.ends_later = self.ends_step = self.is_waiting = False
+        self._counts: dict[str, int] = {}
+        self._codes: dict[str, object] = {}
+        self._around: list[tuple[Any, ...]] = []
+        self.turns.fibers[self] = None
+
+    @property
+    def is_stopping(self) -> bool:
+        return self.run.stopping.has_begun
+
+    @property
+    def started_version(self) -> str | None:
+        return self.run.started_version
+
+    def stop(self) -> None:
+        self.run.stop()
+
+    async def save_now(self, reason: str) -> None:
+        if self.run.planning is None:
+            await self.run.writer.save(reason=reason)
+
+    # Paths.
+
+    def next_path(self, name: str) -> str:
+        count = self._counts.get(name, 0) + 1
+        self._counts[name] = count
+        self.place = path = step_path(self.path, name, count)
+        self.locals = 0
+        return path
+
+    def enter_step(self, path: str) -> tuple[Any, ...]:
+        """Begin the body of a step. Return what to pass to `leave_step`."""
+        outer = self.path, self.step, self._counts, self._codes
+        self.path, self.step, self._counts, self._codes = path, path, {}, {}
+        return outer
+
+    def leave_step(self, outer: tuple[Any, ...]) -> None:
+        """End the body of a step."""
+        self.path, self.step, self._counts, self._codes = outer
+
+    def check_function(self, name: str, code: object, qualified: str) -> None:
+        """Raise TypeError if another function has given a step here the same name."""
+        known = self._codes.setdefault(name, code)
+        if known is not code:
+            raise TypeError(
+                f"two functions give the name {name!r} to steps of one flow of run "
+                f"{self.run.run_id!r}; the last one is {qualified!r}. Rename one of them, because a "
+                "resume could not tell them apart"
+            )
+
+    # The recorded entries of an operation.
+
+    async def reach_begin(self, path: str, scope: Scope) -> Any:
+        """Return the recorded beginning of an operation, in its place; None if it is not recorded."""
+        turns = self.turns
+        at = turns.next_at(path)
+        if at is None or not isinstance(turns.order.entries[at], _BEGINNINGS):
+            return None
+        # A cancellation that comes in between did not lead to it.
+        causes = self.open_failures()
+        entry = await turns.take(self, at, scope, is_begin=True)
+        self.begins(causes)
+        return entry
+
+    async def reach_end(self, path: str, scope: Scope) -> Any:
+        """Return the recorded end of an operation, in its turn; None if it is not recorded."""
+        turns = self.turns
+        at = turns.next_at(path)
+        if at is None:
+            return None
+        number = turns.order.numbers[at]
+        entry = await turns.take(self, at, scope)
+        self.follows(path, number)
+        return entry
+
+    # Failures.
+
+    def open_failures(self) -> list[Cause]:
+        """Return the failures that its state comes from, and that nothing has let stand."""
+        return [cause for cause in self.failures if not cause.stands] if self.failures else []
+
+    def begins(self, causes: Iterable[Cause] | None = None) -> None:
+        """Note that something durable begins: the failures that led to it stand.
+
+        Halts the run if a resume could not rebuild one of them.
+        """
+        for cause in self.failures if causes is None else causes:
+            if not cause.stands:
+                if cause.unreadable is not None:
+                    raise self.run.halt(cause.unreadable)
+                cause.stand()
+        if self.failures:
+            self.failures = self.open_failures()
+
+    def follows(self, path: str, entry: int | Held) -> None:
+        """Note an entry that followed from the failures of this fiber."""
+        for cause in self.failures:
+            cause.follow(path, entry)
+
+    def adopt(self, operator: Operator) -> None:
+        """Take over the failures with which an operator has cancelled this fiber."""
+        for cause in operator.causes:
+            if not cause.stands and cause not in self.failures:
+                self.failures.append(cause)
+
+    def unwinds(self) -> None:
+        if not self.open_failures():
+            self.failures.append(Cause())
+
+    # What it does.
+
+    async def check(self, scope: Scope) -> None:
+        """Raise what ends the fiber: a cancellation, or the end of this life."""
+        run = self.run
+        run.writer.check()
+        if scope.operators:
+            operator = scope.cancelling_operator()
+            if operator is not None:
+                await self.leave_for(operator)
+        if self.turns.is_over:
+            await run.leave(scope)
+        is_pinned = scope.is_shielded or scope.is_at_most_once
+        if run.drain is not None and run.drain.has_begun and not is_pinned:
+            await waits.leave_to_another_worker(self, scope)
+
+    async def leave_for(self, operator: Operator) -> Never:
+        """Raise the cancellation by an operator, which has decided."""
+        import anyio
+
+        self.adopt(operator)
+        await anyio.sleep_forever()
+        raise AssertionError("this wait has no end")
+
+    def execute(self, step: Step, env: Any, scope: Scope) -> Coroutine[Any, Any, Any]:
+        return StepExecution(self, step, env, scope).outcome()
+
+    async def wait(self, scope: Scope, work: Callable[..., Awaitable[A]], *arguments: Any) -> A:
+        turns = self.turns
+        is_alone = turns.is_alone
+        if is_alone:
+            self.locals += 1
+        if turns.is_over or (turns.is_live and is_alone):
+            return await work(*arguments)
+        if scope.is_planned:
+            await self.park(scope, f"{work!r} would be awaited")
+        operator = scope.cancelling_operator()
+        if operator is not None:
+            await self.leave_for(operator)
+        path = "" if is_alone else self.next_path("local")
+        at = None if is_alone else turns.next_at(path)
+        value: Any = None
+        raised: BaseException | None = None
+        try:
+            try:
+                value = await self.released(_awaited(work, arguments))
+            except BaseException as error:
+                raised = stray_cancellation(error) or error
+                if isinstance(raised, GeneratorExit):
+                    raise
+                if is_cancellation(raised) and scope.cancelling_operator() is None:
+                    self.run.stop()
+            end = _end_of(raised, scope)
+            if turns.is_over:
+                pass
+            elif at is not None:
+                number = turns.order.numbers[at]
+                recorded = await turns.take(self, at, scope)
+                await self._compare(path, number, recorded, end, raised, scope)
+            elif is_alone:
+                # Its end is no event, as nothing else could have happened meanwhile.
+                if turns.holder is not self:
+                    turns.ready.append(self)
+                    turns.pass_on()
+                await turns.regain(self, scope)
+            else:
+                await turns.arrive(self, scope)
+                await self._record_local(path, end, raised, scope)
+            if raised is not None:
+                raise raised
+            return value
+        finally:
+            # Its traceback keeps this frame.
+            del raised
+
+    async def _record_local(
+        self, path: str, end: str, raised: BaseException | None, scope: Scope
+    ) -> None:
+        run = self.run
+        operator = scope.cancelling_operator()
+        if operator is not None:
+            self.adopt(operator)
+        held = run.hold(Local(path, run.now(), end, self.turns.turn), self.step)
+        self.follows(path, held)
+        if end == "failed":
+            self.failures.append(Cause((path, held)))
+        elif end == "cut" and operator is not None and isinstance(raised, Exception):
+            await self.leave_for(operator)
+
+    async def _compare(
+        self,
+        path: str,
+        number: int,
+        recorded: Local,
+        end: str,
+        raised: BaseException | None,
+        scope: Scope,
+    ) -> None:
+        """Compare the end of local code with that in an earlier life, which decides."""
+        operator = scope.cancelling_operator()
+        if operator is not None:
+            self.adopt(operator)
+        self.follows(path, number)
+        if operator is not None and "cut" in (end, recorded.end):
+            if raised is None or isinstance(raised, Exception):
+                await self.leave_for(operator)
+            return
+        if recorded.end == "failed" and end == "failed":
+            self.failures.append(Cause((path, number)))
+        elif end == "failed":
+            # It may succeed in another life, so the journal stays as it is.
+            assert isinstance(raised, Exception)
+            raise self.run.give_up_life(raised)
+        elif recorded.end != end:
+            run = self.run
+            was, now = _ENDS[recorded.end], _ENDS[end]
+            raise run.halt(
+                DefinitionChanged(
+                    run.run_id,
+                    run.workflow,
+                    detail=f"{path!r} (async code that is no step) {was} when it ran before, and now {now}",
+                )
+            )
+
+    @coroutine
+    def released(self, work: Coroutine[Any, Any, A]) -> Generator[Any, Any, A]:
+        """Await work. The fiber gives up the baton once it really waits."""
+        turns = self.turns
+        try:
+            wanted = work.send(None)
+        except StopIteration as stop:
+            return stop.value
+        turns.working += 1
+        turns.release(self)
+        try:
+            while True:
+                try:
+                    sent = yield wanted
+                except BaseException as raised:
+                    wanted = work.throw(raised)
+                else:
+                    wanted = work.send(sent)
+        except StopIteration as stop:
+            return stop.value
+        finally:
+            turns.working -= 1
+
+    async def unrecorded(self, scope: Scope, work: Coroutine[Any, Any, A]) -> A:
+        """Await work whose end is no event, such as a save. The fiber goes on in another turn."""
+        turns = self.turns
+        if turns.is_over or (turns.is_live and turns.is_alone):
+            return await work
+        try:
+            return await self.released(work)
+        except BaseException as raised:
+            if is_cancellation(raised) and scope.cancelling_operator() is None:
+                self.run.stop()
+            raise
+        finally:
+            await turns.arrive(self, scope)
+
+    def value(self, scope: Scope, name: str, compute: Callable[[], A]) -> A:
+        run = self.run
+        path = self.next_path(name)
+        known = self.turns.order.values
+        if path in known:
+            return from_tree(known[path], path=path, types=NO_TYPES)
+        value = compute()
+        if run.planning is None:
+            entry = Value(path, to_tree(value, path=path, types=NO_TYPES), run.now())
+            self.follows(path, run.record(entry, self.step))
+        return value
+
+    async def sleep(self, scope: Scope, seconds: float) -> None:
+        if seconds > 0:
+            run = self.run
+            await waits.sleep_until(self, scope, lambda: run.time_after(seconds), seconds)
+        else:
+            await self.wait(scope, scope.clock.sleep, seconds)
+
+    async def sleep_until(self, scope: Scope, until: float, longest: float) -> None:
+        await waits.sleep_until(self, scope, lambda: until, longest)
+
+    async def publish(self, scope: Scope, key: str, value: object, types: KnownTypes) -> None:
+        """Record a value for others to read: once between steps, and in each attempt of a step."""
+        run = self.run
+        if self.step:
+            if run.planning is None and not self.is_stopping:
+                tree = run.encode(value, f"{self.path}/publish", types)
+                run.writer.add(Published("", key, tree, run.now()))
+                run.writer.announce()
+            return
+        path = self.next_path("publish")
+        await self.check(scope)
+        if await self.reach_begin(path, scope) is not None:
+            return
+        await self.turns.to_frontier(self, scope, has_begun=False)
+        self.begins()
+        tree = run.encode(value, path, types)
+        run.add(Published(path, key, tree, run.now(), self.turns.turn), self.step)
+        run.writer.announce()
+
+    async def set_aside(self, scope: Scope, name: str, content: Callable[[], Any]) -> bool:
+        """Let the failures of this fiber stand, and record what failed. Return whether it still counts."""
+        run = self.run
+        path = self.next_path(name)
+        await self.check(scope)
+        if await self.reach_begin(path, scope) is not None:
+            return not self.turns.order.set_aside[path].is_dropped
+        await self.turns.to_frontier(self, scope, has_begun=False)
+        value = content()
+        self.begins()
+        run.add(SetAside(path, value, run.now(), self.turns.turn), self.step)
+        run.writer.count_dead_letter()
+        return True
+
+    async def park(self, scope: Scope, reason: str) -> Never:
+        if self.run.planning is not None:
+            self.run.planning.park(reason)
+        self.turns.release(self)
+        await self.turns.regain(self, scope)
+        raise AssertionError("a plan does not go on from here")
+
+    # Operators.
+
+    def branch(self) -> DurableFiber:
+        child = DurableFiber(self.run, self)
+        self.turns.ready.append(child)
+        return child
+
+    async def begin(self, scope: Scope) -> None:
+        await self.turns.regain(self, scope)
+
+    def end(self) -> None:
+        del self.turns.fibers[self]
+        self.turns.release(self)
+
+    def enter(self, operator: Operator, key: object) -> None:
+        self._around.append(
+            (self.line, self.path, self._counts, self._codes, self.failures, self.fork)
+        )
+        self.line = self.path = child_path(operator.path, key)
+        self._counts, self._codes = {}, {}
+        self.fork = operator
+        owner = operator.outer.fiber
+        if isinstance(owner, DurableFiber):
+            self.failures = owner.open_failures()
+        self.turns.begin_branch(operator, self.line)
+
+    def leave(self, operator: Operator, *, has_failed: bool) -> None:
+        if has_failed:
+            self.unwinds()
+        operator.collected += self.open_failures()
+        own = self.failures
+        self.line, self.path, self._counts, self._codes, self.failures, self.fork = (
+            self._around.pop()
+        )
+        # What follows in this task, such as a group of values, may decide because of them.
+        self.failures = own
+        self.has_place = True
+        self.turns.give_place(operator)
+
+    def decides(self, operator: Operator, *, has_failed: bool) -> None:
+        if has_failed:
+            self.unwinds()
+            operator.causes = self.open_failures()
+        else:
+            # A success that cancels others is final.
+            for cause in self.open_failures():
+                cause.stand()
+
+    def cancels(self, operator: Operator) -> None:
+        self.turns.wake_cancelled()
+
+    def joins(self, operator: Operator) -> None:
+        known = operator.causes if operator.is_decided else operator.collected
+        self.failures += [
+            cause for cause in known if not cause.stands and cause not in self.failures
+        ]
+        self.turns.end_fork(operator.path)
+
+    async def join(self, scope: Scope, waiter: Waiter, *, has_raised: bool) -> None:
+        await self._rest(scope, waiter, waits_natively=not has_raised)
+
+    async def rest(self, scope: Scope, waiter: Waiter) -> None:
+        await self._rest(scope, waiter, waits_natively=True)
+
+    async def _rest(self, scope: Scope, waiter: Waiter, *, waits_natively: bool) -> None:
+        turns = self.turns
+        if not turns.is_over:
+            turns.release(self)
+            await turns.regain(self, scope, may_end=True)
+        if turns.is_over and waits_natively:
+            await waiter
+
+    def wake(self, waiter: Waiter) -> None:
+        self.turns.ready.append(self)
+        if self.turns.is_over:
+            wake(waiter)
+
+    def deadline(self, operator: Operator, seconds: float) -> waits.Deadline | None:
+        return None if self.turns.is_over or math.isinf(seconds) else waits.Deadline(self, operator, seconds)
+
+    def supervise(self, work: Callable[[], Coroutine[Any, Any, A]]) -> Coroutine[Any, Any, A]:
+        return self.run.stopping.supervised(work)
+
+    async def shield(self, work: Coroutine[Any, Any, A]) -> tuple[A, BaseException | None]:
+        return await self.run.stopping.shielded(work)
+
+    def undo_failed(self, error: object, left: Callable[[], Sequence[str]]) -> None:
+        run = self.run
+        raise run.give_up(CompensationFailed(run.run_id, safe_repr(error), left()), self)
+
+
+_ENDS = {"ok": "succeeded", "failed": "failed", "cut": "was cancelled"}
+
+
+def _end_of(raised: BaseException | None, scope: Scope) -> str:
+    """Return how local code has ended. What fails because it was cancelled was cut off."""
+    if raised is None:
+        return "ok"
+    if not isinstance(raised, Exception) or scope.cancelling_operator() is not None:
+        return "cut"
+    return "failed"
+
+
+async def _awaited(work: Callable[..., Awaitable[Any]], arguments: tuple[Any, ...]) -> Any:
+    return await work(*arguments)

@@ -1,0 +1,361 @@
+"""The order of a run: what a resume takes from its journal, one entry after another.
+
+`read_order` is a pure pass over the entries. It leaves out what is void, and everything within a step that
+has ended, and puts the rest in the order of its turns.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from effectflow.checkpoint.entries import (
+    BeforeStep,
+    CancelRequested,
+    ChildEnded,
+    ChildStarted,
+    Completed,
+    Entry,
+    ErrorRecord,
+    Failed,
+    Interrupted,
+    Local,
+    Published,
+    Ranges,
+    Resumed,
+    SetAside,
+    Signalled,
+    TimerFired,
+    Value,
+    Waiting,
+)
+from effectflow.checkpoint.values import Tree
+from effectflow.effects.paths import steps_around
+
+
+@dataclass(frozen=True, slots=True)
+class FailedAttempt:
+    """A failed attempt of a step. `began` and `ended` are in seconds since the epoch."""
+
+    error: ErrorRecord
+    began: float
+    ended: float
+
+
+@dataclass(slots=True)
+class Attempts:
+    """The attempts of a step that did not simply succeed.
+
+    Attributes:
+        spent: the number of attempts that do not count for the retry policy of the step: they were
+            stopped from outside, or the run ended and was resumed after them.
+        since: when the first attempt that counts began, in seconds since the epoch; None if none counts.
+        failures: all failed attempts, oldest first. Defects are not among them.
+    """
+
+    spent: int = 0
+    since: float | None = None
+    failures: list[FailedAttempt] = field(default_factory=lambda: [])
+
+
+@dataclass(frozen=True, slots=True)
+class Aside:
+    """Something that was set aside.
+
+    Attributes:
+        number: the number of the entry.
+        value: what was set aside.
+        is_dropped: whether it counts no longer.
+    """
+
+    number: int
+    value: Tree
+    is_dropped: bool
+
+
+class Order:
+    """What a replay takes from a journal.
+
+    Attributes:
+        entries: the entries to take, in order.
+        numbers: their numbers in the journal.
+        places: for each path, the positions in `entries` of its operation, the next one last.
+        values: the values that were computed once, by path.
+        begun: the newest beginning of each step, by path.
+        attempts: what is known of the attempts of steps that did not simply succeed, by path.
+        open: the steps that have begun and not ended, whether that counts or not.
+        results: the ends of steps that changed code has left behind, by path.
+        set_aside: what was set aside, by path.
+        reopenings: how often something that was set aside was tried again or dropped.
+        retried: for what is tried again, the number of the reopening, by path.
+        spawned: the ids of the runs that are cancelled with this one, by the entries that began them.
+        is_cancelled: whether the cancellation of the run was requested.
+        last_turn: the last turn in the journal.
+    """
+
+    def __init__(self) -> None:
+        self.entries: list[Any] = []
+        self.numbers: list[int] = []
+        self.places: dict[str, list[int]] = {}
+        self.values: dict[str, Tree] = {}
+        self.begun: dict[str, BeforeStep] = {}
+        self.attempts: dict[str, Attempts] = {}
+        self.open: dict[str, None] = {}
+        self.results: dict[str, Completed | Failed | None] = {}
+        self.set_aside: dict[str, Aside] = {}
+        self.reopenings = 0
+        self.retried: dict[str, int] = {}
+        self.spawned: dict[int, str] = {}
+        self.is_cancelled = False
+        self.last_turn = 0
+
+    def is_unknown(self, path: str) -> bool:
+        """Return whether a step has begun, and its outcome is unknown."""
+        return path in self.open
+
+    def has_within(self, path: str) -> bool:
+        """Return whether anything is still to be taken within a step."""
+        inside = f"{path}/"
+        return any(places and one.startswith(inside) for one, places in self.places.items())
+
+
+def read_order(entries: Sequence[Entry], void: Iterable[int] = ()) -> Order:
+    """Return what a replay of a journal takes, and in which order. Pure.
+
+    `void` are the numbers of entries to leave out, besides those that the journal says are void.
+    """
+    reader = _Reader(entries, void)
+    for number, entry in enumerate(entries, 1):
+        reader.take(number, entry)
+    return reader.finish()
+
+
+_ORDERED = (
+    BeforeStep,
+    Waiting,
+    ChildStarted,
+    Published,
+    SetAside,
+    Completed,
+    Failed,
+    Interrupted,
+    TimerFired,
+    Signalled,
+    ChildEnded,
+    Local,
+    CancelRequested,
+)
+
+
+class _Reader:
+    """The state of the pass over the entries.
+
+    Attributes:
+        kept: the entries to take, by number.
+        open: the steps that have begun, and whose end counts and has not come.
+        inside: the numbers of the kept entries within each open step, and the paths of values there.
+    """
+
+    def __init__(self, entries: Sequence[Entry], void: Iterable[int]) -> None:
+        self.order = Order()
+        resumes = [entry for entry in entries if isinstance(entry, Resumed)]
+        spans = [span for one in resumes for span in one.void]
+        self.void = Spans([*spans, *((number, number) for number in void)])
+        self.abandoned = Spans(span for one in resumes for span in one.abandoned)
+        self.dropped = Spans(span for one in resumes for span in one.dropped)
+        self.asides: dict[int, str] = {}
+        self.kept: dict[int, Entry] = {}
+        self.open: set[str] = set()
+        self.inside: dict[str, list[int | str]] = {}
+
+    def take(self, number: int, entry: Entry) -> None:
+        order = self.order
+        kind = entry.__class__
+        if isinstance(entry, _ORDERED) and entry.turn > order.last_turn:
+            order.last_turn = entry.turn
+        is_void = bool(self.void) and number in self.void
+        if kind is BeforeStep:
+            self._begin_step(number, entry, is_void=is_void)
+        elif kind is Completed or kind is Failed or kind is Interrupted:
+            self._end_step(number, entry, is_void=is_void)
+        elif kind is Value:
+            if not is_void:
+                order.values[entry.path] = entry.value
+                self._note_inside(entry.path, entry.path)
+        elif kind is Resumed:
+            self._reopen(entry)
+        elif isinstance(entry, _ORDERED):
+            if kind is SetAside:
+                self.asides[number] = entry.path
+            if not is_void:
+                self._keep_other(number, entry)
+
+    def _reopen(self, entry: Resumed) -> None:
+        """Note what is tried again of what was set aside."""
+        if not self.asides:
+            return
+        void, dropped = Spans(entry.void), Spans(entry.dropped)
+        retried = [path for number, path in self.asides.items() if number in void]
+        if retried or any(number in dropped for number in self.asides):
+            self.order.reopenings += 1
+            for path in retried:
+                self.order.retried[path] = self.order.reopenings
+
+    def _begin_step(self, number: int, entry: BeforeStep, *, is_void: bool) -> None:
+        order, path = self.order, entry.step
+        known = order.attempts.get(path)
+        if known is not None and known.since is None:
+            known.since = entry.at
+        order.begun[path] = entry
+        order.open[path] = None
+        # A step that begins again is in its place already.
+        if not is_void and path not in self.open:
+            self.open.add(path)
+            self._keep(number, path, entry)
+
+    def _end_step(self, number: int, entry: Any, *, is_void: bool) -> None:
+        order, path = self.order, entry.step
+        if entry.__class__ is Interrupted and not entry.cancelled:
+            if path in order.open:
+                # It was stopped from outside, and continues.
+                self._attempts_of(path).spent += 1
+            return
+        order.open.pop(path, None)
+        if entry.__class__ is Failed:
+            known = self._attempts_of(path)
+            if not entry.error.is_defect:
+                began = order.begun[path].at if path in order.begun else entry.at
+                known.failures.append(FailedAttempt(entry.error, began, entry.at))
+            if is_void:
+                # The run had ended with it: another budget of retries.
+                known.spent, known.since = order.begun[path].attempt, None
+        if is_void:
+            return
+        self.open.discard(path)
+        self._forget_inside(path)
+        if entry.__class__ is Interrupted and path not in order.begun:
+            return
+        self._keep(number, path, entry)
+
+    def _keep_other(self, number: int, entry: Any) -> None:
+        order = self.order
+        if entry.__class__ is CancelRequested:
+            order.is_cancelled = True
+            self.kept[number] = entry
+            return
+        path = entry.path
+        if not path:
+            # What a step has published: each attempt publishes again.
+            return
+        if entry.__class__ is SetAside:
+            order.set_aside[path] = Aside(number, entry.value, number in self.dropped)
+        elif entry.__class__ is ChildStarted and not entry.is_detached:
+            order.spawned[number] = entry.run_id
+        elif entry.__class__ is ChildEnded:
+            # Without a wait before it, the run was rejected, as its id belongs to another one.
+            rejected = [begun for begun in order.spawned if self._is_start_of(begun, path)]
+            for begun in rejected:
+                del order.spawned[begun]
+        self._keep(number, path, entry)
+
+    def _is_start_of(self, number: int, path: str) -> bool:
+        start = self.kept.get(number)
+        return isinstance(start, ChildStarted) and start.path == path
+
+    def _keep(self, number: int, path: str, entry: Entry) -> None:
+        if self.abandoned and number in self.abandoned:
+            self._leave_behind(path, entry)
+            return
+        self.kept[number] = entry
+        self._note_inside(path, number)
+
+    def _leave_behind(self, path: str, entry: Entry) -> None:
+        """Keep the end of a step that changed code does not reach in its place."""
+        if isinstance(entry, Completed | Failed):
+            self.order.results[path] = entry
+        elif isinstance(entry, BeforeStep):
+            self.order.results.setdefault(path, None)
+
+    def _note_inside(self, path: str, what: int | str) -> None:
+        if self.open and "/" in path:
+            for step in steps_around(path, self.open):
+                self.inside.setdefault(step, []).append(what)
+
+    def _forget_inside(self, step: str) -> None:
+        for what in self.inside.pop(step, ()):
+            if isinstance(what, int):
+                self.kept.pop(what, None)
+            else:
+                self.order.values.pop(what, None)
+
+    def _attempts_of(self, path: str) -> Attempts:
+        known = self.order.attempts.get(path)
+        if known is None:
+            begun = self.order.begun.get(path)
+            known = self.order.attempts[path] = Attempts(since=None if begun is None else begun.at)
+        return known
+
+    def finish(self) -> Order:
+        order = self.order
+        found = list(self.kept.items())
+        if order.last_turn:
+            # What was held back comes later in the journal than it happened.
+            found.sort(key=lambda one: one[1].turn)
+        for position, (number, entry) in enumerate(found):
+            order.entries.append(entry)
+            order.numbers.append(number)
+            if entry.__class__ is not CancelRequested:
+                order.places.setdefault(path_of(entry), []).append(position)
+        for places in order.places.values():
+            places.reverse()
+        return order
+
+
+def ordered_path_of(entry: Entry) -> str:
+    """Return the path of an entry that a replay takes; empty for others."""
+    is_of_body = isinstance(entry, CancelRequested)
+    return path_of(entry) or "" if isinstance(entry, _ORDERED) and not is_of_body else ""
+
+
+def path_of(entry: Any) -> str:
+    """Return the path of the operation that an entry belongs to."""
+    return entry.step if isinstance(entry, BeforeStep | Completed | Failed | Interrupted) else entry.path
+
+
+class Spans:
+    """A set of sequence numbers, given as ranges."""
+
+    def __init__(self, ranges: Iterable[tuple[int, int]]) -> None:
+        self._firsts: list[int] = []
+        self._lasts: list[int] = []
+        for first, last in sorted(ranges):
+            if self._lasts and first <= self._lasts[-1] + 1:
+                self._lasts[-1] = max(self._lasts[-1], last)
+            else:
+                self._firsts.append(first)
+                self._lasts.append(last)
+
+    def __bool__(self) -> bool:
+        return bool(self._firsts)
+
+    def __contains__(self, number: int) -> bool:
+        at = bisect_right(self._firsts, number) - 1
+        return at >= 0 and number <= self._lasts[at]
+
+
+def in_ranges(numbers: Iterable[int]) -> Ranges:
+    """Return sequence numbers as ranges.
+
+    Example:
+        >>> in_ranges([3, 9, 4])
+        ((3, 4), (9, 9))
+    """
+    ranges: list[tuple[int, int]] = []
+    for number in sorted(set(numbers)):
+        if ranges and ranges[-1][1] == number - 1:
+            ranges[-1] = (ranges[-1][0], number)
+        else:
+            ranges.append((number, number))
+    return tuple(ranges)

@@ -1,0 +1,487 @@
+"""The turns of one life of a run: who may run, what has arrived, and what is still to be replayed.
+
+A run is a sequence of turns. In each, one thing from outside arrives (an event), and the fibers run, one at
+a time, until all of them wait again. Only the fiber that holds the *baton* runs; the others get it in the
+order in which they became able to. A resume takes the recorded entries in their order, and lets nothing new
+begin before the last of them: until then, new operations wait at the *frontier*. So races, timeouts and
+cancellations go as they went, and none of them needs a record.
+
+The idea: deterministic replay of one history of events (Temporal), and the logged order of completion
+(Restate).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import anyio
+
+from effectflow.checkpoint.entries import CancelRequested
+from effectflow.checkpoint.errors import DefinitionChanged
+from effectflow.checkpoint.order import Order, path_of
+from effectflow.effects.event_loop import is_cancellation, new_waiter, wake
+
+if TYPE_CHECKING:
+    from effectflow.checkpoint.fiber import DurableFiber
+    from effectflow.checkpoint.run import Run
+    from effectflow.effects.scope import Operator, Scope
+
+Arrival: TypeAlias = "DurableFiber | Callable[[], object]"
+"""What may have a turn: a fiber whose operation has ended, or something to call."""
+
+_BEGUN = {
+    "BeforeStep": "begun",
+    "Completed": "completed",
+    "Failed": "failed",
+    "Interrupted": "been interrupted",
+    "Waiting": "begun to wait",
+    "TimerFired": "seen the end of the time",
+    "Signalled": "received its message",
+    "ChildStarted": "started the run",
+    "ChildEnded": "seen the end of the run",
+    "Published": "published a value",
+    "SetAside": "set aside the item",
+    "Local": "ended",
+}
+
+
+class Turns:
+    """The baton, the order, and the replay of one life.
+
+    Attributes:
+        order: what is to be replayed.
+        position: how many entries of it were taken.
+        number_taken: the number of the entry that was taken last.
+        turn: the number of the turn.
+        is_live: whether the replay is over.
+        is_over: whether the life is being ended, so that fibers run in no order and begin nothing.
+        holder: the fiber that holds the baton.
+        ready: the fibers that may run in this turn.
+        arrived: what has arrived, first come first.
+        overdue: what has happened before this life, with the time of each.
+        frontier: the fibers that wait for the end of the replay.
+        fibers: all fibers.
+        deadlines: the deadlines that may still fire.
+        grants: how often a fiber has got the baton.
+        working: how many fibers await something other than a time, a message or another run.
+        on_idle: called when nothing can run.
+        choose: picks which of several arrivals is taken next, for exploration; the first one if None.
+    """
+
+    def __init__(self, run: Run, order: Order) -> None:
+        self.run = run
+        self.order = order
+        self.position = 0
+        self.number_taken = 0
+        self.turn = 0
+        self.is_live = not order.entries and run.planning is None
+        self.is_over = False
+        self.holder: DurableFiber | None = None
+        self.ready: deque[DurableFiber] = deque()
+        self.arrived: deque[Arrival] = deque()
+        self.overdue: list[tuple[float, Arrival]] = []
+        self.frontier: list[DurableFiber] = []
+        self.fibers: dict[DurableFiber, None] = {}
+        self.deadlines: dict[Any, None] = {}
+        self.working = self.grants = 0
+        self.on_idle: Callable[[], object] | None = None
+        self.choose: Callable[[int], int] | None = None
+        self._last_turn = order.last_turn
+        self._takers: dict[int, Arrival] = {}
+        self._forks: dict[str, Operator] = {}
+        self._branches: set[str] = set()
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether there is one fiber and no deadline, so that nothing needs an order."""
+        return len(self.fibers) == 1 and not self.deadlines
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether all fibers wait for times, messages or other runs, and nothing has arrived."""
+        has_work = self.holder or self.ready or self.arrived or self.overdue or self.working
+        return self.is_live and not has_work
+
+    # The baton.
+
+    def release(self, fiber: DurableFiber) -> None:
+        """Give up the baton, if the fiber holds it."""
+        if self.holder is fiber:
+            self.holder = None
+            self.pass_on()
+
+    def pass_on(self) -> None:
+        """Give the baton to the next fiber: one that may run; otherwise that of the next event."""
+        while self.holder is None and not self.is_over:
+            if self.ready:
+                self._grant(self.ready.popleft())
+            elif self.position < len(self.order.entries):
+                if not self._take_recorded():
+                    return
+            elif not self.is_live:
+                self._end_replay()
+            elif self.overdue:
+                # What happened while no process had the run is taken in the order of its times.
+                self.overdue.sort(key=lambda one: one[0])
+                self.arrived.extend(arrival for _, arrival in self.overdue)
+                self.overdue.clear()
+            elif self.arrived:
+                self._admit()
+            else:
+                if self.on_idle is not None:
+                    self.on_idle()
+                return
+
+    def _admit(self) -> None:
+        if self.choose is not None and len(self.arrived) > 1:
+            self.arrived.rotate(-self.choose(len(self.arrived)))
+        arrival = self.arrived.popleft()
+        self.next_turn()
+        if callable(arrival):
+            arrival()
+        else:
+            self._grant(arrival)
+
+    def _grant(self, fiber: DurableFiber) -> None:
+        self.grants += 1
+        self.holder = fiber
+        if fiber.waiter is not None:
+            wake(fiber.waiter)
+
+    def next_turn(self) -> None:
+        """Begin a turn that no earlier life has had."""
+        self.turn = self._last_turn = max(self._last_turn, self.turn) + 1
+
+    async def regain(self, fiber: DurableFiber, scope: Scope, *, may_end: bool = False) -> None:
+        """Wait for the baton. A cancellation by an operator does not end this wait, a stop does.
+
+        With `may_end`, return if the life is being ended, instead of raising that.
+        """
+        is_shielded = False
+        while self.holder is not fiber:
+            if self.is_over:
+                if not may_end:
+                    await self.run.leave(scope)
+                return
+            fiber.waiter = new_waiter()
+            try:
+                with anyio.CancelScope(shield=True) if is_shielded else nullcontext():
+                    await fiber.waiter
+            except BaseException as raised:
+                if not is_cancellation(raised):
+                    raise
+                if self.is_over or scope.cancelling_operator() is None:
+                    self.run.stop()
+                    raise
+                # It takes effect in the turn of this fiber.
+                is_shielded = True
+            finally:
+                fiber.waiter = None
+
+    async def arrive(
+        self, fiber: DurableFiber, scope: Scope, *, since: float | None = None
+    ) -> None:
+        """Wait for a turn in which the end of an operation of this fiber is taken.
+
+        `since` is when it ended, if that was before this life, in seconds since the epoch.
+        """
+        if self.is_over:
+            self.next_turn()
+            return
+        if self.is_live and self.holder is fiber:
+            # It did not have to wait, so it goes on in the same turn.
+            return
+        self.release(fiber)
+        if since is not None:
+            self.overdue.append((since, fiber))
+        elif self._is_free():
+            self.next_turn()
+            self.grants += 1
+            self.holder = fiber
+            return
+        else:
+            self.arrived.append(fiber)
+        self.pass_on()
+        await self.regain(fiber, scope)
+
+    def _is_free(self) -> bool:
+        has_other = self.holder or self.ready or self.arrived or self.overdue
+        return self.is_live and not has_other and self.choose is None
+
+    def announce(self, arrival: Callable[[], object], *, since: float | None = None) -> None:
+        """Let something be called in a turn of its own."""
+        if self.is_over:
+            return
+        if self.is_live and self.is_alone and self.holder is not None:
+            # The only fiber awaits something without giving up the baton.
+            self.next_turn()
+            arrival()
+            return
+        if since is None:
+            self.arrived.append(arrival)
+        else:
+            self.overdue.append((since, arrival))
+        self.pass_on()
+
+    def stop(self) -> None:
+        """End the order: all fibers that wait for the baton end."""
+        self.is_over = True
+        for fiber in self.fibers:
+            if fiber.waiter is not None:
+                wake(fiber.waiter)
+
+    # The replay.
+
+    def next_at(self, path: str) -> int | None:
+        """Return the position of the next recorded entry of an operation; None without one."""
+        places = self.order.places.get(path)
+        return places[-1] if places else None
+
+    async def take(
+        self, fiber: DurableFiber, at: int, scope: Scope, *, is_begin: bool = False
+    ) -> Any:
+        """Wait until a recorded entry is the next one, and return it.
+
+        A beginning does not wait for the fibers that may run in the same turn, because it did not.
+        """
+        entry = self.order.entries[at]
+        self.order.places[path_of(entry)].pop()
+        if at == self.position and self.holder is fiber and (is_begin or not self.ready):
+            self._advance(entry)
+            return entry
+        self._takers[at] = fiber
+        self.release(fiber)
+        await self.regain(fiber, scope)
+        return entry
+
+    def expect(self, at: int, taker: Callable[[], object]) -> None:
+        """Let something be called once a recorded entry is the next one."""
+        self.order.places[path_of(self.order.entries[at])].pop()
+        self._takers[at] = taker
+
+    def expect_no_more(self, taker: Callable[[], object]) -> None:
+        """Do not call this any more."""
+        for at in [at for at, known in self._takers.items() if known is taker]:
+            del self._takers[at]
+
+    def _take_recorded(self) -> bool:
+        """Take the next recorded entry. Return False if something else must come first."""
+        entry = self.order.entries[self.position]
+        if entry.__class__ is CancelRequested:
+            return self._take_cancellation(entry)
+        taker = self._takers.pop(self.position, None)
+        if taker is None:
+            return self._help(entry)
+        self._advance(entry)
+        if callable(taker):
+            taker()
+        else:
+            self._grant(taker)
+        return True
+
+    def _take_cancellation(self, entry: CancelRequested) -> bool:
+        if not self.run.has_reached(entry.place):
+            if self.working:
+                return False
+            return self._diverge(entry)
+        self._advance(entry)
+        self.run.cancel_body()
+        return True
+
+    def _advance(self, entry: Any) -> None:
+        self.number_taken = self.order.numbers[self.position]
+        self.position += 1
+        self.turn = entry.turn
+
+    def _help(self, entry: Any) -> bool:
+        """Help a recorded entry to be reached. Return whether that has changed anything."""
+        path = path_of(entry)
+        if self._begin_branch(path):
+            return True
+        planning = self.run.planning
+        if planning is not None and planning.may_skip(entry, self.frontier):
+            self._skip()
+            return True
+        if self.working and not self._is_blamed(path):
+            return False
+        return self._diverge(entry)
+
+    def _begin_branch(self, path: str) -> bool:
+        """Begin a recorded branch, even if others fill the limit. Return whether that is possible."""
+        at = path.find("[")
+        while at >= 0:
+            fork = self._forks.get(path[:at])
+            branch = path[: path.find("]", at) + 1]
+            if fork is not None and branch not in self._branches:
+                return fork.begin_more()
+            at = path.find("[", at + 1)
+        return False
+
+    def _is_blamed(self, path: str) -> bool:
+        """Return whether the fiber that should reach a path waits for something else."""
+        owner = max(
+            (fiber for fiber in self.fibers if _is_in(path, fiber.line)),
+            key=lambda fiber: len(fiber.line),
+        )
+        return owner in self.frontier or owner in self._takers.values()
+
+    def _diverge(self, entry: Any) -> bool:
+        """Leave an entry out that the code does not reach, if the resume is forced. Else end the life."""
+        if self.run.force:
+            self.run.abandon(self.order.numbers[self.position], entry)
+            self._skip()
+            return True
+        self.run.halt(self.divergence(entry))
+        return False
+
+    def divergence(self, entry: Any) -> DefinitionChanged:
+        """Return the error that names a recorded entry, and what the fibers wait for instead."""
+        found = sorted({fiber.place for fiber in self.fibers if fiber.place})
+        shown = ", ".join(map(repr, found[:5])) + (" and more" if len(found) > 5 else "")
+        if entry.__class__ is CancelRequested:
+            recorded = f"it was cancelled at {entry.place!r}"
+        else:
+            recorded = f"{path_of(entry)!r} has {_BEGUN[type(entry).__name__]}"
+        number = self.order.numbers[self.position]
+        detail = f"by entry {number}, {recorded}, and now the run "
+        detail += f"reaches {shown} instead" if found else "ends before that"
+        return DefinitionChanged(self.run.run_id, self.run.workflow, detail=detail)
+
+    def _skip(self) -> None:
+        entry = self.order.entries[self.position]
+        if entry.__class__ is not CancelRequested:
+            places = self.order.places[path_of(entry)]
+            if self.position in places:
+                places.remove(self.position)
+        self.position += 1
+
+    # The frontier.
+
+    async def to_frontier(
+        self,
+        fiber: DurableFiber,
+        scope: Scope,
+        *,
+        has_begun: bool,
+        is_work: bool = True,
+        ends_step: bool = False,
+    ) -> bool:
+        """Wait until the replay is over. Return whether the fiber was cancelled meanwhile.
+
+        What an earlier life has begun ends after the replay, as an event. The cancellation of anything
+        else, and of a wait for a time, a message or another run, ends it at once, in the same turn.
+
+        Parameters:
+            has_begun: whether an earlier life has begun the operation.
+            is_work: whether it is more than such a wait.
+            ends_step: whether what waits is the end of a step.
+        """
+        if not self.is_live or self._without_place(fiber) is not None:
+            fiber.frontier_scope = scope
+            fiber.ends_later = has_begun and is_work
+            fiber.is_waiting = not is_work
+            fiber.ends_step = ends_step
+            if self.is_live:
+                self._begin_within_limits(fiber)
+            else:
+                self.frontier.append(fiber)
+            self.release(fiber)
+            await self.regain(fiber, scope)
+            if not fiber.ends_later:
+                await fiber.check(scope)
+        return scope.cancelling_operator() is not None
+
+    def _end_replay(self) -> None:
+        """Let what waits at the frontier begin."""
+        if self.run.planning is not None:
+            self.run.end_plan()
+            return
+        self.is_live = True
+        self.run.begin_live()
+        if self.frontier or self.overdue:
+            self.next_turn()
+        self._give_places()
+        frontier, self.frontier = self.frontier, []
+        for fiber in frontier:
+            scope = fiber.frontier_scope
+            if fiber.ends_later and (fiber.ends_step or scope.cancelling_operator() is not None):
+                self.arrived.append(fiber)
+            else:
+                self._begin_within_limits(fiber)
+        for deadline in list(self.deadlines):
+            deadline.begin_live()
+
+    def wake_cancelled(self) -> None:
+        """Let the fibers run that an operator has cancelled at the frontier or in a wait."""
+        for fiber in self.frontier[:]:
+            if not fiber.ends_later and fiber.frontier_scope.cancelling_operator() is not None:
+                self.frontier.remove(fiber)
+                self.ready.append(fiber)
+        for fiber in self.fibers:
+            if fiber.resting is not None and fiber.resting.scope.cancelling_operator() is not None:
+                fiber.resting = None
+                self.ready.append(fiber)
+        for fork in self._forks.values():
+            for fiber in fork.pending[:]:
+                if fiber.frontier_scope.cancelling_operator() is not None:
+                    fork.pending.remove(fiber)
+                    (self.arrived if fiber.ends_later else self.ready).append(fiber)
+
+    # Limits.
+
+    def begin_branch(self, fork: Operator, branch: str) -> None:
+        """Note that a branch of an operator begins."""
+        self._forks[fork.path] = fork
+        self._branches.add(branch)
+
+    def end_fork(self, path: str) -> None:
+        """Forget an operator whose branches have all ended."""
+        self._forks.pop(path, None)
+
+    def _give_places(self) -> None:
+        """Give the places within each limit, first to the branches that earlier lives have begun."""
+        for fork in self._forks.values():
+            if fork.limit is not None:
+                inside = [fiber for fiber in self.fibers if fiber.fork is fork]
+                if len(inside) > fork.limit:
+                    inside.sort(key=lambda fiber: not self._has_entries(fiber.line))
+                    for fiber in inside[fork.limit :]:
+                        fiber.has_place = False
+
+    def _has_entries(self, line: str) -> bool:
+        """Return whether an earlier life has recorded anything in a branch."""
+        return any(_is_in(path, line) for path in self.order.places)
+
+    def _begin_within_limits(self, fiber: DurableFiber) -> None:
+        around = self._without_place(fiber)
+        if around is None:
+            self.ready.append(fiber)
+        else:
+            assert around.fork is not None
+            around.fork.pending.append(fiber)
+
+    def _without_place(self, fiber: DurableFiber) -> DurableFiber | None:
+        """Return the fiber, or one around it, that must wait for a place within a limit; or None."""
+        around: DurableFiber | None = fiber
+        while around is not None:
+            if not around.has_place:
+                return around
+            around = around.parent
+        return None
+
+    def give_place(self, fork: Operator) -> None:
+        """Let a branch go on that waited for its place within the limit, as another one has ended."""
+        waiting = [fiber for fiber in self.fibers if fiber.fork is fork and not fiber.has_place]
+        if waiting:
+            waiting[0].has_place = True
+            pending, fork.pending = fork.pending, []
+            for fiber in pending:
+                self._begin_within_limits(fiber)
+
+
+def _is_in(path: str, line: str) -> bool:
+    """Return whether a path belongs to the fiber with this path."""
+    return not line or path.startswith(f"{line}/")
