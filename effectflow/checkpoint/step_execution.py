@@ -193,7 +193,7 @@ class StepExecution:
             if definition.at_most_once and turns.order.is_unknown(path) and not self.run.force:
                 raise self.run.halt(OutcomeUnknown(self.run.run_id, path))
             if turns.order.has_within(path) and self.run.planning is None:
-                return await self._execute(turns.order.begun[path].attempt, None, next_delay)
+                return await self.execute(turns.order.begun[path].attempt, None, next_delay)
         if await turns.to_frontier(self.fiber, self.scope, has_begun=begun is not None):
             operator = self.scope.cancelling_operator()
             assert operator is not None
@@ -203,7 +203,7 @@ class StepExecution:
         known = turns.order.begun.get(path)
         number = 1 if known is None else known.attempt + 1
         saved = self._begin(number)
-        return await self._execute(number, saved, next_delay)
+        return await self.execute(number, saved, next_delay)
 
     def _begin(self, number: int) -> Any:
         """Record that an attempt begins. Return the save to wait for, or None."""
@@ -225,7 +225,7 @@ class StepExecution:
             return writer.save(required=definition.at_most_once)
         return None
 
-    async def _execute(self, number: int, saved: Any, next_delay: Any) -> Any:
+    async def execute(self, number: int, saved: Any, next_delay: Any) -> Any:
         """Run the body once it may begin, and record how it ends."""
         run, fiber, definition, scope, path = (
             self.run,

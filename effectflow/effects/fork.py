@@ -345,10 +345,15 @@ class Fork(Operator):
 
     def _stop_for(self, raised: BaseException, fiber: Fiber) -> None:
         """Stop because a branch ended in a defect. Raise what must end the task of the branch."""
-        defect = raised if isinstance(raised, Exception | Halt) else stray_cancellation(raised)
+        if isinstance(raised, Halt):
+            # The life of the run ends: the other branches end by themselves, and nothing is decided.
+            self.children.defects.append(raised)
+            self.is_over = True
+            return
+        defect = raised if isinstance(raised, Exception) else stray_cancellation(raised)
         if defect is None:
             raise raised
-        if self.ends.has_outcome and isinstance(defect, Exception):
+        if self.ends.has_outcome:
             log_hidden(defect, "a loser failed after its race was decided")
             return
         self.children.defects.append(defect)
@@ -359,6 +364,9 @@ class Fork(Operator):
         defect = stray_cancellation(raised) or raised
         if is_cancellation(defect):
             raise defect
+        if isinstance(raised, Halt):
+            self._stop_for(raised, fiber or self.outer.fiber)
+            return
         self.children.defects.append(defect)
         self._stop(fiber or self.outer.fiber, has_failed=True)
 

@@ -17,7 +17,6 @@ from effectflow.checkpoint.values import (
     render_arguments,
 )
 from effectflow.effects import nodes
-from effectflow.effects.fiber import PLAIN
 from effectflow.testing.watch import Watch
 from effectflow.workflows.workflow import Workflow
 
@@ -26,7 +25,7 @@ _Encode: TypeAlias = Callable[[ValueOptions], tuple[str, str]]
 
 
 class ChangedArguments(Watch):
-    """Finds steps and nested runs that change their arguments, by digests before and after each attempt.
+    """Finds steps that change their arguments, by digests before and after each attempt.
 
     A resume does not run a completed step, so only the life that ran it sees what it changed in an
     argument. A test with one life does not notice.
@@ -51,17 +50,17 @@ class ChangedArguments(Watch):
         from effectflow.checkpoint.step_execution import StepExecution
         from effectflow.workflows.mapreduce import _job
 
-        self.around(StepExecution, "attempt", self._attempting)
+        self.around(StepExecution, "execute", self._attempting)
         self.around(StepDefinition, "execute_plainly", self._executing_plainly)
         self.around(_job.ItemWork, "mapped", self._mapping)
         self.around(_job, "durable", self._creating)
 
     def _attempting(self, attempt: Any) -> Callable[..., Any]:
-        async def comparing(execution: Any, number: int) -> Any:
+        async def comparing(execution: Any, number: int, *more: Any) -> Any:
             path, run_id = execution.path, execution.run.run_id
             name = f"step {path!r} of run {run_id!r}, attempt {number},"
             with self._compared(self._arguments_of(execution.step), name):
-                return await attempt(execution, number)
+                return await attempt(execution, number, *more)
 
         return comparing
 
@@ -100,21 +99,7 @@ class ChangedArguments(Watch):
     def _starting(self, start: Callable[..., Any]) -> Callable[..., Any]:
         def starting(workflow: Any, input: object, **options: Any) -> Any:
             self.begin()
-            effect = start(workflow, input, **options)
-            perform = effect.f
-            encode = partial(encode_arguments, {"input": input}, path=workflow.name)
-
-            async def comparing(env: Any, scope: Any) -> Any:
-                # The input of an outer run is recorded, so every life begins with the same input.
-                is_nested = scope.fiber is not PLAIN
-                name = f"nested run {workflow.name!r}"
-                if is_nested:
-                    name += f" of run {scope.fiber.run.run_id!r}"
-                with self._compared(encode if is_nested else None, name):
-                    return await perform(env, scope)
-
-            effect.f = comparing
-            return effect
+            return start(workflow, input, **options)
 
         return starting
 

@@ -115,9 +115,10 @@ class UnusedEffects(Watch):
         return self
 
     def replace_functions(self) -> None:
-        from effectflow.checkpoint.flow import DurableFlow
+        from effectflow.checkpoint.fiber import DurableFiber
         from effectflow.effects import bodies, interpreter
-        from effectflow.effects.scope import PLAIN, Operator
+        from effectflow.effects.fiber import PLAIN
+        from effectflow.effects.scope import Operator
 
         self.around(nodes.Perform, "__init__", self._creating_perform)
         for node in _WITH_FUNCTIONS:
@@ -127,8 +128,8 @@ class UnusedEffects(Watch):
             self.before(Effect, name, lambda args, _: self._use(args[1:]))
         for node in _WITHOUT_SOURCE:
             self.before(node, "__init__", lambda args, more: self._use((args[1:], more)))
-        for flow in (type(PLAIN), DurableFlow):
-            self.before(flow, "execute", lambda args, _: self._use(args[1]))
+        for fiber in (type(PLAIN), DurableFiber):
+            self.before(fiber, "execute", lambda args, _: self._use(args[1]))
         for name in ("run", "__iter__"):
             self.before(Effect, name, lambda args, _: self._use(args[0]))
         self.around(Effect, "run_or_raise", self._running)

@@ -25,22 +25,24 @@ from effectflow import (
 )
 from effectflow.checkpoint import (
     BeforeStep,
-    BranchesEnded,
     CancelRequested,
     ChildEnded,
     ChildStarted,
     Completed,
-    Decided,
     Entry,
     Failed,
     Finished,
     Interrupted,
+    Local,
     Published,
     Resumed,
     RunStatus,
+    SetAside,
     Signalled,
     Started,
     Suspended,
+    TimerFired,
+    Value,
     Waiting,
     read_entries,
 )
@@ -190,30 +192,13 @@ async def journal(store: Any, run_id: str = "r", *, seal: Seal | None = None) ->
 
 
 def line(entry: Entry, entries: list[Entry]) -> str:
-    """Return an entry as text, with the entries that it settles and its causes."""
+    """Return an entry as text, with the entries that a resume tries again."""
     text = _name(entry)
-    if isinstance(entry, Decided) and entry.failed:
-        text += " failed"
-    because = getattr(entry, "because", ())
-    if because:
-        text += f" because {_names(because, entries)}"
-    for end in getattr(entry, "source_ends", ()):
-        cause = "" if end.sequence is None else f" by {_name(entries[end.sequence - 1])}"
-        text += f" ({end.kind}{cause})"
-    settles = getattr(entry, "settles", ())
-    if settles:
-        text += f" <- {_names(settles, entries)}"
+    retry = entry.retry if isinstance(entry, Finished) else ()
+    if retry:
+        found = [entries[n - 1] for first, last in retry for n in range(first, last + 1)]
+        text += f" again: {', '.join(map(_name, found))}"
     return text
-
-
-def _names(ranges: Any, entries: list[Entry]) -> str:
-    failures = (Failed, ChildEnded, Decided)
-    return ", ".join(
-        _name(entries[number - 1])
-        for first, last in ranges
-        for number in range(first, last + 1)
-        if isinstance(entries[number - 1], failures)
-    )
 
 
 def _name(entry: Entry) -> str:
@@ -229,11 +214,17 @@ def _name(entry: Entry) -> str:
         case Failed(step=path):
             return f"F {path}"
         case Interrupted(step=path):
+            if entry.cancelled:
+                return f"X {path}"
             return f"I {path}" if entry.in_progress else "I"
-        case Decided(path=path):
-            return f"D {path}"
-        case BranchesEnded(path=path):
-            return f"E {path}"
+        case TimerFired(path=path):
+            return f"T {path}"
+        case Local(path=path, end=end):
+            return f"L {path}" if end == "ok" else f"L {path} {end}"
+        case Value(path=path):
+            return f"V {path}"
+        case SetAside(path=path):
+            return f"A {path}"
         case Waiting(path=path):
             return f"W {path}"
         case Signalled(path=path):

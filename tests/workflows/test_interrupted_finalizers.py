@@ -140,13 +140,13 @@ def within_a_step(what: str) -> Do[App, Any, object]:
 
 @workflow
 def child(what: str) -> Do[App, Any, object]:
-    return (yield from plain.start(what))
+    return (yield from plain.call(what))
 
 
 @workflow
 def child_of_a_holder(what: str) -> Do[App, Any, object]:
     def using(held: str) -> AnyEffect:
-        return use(held).and_then(lambda _: plain.start(what, run_id="inner"))
+        return use(held).and_then(lambda _: plain.call(what))
 
     return (yield from reserved("outer", using))
 
