@@ -255,8 +255,8 @@ class DurableFiber(Fiber):
                 raised = stray_cancellation(error) or error
                 if isinstance(raised, GeneratorExit):
                     raise
-                if is_cancellation(raised) and scope.cancelling_operator() is None:
-                    self.run.stop()
+                if is_cancellation(raised):
+                    scope.cause()
             end = _end_of(raised, scope)
             if turns.is_over:
                 pass
@@ -360,8 +360,8 @@ class DurableFiber(Fiber):
         try:
             return await self.released(work)
         except BaseException as raised:
-            if is_cancellation(raised) and scope.cancelling_operator() is None:
-                self.run.stop()
+            if is_cancellation(raised):
+                scope.cause()
             raise
         finally:
             await turns.arrive(self, scope)
@@ -373,7 +373,7 @@ class DurableFiber(Fiber):
         if path in known:
             return from_tree(known[path], path=path, types=NO_TYPES)
         value = compute()
-        if run.planning is None:
+        if run.planning is None and not self.turns.is_over:
             entry = Value(path, to_tree(value, path=path, types=NO_TYPES), run.now())
             self.follows(path, run.record(entry, self.step))
         return value

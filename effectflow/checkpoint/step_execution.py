@@ -365,7 +365,8 @@ class StepExecution:
             await self._record_error(raised, True)
             return
         operator = None
-        if is_cancellation(raised) and not isinstance(raised, Halt):
+        # What a stop cuts off is no event.
+        if is_cancellation(raised) and not isinstance(raised, Halt) and not run.turns.is_over:
             operator = scope.cause()
         if operator is not None:
             await self._reach_end()

@@ -111,7 +111,7 @@ class Turns:
         """Give up the baton, if the fiber holds it."""
         if self.holder is fiber:
             self.holder = None
-            self.pass_on()
+        self.pass_on()
 
     def pass_on(self) -> None:
         """Give the baton to the next fiber: one that may run; otherwise that of the next event."""
@@ -173,8 +173,7 @@ class Turns:
             except BaseException as raised:
                 if not is_cancellation(raised):
                     raise
-                if self.is_over or scope.cancelling_operator() is None:
-                    self.run.stop()
+                if self.is_over or scope.cause() is None:
                     raise
                 # It takes effect in the turn of this fiber.
                 is_shielded = True

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import AsyncGenerator, Callable, Generator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -66,23 +66,23 @@ async def resting(
         with _ends_when_stopped(fiber, scope, what):
             yield
     except BaseException as raised:
+        if is_cancellation(raised) and scope.cause() is not None:
+            await _end_rest(fiber, scope, rest)
+            await fiber.check(scope)
         fiber.resting = None
-        if not is_cancellation(raised):
-            raise
-        operator = scope.cancelling_operator()
-        if operator is None:
-            fiber.run.stop()
-            raise
-        # `wake_cancelled` has made it ready.
-        await turns.regain(fiber, scope)
-        await fiber.leave_for(operator)
+        raise
     finally:
         turns.working -= is_pinned
+    await _end_rest(fiber, scope, rest)
+
+
+async def _end_rest(fiber: DurableFiber, scope: Scope, rest: Rest) -> None:
     if fiber.resting is rest:
         fiber.resting = None
-        await turns.arrive(fiber, scope)
+        await fiber.turns.arrive(fiber, scope)
     else:
-        await turns.regain(fiber, scope)
+        # `wake_cancelled` has made it ready.
+        await fiber.turns.regain(fiber, scope)
 
 
 @contextmanager
@@ -213,7 +213,8 @@ class Deadline:
         self._seconds = seconds
         self._begun: tuple[Waiting, int | Held] | None = None
         self._is_closed = False
-        self._timer = anyio.CancelScope()
+        # A stop of the run does not end it, because a finalizer may go on.
+        self._timer = anyio.CancelScope(shield=True)
         self._cut = operator.cut = anyio.CancelScope()
 
     async def __aenter__(self) -> None:
@@ -261,12 +262,18 @@ class Deadline:
         if left <= 0 and self.until <= run.opened_at:
             turns.announce(self._fire, since=self.until)
         else:
-            run.stopping.start(self._wait, max(left, 0.0))
+            clock = self._operator.outer.clock
+            run.stopping.start(self._wait, clock.move_on_after(max(left, 0.0)))
 
-    async def _wait(self, seconds: float) -> None:
-        with self._timer:
-            await self._operator.outer.clock.sleep(seconds)
-        if not self._timer.cancel_called:
+    async def _wait(self, limit: AbstractContextManager[object]) -> None:
+        with self._timer, limit:
+            await anyio.sleep_forever()
+        if self._timer.cancel_called:
+            return
+        if self._fiber.turns.is_over:
+            self._operator.is_decided = True
+            self._cut.cancel()
+        else:
             self._fiber.turns.announce(self._fire)
 
     def _fire(self) -> None:
