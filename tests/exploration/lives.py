@@ -27,7 +27,7 @@ from effectflow.stores import MemoryStore, SqliteStore
 from effectflow.testing import Crashed
 from tests.exploration.processes import Journals, PatientStore, ProcessStore, read_journals
 from tests.exploration.virtual_time import Backend, Hangs, LoopClock, VirtualTime, run_virtually
-from tests.exploration.world import Broken, Bug, Life, World
+from tests.exploration.world import Broken, Bug, Letter, Life, World
 
 RUN = "r"
 GIVEN = "given"
@@ -251,6 +251,7 @@ class _Process:
         end = End("died")
         try:
             with anyio.fail_after(SECONDS), alive:
+                await self._deliver(base)
                 end = await self._live_among_others(store, base)
         except TimeoutError:
             end = End("hangs", await _reason(base))
@@ -264,7 +265,7 @@ class _Process:
     async def _live_among_others(self, store: ProcessStore, base: CheckpointStore) -> End:
         """Drive the run, while others send messages and cancel it."""
         async with anyio.create_task_group() as others:
-            others.start_soon(self._send, base)
+            others.start_soon(self._send_all, base)
             if self.cancel_at is not None:
                 others.start_soon(self._cancel, base, self.cancel_at)
             if self.plan.dies_at is not None:
@@ -342,18 +343,31 @@ class _Process:
     def _sent_at(self, key: str) -> float | None:
         return self.world.letter(int(key)).time if key.isdigit() else self.cancel_at
 
-    async def _send(self, base: CheckpointStore) -> None:
+    async def _deliver(self, base: CheckpointStore) -> None:
+        """Do what others have done while no process had the run."""
+        if await base.info(RUN) is None:
+            return
+        for letter in self.world.inbox[len(self.world.sent) :]:
+            if letter.time <= anyio.current_time():
+                await self._send(base, letter)
+        if self.cancel_at is not None and self.cancel_at <= anyio.current_time():
+            await self._cancel(base, self.cancel_at)
+
+    async def _send_all(self, base: CheckpointStore) -> None:
         """Send the messages whose time has come, in order."""
-        handle = Client(Checkpoints(base)).handle(self.subject.workflow, RUN)
         for letter in self.world.inbox[len(self.world.sent) :]:
             await anyio.sleep(max(0, letter.time - anyio.current_time()))
-            number, signal = letter.number, SIGNALS[letter.topic]
-            await _once_it_exists(partial(handle.send, signal, number, idempotency_key=str(number)))
-            self.world.sent.append(number)
+            await self._send(base, letter)
+
+    async def _send(self, base: CheckpointStore, letter: Letter) -> None:
+        signal, number, key = SIGNALS[letter.topic], letter.number, str(letter.number)
+        handle = Client(Checkpoints(base)).handle(self.subject.workflow, RUN)
+        await _once_it_exists(partial(handle.send, signal, number, idempotency_key=key))
+        self.world.sent.append(number)
 
     async def _cancel(self, base: CheckpointStore, time: float) -> None:
-        handle = Client(Checkpoints(base)).handle(self.subject.workflow, RUN)
         await anyio.sleep(max(0, time - anyio.current_time()))
+        handle = Client(Checkpoints(base)).handle(self.subject.workflow, RUN)
         await _once_it_exists(handle.cancel)
 
 
