@@ -17,9 +17,9 @@ from typing import Annotated, Literal
 
 import typer
 
-from tests.exploration.programs import KINDS, KINDS_OF_TODAY
+from tests.exploration.programs import KINDS, PROMISED
 from tests.exploration.shrink import shrink
-from tests.exploration.story import story_of
+from tests.exploration.story import code_of, story_of
 from tests.exploration.trials import Exploration, Trial
 
 
@@ -29,14 +29,14 @@ def main(
     backend: Literal["asyncio", "trio"] = "asyncio",
     store: Literal["memory", "sqlite"] = "memory",
     points: Annotated[int, typer.Option(help="At how many appends the first process dies.")] = 12,
-    today: Annotated[bool, typer.Option(help="Only what the engine of today promises.")] = False,
+    promised: Annotated[bool, typer.Option(help="Draw only what the tests draw, too.")] = False,
     without: Annotated[str, typer.Option(help="Kinds of nodes to leave out, with commas.")] = "",
     show: Annotated[int | None, typer.Option(help="Show this seed.")] = None,
     shrunk: Annotated[int | None, typer.Option("--shrink", help="Shrink this seed.")] = None,
     seconds: Annotated[float, typer.Option(help="How long to shrink.")] = 60.0,
 ) -> None:
     """Explore the programs with the seeds FIRST to LAST - 1. Exit with 1 if a promise is broken."""
-    kinds = (KINDS_OF_TODAY if today else KINDS) - set(filter(None, without.split(",")))
+    kinds = (PROMISED if promised else KINDS) - set(filter(None, without.split(",")))
 
     def explore(seed: int) -> Exploration:
         exploration = Exploration(seed, frozenset(kinds), backend, store, points)
@@ -54,6 +54,8 @@ def main(
         trial = Trial(exploration.undisturbed())
         trial.run()
     typer.echo(story_of(trial))
+    if shrunk is not None:
+        typer.echo(code_of(trial.case))
 
 
 def _explore_all(explore: Callable[[int], Exploration], seeds: range) -> int:

@@ -6,7 +6,8 @@ each later step. So if an engine replays anything differently, the arguments of 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from hashlib import blake2b
@@ -180,7 +181,7 @@ def note_beginning(app: App) -> None:
 
 
 def recorded(work: AnyEffect) -> AnyEffect:
-    """Return an effect that a journal records when it begins."""
+    """Return an effect that a journal records when it begins. Steps note that themselves."""
     return note_beginning().and_then(lambda _: work)
 
 
@@ -227,7 +228,7 @@ def value_of(node: Node) -> AnyEffect:
 
 def step_of(node: Node, given: str, part: str = "") -> AnyEffect:
     """Return the step of a node, or one of its steps."""
-    return recorded(_step(node, part)(given))
+    return _step(node, part)(given)
 
 
 @lru_cache(1000)
@@ -270,7 +271,7 @@ def has_failed(life: Life, node: Node) -> bool:
 
 def unit(node: Node, given: str) -> AnyEffect:
     """Return a step with a program inside."""
-    return recorded(_unit(node)(given)).map_err(partial(as_late, node))
+    return _unit(node)(given).map_err(partial(as_late, node))
 
 
 @lru_cache(1000)
@@ -390,14 +391,16 @@ def traversal(node: Node, given: str) -> AnyEffect:
     return ask(App).and_then(traverse).map(" ".join)
 
 
-async def slow_names(app: App, node: Node) -> AsyncIterator[str]:
-    async for item in app.life.read_slowly(node):
-        yield item.name
+async def slow_names(app: App, node: Node) -> AsyncGenerator[str]:
+    async with aclosing(app.life.read_slowly(node)) as items:
+        async for item in items:
+            yield item.name
 
 
-async def slow_effects(app: App, node: Node, of: Any) -> AsyncIterator[AnyEffect]:
-    async for item in app.life.read_slowly(node):
-        yield of(item.name)
+async def slow_effects(app: App, node: Node, of: Any) -> AsyncGenerator[AnyEffect]:
+    async with aclosing(slow_names(app, node)) as names:
+        async for name in names:
+            yield of(name)
 
 
 def by_key(node: Node, names: list[str], of: Any) -> AnyEffect:

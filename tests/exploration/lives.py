@@ -259,7 +259,7 @@ class _Process:
             end = _refused(error)
         self.lived.end = End("died") if store.is_dead else end
         self.lived.appends = store.appends
-        self.world.taken += [int(key) for key in store.taken if key.isdigit()]
+        self.world.take([int(key) for key in store.taken if key.isdigit()])
         return died_at[0] if died_at else anyio.current_time()
 
     async def _live_among_others(self, store: ProcessStore, base: CheckpointStore) -> End:
@@ -446,7 +446,7 @@ def _refused(error: BaseException) -> End:
 
 
 class _LoggedErrors(logging.Handler):
-    """Collects the exceptions that the engine or asyncio only logs, and keeps the rest out of sight."""
+    """Collects the bugs that the engine or asyncio only logs, and keeps the rest out of sight."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
@@ -454,7 +454,8 @@ class _LoggedErrors(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         error = record.exc_info[1] if record.exc_info else None
-        if error is not None and not isinstance(error, CheckpointError | Bug | Broken | Crashed):
+        # Others are those of programs, or those by which an engine stops a life.
+        if error is not None and type(error).__module__ == "builtins":
             self.errors.append(f"{type(error).__name__}: {error}, {record.getMessage()}")
 
     def __enter__(self) -> Self:

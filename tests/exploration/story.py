@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 from effectflow.checkpoint import Entry
@@ -33,7 +33,7 @@ def story_of(trial: Trial) -> str:
 
 def _lines(trial: Trial) -> Iterator[str]:
     case = trial.case
-    yield f"{case.program!r}"
+    yield f"{case.program}"
     if case.cancel_at is not None:
         yield f"cancelled at {case.cancel_at:g} s"
     for plan, lived in trial.story:
@@ -45,6 +45,18 @@ def _lines(trial: Trial) -> Iterator[str]:
             yield f"    {number:3} {_shown(entry)}"
     for problem in trial.problems:
         yield f"PROBLEM  {problem}"
+
+
+def code_of(value: Any) -> str:
+    """Return data of a case as Python code, without what is as by default."""
+    if isinstance(value, tuple):
+        parts = [code_of(part) for part in value]
+        return f"({parts[0]},)" if len(parts) == 1 else f"({', '.join(parts)})"
+    if not is_dataclass(value):
+        return repr(value)
+    given = [f for f in fields(value) if getattr(value, f.name) != f.default]
+    arguments = ", ".join(f"{f.name}={code_of(getattr(value, f.name))}" for f in given)
+    return f"{type(value).__name__}({arguments})"
 
 
 def _shown(entry: Entry) -> str:

@@ -40,6 +40,10 @@ class Case:
     backend: Backend = "asyncio"
     store: StoreKind = "memory"
 
+    def on(self, backend: Backend) -> Case:
+        """Return the same case on another event loop."""
+        return replace(self, backend=backend)
+
 
 @dataclass
 class Trial:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import math
-import random
 import selectors
+import threading
+import time
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime, timedelta
@@ -19,6 +20,7 @@ from typing import Any, Literal, TypeVar
 import anyio
 import trio
 import trio.abc
+from anyio._backends import _asyncio as anyio_of_asyncio
 
 A = TypeVar("A")
 Backend = Literal["asyncio", "trio"]
@@ -88,9 +90,9 @@ class VirtualTime:
 class _Selector(selectors.SelectSelector):
     """Passes virtual time instead of waiting."""
 
-    def __init__(self, time: VirtualTime) -> None:
+    def __init__(self, virtual: VirtualTime) -> None:
         super().__init__()
-        self._time = time
+        self._time = virtual
 
     def select(self, timeout: float | None = None) -> list[Any]:
         self._time.look()
@@ -103,9 +105,9 @@ class _Selector(selectors.SelectSelector):
 
 
 class _Loop(asyncio.SelectorEventLoop):
-    def __init__(self, time: VirtualTime) -> None:
-        self._virtual = time
-        super().__init__(_Selector(time))
+    def __init__(self, virtual: VirtualTime) -> None:
+        self._virtual = virtual
+        super().__init__(_Selector(virtual))
         numbers = count()
 
         def task(loop: Any, work: Any, **options: Any) -> asyncio.Task[Any]:
@@ -131,11 +133,28 @@ class _Task(asyncio.Task[Any]):
         return self is other
 
 
+class _Scope(anyio_of_asyncio.CancelScope):
+    """A cancel scope with such a hash, for sets of scopes."""
+
+    __slots__ = ("_number",)
+    numbers = count()
+
+    def __init__(self, deadline: float = math.inf, shield: bool = False) -> None:
+        self._number = next(self.numbers)
+        super().__init__(deadline, shield)
+
+    def __hash__(self) -> int:
+        return self._number
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+
 class _TrioClock(trio.abc.Clock):
     """What `trio.testing.MockClock` does, and waits for threads, and notices a program that hangs."""
 
-    def __init__(self, time: VirtualTime) -> None:
-        self._time = time
+    def __init__(self, virtual: VirtualTime) -> None:
+        self._time = virtual
 
     def start_clock(self) -> None:
         pass
@@ -158,27 +177,55 @@ def run_virtually(
 
     Raises Hangs if it takes longer, or if nothing can happen any more.
     """
-    time = VirtualTime(now, now + seconds)
-    try:
-        result = anyio.run(main, time, backend=backend, backend_options=_options(backend, time))
-    except trio.TrioInternalError as error:
-        raise (error.__cause__ if isinstance(error.__cause__, Hangs) else error) from None
-    return result, time.now
+    virtual = VirtualTime(now, now + seconds)
+    with _monotonic(virtual), _in_order():
+        try:
+            options = _options(backend, virtual)
+            result = anyio.run(main, virtual, backend=backend, backend_options=options)
+        except trio.TrioInternalError as error:
+            raise (error.__cause__ if isinstance(error.__cause__, Hangs) else error) from None
+    return result, virtual.now
 
 
-def _options(backend: Backend, time: VirtualTime) -> dict[str, Any]:
+def _options(backend: Backend, virtual: VirtualTime) -> dict[str, Any]:
     if backend == "asyncio":
-        return {"loop_factory": lambda: _Loop(time)}
-    _order_tasks_of_trio()
-    return {"clock": _TrioClock(time)}
+        return {"loop_factory": lambda: _Loop(virtual)}
+    return {"clock": _TrioClock(virtual)}
 
 
-def _order_tasks_of_trio() -> None:
-    """Let trio choose the order of its tasks as it did the last time, as its own plugins do."""
+@contextmanager
+def _monotonic(virtual: VirtualTime) -> Generator[None]:
+    """Let `time.monotonic` follow the virtual time in this thread, also for code that waits by it."""
+    real, thread = time.monotonic, threading.get_ident()
+    offset = real() - virtual.now
+
+    def monotonic() -> float:
+        return offset + virtual.now if threading.get_ident() == thread else real()
+
+    time.monotonic = monotonic
+    try:
+        yield
+    finally:
+        time.monotonic = real
+
+
+@contextmanager
+def _in_order() -> Generator[None]:
+    """Let a program do the same each time: no order depends on where an object is in memory.
+
+    Trio has a switch for that, for its own plugins. Of anyio, it is the hash of its scopes.
+    """
     core: Any = trio._core._run
     core._ALLOW_DETERMINISTIC_SCHEDULING = True
-    random_of_trio: random.Random = core._r
-    random_of_trio.seed(0)
+    core._r.seed(0)
+    original = anyio_of_asyncio.CancelScope
+    _Scope.numbers = count()
+    anyio_of_asyncio.CancelScope = _Scope
+    try:
+        yield
+    finally:
+        anyio_of_asyncio.CancelScope = original
+        core._ALLOW_DETERMINISTIC_SCHEDULING = False
 
 
 class LoopClock:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -109,6 +109,11 @@ class World:
     def blame(self, promise: str, detail: str = "") -> None:
         self.problems.append(Problem(promise, detail))
 
+    def take(self, numbers: list[int]) -> None:
+        """Note the messages that a life has taken. A later life may receive the others."""
+        self.taken += numbers
+        self.delivered = {n: nodes for n, nodes in self.delivered.items() if n in self.taken}
+
     def letter(self, number: int) -> Letter:
         return next(letter for letter in self.inbox if letter.number == number)
 
@@ -173,7 +178,7 @@ class Life:
         self._random(node.name).shuffle(items)
         return items
 
-    async def read_slowly(self, node: Node) -> AsyncIterator[Node]:
+    async def read_slowly(self, node: Node) -> AsyncGenerator[Node]:
         """Yield the items of a traversal."""
         for item in node.parts:
             await self.pause(f"{node.name} read", [0, 0.2, 1])
@@ -218,7 +223,8 @@ class Life:
                 act()
 
     def meet(self, node: Node, part: str = "") -> StepKey:
-        """Note which node the step around belongs to. Return its identity."""
+        """Note that a step of a node has begun. Return its identity."""
+        self.begin()
         info, name = current_step(), step_name(node, part)
         key = StepKey(info.run_id, info.step)
         known = self.world.names.setdefault(key, name)
