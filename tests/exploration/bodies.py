@@ -11,7 +11,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from hashlib import blake2b
-from typing import Any
+from typing import Any, cast
 
 from returns.result import Failure, Result
 
@@ -104,6 +104,8 @@ def effect_of(node: Node, given: str) -> AnyEffect:
             return in_sequence(node.parts, given)
         case "chain":
             return chained(node.parts, given)
+        case "coroutine":
+            return in_coroutine(node, given)
         case "par":
             return par(*(part(given) for part in parts)).map(" ".join)
         case "par_all":
@@ -300,6 +302,22 @@ def in_sequence(parts: Sequence[Node], given: str) -> Do[App, Broken, str]:
         values.append((yield from effect_of(part, given)))
         given = digest(given, values[-1])
     return " ".join(values)
+
+
+def in_coroutine(node: Node, given: str) -> AnyEffect:
+    """Return the same as a coroutine that awaits effects. Today's type checkers reject that."""
+
+    async def body() -> str:
+        app: App = await cast("Any", ask(App))
+        values: list[str] = []
+        seen = given
+        for part in node.parts:
+            values.append(await cast("Any", effect_of(part, seen)))
+            seen = digest(seen, values[-1])
+            await app.life.pause(f"{node.name} between", [0, 0.1, 1])
+        return " ".join(values)
+
+    return cast("Any", do)(body)()
 
 
 def chained(parts: Sequence[Node], given: str) -> AnyEffect:

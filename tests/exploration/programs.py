@@ -32,6 +32,7 @@ LEAVES = {
 NODES = {
     "seq": 4,  # a body with `@do`
     "chain": 2,  # the same with `and_then`
+    "coroutine": 2,  # the same in an `async def` that awaits effects, and local code between them
     "par": 2,
     "par_all": 2,
     "race": 2,
@@ -61,6 +62,7 @@ KINDS = frozenset({*LEAVES, *NODES, "book"}) | HAPPENINGS
 
 KINDS_OF_TODAY = KINDS - {
     "inner receive",
+    "coroutine",
     "saga",
     "book",
     "fragile step",
@@ -177,7 +179,7 @@ class _Drawing:
     def node(self, kind: str, depth: int) -> Node:
         choice = self.r.choice
         match kind:
-            case "seq" | "chain" | "par" | "par_all" | "race" | "first_success":
+            case "seq" | "chain" | "coroutine" | "par" | "par_all" | "race" | "first_success":
                 return self.of(kind, self.some(depth, 1, 3))
             case "timeout":
                 return self.of(kind, [self.draw(depth)], seconds=choice([0.5, 1, 2, 4]))

@@ -24,7 +24,7 @@ both_backends = pytest.mark.parametrize("backend", ["asyncio", "trio"])
 
 
 @both_backends
-@sample_or_all("programs", 12, 300)
+@sample_or_all("programs", 8, 300)
 def test_random_programs_keep_every_promise(backend: Backend, programs: int) -> None:
     explore(backend, "memory", programs)
 
@@ -37,7 +37,8 @@ def test_random_programs_keep_every_promise_on_sqlite(backend: Backend, programs
 
 def explore(backend: Backend, store: StoreKind, programs: int) -> None:
     for seed in range(programs):
-        exploration = Exploration(seed, PROMISED, backend, store)
+        points = 12 if programs > 10 else 4
+        exploration = Exploration(seed, PROMISED, backend, store, points)
         exploration.run()
         if exploration.failed is not None:
             pytest.fail(f"seed {seed}\n{story_of(exploration.failed)}", pytrace=False)
@@ -61,10 +62,10 @@ if PROMISED == KINDS:
 def test_a_seed_always_does_the_same(backend: Backend) -> None:
     def stories() -> list[str]:
         # Random values and ids are not those of the seed.
-        explorations = [Exploration(seed, KINDS - {"value"}, backend) for seed in range(4)]
+        explorations = [Exploration(seed, KINDS - {"value"}, backend) for seed in range(3)]
         found: list[str] = []
         for exploration in explorations:
-            for case in [exploration.undisturbed(), *exploration.cases(4)]:
+            for case in [exploration.undisturbed(), *exploration.cases(appends=2)]:
                 trial = Trial(case)
                 trial.run()
                 found.append(story_of(trial))

@@ -150,11 +150,15 @@ class _Scope(anyio_of_asyncio.CancelScope):
         return self is other
 
 
-class _TrioClock(trio.abc.Clock):
+class _TrioClock(trio.abc.Clock, trio.abc.Instrument):
     """What `trio.testing.MockClock` does, and waits for threads, and notices a program that hangs."""
 
     def __init__(self, virtual: VirtualTime) -> None:
         self._time = virtual
+        self._has_stepped = False
+
+    def before_task_step(self, task: object) -> None:
+        self._has_stepped = True
 
     def start_clock(self) -> None:
         pass
@@ -163,6 +167,10 @@ class _TrioClock(trio.abc.Clock):
         return self._time.look()
 
     def deadline_to_sleep_time(self, deadline: float) -> float:
+        if self._has_stepped:
+            # Tasks have run. First look whether they have asked the loop to call something soon.
+            self._has_stepped = False
+            return 0
         return self._time.pass_until(deadline)
 
 
@@ -190,7 +198,8 @@ def run_virtually(
 def _options(backend: Backend, virtual: VirtualTime) -> dict[str, Any]:
     if backend == "asyncio":
         return {"loop_factory": lambda: _Loop(virtual)}
-    return {"clock": _TrioClock(virtual)}
+    clock = _TrioClock(virtual)
+    return {"clock": clock, "instruments": [clock]}
 
 
 @contextmanager

@@ -11,6 +11,7 @@ import pytest
 from effectflow import (
     Do,
     Effect,
+    RetryPolicy,
     TimedOut,
     bracket,
     do,
@@ -368,6 +369,23 @@ def test_a_message_after_the_deadline_is_left_to_the_next_wait(backend: Backend)
     scene = Scene(backend, letters=[Letter(1.5, "a", 1)])
     assert scene.live(body, stops_at=0.5) == End("stopped")
     assert scene.live(body, by="resume", pause=1.5) == End("value", "101")
+
+
+def test_a_message_that_was_received_after_a_handled_failure_is_not_waited_for_again(
+    backend: Backend,
+) -> None:
+    @step(retry=RetryPolicy.constant(0.5).with_max_retries(1))
+    def with_a_retry() -> Effect[Env, Broken, str]:
+        return act("f", 1)
+
+    def body() -> AnyEffect:
+        handled = with_a_retry().or_else(lambda _: SIGNALS["a"].wait())
+        return in_turn(handled, locally(5), act("after", 1))
+
+    scene = Scene(backend, broken={"f"}, letters=[Letter(3, "a", 1)])
+    assert scene.live(body, dies_at=5) == End("died")
+    assert scene.live(body, by="resume") == End("value", "after")
+    assert scene.done == {"f": 2, "after": 1}
 
 
 # Stops.
