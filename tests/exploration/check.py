@@ -19,10 +19,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from effectflow.checkpoint import Completed, Failed
+from effectflow.checkpoint import Completed, Failed, ResumePlan
 from tests.exploration.lives import End, Lived
 from tests.exploration.processes import Journals
-from tests.exploration.programs import Node
 from tests.exploration.world import ABORTED, Problem, StepKey, World, node_name
 
 REFUSED = "the engine refuses to go on"
@@ -81,8 +80,7 @@ def _may_run_again(key: StepKey, world: World, journals: Journals) -> bool:
     """Return whether a step around this one has failed, and may have been retried."""
     if key not in world.names:
         return False
-    around = world.ancestry.nodes(node_name(world.names[key]))
-    retried = {node.name for node in around if node.count > 1 and node.kind == "step of"}
+    retried = retried_around(world, node_name(world.names[key]))
     failed = {
         world.names.get(StepKey(run_id, entry.step))
         for run_id, entries in journals.entries.items()
@@ -107,16 +105,17 @@ def _problems_of_sagas(end: End, world: World) -> Iterator[Problem]:
         is_kept = saga.name in world.kept
         if not is_kept and not world.undone[name]:
             yield Problem("something is booked, not kept and not undone", f"{name} after {end}")
-        if is_kept and world.undone[name] and not is_retried(world, name):
+        if is_kept and world.undone[name] and not retried_around(world, name):
             yield Problem("something is undone, but its saga has succeeded", f"{name} after {end}")
     for name in sorted(world.undone - world.booked):
         if name not in world.booked:
             yield Problem("something is undone that was not booked", name)
 
 
-def is_retried(world: World, name: str) -> bool:
-    """Return whether a step around a node has more than one attempt."""
-    return any(node.kind == "step of" and node.count > 1 for node in world.ancestry.nodes(name))
+def retried_around(world: World, name: str) -> set[str]:
+    """Return the steps around a node that have more than one attempt."""
+    around = world.ancestry.nodes(name)
+    return {node.name for node in around if node.kind == "step of" and node.count > 1}
 
 
 def _problems_of_messages(world: World) -> Iterator[Problem]:
@@ -137,11 +136,6 @@ def _problems_of_messages(world: World) -> Iterator[Problem]:
             yield Problem("a message is received twice", f"{number} by {sorted(receivers)}")
 
 
-def is_final(plan: object) -> bool:
+def is_final(plan: ResumePlan | None) -> bool:
     """Return whether a plan says that a resume of a failed run executes nothing."""
-    start, unverified = getattr(plan, "start", ()), getattr(plan, "unverified", ())
-    return not start and not unverified and bool(getattr(plan, "recurs", ()))
-
-
-def uses(program: Node, *kinds: str) -> bool:
-    return any(node.kind in kinds for node in program)
+    return plan is not None and not plan.start and not plan.unverified and bool(plan.recurs)

@@ -66,6 +66,7 @@ KINDS_OF_TODAY = KINDS - {
     "saga",
     "book",
     "fragile step",
+    "stubborn step",
     "publish",
     "call",
     "cancel",
@@ -74,6 +75,8 @@ KINDS_OF_TODAY = KINDS - {
     "recover",
     "try",
     "bug",
+    "failing local",
+    "finally step",
 }
 """What the engine with decisions of operators keeps its promises with, in almost all programs."""
 

@@ -24,13 +24,13 @@ both_backends = pytest.mark.parametrize("backend", ["asyncio", "trio"])
 
 
 @both_backends
-@sample_or_all("programs", 8, 300)
+@sample_or_all("programs", 8, 200)
 def test_random_programs_keep_every_promise(backend: Backend, programs: int) -> None:
     explore(backend, "memory", programs)
 
 
 @both_backends
-@sample_or_all("programs", 2, 100)
+@sample_or_all("programs", 2, 40)
 def test_random_programs_keep_every_promise_on_sqlite(backend: Backend, programs: int) -> None:
     explore(backend, "sqlite", programs)
 
