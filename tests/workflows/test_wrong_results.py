@@ -478,7 +478,7 @@ FOREVER: dict[str, AnyEffect] = {
     "two steps": in_order(act("one"), act("work")).timeout(math.inf),
     "inside of a step": with_checkpointing("outer", act("work").timeout(math.inf)),
     "in a branch": par(act("work").timeout(math.inf), pure(1)).map(lambda _: "work"),
-    "in a finalizer": pure("work").on_exit(act("work").timeout(math.inf)),
+    "in a finalizer": pure("work").on_exit(act("work").timeout(math.inf).fallback("late")),
     "sleep": race([act("work"), sleep(math.inf)]),
 }
 never_late = pytest.mark.parametrize("work", FOREVER.values(), ids=FOREVER)
@@ -566,7 +566,7 @@ def quote(item: str) -> Effect[App, Broken, str]:
 
 
 @workflow
-def shopping(items: list[str]) -> Do[App, Broken, list[str]]:
+def shopping(items: list[str]) -> Do[App, Any, list[str]]:
     """Do a bit of everything that a journal records."""
     prices = yield from traverse(items, quote)
     try:
