@@ -320,9 +320,13 @@ async def test_an_async_generator_is_no_body() -> None:
             decorate(items)  # pyright: ignore[reportCallIssue, reportArgumentType]
 
 
-async def test_wrong_arguments_of_a_step_are_rejected_when_it_is_called() -> None:
+async def test_wrong_arguments_of_a_step_are_an_error_that_names_them(store: MemoryStore) -> None:
+    @workflow
+    async def made(_: None) -> str:
+        return await charge()  # pyright: ignore[reportCallIssue]
+
     with pytest.raises(TypeError, match="amount"):
-        charge()  # pyright: ignore[reportCallIssue]
+        await made.start(None, run_id="r").run(app_on(store))
 
 
 # Effects.
