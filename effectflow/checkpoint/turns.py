@@ -190,7 +190,7 @@ class Turns:
         if self.is_over:
             self.next_turn()
             return
-        if self.is_live and self.holder is fiber:
+        if since is None and self.is_live and self.holder is fiber:
             # It did not have to wait, so it goes on in the same turn.
             return
         self.release(fiber)

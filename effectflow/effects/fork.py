@@ -222,8 +222,7 @@ class Fork(Operator):
         child: Any
         outcome: Any
         try:
-            # A replay may have begun more workers than the limit allows.
-            while not self.is_over and (self.limit is None or self.running <= self.limit):
+            while not self.is_over:
                 try:
                     item = next(self.unread)
                 except StopIteration:
@@ -255,6 +254,9 @@ class Fork(Operator):
                 if (position + 1) % _ITEMS_IN_A_TURN == 0:
                     # Children that never wait must not block other tasks.
                     await checkpoint()
+                if self.limit is not None and self.running > self.limit:
+                    # A replay has begun more workers than the limit allows.
+                    return
         finally:
             self.running -= 1
 

@@ -309,7 +309,8 @@ def test_a_release_that_would_run_anyway_does_not_settle_the_failure_of_a_siblin
     """f0 fails, and its release has two steps. g fails between them, and is tried again."""
 
     def body() -> AnyEffect:
-        released = act("f0", 1).on_exit(in_turn(act("release", 3), act("release2", 1)))
+        release = in_turn(act("release", 3), act("release2", 1), locally(5))
+        released = act("f0", 1).on_exit(release)
         return par(released, act("g", 2)).map(" ".join)
 
     scene = Scene(backend, broken={"f0", "g"})
