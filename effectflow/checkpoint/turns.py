@@ -193,7 +193,8 @@ class Turns:
         if since is None and self.is_live and self.holder is fiber:
             # It did not have to wait, so it goes on in the same turn.
             return
-        self.release(fiber)
+        if self.holder is fiber:
+            self.holder = None
         if since is not None:
             self.overdue.append((since, fiber))
         elif self._is_free():
