@@ -7,6 +7,8 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable,
 from types import coroutine
 from typing import TYPE_CHECKING, Any, Never, TypeVar
 
+import anyio
+
 from effectflow.checkpoint import waits
 from effectflow.checkpoint.causes import Cause, Held
 from effectflow.checkpoint.entries import (
@@ -223,8 +225,6 @@ class DurableFiber(Fiber):
 
     async def leave_for(self, operator: Operator) -> Never:
         """Raise the cancellation by an operator, which has decided."""
-        import anyio
-
         self.adopt(operator)
         await anyio.sleep_forever()
         raise AssertionError("this wait has no end")
@@ -497,7 +497,9 @@ class DurableFiber(Fiber):
         if not turns.is_over:
             turns.release(self)
             await turns.regain(self, scope, may_end=True)
-        if turns.is_over and waits_natively:
+        if not turns.is_over:
+            await anyio.lowlevel.checkpoint_if_cancelled()
+        elif waits_natively:
             await waiter
 
     def wake(self, waiter: Waiter) -> None:

@@ -235,6 +235,12 @@ class Turns:
 
     # The replay.
 
+    def begin(self) -> None:
+        """Take the cancellation of the run, if it came before the body began anything."""
+        entries = self.order.entries
+        if entries and isinstance(entries[0], CancelRequested) and not entries[0].place:
+            self._take_cancellation(entries[0])
+
     def next_at(self, path: str) -> int | None:
         """Return the position of the next recorded entry of an operation; None without one."""
         places = self.order.places.get(path)

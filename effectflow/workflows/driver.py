@@ -329,6 +329,7 @@ async def _replay(place: Place, run: Run, body: AnyEffect) -> Any:
     operator = run.cancellation = Operator(scope, "")
     cut = operator.cut = anyio.CancelScope()
     await run.look_for_messages()
+    run.turns.begin()
     with cut:
         outcome = await interpret(body, place.env, operator.inside)
         # What comes after the decision is discarded.
