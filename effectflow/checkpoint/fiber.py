@@ -371,7 +371,7 @@ class DurableFiber(Fiber):
         path = self.next_path(name)
         known = self.turns.order.values
         if path in known:
-            return from_tree(known[path], path=path, types=NO_TYPES)
+            return from_tree(known[path][1], path=path, types=NO_TYPES)
         value = compute()
         if run.planning is None and not self.turns.is_over:
             entry = Value(path, to_tree(value, path=path, types=NO_TYPES), run.now())

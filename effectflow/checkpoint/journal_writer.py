@@ -85,6 +85,7 @@ class JournalWriter:
         self._digest = digest
         self._shared = SharedParts()
         self._opening = [opening]
+        self._opened_at = length
         self._newest_step = newest_step
         self._buffer: list[bytes] = []
         self._takes: list[int] = []
@@ -145,6 +146,16 @@ class JournalWriter:
         opening, self._opening = self._opening, []
         for entry in opening:
             self.add(entry)
+        self._opened_at = self.length
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether anything was added after the opening."""
+        return not self._opening and self.length > self._opened_at
+
+    def begin_again(self, opening: Entry) -> None:
+        """Let another opening precede what is added from now on."""
+        self._opening.append(opening)
 
     def add_to_opening(self, entry: Entry) -> int:
         """Add an entry. If this life has added none, do that with the next one. Return its number.

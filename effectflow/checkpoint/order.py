@@ -82,7 +82,7 @@ class Order:
         entries: the entries to take, in order.
         numbers: their numbers in the journal.
         places: for each path, the positions in `entries` of its operation, the next one last.
-        values: the values that were computed once, by path.
+        values: the values that were computed once, and the numbers of their entries, by path.
         begun: the newest beginning of each step, by path.
         attempts: what is known of the attempts of steps that did not simply succeed, by path.
         open: the steps that have begun and not ended, whether that counts or not.
@@ -99,7 +99,7 @@ class Order:
         self.entries: list[Any] = []
         self.numbers: list[int] = []
         self.places: dict[str, list[int]] = {}
-        self.values: dict[str, Tree] = {}
+        self.values: dict[str, tuple[int, Any]] = {}
         self.begun: dict[str, BeforeStep] = {}
         self.attempts: dict[str, Attempts] = {}
         self.open: dict[str, None] = {}
@@ -182,7 +182,7 @@ class _Reader:
             self._end_step(number, entry, is_void=is_void)
         elif kind is Value:
             if not is_void:
-                order.values[entry.path] = entry.value
+                order.values[entry.path] = number, entry.value
                 self._note_inside(entry.path, entry.path)
         elif kind is Resumed:
             self._reopen(entry)

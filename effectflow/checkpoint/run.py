@@ -146,6 +146,23 @@ class Run:
         self._steps = 0
         self._breathed_at = time.monotonic()
 
+    def next_life(self, order: Order) -> Run:
+        """Return another life of the same run, which continues its journal."""
+        life = Run(
+            self.run_id,
+            self.workflow,
+            self.checkpoints,
+            writer=self.writer,
+            order=order,
+            types=self.types,
+            clock=self.clock,
+            context=self.context,
+            started_version=self.started_version,
+            force=self.force,
+        )
+        life.drain = self.drain
+        return life
+
     # Entries.
 
     def add(self, entry: Any, step: str) -> int:

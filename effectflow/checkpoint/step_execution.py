@@ -115,6 +115,9 @@ class StepExecution:
         if isinstance(ended, Interrupted):
             operator = scope.cancelling_operator()
             if operator is None:
+                if run.planning is not None and run.planning.is_parked:
+                    # What cancelled it could not be reached.
+                    await fiber.park(scope, run.planning.reason)
                 detail = f"{path!r} was cancelled, and now nothing cancels it"
                 raise run.halt(DefinitionChanged(run.run_id, run.workflow, detail=detail))
             fiber.adopt(operator)
@@ -432,7 +435,15 @@ class StepExecution:
         else:
             fiber.failures = []
         if run.checkpoints.policy.on_error:
-            await fiber.unrecorded(self.scope, run.writer.save())
+            await self._save_failure()
+
+    async def _save_failure(self) -> None:
+        run, turns = self.run, self.fiber.turns
+        if turns.is_over or turns.is_alone:
+            await run.writer.save()
+        else:
+            # The fiber goes on in the same turn, as it does in a replay.
+            run.stopping.start(run.writer.save_late)
 
 
 class _Retries:

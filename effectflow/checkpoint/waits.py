@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import anyio
 
 from effectflow.checkpoint.causes import Cause, Held
-from effectflow.checkpoint.entries import TimerFired, Waiting
+from effectflow.checkpoint.entries import TimerFired, Value, Waiting
 from effectflow.checkpoint.schema import LATEST
 from effectflow.checkpoint.values import Tree
 from effectflow.effects.event_loop import is_cancellation
@@ -211,21 +211,16 @@ class Deadline:
         self._operator = operator
         self._step = fiber.step
         self._seconds = seconds
-        self._begun: tuple[Waiting, int | Held] | None = None
+        self._known: tuple[int | Held, float] | None = None
         self._is_closed = False
         # A stop of the run does not end it, because a finalizer may go on.
         self._timer = anyio.CancelScope(shield=True)
         self._cut = operator.cut = anyio.CancelScope()
 
     async def __aenter__(self) -> None:
-        fiber, path = self._fiber, self._operator.path
-        turns = fiber.turns
-        await fiber.check(self._operator.outer)
-        at = turns.next_at(path)
-        if at is not None:
-            number = turns.order.numbers[at]
-            begun = await fiber.reach_begin(path, self._operator.outer)
-            self._begun = begun, number
+        path, turns = self._operator.path, self._fiber.turns
+        await self._fiber.check(self._operator.outer)
+        self._known = turns.order.values.get(path)
         turns.deadlines[self] = None
         fired = turns.next_at(path)
         if fired is not None:
@@ -246,18 +241,16 @@ class Deadline:
     @property
     def until(self) -> float:
         """When it fires, in seconds since the epoch."""
-        assert self._begun is not None
-        return self._begun[0].until or 0.0
+        assert self._known is not None
+        return self._known[1]
 
     def begin_live(self) -> None:
         """Begin to wait, once the replay is over."""
-        fiber = self._fiber
-        run, turns = fiber.run, fiber.turns
-        if self._begun is None:
-            entry = Waiting(
-                self._operator.path, run.time_after(self._seconds), run.now(), turn=turns.turn
-            )
-            self._begun = _begin(fiber, entry)
+        run, turns = self._fiber.run, self._fiber.turns
+        if self._known is None:
+            until = run.time_after(self._seconds)
+            entry = Value(self._operator.path, until, run.now())
+            self._known = run.record(entry, self._step), until
         left = min(self.until - run.now(), self._seconds)
         if left <= 0 and self.until <= run.opened_at:
             turns.announce(self._fire, since=self.until)
@@ -290,9 +283,9 @@ class Deadline:
         operator = self._operator
         path = operator.path
         operator.is_decided = True
-        assert self._begun is not None
+        assert self._known is not None
         # A resume of a run that has failed by it sets a new deadline.
-        operator.causes = [Cause((path, self._begun[1]), (path, fired))]
+        operator.causes = [Cause((path, self._known[0]), (path, fired))]
         self._cut.cancel()
         self._fiber.turns.wake_cancelled()
 

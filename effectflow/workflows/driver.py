@@ -62,6 +62,12 @@ It receives the entries of the run, their order, and the entry to complete.
 _CANCELLED: Final = object()
 """The outcome of a body that a message has cancelled."""
 
+_TRIED_AGAIN: Final = object()
+"""The outcome of a life that has only met failures which a resume tries again.
+
+The process died between them and the end of the run.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Service:
@@ -131,15 +137,23 @@ async def continue_run(
             steps=definition.steps,
             structure=definition.structure,
         )
-    # The order takes the entry into account that precedes everything that this life adds.
     removed = blueprint.removed(found.written.entries)
-    run = _life_of(claim, resumed, read_order((*entries, resumed), removed), found, force=force)
+    entries = (*entries, resumed)
+    # The order takes the entry into account that precedes everything that this life adds.
+    run = _life_of(claim, resumed, read_order(entries, removed), found, force=force)
     if place.checkpoints.observers:
         start = plan_resume(known).start
         run.notify(RunResumed(known.run_id, start[0] if start else None))
     if service is not None:
         run.drain = service.drain
-    return await _drive(claim, run, input, is_new=False, service=service)
+    while True:
+        outcome = await _drive(claim, run, input, is_new=False, service=service)
+        if outcome is not _TRIED_AGAIN:
+            return outcome
+        resumed = Resumed(claim.lease.owner, run.now(), void=run.retry())
+        entries = (*entries, resumed)
+        run.writer.begin_again(resumed)
+        run = run.next_life(read_order(entries, removed))
 
 
 async def give_up(claim: Claim, found: Found, error: CheckpointError) -> None:
@@ -262,6 +276,9 @@ async def _drive(
 async def _outcome_of(claim: Claim, run: Run, outcome: Any, defect: Exception | None) -> Any:
     """Record the end of a run, and return its output or `TypedFailure`, or raise its defect."""
     writer = run.writer
+    has_failed = defect is not None or outcome.__class__ is TypedFailure
+    if writer.halted is None and has_failed and not writer.has_begun and run.retry():
+        return _TRIED_AGAIN
     if writer.halted is None:
         with suppress(Halt):
             await _record_end(claim, run, outcome, defect)
@@ -441,7 +458,7 @@ async def plan_run(place: Place, run_id: str, *, effects: bool) -> ResumePlan:
         run = _plan_of(place, found, read_order(entries, removed))
         plan = await _end_of_plan(place, run, blueprint.body(input), effects=effects)
         void = run.retry()
-        if not void or plan.start or plan.waiting or plan.problem is not None:
+        if not void or run.stopping.has_begun:
             return plan
         # The process died between the failure and the end of the run, so a resume tries it again.
 
