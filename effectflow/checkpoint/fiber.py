@@ -203,7 +203,9 @@ class DurableFiber(Fiber):
             if not cause.stands and cause not in self.failures:
                 self.failures.append(cause)
 
-    def unwinds(self) -> None:
+    def unwinds(self, operator: Operator | None = None) -> None:
+        if operator is not None:
+            self.adopt(operator)
         if not self.open_failures():
             self.failures.append(Cause())
 
@@ -262,17 +264,19 @@ class DurableFiber(Fiber):
                 pass
             elif at is not None:
                 number = turns.order.numbers[at]
-                recorded = await turns.take(self, at, scope)
-                await self._compare(path, number, recorded, end, raised, scope)
+                recorded = await turns.take(self, at, scope, may_end=True)
+                if not turns.is_over:
+                    await self._compare(path, number, recorded, end, raised, scope)
             elif is_alone:
                 # Its end is no event, as nothing else could have happened meanwhile.
                 if turns.holder is not self:
                     turns.ready.append(self)
                     turns.pass_on()
-                await turns.regain(self, scope)
+                await turns.regain(self, scope, may_end=True)
             else:
-                await turns.arrive(self, scope)
-                await self._record_local(path, end, raised, scope)
+                await turns.arrive(self, scope, may_end=True)
+                if not turns.is_over:
+                    await self._record_local(path, end, raised, scope)
             if raised is not None:
                 raise raised
             return value

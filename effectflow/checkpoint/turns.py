@@ -181,11 +181,18 @@ class Turns:
                 fiber.waiter = None
 
     async def arrive(
-        self, fiber: DurableFiber, scope: Scope, *, since: float | None = None
+        self,
+        fiber: DurableFiber,
+        scope: Scope,
+        *,
+        since: float | None = None,
+        may_end: bool = False,
     ) -> None:
         """Wait for a turn in which the end of an operation of this fiber is taken.
 
-        `since` is when it ended, if that was before this life, in seconds since the epoch.
+        Parameters:
+            since: when it ended, if that was before this life, in seconds since the epoch.
+            may_end: return if the life is being ended, instead of raising that.
         """
         if self.is_over:
             self.next_turn()
@@ -205,7 +212,7 @@ class Turns:
         else:
             self.arrived.append(fiber)
         self.pass_on()
-        await self.regain(fiber, scope)
+        await self.regain(fiber, scope, may_end=may_end)
 
     def _is_free(self) -> bool:
         has_other = self.holder or self.ready or self.arrived or self.overdue
@@ -247,11 +254,20 @@ class Turns:
         return places[-1] if places else None
 
     async def take(
-        self, fiber: DurableFiber, at: int, scope: Scope, *, is_begin: bool = False
+        self,
+        fiber: DurableFiber,
+        at: int,
+        scope: Scope,
+        *,
+        is_begin: bool = False,
+        may_end: bool = False,
     ) -> Any:
         """Wait until a recorded entry is the next one, and return it.
 
-        A beginning does not wait for the fibers that may run in the same turn, because it did not.
+        Parameters:
+            is_begin: do not wait for the fibers that may run in the same turn, because the beginning did
+                not.
+            may_end: return if the life is being ended, instead of raising that.
         """
         entry = self.order.entries[at]
         self.order.places[path_of(entry)].pop()
@@ -260,7 +276,7 @@ class Turns:
             return entry
         self._takers[at] = fiber
         self.release(fiber)
-        await self.regain(fiber, scope)
+        await self.regain(fiber, scope, may_end=may_end)
         return entry
 
     def expect(self, at: int, taker: Callable[[], object]) -> None:
@@ -324,14 +340,18 @@ class Turns:
             if fork is not None and branch not in self._branches:
                 return fork.begin_more()
             at = path.find("[", at + 1)
-        return False
+        owner = self._owner_of(path)
+        waiting = (fork for fork in self._forks.values() if fork.outer.fiber is owner)
+        return any(fork.begin_more() for fork in waiting if fork.awaits_place)
+
+    def _owner_of(self, path: str) -> DurableFiber:
+        """Return the fiber that should reach a path."""
+        around = (fiber for fiber in self.fibers if _is_in(path, fiber.line))
+        return max(around, key=lambda fiber: len(fiber.line))
 
     def _is_blamed(self, path: str) -> bool:
         """Return whether the fiber that should reach a path waits for something else."""
-        owner = max(
-            (fiber for fiber in self.fibers if _is_in(path, fiber.line)),
-            key=lambda fiber: len(fiber.line),
-        )
+        owner = self._owner_of(path)
         return owner in self.frontier or owner in self._takers.values()
 
     def _diverge(self, entry: Any) -> bool:

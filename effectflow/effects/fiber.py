@@ -93,8 +93,11 @@ class Fiber:
     def leave(self, operator: Operator, *, has_failed: bool) -> None:
         """End the branch that was entered last."""
 
-    def unwinds(self) -> None:
-        """Note that a failure, a defect or a cancellation is about to run a finalizer."""
+    def unwinds(self, operator: Operator | None) -> None:
+        """Note that a failure, a defect or a cancellation is about to run a finalizer.
+
+        `operator` is the one that has cancelled the fiber, if one has.
+        """
 
     def decides(self, operator: Operator, *, has_failed: bool) -> None:
         """Note that an end in this fiber decides the operator, which will cancel its other branches."""

@@ -186,6 +186,10 @@ class Fork(Operator):
                 "which is a bug of effectflow or of the event loop"
             )
 
+    @property
+    def awaits_place(self) -> bool:
+        return self.vacancy is not None
+
     def begin_more(self) -> bool:
         if self.is_over:
             return False

@@ -623,7 +623,8 @@ async def _run_finalizer(
     """
     inside = scope.shielded()
     if not isinstance(ended, Success):
-        scope.fiber.unwinds()
+        is_cut = isinstance(ended, Interruption)
+        scope.fiber.unwinds(scope.cancelling_operator() if is_cut else None)
     try:
         finalizer = frame.finalizer(ended)
         if finalizer.__class__ in _SYNCHRONOUS and not inside.is_planned:

@@ -210,7 +210,7 @@ class _Saga:
         cause = outer.cause() if is_cancelled else None
         if outer.fiber.is_stopping:
             return await self._leave_to_resume(raised)
-        outer.fiber.unwinds()
+        outer.fiber.unwinds(cause)
         undoing = partial(self._shielded_undo, outer.shielded().with_undos(None))
         try:
             failures, cancelled = await outer.fiber.supervise(undoing)

@@ -278,6 +278,11 @@ class Operator:
             self.is_decided = True
             fiber.decides(self, has_failed=has_failed)
 
+    @property
+    def awaits_place(self) -> bool:
+        """Whether it reads no more items until one of its branches ends."""
+        return False
+
     def begin_more(self) -> bool:
         """Begin one more branch than the limit allows, for a replay. Return whether that is possible."""
         return False
