@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Generator
 from functools import partial
 from types import FunctionType, UnionType
@@ -449,7 +450,8 @@ class Effect(BaseEffect, Generic[Env, E, A]):
         """Cancel this effect after this many seconds, or this `timedelta`, and fail with TimedOut.
 
         Its finalizers have run by then. It can cancel only where the effect waits: code that blocks the
-        event loop runs to its end first, and so does a call of `from_blocking`.
+        event loop runs to its end first, and so does a call of `from_blocking`. With `math.inf`, there is
+        no limit.
 
         In a durable run the absolute deadline is recorded, so a resume waits only for the remaining time.
         An expired timeout stands if the workflow continued after it. If it ended the run, a resume sets a
@@ -460,7 +462,8 @@ class Effect(BaseEffect, Generic[Env, E, A]):
         @supervised
         async def perform(env: Any, scope: Scope) -> Any:
             operator = Operator.begin(scope, "timeout")
-            left = None if operator.is_decided else operator.branches.deadline(seconds)
+            is_limited = not operator.is_decided and seconds < math.inf
+            left = operator.branches.deadline(seconds) if is_limited else None
             within = scope.deadline(left)
             late = partial(operator.timed_out, seconds)
             return await interpret_limited(operator, self, env, operator.branch(None), within, late)
