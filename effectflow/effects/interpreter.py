@@ -514,7 +514,7 @@ def _yield_failure(stack: list[Any], failed: TypedFailure) -> None:
     elif kind is GeneratorType or kind is Thrown:
         if kind is GeneratorType:
             stack[-1] = Thrown(stack[-1])
-        stack[-1].failures.append(failed)
+        stack[-1].receive(failed)
 
 
 async def _unwind(
