@@ -10,9 +10,9 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache
 from types import CodeType, UnionType
-from typing import Any, Union, get_args, get_origin
+from typing import Any, Never, NoReturn, Union, get_args, get_origin
 
-from effectflow.effects.arguments import BaseEffect
+from effectflow.effects.arguments import BaseEffect, effectful_decorator
 
 
 class UnresolvedName(type):
@@ -135,6 +135,21 @@ def effect_types(function: Callable[..., Any]) -> tuple[object, object]:
         return annotation, Union[errors] if errors else None  # noqa: UP007, any number of them
     _, error, output = _types_in(annotation)
     return output, error
+
+
+def never_fails(function: Callable[..., Any]) -> bool:
+    """Return whether a function that returns an effect declares that it has no failures, only defects."""
+    inner = getattr(function, "__wrapped__", None)
+    if effectful_decorator(inner) is not None:
+        # Another decorator has copied the marks and the annotations of what it wraps.
+        return False
+    made_by = effectful_decorator(function)
+    if made_by == "effect":
+        return not getattr(function, "declared_errors", None)
+    if inner is not None and made_by != "do":
+        return False
+    error: Any = _types_in(type_hints(function).get("return"))[1]
+    return error is Never or error is NoReturn
 
 
 def environment_type(function: Callable[..., Any]) -> object:
