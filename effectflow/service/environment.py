@@ -13,6 +13,7 @@ from contextlib import (
 from typing import Any, TypeAlias, TypeVar, get_origin
 
 from effectflow.checkpoint import Checkpoints
+from effectflow.effects.errors import Copyable
 from effectflow.effects.resources import entered
 from effectflow.effects.signatures import meaning_of
 from effectflow.workflows import Workflow
@@ -28,7 +29,7 @@ Environment: TypeAlias = Callable[
 """Makes an environment: a function, an async function, or one that returns an (async) context manager."""
 
 
-class BadEnvironment(Exception):
+class BadEnvironment(Copyable, Exception):
     """The environment of a workflow is missing, or could not be made. `__cause__` is the reason."""
 
 
