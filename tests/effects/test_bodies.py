@@ -8,6 +8,7 @@ import traceback
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any, Never, cast
 
 import anyio
@@ -375,6 +376,26 @@ async def test_a_body_that_handles_failures_forever_does_not_keep_them(
         return sum(part() is not None for part in held)
 
     assert (await body().run(None)).unwrap() <= OTHERS
+
+
+SAME = """
+from effectflow import Do, do, pure
+
+class Declined(Exception): ...
+
+@do
+def body() -> Do[object, Declined, None]:
+    yield from pure(None)
+    raise Declined
+"""
+
+
+async def test_equal_bodies_of_two_modules_declare_each_its_own_class() -> None:
+    modules = [ModuleType("first"), ModuleType("second")]
+    for module in modules:
+        exec(SAME, vars(module))
+    for module in modules:
+        assert isinstance((await module.body().run(None)).failure(), module.Declined)
 
 
 async def test_an_annotation_that_cannot_be_resolved_is_named() -> None:
