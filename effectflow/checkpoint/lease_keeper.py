@@ -184,4 +184,5 @@ def _forget_in_child() -> None:
     _keeper = _Keeper()
 
 
-os.register_at_fork(after_in_child=_forget_in_child)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_in_child)

@@ -31,10 +31,11 @@ def open_message(checkpoints: Checkpoints, run_id: str, message: Message) -> Tre
     place = _digest_of_place(run_id, message.topic, message.key)
     try:
         entry, _ = checkpoints.seal.open(record, run_id, place)
+        if not isinstance(entry, Signalled):
+            raise CorruptCheckpoint(run_id, f"it is a {type(entry).__name__}, and no message")
     except CorruptCheckpoint as error:
         what = f"message {message.key!r} to run {run_id!r} about {message.topic!r}"
         raise CorruptCheckpoint(run_id, error.reason, what=what) from error
-    assert isinstance(entry, Signalled)
     return entry.value
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-
 from types import MappingProxyType
 from typing import Any, Never, TypeVar
 

@@ -47,18 +47,29 @@ from effectflow.effects.arguments import (
     was_rejected,
 )
 from effectflow.effects.clock import Duration, in_seconds
+from effectflow.effects.fiber import PLAIN
 from effectflow.effects.interpreter import exit_of, exit_of_raised, interpret
 from effectflow.effects.nodes import AnyEffect
 from effectflow.effects.retry import check_bounded
-from effectflow.effects.fiber import PLAIN
 from effectflow.effects.scope import Scope, running_step
-from effectflow.effects.signatures import UnresolvedName, effect_types, type_hints
+from effectflow.effects.signatures import (
+    UnresolvedName,
+    effect_types,
+    never_fails,
+    type_hints,
+)
 from effectflow.effects.trails import add_note
 
 Env = TypeVar("Env")
 E = TypeVar("E")
 A = TypeVar("A")
 P = ParamSpec("P")
+
+NOTHING_TO_RETRY = (
+    "it declares no failures, and an exception that it raises is a defect, which is not retried. Declare "
+    "what to retry: @effect(errors=...), or the error in the annotation, as in Effect[Env, Declined, str]"
+)
+"""Says why a retry policy would never apply."""
 
 _NAME = re.compile(r"[^/\[\]#\x00-\x1f\ud800-\udfff]+")
 
@@ -287,6 +298,8 @@ class Step(Generic[P, Env, E, A]):
                 function=function.__qualname__,
             )
         )
+        if retry is not None and timeout is None and never_fails(function):
+            raise TypeError(f"@step(retry=...) on {function.__qualname__}: {NOTHING_TO_RETRY}")
         self._is_settled = self.definition.types.is_whole
         self._shown = ("suspend", function)
         parameters = inspect.signature(function).parameters
@@ -457,7 +470,7 @@ def step(
             idempotency key. Each is recorded, so a resume continues the count. If the run ended by this
             step, a resume grants a new budget. The step fails with the error of its last attempt; if a
             crash cut that one off, a resume makes one more. An attempt also executes the steps inside
-            this one again.
+            this one again. Raises TypeError if the function declares no failures.
         timeout: the seconds, or a timedelta, that each attempt may take before it fails with `TimedOut`.
             Like `Effect.timeout`, it can cancel only where the attempt waits, so not while code blocks
             the event loop, or during a call of `from_blocking`.

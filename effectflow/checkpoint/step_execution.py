@@ -18,7 +18,6 @@ from effectflow.checkpoint.errors import (
     StepInputChanged,
 )
 from effectflow.checkpoint.failures import is_exact, read_error, write_end
-from effectflow.checkpoint.observers import StepSkipped
 from effectflow.checkpoint.order import in_ranges
 from effectflow.checkpoint.step import CurrentStep
 from effectflow.checkpoint.stopping import interruption_reason

@@ -11,14 +11,13 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, TypeVar
 
 import anyio
 from anyio.abc import TaskGroup
 
 from effectflow.checkpoint.errors import CheckpointError
-from effectflow.effects.errors import Halt, LeftToResume
+from effectflow.effects.errors import LeftToResume
 from effectflow.effects.event_loop import (
     is_cancellation,
     mark_as_cancelled,

@@ -17,7 +17,7 @@ from typing import Protocol, Self, runtime_checkable
 
 from effectflow.checkpoint.errors import CheckpointError, CorruptCheckpoint, StoreUnavailable
 from effectflow.checkpoint.lease import Lease
-from effectflow.checkpoint.schema import frozen
+from effectflow.checkpoint.schema import LATEST, frozen
 from effectflow.effects.arguments import check_count
 
 
@@ -98,7 +98,10 @@ class RunSummary:
     is_nested: bool = False
 
     def become(self, status: RunStatus, *, due_at: float | None, waits_for: str) -> RunSummary:
-        """Return the summary once the run has this status. It is not blocked then."""
+        """Return the summary once the run has this status. It is not blocked then.
+
+        A run that is due after the last time that can be stored is due then.
+        """
         # Without `replace`, which takes twice as long.
         return RunSummary(
             self.workflow,
@@ -107,7 +110,7 @@ class RunSummary:
             status,
             self.created_at,
             self.dead_letters,
-            due_at=due_at,
+            due_at=None if due_at is None else min(due_at, LATEST),
             priority=self.priority,
             waits_for=waits_for,
             parent=self.parent,

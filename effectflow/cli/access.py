@@ -16,7 +16,7 @@ from effectflow.checkpoint import Checkpoints, CheckpointStore, Encryption, RunQ
 from effectflow.checkpoint.journal_reader import all_run_ids
 from effectflow.cli.app_loader import app_of_runs, find_app
 from effectflow.cli.options import BadUse, check_choice, read_file
-from effectflow.cli.suggestions import RunLocation, suggest_for
+from effectflow.cli.suggestions import RunLocation, suggest_for, without_password
 from effectflow.service.app import App
 from effectflow.stores import open_store
 
@@ -242,7 +242,8 @@ def _access(
 ) -> Access:
     """Return the access to the runs of the App that `app` names, or else of the store of the options.
 
-    The commands that this command suggests find the same runs.
+    The commands that this command suggests find the same runs, once the user has added the password of
+    the store.
 
     Raise BadUse for an invalid store or key, and for options of the command line beside an App.
     """
@@ -267,7 +268,7 @@ def _access(
         word
         for name, origin in origins.items()
         if not origin.startswith("DEFAULT")
-        for word in (_option(name), str(given[name]))
+        for word in (_option(name), without_password(str(given[name])))
     ]
     suggest_for(RunLocation(tuple(words), module=app))
     return Access(checkpoints, app, is_default=origins["store"].startswith("DEFAULT"))

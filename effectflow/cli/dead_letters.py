@@ -9,8 +9,8 @@ import typer
 
 from effectflow.checkpoint import Checkpoint, CheckpointStore
 from effectflow.checkpoint.checkpoint import fold, iso_time
-from effectflow.checkpoint.journal_reader import read_existing
 from effectflow.checkpoint.entries import Entry, SetAside
+from effectflow.checkpoint.journal_reader import read_existing
 from effectflow.checkpoint.order import read_order
 from effectflow.checkpoint.values import Tree, plain_tree
 from effectflow.cli.access import Access, to_code, with_access

@@ -32,7 +32,18 @@ _NEED_CODE = ("resume", "plan")
 
 _COMMAND = re.compile(r"`effectflow (list|show|history|plan|resume|verify|repair)\b([^`]*)`")
 
+_PASSWORD = re.compile(
+    r"(\w*(?:passw|pwd|secret|token)\w*\s*=\s*)(?:'(?:\\.|[^'\\])*'?|[^&;#\s]*)|(//[^:@/?#]*:).*(?=@)",
+    re.IGNORECASE,
+)
+"""The value of a parameter that nobody should see, and the password before a host."""
+
 _location: ContextVar[RunLocation] = ContextVar("effectflow_location")
+
+
+def without_password(url: str) -> str:
+    """Return the URL of a store with `...` for its passwords, which the user has to add again."""
+    return _PASSWORD.sub(lambda found: f"{found[1] or found[2]}...", url)
 
 
 def suggest_for(location: RunLocation) -> None:

@@ -157,6 +157,15 @@ def not_an_effect(found: object) -> str:
     return f"expected an effect and got {found!r}: {hint}"
 
 
+def not_awaited(effect: BaseEffect, found: object) -> str:
+    """Return the message for a coroutine that an effect yields."""
+    close_coroutine(found)
+    return (
+        f"{effect!r} yields the coroutine {found!r}, which nothing awaits. A plain function returned it: "
+        f"{AND_THEN}"
+    )
+
+
 def close_coroutine(found: object) -> None:
     """Close a coroutine that is rejected. Otherwise Python warns that it was never awaited."""
     if inspect.iscoroutine(found):

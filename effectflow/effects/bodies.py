@@ -9,37 +9,74 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 from effectflow.effects.errors import EffectError
 from effectflow.effects.event_loop import is_cancellation
 from effectflow.effects.nodes import Die, Fail
 from effectflow.effects.scope import Scope
 from effectflow.effects.signatures import declares
-from effectflow.effects.trails import TypedFailure, log_hidden, our_notes
+from effectflow.effects.trails import Marked, TypedFailure, log_hidden, our_notes
 
 ENDED: Any = object()
 """Stands for the next effect of a body that has ended."""
 
 
-class Thrown:
-    """The exceptions that were thrown into a body last, and the failures that they stand for.
+_RECENT = 8
+"""How many failures a body remembers in any case. It remembers an older one while its error exists."""
 
-    A body may raise one of them later, after other effects. It then keeps its kind.
+_ITSELF: Any = object()
+"""Stands for the marked error in a failure, which would keep it."""
+
+
+class _Received(NamedTuple):
+    """A failure or a defect that a body has received.
+
+    Attributes:
+        raised: the exception that was raised in the body; None if it received a result.
+        failed: the failure. A defect is one here, with its notes as trail.
+        is_defect: whether it is a defect.
+    """
+
+    raised: Exception | None
+    failed: TypedFailure
+    is_defect: bool
+
+
+class Thrown:
+    """A body that has received failures, and what it has to remember of them.
+
+    It may raise one of them later, after other effects. That one then keeps its kind and its trail.
 
     Attributes:
         body: the generator.
-        recent: each thrown exception and the failure that it stands for, or None for a defect.
-        failures: the failures that the body has received, also as results. Defects have their notes as
-            trails.
     """
 
-    __slots__ = ("body", "failures", "recent")
+    __slots__ = ("_older", "_recent", "_trails", "body")
 
     def __init__(self, body: Any) -> None:
         self.body = body
-        self.recent: deque[tuple[BaseException, TypedFailure | None]] = deque(maxlen=8)
-        self.failures: deque[TypedFailure] = deque(maxlen=8)
+        self._recent: deque[_Received] = deque()
+        # A body that never ends must not keep all errors that it has handled.
+        self._older: Marked[_Received] | None = None
+        self._trails: Marked[tuple[str, ...]] | None = None
+
+    def receive(
+        self, failed: TypedFailure, raised: Exception | None = None, *, is_defect: bool = False
+    ) -> None:
+        """Remember a failure that the body receives, as an exception or as a result."""
+        if len(self._recent) == _RECENT:
+            self._set_aside(self._recent.popleft())
+        self._recent.append(_Received(raised, failed, is_defect))
+
+    def ending_by(self, left: Exception) -> TypedFailure | None:
+        """Return the failure that an exception is which leaves the body; None if it is a defect."""
+        known = self._received(left)
+        if known is not None:
+            return None if known.is_defect else known.failed
+        if declares(self.body.gi_code, left):
+            return TypedFailure(left, self._trail_of(left))
+        return None
 
     def again(self, effect: Any) -> Any:
         """Return the next effect of the body. If it fails with such an error again, the trail stays."""
@@ -52,9 +89,39 @@ class Thrown:
             return Die(effect.exception, notes) if notes else effect
         return effect
 
+    def _set_aside(self, received: _Received) -> None:
+        """Remember a failure only as long as its errors exist."""
+        raised, failed, is_defect = received
+        if self._older is None or self._trails is None:
+            self._older, self._trails = Marked(), Marked()
+        if raised is not None:
+            kept = failed
+            if raised is failed.error:
+                kept = TypedFailure(_ITSELF, failed.trail, failed.parts)
+            self._older[raised] = _Received(None, kept, is_defect)
+        for part in failed.with_parts():
+            if isinstance(part.error, BaseException):
+                self._trails[part.error] = part.trail
+
+    def _received(self, raised: Exception) -> _Received | None:
+        """Return what the body has received as this exception."""
+        for known in reversed(self._recent):
+            if known.raised is raised:
+                return known
+        older = None if self._older is None else self._older.get(raised)
+        if older is None or older.failed.error is not _ITSELF:
+            return older
+        failed = TypedFailure(raised, older.failed.trail, older.failed.parts)
+        return _Received(raised, failed, older.is_defect)
+
     def _trail_of(self, error: object) -> tuple[str, ...]:
-        found = (failed.find(error) for failed in reversed(self.failures))
-        return next((failed.trail for failed in found if failed is not None), ())
+        found = (known.failed.find(error) for known in reversed(self._recent))
+        recent = next(filter(None, found), None)
+        if recent is not None:
+            return recent.trail
+        if self._trails is None or not isinstance(error, BaseException):
+            return ()
+        return self._trails.get(error) or ()
 
 
 def throw_failure(thrown: Thrown, failed: TypedFailure) -> tuple[Any, Any]:
@@ -64,8 +131,7 @@ def throw_failure(thrown: Thrown, failed: TypedFailure) -> tuple[Any, Any]:
         raised: Exception = error
     else:
         raised = EffectError(error)
-    thrown.recent.append((raised, failed))
-    thrown.failures.append(failed)
+    thrown.receive(failed, raised)
     traceback, context = raised.__traceback__, raised.__context__
     try:
         return resume_body(thrown, thrown.body.throw, raised)
@@ -79,8 +145,7 @@ def throw_failure(thrown: Thrown, failed: TypedFailure) -> tuple[Any, Any]:
 
 def throw_defect(thrown: Thrown, defect: Exception) -> tuple[Any, Any]:
     """Raise a defect in a body, at its `yield`. Return the same as `resume_body`."""
-    thrown.recent.append((defect, None))
-    thrown.failures.append(TypedFailure(defect, our_notes(defect)))
+    thrown.receive(TypedFailure(defect, our_notes(defect)), defect, is_defect=True)
     return resume_body(thrown, thrown.body.throw, defect)
 
 
@@ -95,14 +160,10 @@ def resume_body(thrown: Thrown, resume: Callable[[Any], Any], argument: Any) -> 
     except StopIteration as stop:
         return ENDED, stop.value
     except Exception as left:
-        for raised, failed in reversed(thrown.recent):
-            if raised is left:
-                if failed is None:
-                    raise
-                return ENDED, failed
-        if declares(thrown.body.gi_code, left):
-            return ENDED, TypedFailure(left)
-        raise
+        failed = thrown.ending_by(left)
+        if failed is None:
+            raise
+        return ENDED, failed
 
 
 def close_body(body: Any, raised: BaseException, scope: Scope) -> BaseException:

@@ -449,7 +449,8 @@ class Effect(BaseEffect, Generic[Env, E, A]):
         """Cancel this effect after this many seconds, or this `timedelta`, and fail with TimedOut.
 
         Its finalizers have run by then. It can cancel only where the effect waits: code that blocks the
-        event loop runs to its end first, and so does a call of `from_blocking`.
+        event loop runs to its end first, and so does a call of `from_blocking`. With `math.inf`, there is
+        no limit.
 
         In a durable run the absolute deadline is recorded, so a resume waits only for the remaining time.
         An expired timeout stands if the workflow continued after it. If it ended the run, a resume sets a

@@ -7,8 +7,9 @@ moment does a resource exist that nothing will release.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack
 from dataclasses import dataclass
+from inspect import isawaitable
 from typing import Any, Generic, Never, TypeVar, TypeVarTuple, Unpack, cast, overload
 
 import anyio
@@ -283,6 +284,20 @@ class _Managing(Operator):
             return is_cancelled_by_scope()
         finally:
             self.guard.shield = False
+
+
+async def entered(made: Any, stack: AsyncExitStack) -> Any:
+    """Return the environment that a factory has made, or that what it has made leads to.
+
+    An awaitable is awaited, and a context manager, async or plain, is entered, for the stack to leave.
+    """
+    if isawaitable(made):
+        made = await made
+    if isinstance(made, AbstractAsyncContextManager):
+        return await stack.enter_async_context(cast("AbstractAsyncContextManager[Any]", made))
+    if isinstance(made, AbstractContextManager):
+        return stack.enter_context(cast("AbstractContextManager[Any]", made))
+    return made
 
 
 async def _enter(manager: Any, f: Callable[[Any], Any]) -> Any:

@@ -8,11 +8,12 @@ import sys
 import typing
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import suppress
-from functools import cache
+from dataclasses import dataclass
 from types import CodeType, UnionType
-from typing import Any, Union, get_args, get_origin
+from typing import Any, Never, NoReturn, Union, get_args, get_origin
+from weakref import ref
 
-from effectflow.effects.arguments import BaseEffect
+from effectflow.effects.arguments import BaseEffect, effectful_decorator
 
 
 class UnresolvedName(type):
@@ -78,12 +79,60 @@ def meaning_of(alias: object) -> Any:
     return None
 
 
-_bodies: dict[CodeType, Callable[..., Any]] = {}
+@dataclass(slots=True)
+class _Body:
+    """The function of a `@do` body, and the exceptions that its annotation declares, once known."""
+
+    function: Callable[..., Any]
+    declared: tuple[type[Exception], ...] | None = None
+
+    def exceptions(self) -> tuple[type[Exception], ...]:
+        """Return the declared exceptions. Raise TypeError if the annotation cannot be resolved."""
+        if self.declared is None:
+            self.declared = _declared_by(self.function)
+        return self.declared
+
+
+_bodies: dict[int, _Body] = {}
+"""The bodies by the identity of their code. Equal code may stand in two modules."""
 
 
 def remember_body(function: Callable[..., Any]) -> None:
     """Remember the function of a `@do` body, whose annotation declares which exceptions are failures."""
-    _bodies.setdefault(function.__code__, function)
+    _bodies.setdefault(id(function.__code__), _Body(function))
+    function.__dict__["_effectflow_body"] = _Remembered(function)
+
+
+class _Remembered:
+    """Remembers a body in another process as well, if its function is sent there by value.
+
+    The names in its annotation may be unknown there, so what they declare is sent, too.
+    """
+
+    __slots__ = ("_function",)
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        # Weakly, because the function refers to this.
+        self._function = ref(function)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        function = self._function()
+        declared: tuple[type[Exception], ...] | None = None
+        if function is not None:
+            # If it cannot be resolved here, the body says so when it raises there.
+            with suppress(TypeError):
+                declared = _declared_by(function)
+        return _remember_again, (function, declared)
+
+
+def _remember_again(
+    function: Callable[..., Any] | None, declared: tuple[type[Exception], ...] | None
+) -> object:
+    if function is None:
+        # It was a bound method, which exists only for a moment.
+        return None
+    _bodies.setdefault(id(function.__code__), _Body(function, declared))
+    return _Remembered(function)
 
 
 def declares(body: CodeType, raised: Exception) -> bool:
@@ -91,14 +140,11 @@ def declares(body: CodeType, raised: Exception) -> bool:
 
     The annotation is resolved when the body raises for the first time. Raises TypeError if that fails.
     """
-    return isinstance(raised, _declared_by(body))
+    known = _bodies.get(id(body))
+    return known is not None and isinstance(raised, known.exceptions())
 
 
-@cache
-def _declared_by(body: CodeType) -> tuple[type[Exception], ...]:
-    function = _bodies.get(body)
-    if function is None:
-        return ()
+def _declared_by(function: Callable[..., Any]) -> tuple[type[Exception], ...]:
     try:
         annotation = typing.get_type_hints(function).get("return")
     except Exception as problem:
@@ -135,6 +181,21 @@ def effect_types(function: Callable[..., Any]) -> tuple[object, object]:
         return annotation, Union[errors] if errors else None  # noqa: UP007, any number of them
     _, error, output = _types_in(annotation)
     return output, error
+
+
+def never_fails(function: Callable[..., Any]) -> bool:
+    """Return whether a function that returns an effect declares that it has no failures, only defects."""
+    inner = getattr(function, "__wrapped__", None)
+    if effectful_decorator(inner) is not None:
+        # Another decorator has copied the marks and the annotations of what it wraps.
+        return False
+    made_by = effectful_decorator(function)
+    if made_by == "effect":
+        return not getattr(function, "declared_errors", None)
+    if inner is not None and made_by != "do":
+        return False
+    error: Any = _types_in(type_hints(function).get("return"))[1]
+    return error is Never or error is NoReturn
 
 
 def environment_type(function: Callable[..., Any]) -> object:

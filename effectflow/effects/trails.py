@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from types import CodeType, TracebackType
-from typing import Any, Self
+from typing import Any, Generic, Self, TypeVar
+from weakref import WeakKeyDictionary
+
+T = TypeVar("T")
 
 
 class TypedFailure:
@@ -37,6 +40,12 @@ class TypedFailure:
         if self.error is error:
             return self
         return next(filter(None, (part.find(error) for part in self.parts)), None)
+
+    def with_parts(self) -> Iterator[TypedFailure]:
+        """Return this failure and all of its parts, also those of its parts."""
+        yield self
+        for part in self.parts:
+            yield from part.with_parts()
 
     def mapped(self, error: Any) -> TypedFailure:
         """Return the failure with another error. If a part has that error, only its trail is kept."""
@@ -111,6 +120,30 @@ def renew(error: object, notes: tuple[str, ...] = ()) -> None:
                 error.__notes__.remove(note)
         for note in notes:
             add_note(error, note)
+
+
+MARK = "_effectflow_mark"
+"""The attribute that stands for an error in `Marked`. Many exceptions cannot be referred to weakly."""
+
+
+class _Mark:
+    __slots__ = ("__weakref__",)
+
+
+class Marked(Generic[T]):
+    """What is known of errors. It keeps none of them, and forgets each when it is gone."""
+
+    __slots__ = ("_known",)
+
+    def __init__(self) -> None:
+        self._known: WeakKeyDictionary[_Mark, T] = WeakKeyDictionary()
+
+    def __setitem__(self, error: BaseException, known: T) -> None:
+        self._known[vars(error).setdefault(MARK, _Mark())] = known
+
+    def get(self, error: BaseException) -> T | None:
+        mark = vars(error).get(MARK)
+        return None if mark is None else self._known.get(mark)
 
 
 raising_code: set[CodeType] = set()

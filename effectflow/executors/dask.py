@@ -9,9 +9,9 @@ import asyncio
 import logging
 import reprlib
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import CancelledError
-from contextlib import AbstractAsyncContextManager, ExitStack, suppress
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, ExitStack, suppress
 from functools import partial
 from itertools import count
 from threading import Event, Lock
@@ -83,9 +83,9 @@ class DaskExecutor(Generic[Env]):
 
     Parameters:
         client: the address of the scheduler, or a synchronous `distributed.Client`, which stays open.
-        make_env: makes the environment on a worker, once per worker process, before its first item. It
-            may return an async context manager, which is entered, and left when the executor is closed.
-            By default the environment is None.
+        make_env: makes the environment on a worker, once per worker process, before its first item: a
+            function, an async function, or one that returns a context manager or an async one, which is
+            entered, and left when the executor is closed. By default the environment is None.
 
     Entering the block raises ExecutorLost if no scheduler answers.
     """
@@ -94,7 +94,11 @@ class DaskExecutor(Generic[Env]):
     def __init__(self: DaskExecutor[None], client: Client | str, make_env: None = None) -> None: ...
     @overload
     def __init__(
-        self, client: Client | str, make_env: Callable[[], AbstractAsyncContextManager[Env]]
+        self,
+        client: Client | str,
+        make_env: Callable[
+            [], AbstractAsyncContextManager[Env] | AbstractContextManager[Env] | Awaitable[Env]
+        ],
     ) -> None: ...
     @overload
     def __init__(self, client: Client | str, make_env: Callable[[], Env]) -> None: ...

@@ -14,8 +14,8 @@ import reprlib
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Coroutine
-from contextlib import AbstractAsyncContextManager, suppress
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, suppress
 from typing import Any, Generic, Self, TypeVar, cast, overload
 
 import anyio
@@ -45,9 +45,9 @@ class ProcessExecutor(Generic[Env]):
     at a time, and end with the block, however it ends.
 
     Parameters:
-        make_env: makes the environment of a worker process, once per process, before its first item. It
-            may return an async context manager, which is entered, and left when the worker ends. By
-            default the environment is None.
+        make_env: makes the environment of a worker process, once per process, before its first item: a
+            function, an async function, or one that returns a context manager or an async one, which is
+            entered, and left when the worker ends. By default the environment is None.
         workers: at most this many processes; by default one for each core that this process may use.
         attempts: after this many processes have died under an item, it fails with WorkerLost. An item of
             an at-most-once step is given to one process only.
@@ -77,7 +77,9 @@ class ProcessExecutor(Generic[Env]):
     @overload
     def __init__(
         self,
-        make_env: Callable[[], AbstractAsyncContextManager[Env]],
+        make_env: Callable[
+            [], AbstractAsyncContextManager[Env] | AbstractContextManager[Env] | Awaitable[Env]
+        ],
         *,
         workers: int | None = None,
         attempts: int = 3,

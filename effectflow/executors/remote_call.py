@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 import os
 import platform
 import reprlib
 import traceback
 from collections.abc import AsyncGenerator, Callable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pickle import PicklingError
 from types import MappingProxyType, TracebackType
@@ -19,8 +18,9 @@ import anyio
 
 from effectflow.effects import Effect, ExecutorError
 from effectflow.effects.arguments import add_hint
-from effectflow.effects.interpreter import interpret
 from effectflow.effects.fiber import PLAIN
+from effectflow.effects.interpreter import interpret
+from effectflow.effects.resources import entered
 from effectflow.effects.scope import RunningStep, Scope, running_step
 from effectflow.effects.trails import TypedFailure, add_note
 from effectflow.executors.pickling import dumps, loads
@@ -182,19 +182,10 @@ def write_factory(make_env: Callable[[], Any]) -> bytes:
 
 @asynccontextmanager
 async def opened_environment(make_env: bytes) -> AsyncGenerator[Any]:
-    """Make the environment; enter and leave it if it is an async context manager."""
+    """Make the environment. If it is a context manager, enter and leave it."""
     async with AsyncExitStack() as stack:
         with _NoExit("make_env"):
-            made = loads(make_env)()
-            if inspect.iscoroutine(made):
-                made.close()
-                raise TypeError(
-                    "make_env returned a coroutine, which no executor awaits: make an environment that "
-                    "needs `await` an async context manager (`@asynccontextmanager`)"
-                )
-            if isinstance(made, AbstractAsyncContextManager):
-                manager = cast("AbstractAsyncContextManager[Any]", made)
-                made = await stack.enter_async_context(manager)
+            made = await entered(loads(make_env)(), stack)
         yield made
 
 

@@ -10,9 +10,11 @@ from contextlib import (
     AsyncExitStack,
     asynccontextmanager,
 )
-from typing import Any, TypeAlias, TypeVar, cast, get_origin
+from typing import Any, TypeAlias, TypeVar, get_origin
 
 from effectflow.checkpoint import Checkpoints
+from effectflow.effects.errors import Copyable
+from effectflow.effects.resources import entered
 from effectflow.effects.signatures import meaning_of
 from effectflow.workflows import Workflow
 
@@ -27,7 +29,7 @@ Environment: TypeAlias = Callable[
 """Makes an environment: a function, an async function, or one that returns an (async) context manager."""
 
 
-class BadEnvironment(Exception):
+class BadEnvironment(Copyable, Exception):
     """The environment of a workflow is missing, or could not be made. `__cause__` is the reason."""
 
 
@@ -47,13 +49,7 @@ async def _entered(
     stack: AsyncExitStack, make: Callable[[Checkpoints], Any], checkpoints: Checkpoints, source: str
 ) -> Any:
     try:
-        made = make(checkpoints)
-        if inspect.isawaitable(made):
-            made = await made
-        if isinstance(made, AbstractAsyncContextManager):
-            made = await stack.enter_async_context(cast("AbstractAsyncContextManager[Any]", made))
-        elif isinstance(made, AbstractContextManager):
-            made = stack.enter_context(cast("AbstractContextManager[Any]", made))
+        made = await entered(make(checkpoints), stack)
     except (Exception, SystemExit) as error:
         raise BadEnvironment(
             f"the environment could not be made: {source} raised {type(error).__name__}: {error}"

@@ -57,6 +57,7 @@ def open_store(url: str) -> CheckpointStore:
     `file:./runs`               `FileStore("./runs")`
     `postgresql://host/name`    `PostgresStore("postgresql://host/name")`
     `redis://host:6379/0`       `RedisStore("redis://host:6379/0")`
+    `unix:///run/redis.sock`    `RedisStore("unix:///run/redis.sock")`
     `my:...`                    what the entry point `my` of the group `effectflow.stores`, of any
                                 installed package, returns for the whole URL
     ==========================  =====================================================
@@ -70,11 +71,14 @@ def open_store(url: str) -> CheckpointStore:
     """
     scheme, separator, rest = url.partition(":")
     # It may contain a password.
-    shown = f"{scheme}:..." if "@" in rest or "?" in rest else url
+    shown = f"{scheme}:..." if any(mark in rest for mark in "@?=") else url
     if not separator or not _SCHEME.fullmatch(scheme):
         if not url or url in _BUILT_IN:
             raise ValueError(f"{url!r} does not name a store. Write {url or 'memory'}:, or a path")
+        _check_path(url)
         return SqliteStore(url)
+    if scheme in ("sqlite", "file"):
+        _check_path(rest)
     match scheme:
         case "memory" if rest:
             raise ValueError(f"{shown!r}: a memory store does not have a name; use memory:")
@@ -95,16 +99,25 @@ def open_store(url: str) -> CheckpointStore:
             )
         case "postgres" | "postgresql":
             return _with_driver("PostgresStore")(url)
-        case "redis" | "rediss":
+        case "redis" | "rediss" | "unix":
             return _with_driver("RedisStore")(url)
         case _:
             return _from_entry_point(scheme, shown)(url)
 
 
+def _check_path(path: str) -> None:
+    """Raise ValueError for a path with a password, which is that of a server. Messages show paths."""
+    if re.search(r"password\s*=", path, re.IGNORECASE):
+        raise ValueError(
+            "a store in files takes no password, and it would be part of a name. For a server, write "
+            "postgresql://USER:PASSWORD@HOST/DATABASE or redis://USER:PASSWORD@HOST"
+        )
+
+
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+")
 """At least two characters, because a single letter is a drive of Windows."""
 
-_BUILT_IN = ("memory", "sqlite", "file", "postgres", "postgresql", "redis", "rediss")
+_BUILT_IN = ("memory", "sqlite", "file", "postgres", "postgresql", "redis", "rediss", "unix")
 _GROUP = "effectflow.stores"
 
 

@@ -45,6 +45,7 @@ from effectflow.checkpoint import (
 from effectflow.checkpoint.integrity import UNSIGNED, digest_in, first_digest
 from effectflow.effects import Clock, SystemClock
 from effectflow.effects.clock import Duration, in_seconds
+from effectflow.effects.errors import Copyable
 from effectflow.effects.event_loop import running_backend
 from effectflow.effects.paths import StepPath
 from effectflow.testing.forwarding import ForwardingStore
@@ -204,7 +205,7 @@ class CrashPoint:
 Fault: TypeAlias = SaveFails | TakenOver | Busy | Unavailable | Slow | CrashPoint
 
 
-class Crashed(BaseException):
+class Crashed(Copyable, BaseException):
     """The process is dead. See `FaultyStore.life`."""
 
 

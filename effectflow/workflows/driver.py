@@ -12,7 +12,13 @@ import anyio
 
 from effectflow.checkpoint.delayed_saves import save_request
 from effectflow.checkpoint.entries import Entry, Finished, Resumed, Started, Suspended
-from effectflow.checkpoint.errors import CheckpointError, LeaseLost, RunCancelled, RunEnded, RunNotFound
+from effectflow.checkpoint.errors import (
+    CheckpointError,
+    LeaseLost,
+    RunCancelled,
+    RunEnded,
+    RunNotFound,
+)
 from effectflow.checkpoint.failures import write_end, write_error
 from effectflow.checkpoint.integrity import first_digest
 from effectflow.checkpoint.journal_reader import run_not_found

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from effectflow.checkpoint.causes import Cause
 from effectflow.checkpoint.changes import woken_by
 from effectflow.checkpoint.entries import ChildEnded, ChildStarted, Finished, Waiting
 from effectflow.checkpoint.errors import (
@@ -17,7 +18,6 @@ from effectflow.checkpoint.errors import (
     StepInputChanged,
 )
 from effectflow.checkpoint.failures import write_error
-from effectflow.checkpoint.causes import Cause
 from effectflow.checkpoint.fiber import DurableFiber
 from effectflow.checkpoint.run import Run
 from effectflow.checkpoint.store import RunStatus, has_result

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from returns.result import Failure
 
-from effectflow import Checkpoints, Do, Effect, pure, step, workflow
+from effectflow import Checkpoints, Do, Effect, Signal, pure, step, workflow
 from effectflow.checkpoint import (
     Checkpoint,
     CheckpointStore,
@@ -25,7 +25,7 @@ from effectflow.checkpoint import (
     verify_run,
 )
 from effectflow.stores import MemoryStore
-from tests.apps import App
+from tests.apps import App, cut_off
 
 pytestmark = pytest.mark.anyio
 
@@ -56,15 +56,20 @@ def failed(error: dict[str, Any]) -> dict[str, Any]:
     return {"entry": "failed", "step": "add", "error": error, "retryable": False, "at": 3.0}
 
 
+def sealed(tree: Any, before: bytes, form: Format) -> tuple[bytes, bytes]:
+    """Return an entry as docs/format.md describes it, and its digest, which follows another one."""
+    payload = orjson.dumps(tree) if form == "json" else cbor2.dumps(tree)
+    digest = hashlib.sha256(before + payload).digest()
+    trailer = b"\nsha256:" + digest.hex().encode() if form == "json" else digest + b"S"
+    return payload + trailer, digest
+
+
 async def write_run(store: CheckpointStore, trees: list[Any], form: Format) -> None:
     """Write a run as docs/format.md describes it."""
     digest, bodies = hashlib.sha256(b"r").digest(), list[bytes]()
     for tree in trees:
-        payload = orjson.dumps(tree) if form == "json" else cbor2.dumps(tree)
-        digest = hashlib.sha256(digest + payload).digest()
-        is_json = form == "json"
-        trailer = b"\nsha256:" + digest.hex().encode() if is_json else digest + b"S"
-        bodies.append(payload + trailer)
+        body, digest = sealed(tree, digest, form)
+        bodies.append(body)
     lease = await store.claim("r", owner=str(Owner.new()), seconds=60)
     summary = RunSummary("adding", "standard", "1", RunStatus.RUNNING, 1.0)
     await store.append(lease, bodies, after=0, summary=summary, release=True)
@@ -155,6 +160,29 @@ async def test_the_deepest_value_that_can_be_saved_can_be_read(form: Format) -> 
 async def test_reading_rejects_a_defect_that_is_not_an_exception(form: Format) -> None:
     error = {"type": "str", "message": "m", "value": {"value": "x"}, "traceback": "in line 1"}
     await assert_refused([STARTED, BEGUN, failed(error)], form)
+
+
+go: Signal[int] = Signal("go", int)
+
+
+@workflow
+def waiting(_: None) -> Do[App, str, int]:
+    return (yield from go.wait())
+
+
+@pytest.mark.parametrize("form", ["json", "cbor"])
+async def test_a_message_that_is_another_entry_is_reported(form: Format) -> None:
+    parts = [hashlib.sha256(part).digest() for part in (b"r", go.topic.encode(), b"k")]
+    place = hashlib.sha256(b"message" + b"".join(parts)).digest()
+    async with MemoryStore() as store:
+        app = App(Checkpoints(store))
+        await cut_off(waiting.start(None, run_id="r"), app)
+        await store.send("r", go.topic, key="k", body=sealed(COMPLETED, place, form)[0])
+        ended = await waiting.resume("r").run(app)
+    problem = ended.failure()
+    assert isinstance(problem, CorruptCheckpoint)
+    assert "message 'k' to run 'r' about 'signal:go'" in str(problem)
+    assert "it is a Completed" in str(problem)
 
 
 def assert_comes_back(checkpoint: Checkpoint) -> None:

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from effectflow.cli.suggestions import without_password
+from effectflow.stores import MemoryStore
 from tests.cli.conftest import Command, Ended
 from tests.cli.services import driven, submitted, write_mall
 
@@ -143,3 +145,38 @@ def test_a_store_of_its_own_and_an_app_contradict_each_other(
         refused = effectflow(*command, "--app", "mall:app", *STORE)
         assert refused.code == 2
         assert "leave out --store" in refused.err
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("redis://h/0?password=s3cret&db=1", "redis://h/0?password=...&db=1"),
+        ("redis://:s3cret@h/0", "redis://:...@h/0"),
+        (
+            "postgresql://me:p@a/s3cret@h/db?sslmode=require",
+            "postgresql://me:...@h/db?sslmode=require",
+        ),
+        (
+            "postgresql://h/db?user=me&sslpassword=s3cret",
+            "postgresql://h/db?user=me&sslpassword=...",
+        ),
+        ("postgresql://me@h/db", "postgresql://me@h/db"),
+        ("my orders.db", "my orders.db"),
+    ],
+)
+def test_a_suggested_command_has_no_password(url: str, shown: str) -> None:
+    assert without_password(url) == shown
+
+
+def test_a_message_about_an_unknown_run_has_no_password(
+    effectflow: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = "postgresql://me:s3cret@db.example/orders?sslpassword=s3cret"
+    monkeypatch.setattr("effectflow.cli.access.open_store", lambda _: MemoryStore())
+
+    for option in (["--store", url], []):
+        monkeypatch.setenv("EFFECTFLOW_STORE", url)
+        ended = effectflow("show", "unknown", *option)
+        [command] = suggestions(ended)
+        assert command[:2] == ["list", "--store"]
+        assert "s3cret" not in ended.out + ended.err

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import IntEnum
-from functools import partial
+from functools import cache, partial, wraps
 from typing import Any
 from unittest.mock import AsyncMock, MagicMock, Mock
 
@@ -163,6 +163,35 @@ async def test_a_predicate_whose_result_must_be_awaited_does_not_count_as_true(
 ) -> None:
     with pytest.raises(TypeError, match="would count as true"):
         await checked.run(None)
+
+
+@wraps(is_fine)
+def wrapping(given: object) -> Any:
+    return is_fine(given)
+
+
+COROUTINES: dict[str, Effect[object, Any, Any]] = {
+    "lambda": pure(1).map(lambda n: is_fine(n)),
+    "partial": pure(1).map(partial(lambda n: is_fine(n))),
+    "wrapper": pure(1).map(wrapping),
+    "cached": pure(1).map(cache(wrapping)),
+    "map after map": pure(1).map(str).map(wrapping),
+    "map after another effect": from_fn(str).map(wrapping),
+    "asks": asks(wrapping),
+    "from_fn": from_fn(wrapping),
+    "effect": effect(wrapping)(),
+    "a branch": par(pure(1), pure(1).map(wrapping)),
+    "an item": par_traverse([1], lambda n: pure(n).map(wrapping)),
+    "a step": step(lambda: pure(1).map(wrapping))(),
+}
+
+
+@pytest.mark.parametrize("effect", COROUTINES.values(), ids=COROUTINES)
+async def test_an_effect_that_yields_a_coroutine_says_where_to_await_it(
+    effect: Effect[object, Any, Any],
+) -> None:
+    with pytest.raises(TypeError, match=r"yields the coroutine .*is_fine.*: await it in an effect"):
+        await effect.run(None)
 
 
 LISTS: dict[str, Callable[[], object]] = {

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import traceback
+import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Never
+from types import ModuleType
+from typing import Any, Never, cast
 
 import anyio
 import pytest
@@ -21,9 +25,11 @@ from effectflow import (
     fail,
     from_async,
     from_fn,
+    par_all,
     par_try_all,
     pure,
 )
+from effectflow.effects import TracedError
 
 pytestmark = pytest.mark.anyio
 
@@ -275,6 +281,121 @@ async def test_a_failure_that_is_raised_later_is_still_that_failure() -> None:
         raise kept
 
     assert await body().run(None) == Failure("no")
+
+
+class Slotted(Declined):
+    """A failure that cannot be referred to weakly, as those of Python."""
+
+    __slots__ = ()
+
+
+OTHERS = 20
+"""More failures than a body remembers in any case."""
+
+
+Ended = Callable[[Exception], Effect[object, Any, object]]
+
+
+@pytest.mark.parametrize("error", [Unknown("no"), KeyError("no"), Slotted("no")], ids=repr)
+@pytest.mark.parametrize(("end", "is_failure"), [(fail, True), (die, False)])
+async def test_what_is_raised_after_many_others_keeps_its_kind_and_its_trail(
+    error: Exception, end: Ended, is_failure: bool
+) -> None:
+    @do
+    def body() -> Do[object, KeyError | Declined, None]:
+        kept: list[Exception] = []
+        for number in range(OTHERS):
+            try:
+                yield from end(Unknown(number) if number else error).context("charging")
+            except Exception as caught:
+                kept.append(caught)
+        raise kept[0]
+
+    with pytest.raises(type(error)) if not is_failure else contextlib.nullcontext():
+        result = await body().traced().run(None)
+        assert result == Failure(TracedError(error, ("charging",)))
+
+
+@pytest.mark.parametrize("error", [Declined("no"), Slotted("no")], ids=repr)
+@pytest.mark.parametrize("again", ["fail", "raise"])
+async def test_a_failure_that_was_received_as_a_result_keeps_its_trail_after_many_others(
+    error: Declined, again: str
+) -> None:
+    @do
+    def body() -> Do[object, Declined, None]:
+        kept: list[Declined] = []
+        for number in range(OTHERS):
+            failing = fail(Declined(number) if number else error).context("charging")
+            kept.append((yield from failing.result()).failure())
+        if again == "raise":
+            raise kept[0]
+        yield from fail(kept[0])
+
+    assert await body().traced().run(None) == Failure(TracedError(error, ("charging",)))
+
+
+async def test_one_of_gathered_errors_keeps_its_trail_after_many_others() -> None:
+    @do
+    def body() -> Do[object, Any, None]:
+        errors: list[Any] = []
+        for number in range(OTHERS):
+            both = par_all([fail(Declined(number)).context("charging"), fail("other")])
+            try:
+                yield from both
+            except EffectError as gathered:
+                errors += cast("list[Any]", gathered.error)
+        yield from fail(errors[0])
+
+    failed = (await body().traced().run(None)).failure()
+    assert (str(failed.error), failed.trail) == ("0", ("charging",))
+
+
+@pytest.mark.parametrize("kind", [Declined, KeyError, Slotted])
+@pytest.mark.parametrize("end", [fail, die])
+async def test_a_body_that_handles_failures_forever_does_not_keep_them(
+    kind: type[Exception], end: Ended
+) -> None:
+    class Held:
+        """Something that an error holds."""
+
+    held: list[weakref.ref[Held]] = []
+
+    def failing() -> Effect[object, Any, object]:
+        error, part = kind("no"), Held()
+        error.args = (part,)
+        held.append(weakref.ref(part))
+        return end(error).context("charging")
+
+    @do
+    def body() -> Do[object, Any, int]:
+        for _ in range(50):
+            with contextlib.suppress(kind):
+                yield from failing()
+            yield from failing().result() if end is fail else pure(None)
+        gc.collect()
+        return sum(part() is not None for part in held)
+
+    assert (await body().run(None)).unwrap() <= OTHERS
+
+
+SAME = """
+from effectflow import Do, do, pure
+
+class Declined(Exception): ...
+
+@do
+def body() -> Do[object, Declined, None]:
+    yield from pure(None)
+    raise Declined
+"""
+
+
+async def test_equal_bodies_of_two_modules_declare_each_its_own_class() -> None:
+    modules = [ModuleType("first"), ModuleType("second")]
+    for module in modules:
+        exec(SAME, vars(module))
+    for module in modules:
+        assert isinstance((await module.body().run(None)).failure(), module.Declined)
 
 
 async def test_an_annotation_that_cannot_be_resolved_is_named() -> None:

@@ -14,7 +14,7 @@ import pytest
 from returns.result import Failure, Success
 
 import effectflow
-from effectflow import Effect, TimedOut, fail, pure, sleep, traverse
+from effectflow import Effect, fail, pure, sleep, traverse
 from effectflow.checkpoint.entries import ErrorRecord
 from effectflow.effects.trails import add_note
 from effectflow.executors import ProcessExecutor
@@ -32,14 +32,32 @@ def exception_classes() -> Iterator[type[BaseException]]:
                 yield found
 
 
-def example_of(kind: type[BaseException]) -> BaseException:
-    """Return an exception with an argument for every parameter, by the parameter's annotation."""
+def public_exception_classes() -> Iterator[type[BaseException]]:
+    """Find the exceptions that the packages export."""
+    found: dict[type[BaseException], None] = {}
+    for name in ("effects", "checkpoint", "workflows", "executors", "service", "stores", "testing"):
+        package = importlib.import_module(f"effectflow.{name}")
+        exported = [getattr(package, name) for name in package.__all__]
+        kinds = [one for one in exported if isinstance(one, type)]
+        found |= dict.fromkeys(kind for kind in kinds if issubclass(kind, BaseException))
+    yield from found
+
+
+def example_of(kind: type[BaseException], *, is_short: bool = False) -> BaseException:
+    """Return an exception with an argument for every parameter, by the parameter's annotation.
+
+    If it is short, parameters that may be omitted are, and the others that may be None are.
+    """
     if "__init__" not in vars(kind) and not any("__init__" in vars(base) for base in _ours(kind)):
         return kind("it failed")
     arguments: list[Any] = []
     options: dict[str, Any] = {}
     for parameter in inspect.signature(kind).parameters.values():
         value = _example_of_parameter(kind, parameter)
+        if is_short and parameter.default is not parameter.empty:
+            continue
+        if is_short and "None" in str(parameter.annotation):
+            value = None
         if parameter.kind is parameter.KEYWORD_ONLY:
             options[parameter.name] = value
         else:
@@ -133,13 +151,34 @@ def test_the_exceptions_are_found() -> None:
     assert {"TimedOut", "RetryExhausted", "RunBusy", "ItemFailed", "NoEdge", "Crashed"} <= names
 
 
-def test_a_note_on_a_copy_is_not_on_the_original() -> None:
-    error = TimedOut(2)
-    error.add_note("late")
+@pytest.mark.parametrize("kind", EXCEPTIONS, ids=lambda kind: kind.__qualname__)
+@pytest.mark.parametrize("make", COPIES.values(), ids=COPIES)
+def test_a_copy_of_a_copy_is_raised_as_the_original_would_be(
+    kind: type[BaseException], make: Callable[[Any], Any]
+) -> None:
+    original = example_of(kind, is_short=True)
+    with pytest.raises(kind):
+        raise original
 
-    copy.copy(error).add_note("later")
+    error = make(make(original))
 
-    assert error.__notes__ == ["late"]
+    assert shown(error) == shown(original)
+    with pytest.raises(kind) as raised:
+        raise error
+    assert raised.value is error
+    assert repr(error) == repr(original)
+
+
+@pytest.mark.parametrize("kind", [*public_exception_classes()], ids=lambda kind: kind.__qualname__)
+@pytest.mark.parametrize("make", COPIES.values(), ids=COPIES)
+def test_a_note_on_a_copy_is_not_on_the_original(
+    kind: type[BaseException], make: Callable[[Any], Any]
+) -> None:
+    error = noted(kind)
+
+    add_note(make(error), "later")
+
+    assert error.__notes__ == ["a note", "a note of the library"]
 
 
 @pytest.mark.anyio

@@ -9,8 +9,8 @@ import os
 import signal
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Never
@@ -126,6 +126,14 @@ async def opened(folder: Folder) -> AsyncGenerator[Folder]:
     await begin("entered").run(folder)
     yield folder
     await begin("left").run(folder)
+
+
+@contextmanager
+def opened_plainly(folder: Folder) -> Generator[Folder]:
+    """The same as a plain context manager."""
+    folder.write("entered")
+    yield folder
+    folder.write("left")
 
 
 @asynccontextmanager

@@ -7,12 +7,13 @@ from functools import partial
 from threading import Lock
 from typing import Never
 
+import anyio
 import pytest
 from returns.result import Success
 
 from effectflow import par_traverse, pure
 from tests.executors.conftest import MakeExecutor
-from tests.executors.items import Folder, begin, opened
+from tests.executors.items import Folder, begin, opened, opened_plainly
 
 pytestmark = pytest.mark.anyio
 
@@ -45,15 +46,26 @@ async def test_a_factory_that_exits_is_a_defect(make_remote: MakeExecutor) -> No
             await executor.apply(pure, 1).run(None)
 
 
-async def test_an_async_factory_is_rejected_in_favour_of_a_context_manager(
-    make_remote: MakeExecutor,
+async def test_a_plain_context_manager_is_entered_once_per_process_and_left(
+    make_remote: MakeExecutor, folder: Folder
 ) -> None:
+    async with make_remote(partial(opened_plainly, folder)) as executor:
+        for _ in range(3):
+            assert isinstance((await executor.apply(begin, "item").run(None)).unwrap(), int)
+
+    begun = folder.begun()
+    assert begun["item"] == 3
+    assert begun["entered"] == begun["left"] >= 1
+
+
+async def test_an_async_factory_is_awaited(make_remote: MakeExecutor, folder: Folder) -> None:
     async def make_env() -> Folder:
-        raise AssertionError("awaited")
+        await anyio.sleep(0)
+        return folder
 
     async with make_remote(make_env) as executor:
-        with pytest.raises(TypeError, match="an async context manager"):
-            await executor.apply(pure, 1).run(None)
+        await executor.apply(begin, "item").run_or_raise(None)
+    assert folder.begun() == {"item": 1}
 
 
 async def test_entering_fails_if_the_factory_cannot_be_pickled(make_remote: MakeExecutor) -> None:

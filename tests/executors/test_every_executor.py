@@ -107,6 +107,18 @@ async def test_items_use_the_environment_of_the_executor(executor: AnyExecutor) 
     assert await prices.run(SHOP) == Success([7, 9] * 5)
 
 
+async def test_a_body_that_is_sent_by_value_fails_with_what_it_declares(
+    executor: AnyExecutor,
+) -> None:
+    @do
+    def ordering(item: str) -> Do[Shop, OutOfStock, int]:
+        yield from pure(None)
+        raise OutOfStock(item, 0)
+
+    for ended in (executor.apply(ordering, "cap"), ordering("cap").on_executor(executor)):
+        assert isinstance((await ended.run(SHOP)).failure(), OutOfStock)
+
+
 async def test_an_effect_can_run_more_than_once(executor: AnyExecutor) -> None:
     price = executor.apply(price_of, "cap")
 

@@ -2,19 +2,34 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from typing import Any
 
 import anyio
 import pytest
 from returns.result import Success
 
-from effectflow import Do, Signal, Workflow, workflow
+from effectflow import (
+    Do,
+    Effect,
+    Signal,
+    Workflow,
+    bracket,
+    from_async,
+    from_blocking,
+    par,
+    pure,
+    sleep,
+    step,
+    workflow,
+)
 from effectflow.checkpoint import RunInfo, RunStatus
 from effectflow.checkpoint.entries import Finished, Resumed
 from effectflow.stores import MemoryStore
 from effectflow.testing import FaultyStore, TestClock, after
 from effectflow.testing.faulty_store import CrashPoint
-from tests.apps import App, Broken, World, note
+from tests.apps import App, Broken, World, both_backends, note
 from tests.service.conftest import Service
 from tests.service.lives import act, entries_of, info_of, suspended, until, working
 
@@ -219,3 +234,122 @@ async def test_a_failed_run_stays_failed_until_it_is_resumed(service: Service) -
     finished = [entry for entry in await entries_of(service, "r") if isinstance(entry, Finished)]
     assert len(finished) == 1
     assert service.world.done == ["fail"]
+
+
+# Migrations that raise, and code that exits.
+
+
+def migrating(migration: Any, version: str = "2") -> Workflow[App, Broken, str, str]:
+    migrations = {1: migration} if version == "2" else {}
+
+    @workflow(name="migrating", version=version, migrations=migrations)
+    def made(name: str) -> Do[App, Broken, str]:
+        yield from act("begin")
+        yield from approval.wait()
+        return (yield from act(name))
+
+    return made
+
+
+@both_backends
+@pytest.mark.parametrize("raised", [KeyError("no\nname"), SystemExit(3)], ids=repr)
+async def test_a_run_whose_migration_raises_is_blocked_and_tried_again_later(
+    service: Service, raised: BaseException
+) -> None:
+    tried: list[Any] = []
+
+    def migrate(state: Any) -> Any:
+        tried.append(state)
+        raise raised
+
+    old, broken = migrating(None, "1"), migrating(migrate)
+    async with working(service, old) as worker:
+        handle = await worker.client.submit(old, "ann", run_id="r")
+        before_that = await suspended(service, "r")
+    await handle.send(approval, "ann")
+    async with working(service, broken, deadly) as worker:
+        info = await blocked(service)
+        assert info.summary.status is RunStatus.SUSPENDED
+        assert info.summary.blocked.startswith(f"it raised {type(raised).__name__}: ")
+        assert info.summary.due_at == pytest.approx(time.time() + 60, abs=20)
+        assert "\n" not in info.summary.blocked
+        # The worker drives other runs, and this one is not tried again and again.
+        other = await worker.client.submit(deadly, None)
+        assert await other.result(timeout=10) == Success("deadly")
+        assert tried == ["ann"]
+        assert (await info_of(service, "r")).length == before_that.length
+    mended = migrating(str.upper)
+    async with working(service, mended, clock=TestClock()):
+        handle = service.client.handle(mended, "r")
+        assert await handle.result(timeout=10) == Success("ANN")
+    assert service.world.done == ["begin", "safe", "deadly", "ANN"]
+
+
+class Abort(BaseException):
+    """An exception that is neither an error nor a cancellation."""
+
+
+def exiting(raised: BaseException) -> dict[str, Callable[[], Any]]:
+    """Return effects, each of which raises an exception in another place."""
+
+    def leave(_: object = None) -> Any:
+        raise raised
+
+    async def leave_later(_: object) -> None:
+        await anyio.sleep(0)
+        leave()
+
+    async def leave_a_group(_: object) -> None:
+        async with anyio.create_task_group():
+            leave()
+
+    @step
+    def leaving() -> Effect[App, Broken, Any]:
+        return from_async(leave_later)
+
+    @workflow
+    def nested(_: None) -> Do[App, Broken, Any]:
+        return (yield from leaving())
+
+    return {
+        "body": leave,
+        "step": leaving,
+        "group": step(lambda: from_async(leave_a_group)),
+        "thread": step(lambda: from_blocking(leave)),
+        "par": lambda: par(leaving(), sleep(60)),
+        "timeout": lambda: leaving().timeout(60),
+        "nested run": lambda: nested.call(None),
+        "use": lambda: bracket(pure(1), lambda _: act("released"), lambda _: leaving()),
+        "after a wait": lambda: sleep(0.01).within(App).and_then(lambda _: leaving()),
+    }
+
+
+@both_backends
+@pytest.mark.parametrize("raised", [SystemExit(3), Abort("now")], ids=repr)
+@pytest.mark.parametrize("place", exiting(Abort()))
+async def test_a_run_that_exits_fails_and_its_worker_continues(
+    service: Service, place: str, raised: BaseException
+) -> None:
+    is_fine = False
+
+    @workflow(name="leaving")
+    def made(_: None) -> Do[App, Any, str]:
+        yield from act("begin")
+        if not is_fine:
+            yield from exiting(raised)[place]()
+        return (yield from act("end"))
+
+    async with working(service, made, deadly) as worker:
+        handle = await worker.client.submit(made, None, run_id="r")
+        with pytest.raises(RuntimeError, match="which does not end its worker") as defect:
+            await handle.result(timeout=10)
+        assert repr(raised) in str(defect.value)
+        assert (await info_of(service, "r")).summary.status is RunStatus.FAILED
+        other = await worker.client.submit(deadly, None)
+        assert await other.result(timeout=10) == Success("deadly")
+    released = ["released"] if place == "use" else []
+    assert service.world.done == ["begin", *released, "safe", "deadly"]
+    # Whoever has corrected the code resumes the run.
+    is_fine = True
+    again = made.resume("r", force=True)
+    assert await again.run(App(service.checkpoints(), service.world)) == Success("end")

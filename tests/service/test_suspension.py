@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -34,6 +36,8 @@ from effectflow import (
 )
 from effectflow.checkpoint import Entry, RunEnded, RunStatus
 from effectflow.checkpoint.entries import Interrupted, Suspended, Waiting
+from effectflow.checkpoint.schema import LATEST
+from effectflow.stores import FileStore
 from tests.apps import App, Broken, both_backends, note
 from tests.service.conftest import Service, both_stores
 from tests.service.lives import (
@@ -107,6 +111,32 @@ async def test_a_message_wins_a_race_against_a_sleep(service: Service) -> None:
     async with working(service, either):
         assert await handle.result(timeout=10) == Success("approved by ann")
     assert service.world.done == ["approved by ann"]
+
+
+def timed_wait(limit: float | timedelta) -> Effect[App, Any, str]:
+    return approval.wait().timeout(limit)
+
+
+def raced_wait(limit: float | timedelta) -> Effect[App, Any, str]:
+    return race(approval.wait(), sleep(limit).map(lambda _: "time"))
+
+
+@pytest.mark.parametrize("limit", [math.inf, timedelta.max, 1e300], ids=str)
+@pytest.mark.parametrize("wait", [timed_wait, raced_wait])
+async def test_a_run_with_a_deadline_that_no_datetime_can_tell_is_suspended(
+    wait: Any, limit: float | timedelta, tmp_path: Path
+) -> None:
+    @workflow
+    def patient(_: None) -> Do[App, Any, str]:
+        return (yield from wait(limit))
+
+    async with FileStore(tmp_path) as store:
+        service = Service(store)
+        handle = await lived(service, patient)
+        assert (await info_of(service, "r")).summary.due_at in (None, LATEST)
+        await handle.send(approval, "ann")
+        async with working(service, patient):
+            assert await handle.result(timeout=10) == Success("ann")
 
 
 @step

@@ -1041,6 +1041,7 @@ async def test_a_missing_server_is_reported(url: str) -> None:
         "postgresql://me:p@s3cret@host/db",
         "postgresql://me:p@a/s3cret@host/db",
         "redis://:s3cret@host",
+        "unix:///run/redis.sock?password=s3cret",
     ],
 )
 def test_a_password_is_not_shown(url: str) -> None:
@@ -1074,7 +1075,12 @@ async def test_a_store_that_cannot_be_opened_names_its_host_and_database(
         "mysql://me:s3cret@host/db",
         "mysql:me:s3cret@host",
         "mysql://host/db?password=s3cret",
+        "mysql:password=s3cret",
         "sqlite://me:s3cret@host/db",
+        # These would name a file after the password.
+        "host=db.example password=s3cret",
+        "sqlite:///runs.db?password=s3cret",
+        "file:./runs?password=s3cret",
         "memory:me:s3cret@host",
         # A password with a special character, which should be percent-encoded.
         "postgresql://me:s3cret%zt@host/db",
@@ -1101,11 +1107,10 @@ _PROGRAM = """
     from dataclasses import dataclass
     from effectflow import *
     from effectflow.checkpoint import Owner, RunStatus, RunSummary, StoreUnavailable
-    from effectflow.stores import RedisStore, open_store
+    from effectflow.stores import open_store
 
     def make():
-        url = sys.argv[1]
-        return RedisStore(url) if url.startswith("unix:") else open_store(url)
+        return open_store(sys.argv[1])
 
     @dataclass(frozen=True)
     class App:

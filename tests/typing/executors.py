@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Never, assert_type
 
 from effectflow import Effect, effect, par_traverse, pure
@@ -36,14 +36,27 @@ async def opened_shop() -> AsyncGenerator[Shop]:
     yield Shop()
 
 
+@contextmanager
+def plainly_opened_shop() -> Generator[Shop]:
+    yield Shop()
+
+
+async def load_shop() -> Shop:
+    return Shop()
+
+
 assert_type(LocalExecutor().apply(price_of, "cap"), Effect[Shop, OutOfStock, int])
 
 assert_type(ProcessExecutor(), ProcessExecutor[None])
 assert_type(ProcessExecutor(make_shop), ProcessExecutor[Shop])
 assert_type(ProcessExecutor(opened_shop, workers=2), ProcessExecutor[Shop])
+assert_type(ProcessExecutor(plainly_opened_shop), ProcessExecutor[Shop])
+assert_type(ProcessExecutor(load_shop), ProcessExecutor[Shop])
 assert_type(DaskExecutor("tcp://scheduler:8786"), DaskExecutor[None])
 assert_type(DaskExecutor("tcp://scheduler:8786", make_shop), DaskExecutor[Shop])
 assert_type(DaskExecutor("tcp://scheduler:8786", opened_shop), DaskExecutor[Shop])
+assert_type(DaskExecutor("tcp://scheduler:8786", plainly_opened_shop), DaskExecutor[Shop])
+assert_type(DaskExecutor("tcp://scheduler:8786", load_shop), DaskExecutor[Shop])
 
 processes = ProcessExecutor(make_shop)
 assert_type(processes.apply(price_of, "cap"), Effect[object, OutOfStock | ExecutorError, int])

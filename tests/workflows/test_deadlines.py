@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import anyio
@@ -27,7 +29,7 @@ from effectflow import (
 )
 from effectflow.checkpoint import Decided, Waiting, read_entries
 from effectflow.stores import MemoryStore
-from tests.apps import App, app_on, both_backends, note
+from tests.apps import App, Broken, app_on, both_backends, note
 from tests.workflows.journals import (
     AnyEffect,
     AnyWorkflow,
@@ -319,3 +321,16 @@ async def test_a_value_that_comes_after_the_deadline_decides_nothing(
     again = next_life(app)
     assert await resume(made, again) == expected
     assert again.world.done == []
+
+
+@pytest.mark.parametrize("limit", [math.inf, timedelta.max, 1e300], ids=str)
+async def test_a_limit_that_never_expires_survives_a_resume(
+    store: MemoryStore, limit: float | timedelta
+) -> None:
+    made = made_of(lambda: in_turn(act("before"), act("work").timeout(limit)))
+    app = app_on(store, failing=["work"])
+    assert isinstance((await start(made, app)).failure(), Broken)
+    app.world.recover()
+    assert await resume(made, app, at=DAY) == Success("work")
+    assert app.world.done == ["before", "work", "work"]
+    assert ("D timeout/deadline" in await journal(store)) == (limit != math.inf)

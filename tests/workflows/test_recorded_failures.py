@@ -216,9 +216,21 @@ def gathered_in_a_step() -> Effect[App, list[str], list[Any]]:
     return par_all([fail("a").context("reading"), fail("b").context("writing")])
 
 
+@step
+def broken_many_times() -> Do[App, Broken, None]:
+    kept: list[Broken] = []
+    for number in range(20):
+        try:
+            yield from fail(Broken(str(number))).context("connecting")
+        except Broken as error:
+            kept.append(error)
+    raise kept[0]
+
+
 FAILURES: dict[str, tuple[Callable[[], AnyEffect], list[str]]] = {
     "step": (broken, ["connecting", "suppressed:"]),
     "step with a policy": (broken_twice, ["connecting", "suppressed:"]),
+    "step that raises the first of many": (broken_many_times, ["connecting", "suppressed:"]),
     "step with a release": (
         stuck_and_broken,
         ["and a finalizer failed: 'stuck'", "suppressed:", "'stuck'"],

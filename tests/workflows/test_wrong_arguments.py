@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from functools import wraps
+from typing import Any, Never, Protocol, TypeVar
 
 import pytest
 from returns.result import Success
@@ -14,6 +15,7 @@ from effectflow import (
     Checkpoints,
     Do,
     Effect,
+    RetryPolicy,
     Workflow,
     die,
     do,
@@ -347,6 +349,55 @@ def test_a_step_may_be_annotated_with_what_may_be_an_effect(annotation: object) 
 
     acting.__annotations__ = {} if annotation is None else {"return": annotation}
     assert step(acting)(1).run_sync(None) == Success(1)
+
+
+async def ship(env: Environment, number: int) -> int:
+    return number
+
+
+def infallible(number: int) -> Effect[Environment, Never, int]:
+    return pure(number)
+
+
+def infallible_body(number: int) -> Do[Environment, Never, int]:
+    return (yield from pure(number))
+
+
+def fallible(number: int) -> Effect[Environment, str, int]:
+    return pure(number)
+
+
+def unannotated(number: int) -> Any:
+    return (yield from pure(number))
+
+
+@wraps(effect(double))
+def wrapped(number: int) -> Effect[Environment, str, int]:
+    return effect(double)(number).ensure(bool, "zero")
+
+
+RETRY = RetryPolicy.constant(0).with_max_retries(2)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [effect(double), effect(ship), infallible, infallible_body, do(infallible_body)],
+    ids=["effect", "async effect", "annotated", "body", "do"],
+)
+def test_a_retry_policy_of_a_step_without_failures_says_what_to_declare(function: Any) -> None:
+    with pytest.raises(TypeError, match=r"declares no failures, .*@effect\(errors=\.\.\.\)"):
+        step(retry=RETRY)(function)
+    # A timeout is a failure.
+    step(retry=RETRY, timeout=5)(function)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [effect(errors=KeyError)(double), fallible, do(unannotated), wrapped, lambda: pure(1)],
+    ids=["effect", "annotated", "do", "another decorator", "lambda"],
+)
+def test_a_retry_policy_of_a_step_that_may_have_failures_is_accepted(function: Any) -> None:
+    step(retry=RETRY)(function)
 
 
 def test_a_type_error_of_the_code_itself_is_unchanged() -> None:

@@ -11,6 +11,8 @@ from os.path import basename, splitext
 from types import GetSetDescriptorType, MemberDescriptorType
 from typing import Any
 
+from effectflow.effects.trails import MARK
+
 _BUILTIN: Mapping[str, type[Exception]] = {
     name: value
     for name, value in vars(builtins).items()
@@ -83,7 +85,7 @@ def take_apart(error: Exception) -> tuple[list[Any], dict[str, Any]]:
     # For an OSError this includes the file names.
     reduced: Any = _built_in_base(kind).__reduce__(error)
     args: list[Any] = list(reduced[1])
-    state = {name: part for name, part in vars(error).items() if name != "__notes__"}
+    state = {name: part for name, part in vars(error).items() if name not in ("__notes__", MARK)}
     try:
         of_args = _members_of(_made_of(kind, args))
     except ValueError:

@@ -8,7 +8,8 @@ create it over the same data each time, and that data must be empty at first. Wi
     async def test_my_store(check: store_conformance.Check, tmp_path: Path) -> None:
         await check(lambda: MyStore(tmp_path))
 
-A failing check raises AssertionError, or passes on what the store raised.
+A failing check raises AssertionError, or passes on what the store raised. If the store keeps it waiting,
+it fails after 30 seconds for one call, and after five minutes at the latest.
 """
 
 from effectflow.testing.store_conformance import _due_runs, _journals, _mailboxes, _runs

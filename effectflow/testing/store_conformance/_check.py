@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from collections.abc import (
     AsyncGenerator,
     Awaitable,
@@ -12,8 +13,10 @@ from collections.abc import (
     Generator,
     Iterable,
 )
+from concurrent.futures import Future, wait
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
+from functools import partial
 from types import ModuleType
 from typing import Generic, TypeAlias, TypeVar
 
@@ -34,6 +37,9 @@ X = TypeVar("X", bound=Exception)
 
 MakeStore: TypeAlias = Callable[[], CheckpointStore]
 
+PATIENCE = 30.0
+"""The seconds that a check waits for something that a store does at once."""
+
 
 class Check:
     """One requirement for stores. Call it with a function that creates a store.
@@ -49,8 +55,12 @@ class Check:
         return f"<check {self.__name__}>"
 
     async def __call__(self, make: MakeStore) -> None:
-        """Raise AssertionError, or pass on what the store raises, if it does not meet the requirement."""
-        await self._work(make)
+        """Raise AssertionError, or pass on what the store raises, if it does not meet the requirement.
+
+        Also raise AssertionError for a store that keeps the check waiting.
+        """
+        with within(10 * PATIENCE, "the check has not ended"):
+            await self._work(make)
 
 
 def check(f: Callable[[CheckpointStore], Awaitable[None]]) -> Check:
@@ -87,6 +97,40 @@ def check_of_two(f: Callable[[CheckpointStore, CheckpointStore], Awaitable[None]
 def checks_of(module: ModuleType) -> list[Check]:
     """Return the checks of a module, in their order."""
     return [value for value in vars(module).values() if isinstance(value, Check)]
+
+
+@contextmanager
+def within(seconds: float, problem: str) -> Generator[None]:
+    """Raise AssertionError with this problem if the block has not ended after this time."""
+    with anyio.move_on_after(seconds) as limit:
+        yield
+    assert not limit.cancelled_caught, f"{problem}, after {seconds} s"
+
+
+class InThread(Generic[T]):
+    """A call in another thread. A store that never returns from it does not keep the process alive."""
+
+    def __init__(self, call: Callable[[], T]) -> None:
+        self._call = call
+        self._future = Future[T]()
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self) -> None:
+        try:
+            self._future.set_result(self._call())
+        except BaseException as raised:
+            self._future.set_exception(raised)
+
+    def result(self) -> T:
+        """Return or raise the end of the call, which the event loop waits for, and cannot help."""
+        ended = wait([self._future], timeout=PATIENCE).done
+        assert ended, f"{self._call!r} has not returned after {PATIENCE} s"
+        return self._future.result()
+
+
+def renew(store: CheckpointStore, lease: Lease, *, seconds: float) -> Lease:
+    """Renew a lease as a run does: in another thread, while the event loop is blocked."""
+    return InThread(partial(store.renew, lease, seconds=seconds)).result()
 
 
 class _Caught(Generic[X]):

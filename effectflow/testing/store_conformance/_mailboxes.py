@@ -32,6 +32,7 @@ from effectflow.testing.store_conformance._check import (
     fails,
     found,
     info_of,
+    renew,
     summary_of,
     written,
 )
@@ -309,7 +310,7 @@ async def a_message_to_a_held_run_is_kept(store: CheckpointStore) -> None:
     assert await store.send("r", GO, key="k")
     assert await topics_and_keys(store) == [(GO, "k")]
     await store.append(lease, [b"2"], after=1)
-    store.renew(lease, seconds=60)
+    renew(store, lease, seconds=60)
     assert await topics_and_keys(store) == [(GO, "k")]
 
 

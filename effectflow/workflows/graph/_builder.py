@@ -23,7 +23,6 @@ from effectflow.workflows.checks import (
     workflow_name_problems,
 )
 from effectflow.workflows.diagrams import Diagram, to_dot, to_mermaid
-from effectflow.workflows.engine import pure_result
 from effectflow.workflows.graph._problems import (
     Draft,
     InvalidGraph,
@@ -31,6 +30,7 @@ from effectflow.workflows.graph._problems import (
     parallel_problems,
 )
 from effectflow.workflows.graph._structure import (
+    Chosen,
     Edge,
     Function,
     Nested,
@@ -215,14 +215,14 @@ class StateGraph(Generic[Env, E, S]):
 
         Parameters:
             source: the node that the edges leave.
-            choose: called with the state; returns one of the keys of `targets`. Pure.
+            choose: called once per visit, with the state; returns one of the keys of `targets`. Pure.
             targets: the node for each choice.
         """
         expected = "a function from a state to a choice"
         self._problems += function_problems(choose, f"the route out of {source!r}", expected)
         for choice, target in targets.items():
             label = choice.name if isinstance(choice, Enum) else str(choice)
-            self.edge(source, target, partial(_chooses, choose, choice), label=label)
+            self._edges.append(Edge(source, target, Chosen(choose, choice), label))
         return self
 
     def entry(self, name: str) -> Self:
@@ -355,7 +355,3 @@ def _make_node(name: str, body: object, types: KnownTypes, state: object = None)
         case _:
             definition, function = step_of(body, name, types, output=state)
             return Node(definition, Function(function))
-
-
-def _chooses(choose: Callable[[Any], object], choice: object, state: Any) -> bool:
-    return pure_result(choose(state), "the function that chooses") == choice

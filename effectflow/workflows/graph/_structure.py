@@ -4,14 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
 from effectflow.checkpoint.definition import Definition
 from effectflow.checkpoint.step import StepDefinition
 from effectflow.effects import Effect
 from effectflow.effects.paths import StepPath, child_path
-from effectflow.workflows.engine import condition_holds
+from effectflow.workflows.engine import condition_holds, pure_result
 from effectflow.workflows.workflow import Workflow
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The condition of an edge of a route: `choose` returns this choice."""
+
+    choose: Callable[[Any], object]
+    choice: object
+
+    def __call__(self, state: Any, choices: dict[int, object]) -> bool:
+        """Return whether this was chosen. `choices` has what each function has chosen in this visit."""
+        key = id(self.choose)
+        if key not in choices:
+            choices[key] = pure_result(self.choose(state), "the function that chooses")
+        return choices[key] == self.choice
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,14 +39,15 @@ class Edge:
 
     source: str
     target: str
-    when: Callable[[Any], bool] | None = None
+    when: Callable[[Any], bool] | Chosen | None = None
     label: str = ""
 
-    def holds(self, state: Any) -> bool:
-        """Return whether the edge may be taken with this state."""
-        return self.when is None or condition_holds(
-            self.when, state, f"the condition of the edge {self}"
-        )
+    def holds(self, state: Any, choices: dict[int, object]) -> bool:
+        """Return whether the edge may be taken with this state; `choices` is as in `Chosen`."""
+        when = self.when
+        if isinstance(when, Chosen):
+            when = partial(when, choices=choices)
+        return when is None or condition_holds(when, state, f"the condition of the edge {self}")
 
     def __str__(self) -> str:
         condition = "" if self.when is None else f" if {self.label or '...'}"
@@ -86,8 +103,9 @@ class Node:
 
     def next_edge(self, state: Any, report: Callable[[Edge, bool], None] | None) -> Edge | None:
         """Return the first edge that holds, or None. Report each edge that is tried."""
+        choices: dict[int, object] = {}
         for edge in self.edges:
-            is_taken = edge.holds(state)
+            is_taken = edge.holds(state, choices)
             if report is not None:
                 report(edge, is_taken)
             if is_taken:

@@ -22,14 +22,14 @@ from typing import (
 
 from effectflow.checkpoint.checkpoints import HasCheckpoints
 from effectflow.checkpoint.definition import Definition
-from effectflow.checkpoint.step import Step, StepDefinition
+from effectflow.checkpoint.step import NOTHING_TO_RETRY, Step, StepDefinition
 from effectflow.checkpoint.values import KnownTypes
 from effectflow.effects import Effect, Executor, RetryExhausted, RetryPolicy, TimedOut, WorkerLost
 from effectflow.effects.arguments import is_async, is_callable
 from effectflow.effects.clock import Duration, in_seconds
 from effectflow.effects.nodes import AnyEffect
 from effectflow.effects.reduce import FAN_IN
-from effectflow.effects.signatures import effect_types, environment_type, type_hints
+from effectflow.effects.signatures import effect_types, environment_type, never_fails, type_hints
 from effectflow.workflows.blueprint import Blueprint, function_of, input_type, step_of
 from effectflow.workflows.checks import (
     InvalidDefinition,
@@ -247,6 +247,7 @@ class MapReduce(Workflow[Env, E, Input, Out]):
             *count_problems(max_parallel, "max_parallel", least=1),
             *count_problems(fan_in, "fan_in", least=2),
             *(() if retry is None else retry_problems(retry, "the job")),
+            *(_no_failures(map) if policy and limit is None and executor is None else ()),
             *_limit_problems(policy, retry_when, limit, max_per_second),
             *_failure_problems(on_item_failure, max_failures),
         ]
@@ -392,6 +393,12 @@ def _limit_problems(
         yield f"timeout must be 0 seconds or more, not {timeout}"
     if max_per_second is not None and not 0 < max_per_second < math.inf:
         yield f"max_per_second must be a number > 0, not {max_per_second!r}"
+
+
+def _no_failures(map: Any) -> Iterator[str]:
+    """Yield a problem if a job retries failures, and its items have none."""
+    if never_fails(function_of(map)):
+        yield f"`retry` has nothing to retry in `map`: {NOTHING_TO_RETRY}"
 
 
 def _failure_problems(on_item_failure: str, max_failures: object) -> Iterator[str]:

@@ -91,6 +91,23 @@ async def test_a_route_leads_to_the_target_of_the_choice() -> None:
     assert await built.body(()).run(App()) == Success(("write", "write", "write", "publish"))
 
 
+async def test_a_route_asks_its_function_once_per_visit() -> None:
+    asked: list[str] = []
+    names = ["b", "c", "d"]
+
+    def choose(trail: Trail) -> str:
+        asked.append(" ".join(trail))
+        return names[len(trail) - 1]
+
+    graph = trails().node("a", visiting("a")).entry("a").edge("b", "a").exit("d")
+    for name in names:
+        graph.node(name, visiting(name))
+    graph.edge("c", "d").route("a", choose, {name: name for name in reversed(names)})
+
+    assert await graph.build().body(()).run(App()) == Success(("a", "b", "a", "d"))
+    assert asked == ["a", "a b a"]
+
+
 def routed(choice: str) -> StateGraph[App, str, Trail]:
     graph = trails("routed").node("a", visiting("a")).entry("a")
     for name in ("b", "c"):

@@ -28,6 +28,7 @@ from effectflow import (
     workflow,
 )
 from effectflow.checkpoint import CheckpointStore, OutcomeUnknown, RunStatus, read_checkpoint
+from effectflow.executors import ProcessExecutor
 from effectflow.stores import MemoryStore
 from effectflow.testing import TestClock, crash_everywhere
 from tests.apps import both_backends, cut_off
@@ -357,6 +358,16 @@ async def test_attempts_of_a_step_with_retries_are_counted(store: MemoryStore) -
     assert error.attempts == 3
 
 
+@effect
+def infallible(app: App, number: int) -> str:
+    return str(number)
+
+
+def test_a_policy_may_retry_only_what_a_limit_or_an_executor_ends() -> None:
+    spelling(map=infallible, retry=THRICE, timeout=1)
+    spelling(map=infallible, retry=THRICE, executor=ProcessExecutor())
+
+
 @pytest.mark.parametrize(
     ("nonsense", "problem"),
     [
@@ -372,6 +383,7 @@ async def test_attempts_of_a_step_with_retries_are_counted(store: MemoryStore) -
         ({"retry_when": bool}, "`retry_when` needs `retry`"),
         ({"retry_when": 5, "retry": THRICE}, "`retry_when` takes a function"),
         ({"retry_when": raise_late, "retry": THRICE}, "not an async function"),
+        ({"map": infallible, "retry": THRICE}, "`retry` has nothing to retry in `map`"),
         ({"executor": raise_late}, "`executor` takes an executor, or a function.* not an async"),
         ({"executor": 5}, "`executor` takes an executor, or a function from the environment"),
         (
