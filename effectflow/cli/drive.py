@@ -30,6 +30,7 @@ from effectflow.checkpoint import (
     RunStatus,
     read_checkpoint,
 )
+from effectflow.checkpoint.checkpoint import fold
 from effectflow.checkpoint.journal_reader import read_existing, run_not_found
 from effectflow.checkpoint.values import plain_tree, to_tree
 from effectflow.cli.access import Access, to_code, to_store, with_access

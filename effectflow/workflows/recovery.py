@@ -40,7 +40,7 @@ from effectflow.checkpoint.lease import Owner
 from effectflow.checkpoint.store import RunStatus, RunSummary, Taken
 from effectflow.checkpoint.values.exceptions import text_of
 from effectflow.effects.clock import Clock
-from effectflow.effects.errors import Halt, NotAcquired
+from effectflow.effects.errors import Halt
 from effectflow.effects.event_loop import is_cancellation
 from effectflow.effects.interpreter import interpret
 from effectflow.effects.nodes import AnyEffect, Perform
@@ -160,7 +160,7 @@ def _contained(blueprint: Blueprint) -> Blueprint:
     return replace(blueprint, body=body)
 
 
-_ENDS_OF_PROCESSES = (KeyboardInterrupt, GeneratorExit, Halt, NotAcquired)
+_ENDS_OF_PROCESSES = (KeyboardInterrupt, GeneratorExit, Halt)
 
 
 def _passes(raised: BaseException) -> bool:
