@@ -136,6 +136,8 @@ class DurableFiber(Fiber):
 
     def leave_step(self, outer: tuple[Any, ...]) -> None:
         """End the body of a step."""
+        # A resume does not enter it again.
+        self.place, self.locals = self.path, 0
         self.path, self.step, self._counts, self._codes = outer
 
     def check_function(self, name: str, code: object, qualified: str) -> None:

@@ -154,8 +154,9 @@ class JournalWriter:
         return not self._opening and self.length > self._opened_at
 
     def begin_again(self, opening: Entry) -> None:
-        """Let another opening precede what is added from now on."""
+        """Let another opening precede what is added from now on. Messages taken before were not."""
         self._opening.append(opening)
+        self._takes.clear()
 
     def add_to_opening(self, entry: Entry) -> int:
         """Add an entry. If this life has added none, do that with the next one. Return its number.

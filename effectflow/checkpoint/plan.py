@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from effectflow.checkpoint.checkpoint import Checkpoint
 from effectflow.checkpoint.definition import Definition
-from effectflow.checkpoint.entries import BeforeStep, Completed, Failed, Interrupted
+from effectflow.checkpoint.entries import BeforeStep, CancelRequested, Completed, Failed, Interrupted
 from effectflow.checkpoint.errors import CheckpointError
 from effectflow.checkpoint.order import path_of
 from effectflow.checkpoint.store import RunStatus
@@ -144,6 +144,8 @@ class Planning:
 
     def may_skip(self, entry: Any, frontier: Iterable[DurableFiber]) -> bool:
         """Return whether a recorded entry need not be reached: a resume reaches it, and a plan cannot."""
+        if isinstance(entry, CancelRequested):
+            return self.is_parked
         path = path_of(entry)
         step = next((fiber.place for fiber in frontier if is_within(path, fiber.place)), None)
         if step is not None:

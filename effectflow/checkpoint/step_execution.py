@@ -488,7 +488,9 @@ class _Retries:
         number = run.turns.order.begun[execution.path].attempt
         assert self.since is not None
         elapsed = max(0.0, run.now() - self.since)
-        return execution.definition.retry.next_delay(number - self.spent - 1, elapsed)
+        # An attempt that a resume continues may have been spent.
+        failed = max(0, number - self.spent - 1)
+        return execution.definition.retry.next_delay(failed, elapsed)
 
 
 def _why_unreadable(error: object, record: Any, types: Any, path: str) -> NotSerializable | None:

@@ -306,6 +306,9 @@ class Turns:
 
     def _take_cancellation(self, entry: CancelRequested) -> bool:
         if not self.run.has_reached(entry.place):
+            if self._may_plan_without(entry):
+                self._skip()
+                return True
             if self.working:
                 return False
             return self._diverge(entry)
@@ -323,13 +326,16 @@ class Turns:
         path = path_of(entry)
         if self._begin_branch(path):
             return True
-        planning = self.run.planning
-        if planning is not None and planning.may_skip(entry, self.frontier):
+        if self._may_plan_without(entry):
             self._skip()
             return True
         if self.working and not self._is_blamed(path):
             return False
         return self._diverge(entry)
+
+    def _may_plan_without(self, entry: Any) -> bool:
+        planning = self.run.planning
+        return planning is not None and planning.may_skip(entry, self.frontier)
 
     def _begin_branch(self, path: str) -> bool:
         """Begin a recorded branch, even if others fill the limit. Return whether that is possible."""

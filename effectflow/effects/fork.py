@@ -196,7 +196,7 @@ class Fork(Operator):
         if self.vacancy is not None:
             self._offer_vacancy()
             return True
-        if self.is_read:
+        if self.is_read or isinstance(self.items, AsyncIterable):
             return False
         self._add_worker()
         return True
@@ -271,9 +271,11 @@ class Fork(Operator):
         fiber = self.outer.fiber
         waiting: deque[tuple[int, Any]] = deque()
         while not self.is_over:
-            while self.limit is not None and self.running >= self.limit and not self.is_over:
+            if self._is_full():
                 self.vacancy = new_waiter()
                 await fiber.rest(self.inside, self.vacancy)
+                if self.is_over:
+                    break
             item = await fiber.wait(self.inside, _next_of, items)
             if item is _NO_MORE or self.is_over:
                 break
@@ -291,7 +293,11 @@ class Fork(Operator):
                 await self._run_branch(fiber, position, item)
         finally:
             self.running -= 1
-            self._offer_vacancy()
+            if self.is_over or not self._is_full():
+                self._offer_vacancy()
+
+    def _is_full(self) -> bool:
+        return self.limit is not None and self.running >= self.limit
 
     def _offer_vacancy(self) -> None:
         vacancy, self.vacancy = self.vacancy, None

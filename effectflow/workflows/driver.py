@@ -379,6 +379,8 @@ def _scope_of_body(run: Run, scope: Scope) -> Scope:
 
 async def _record_end(claim: Claim, run: Run, outcome: Any, defect: Exception | None) -> None:
     place = claim.place
+    # So a replay of the whole journal goes the same way.
+    run.release_all_held()
     types, version = place.blueprint.output_types, place.blueprint.definition.version
     if outcome is _CANCELLED:
         await _record_cancellation(run)
