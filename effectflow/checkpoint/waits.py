@@ -219,7 +219,6 @@ class Deadline:
 
     async def __aenter__(self) -> None:
         path, turns = self._operator.path, self._fiber.turns
-        await self._fiber.check(self._operator.outer)
         self._known = turns.order.values.get(path)
         turns.deadlines[self] = None
         fired = turns.next_at(path)
@@ -270,10 +269,12 @@ class Deadline:
             self._fiber.turns.announce(self._fire)
 
     def _fire(self) -> None:
-        if self._is_closed or self._operator.is_decided:
+        operator = self._operator
+        # What an outer operator has cancelled decides nothing.
+        if self._is_closed or operator.is_decided or operator.outer.cancelling_operator():
             return
         run, turns = self._fiber.run, self._fiber.turns
-        entry = TimerFired(self._operator.path, run.now(), turns.turn)
+        entry = TimerFired(operator.path, run.now(), turns.turn)
         self._decide(run.record(entry, self._step))
 
     def _fire_again(self) -> None:
