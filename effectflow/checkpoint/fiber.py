@@ -23,7 +23,13 @@ from effectflow.checkpoint.entries import (
 from effectflow.checkpoint.errors import CompensationFailed, DefinitionChanged
 from effectflow.checkpoint.step_execution import StepExecution
 from effectflow.checkpoint.values import NO_TYPES, KnownTypes, from_tree, safe_repr, to_tree
-from effectflow.effects.event_loop import Waiter, is_cancellation, stray_cancellation, wake
+from effectflow.effects.event_loop import (
+    Waiter,
+    is_cancellation,
+    raise_caught_cancellation,
+    stray_cancellation,
+    wake,
+)
 from effectflow.effects.fiber import Fiber
 from effectflow.effects.nodes import Step
 from effectflow.effects.paths import child_path, step_path
@@ -49,7 +55,6 @@ class DurableFiber(Fiber):
         path: the same, or that of the innermost step that it is in.
         step: the path of that step; empty outside of steps.
         place: the path of what it does or waits for, for messages and for a cancellation of the run.
-        locals: how much local code it has begun since, while it was the only fiber.
         failures: the failures that its present state comes from.
         fork, has_place: the operator whose branch it runs, and whether it may go on within the limit.
         waiter: what wakes it when it gets the baton.
@@ -71,7 +76,6 @@ class DurableFiber(Fiber):
         "has_place",
         "is_waiting",
         "line",
-        "locals",
         "parent",
         "path",
         "place",
@@ -92,7 +96,6 @@ class DurableFiber(Fiber):
         self.path = "" if parent is None else parent.path
         self.step = "" if parent is None else parent.step
         self.place = ""
-        self.locals = 0
         self.failures: list[Cause] = []
         self.fork: Operator | None = None
         self.has_place = True
@@ -125,7 +128,6 @@ class DurableFiber(Fiber):
         count = self._counts.get(name, 0) + 1
         self._counts[name] = count
         self.place = path = step_path(self.path, name, count)
-        self.locals = 0
         return path
 
     def enter_step(self, path: str) -> tuple[Any, ...]:
@@ -137,7 +139,7 @@ class DurableFiber(Fiber):
     def leave_step(self, outer: tuple[Any, ...]) -> None:
         """End the body of a step."""
         # A resume does not enter it again.
-        self.place, self.locals = self.path, 0
+        self.place = self.path
         self.path, self.step, self._counts, self._codes = outer
 
     def check_function(self, name: str, code: object, qualified: str) -> None:
@@ -238,18 +240,15 @@ class DurableFiber(Fiber):
 
     async def wait(self, scope: Scope, work: Callable[..., Awaitable[A]], *arguments: Any) -> A:
         turns = self.turns
-        is_alone = turns.is_alone
-        if is_alone:
-            self.locals += 1
-        if turns.is_over or (turns.is_live and is_alone):
+        path = self.next_path("local")
+        if turns.is_over or (turns.is_live and turns.is_alone):
             return await work(*arguments)
         if scope.is_planned:
             await self.park(scope, f"{work!r} would be awaited")
         operator = scope.cancelling_operator()
         if operator is not None:
             await self.leave_for(operator)
-        path = "" if is_alone else self.next_path("local")
-        at = None if is_alone else turns.next_at(path)
+        is_alone, at = turns.is_alone, turns.next_at(path)
         value: Any = None
         raised: BaseException | None = None
         try:
@@ -261,6 +260,8 @@ class DurableFiber(Fiber):
                     raise
                 if is_cancellation(raised):
                     scope.cause()
+                elif scope.hides_stop():
+                    await raise_caught_cancellation()
             end = _end_of(raised, scope)
             if turns.is_over:
                 pass
@@ -289,15 +290,16 @@ class DurableFiber(Fiber):
     async def _record_local(
         self, path: str, end: str, raised: BaseException | None, scope: Scope
     ) -> None:
-        run = self.run
+        run, turns = self.run, self.turns
         operator = scope.cancelling_operator()
         if operator is not None:
             self.adopt(operator)
-        held = run.hold(Local(path, run.now(), end, self.turns.turn), self.step)
-        self.follows(path, held)
-        if end == "failed":
-            self.failures.append(Cause((path, held)))
-        elif end == "cut" and operator is not None and isinstance(raised, Exception):
+        if turns.is_live:
+            held = run.hold(Local(path, run.now(), end, turns.turn), self.step)
+            self.follows(path, held)
+            if end == "failed":
+                self.failures.append(Cause((path, held)))
+        if end == "cut" and operator is not None and isinstance(raised, Exception):
             await self.leave_for(operator)
 
     async def _compare(

@@ -354,7 +354,7 @@ class Run:
 
     def _record_cancellation(self) -> None:
         if self.cancellation is not None and not self.cancellation.is_decided:
-            self.add(CancelRequested(self.now(), self._place_of_body(), self.turns.turn), "")
+            self.add(CancelRequested(self.now(), self.root.place, self.turns.turn), "")
             self.cancel_body()
 
     def cancel_body(self) -> None:
@@ -368,16 +368,8 @@ class Run:
 
     def has_reached(self, place: str) -> bool:
         """Return whether the body has reached the place where the run was cancelled."""
-        path, _, number = place.partition("+")
-        root = self.root
-        if root.place != path:
-            return is_within(root.place, path) or is_within(path, root.place)
-        # A step that was in progress is not entered again, so its local code does not run.
-        return root.locals >= int(number or 0) or not self.turns.working
-
-    def _place_of_body(self) -> str:
-        root = self.root
-        return f"{root.place}+{root.locals}" if root.locals else root.place
+        reached = self.root.place
+        return reached == place or is_within(reached, place) or is_within(place, reached)
 
     # Messages.
 

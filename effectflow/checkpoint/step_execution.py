@@ -31,7 +31,7 @@ from effectflow.effects.errors import (
     RetryExhausted,
     TracedError,
 )
-from effectflow.effects.event_loop import is_cancellation
+from effectflow.effects.event_loop import is_cancellation, raise_caught_cancellation
 from effectflow.effects.interpreter import exit_of, exit_of_raised, interpret, interpret_limited
 from effectflow.effects.nodes import Step
 from effectflow.effects.scope import Operator, Scope, running_step
@@ -253,6 +253,8 @@ class StepExecution:
                 outcome = await interpret(self.step.source, self.env, inside)
             else:
                 outcome = await run.stopping.supervised(partial(self._limited, inside))
+            if outcome.__class__ is TypedFailure and scope.hides_stop():
+                await raise_caught_cancellation()
         except BaseException as raised:
             fiber.leave_step(outer)
             await self._record_bad_end(current, raised, next_delay)
@@ -363,7 +365,8 @@ class StepExecution:
             add_note(raised, f"in step {path!r} of run {run.run_id!r}, attempt {current.attempt}")
         if run.writer.halted is not None or isinstance(raised, Parked):
             return
-        if isinstance(raised, Exception):
+        hides_stop = isinstance(raised, Exception) and scope.hides_stop()
+        if isinstance(raised, Exception) and not hides_stop:
             await self._record_error(raised, True)
             return
         operator = None
@@ -380,6 +383,8 @@ class StepExecution:
             run.interrupted_at = run.writer.add(interrupted)
             with run.writer.last_saves():
                 await run.writer.save()
+        if hides_stop:
+            await raise_caught_cancellation()
 
     def _add_interrupted(self, operator: Operator) -> None:
         """Add the event that an operator has cut the step off."""

@@ -326,6 +326,12 @@ class Turns:
         path = path_of(entry)
         if self._begin_branch(path):
             return True
+        owner = self._owner_of(path)
+        if owner in self.arrived:
+            # It has awaited what is not recorded, and got further when it ran before.
+            self.arrived.remove(owner)
+            self._grant(owner)
+            return True
         if self._may_plan_without(entry):
             self._skip()
             return True

@@ -239,6 +239,27 @@ async def raise_pending_cancellation() -> None:
             await asyncio.sleep(0)
 
 
+def is_being_cancelled() -> bool:
+    """Return whether something cancels the running task, even if the task has caught that."""
+    loop = _asyncio_loop()
+    if loop is None or is_cancelled_by_scope():
+        return is_cancelled_by_scope()
+    import asyncio
+
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+async def raise_caught_cancellation() -> Never:
+    """Raise the cancellation of the running task again, which code of a user has caught."""
+    if has_been_cancelled_natively():
+        import asyncio
+
+        raise_again_later(asyncio.CancelledError())
+    await anyio.sleep_forever()
+    raise AssertionError("this wait has no end")
+
+
 async def cancel_natively() -> None:
     """Cancel the running asyncio task without an anyio scope, as one of its children was cancelled."""
     import asyncio

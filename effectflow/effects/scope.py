@@ -17,7 +17,11 @@ import anyio
 
 from effectflow.effects.clock import Clock, Duration, SystemClock, in_seconds
 from effectflow.effects.errors import Exit, TimedOut
-from effectflow.effects.event_loop import is_cancelled_by_scope, raise_again_later
+from effectflow.effects.event_loop import (
+    is_being_cancelled,
+    is_cancelled_by_scope,
+    raise_again_later,
+)
 from effectflow.effects.fiber import PLAIN, Fiber
 from effectflow.effects.trails import Suppressed, TypedFailure
 
@@ -152,6 +156,10 @@ class Scope:
             if operator.cancels():
                 return operator
         return None
+
+    def hides_stop(self) -> bool:
+        """Return whether the run is being stopped, and code of a user has caught the cancellation."""
+        return is_being_cancelled() and self.cause() is None
 
     @property
     def runs_no_function(self) -> bool:

@@ -40,7 +40,12 @@ from effectflow.checkpoint.store import (
 from effectflow.checkpoint.suspension import Drain, attended
 from effectflow.effects import Halt
 from effectflow.effects.errors import LeftToResume, Parked
-from effectflow.effects.event_loop import is_cancellation, mark_as_cancelled, raise_stop
+from effectflow.effects.event_loop import (
+    is_cancellation,
+    mark_as_cancelled,
+    raise_caught_cancellation,
+    raise_stop,
+)
 from effectflow.effects.interpreter import interpret, raise_hidden_stop
 from effectflow.effects.nodes import AnyEffect
 from effectflow.effects.scope import Operator, Scope
@@ -283,6 +288,9 @@ async def _outcome_of(claim: Claim, run: Run, outcome: Any, defect: Exception | 
     """Record the end of a run, and return its output or `TypedFailure`, or raise its defect."""
     writer = run.writer
     has_failed = defect is not None or outcome.__class__ is TypedFailure
+    if has_failed and claim.place.scope.hides_stop():
+        await _record_interruption(run)
+        await raise_caught_cancellation()
     if writer.halted is None and has_failed and not writer.has_begun and run.retry():
         return _TRIED_AGAIN
     if writer.halted is None:
