@@ -501,7 +501,8 @@ class DurableFiber(Fiber):
         await self._rest(scope, waiter, waits_natively=True)
 
     async def _rest(self, scope: Scope, waiter: Waiter, *, waits_natively: bool) -> None:
-        turns = self.turns
+        turns, operator = self.turns, scope.operators[-1]
+        self.place = f"{operator.path}[{operator.read}]"
         if not turns.is_over:
             turns.release(self)
             await turns.regain(self, scope, may_end=True)

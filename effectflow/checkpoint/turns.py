@@ -242,11 +242,11 @@ class Turns:
 
     # The replay.
 
-    def begin(self) -> None:
-        """Take the cancellation of the run, if it came before the body began anything."""
-        entries = self.order.entries
-        if entries and isinstance(entries[0], CancelRequested) and not entries[0].place:
-            self._take_cancellation(entries[0])
+    def take_cancellation(self) -> None:
+        """Take the cancellation of the run, if it is next, and came where the body is now."""
+        entry = self.order.entries[self.position] if self.position < len(self.order.entries) else None
+        if isinstance(entry, CancelRequested) and entry.place == self.run.root.place:
+            self._take_cancellation(entry)
 
     def next_at(self, path: str) -> int | None:
         """Return the position of the next recorded entry of an operation; None without one."""
@@ -420,6 +420,8 @@ class Turns:
         if not self.is_live or self._without_place(fiber) is not None:
             fiber.frontier_scope = scope
             fiber.ends_later = has_begun and is_work
+            if not fiber.ends_later:
+                await fiber.check(scope)
             fiber.is_waiting = not is_work
             fiber.ends_step = ends_step
             if self.is_live:

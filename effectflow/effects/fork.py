@@ -90,7 +90,6 @@ class Fork(Operator):
             branch, in which it may run more; None if nothing follows.
         is_over: whether no further branch begins.
         is_read: whether all items were read.
-        read: how many items were read.
         running: how many tasks run branches.
     """
 
@@ -106,7 +105,6 @@ class Fork(Operator):
         "key",
         "keys",
         "owner",
-        "read",
         "running",
         "unread",
         "vacancy",
@@ -147,7 +145,6 @@ class Fork(Operator):
         self.follow = follow
         self.is_over = False
         self.is_read = False
-        self.read = 0
         self.running = 0
         self.keys: set[str] = set()
         self.unread: Any = iter(())

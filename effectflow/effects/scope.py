@@ -248,6 +248,7 @@ class Operator:
         unfinished: the defect of a cancelled body that had not ended.
         suppressed: the errors of finalizers in the branches that it cancelled.
         limit: how many branches may run at once; None for any number.
+        read: how many items a parallel operator has read.
         causes, collected, pending: what a durable run keeps here: the failures with which it cancels its
             branches, those of branches that have ended, and fibers that wait for a place.
     """
@@ -262,6 +263,7 @@ class Operator:
         "outer",
         "path",
         "pending",
+        "read",
         "suppressed",
         "unfinished",
     )
@@ -272,6 +274,7 @@ class Operator:
         self.is_decided = False
         self.cut: anyio.CancelScope | None = None
         self.unfinished: Exception | None = None
+        self.read = 0
         self.suppressed: list[Suppressed] = []
         self.causes: list[Any] = []
         self.collected: list[Any] = []

@@ -49,7 +49,7 @@ from effectflow.effects.event_loop import (
 from effectflow.effects.interpreter import interpret, raise_hidden_stop
 from effectflow.effects.nodes import AnyEffect
 from effectflow.effects.scope import Operator, Scope
-from effectflow.effects.trails import TypedFailure
+from effectflow.effects.trails import TypedFailure, log_hidden
 from effectflow.workflows.claim import Claim
 from effectflow.workflows.lookup import (
     Found,
@@ -360,12 +360,20 @@ async def _replay(place: Place, run: Run, body: AnyEffect) -> Any:
     operator = run.cancellation = Operator(scope, "")
     cut = operator.cut = anyio.CancelScope()
     await run.look_for_messages()
-    run.turns.begin()
+    run.turns.take_cancellation()
     with cut:
-        outcome = await interpret(body, place.env, operator.inside)
-        # What comes after the decision is discarded.
-        if not operator.is_decided:
-            return outcome
+        try:
+            outcome = await interpret(body, place.env, operator.inside)
+        except Exception as defect:
+            run.turns.take_cancellation()
+            if not operator.is_decided:
+                raise
+            log_hidden(defect, "the body of a run failed after the run was cancelled")
+        else:
+            run.turns.take_cancellation()
+            # What comes after the decision is discarded.
+            if not operator.is_decided:
+                return outcome
     if run.stopping.has_begun:
         await raise_hidden_stop(body, scope)
     if operator.unfinished is not None:
