@@ -97,8 +97,11 @@ class Trial:
     def _live(self, plan: LifePlan) -> Lived:
         world = self._world
         known = check.completed(self.last.journals) if self.story else check.Counter()
-        done = world.done.copy()
+        done, kept = world.done.copy(), set(world.kept)
         lived = self._lived(plan, world)
+        if self.story and lived.journals == self.last.journals:
+            # It has replayed sagas that had ended, and died before it recorded anything.
+            world.kept = kept
         self.story.append((plan, lived))
         self.problems += [*world.problems, *check.problems_of_life(lived, world, known, done)]
         return lived
