@@ -120,6 +120,22 @@ class FromGenerator(Effect[Any, Any, Any]):
         self.kwargs: Final = kwargs
 
 
+class FromCoroutine(FromGenerator):
+    """The same for the effects that the coroutine `f(*args, **kwargs)` awaits."""
+
+    __slots__ = ()
+
+
+class Attempt(Effect[Any, Any, Any]):
+    """Calls `f(environment)`, plain or async. Exceptions of these types are failures."""
+
+    __slots__ = ("errors", "f")
+
+    def __init__(self, f: Callable[[Any], Any], errors: tuple[type[Exception], ...]) -> None:
+        self.f: Final = f
+        self.errors: Final = errors
+
+
 class _Bind(Effect[Any, Any, Any]):
     """Continues after its source with the effect that `f` returns."""
 
@@ -368,8 +384,10 @@ def describe(effect: Any, depth: int = _DEPTH) -> str:
             return f"step({effect.definition.name!r})"
         case FromGenerator():
             return describe_call(effect.f, effect.args, effect.kwargs)
-        case FromFn() | FromAsync() if hasattr(effect.f, "function"):
+        case FromFn() | FromAsync() | Attempt() if hasattr(effect.f, "function"):
             return repr(effect.f)
+        case Attempt():
+            parts = [effect.f, *effect.errors]
         case InScope():
             return describe(effect.source, depth)
         case OnExit():
