@@ -277,7 +277,7 @@ class DurableFiber(Fiber):
             try:
                 value = resume()
                 if isinstance(value, BaseEffect):
-                    value = value, None
+                    value = value, False
                 else:
                     has_waited = True
                     if scope.is_planned:

@@ -268,9 +268,10 @@ def durable(
     effect: AnyEffect,
     arguments: Callable[[ValueOptions], tuple[str, str]] | None = None,
     make_info: Callable[[str, str, int], Any] | None = None,
+    shown: tuple[Any, ...] = (),
 ) -> AnyEffect:
-    """Return an effect as a step with this definition and these arguments."""
-    return nodes.Step(definition, effect, arguments, make_info)
+    """Return an effect as a step with this definition and these arguments. `shown` is for `repr`."""
+    return nodes.Step(definition, effect, arguments, make_info, shown)
 
 
 class Step(Generic[P, Env, E, A]):

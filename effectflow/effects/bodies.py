@@ -15,7 +15,11 @@ from typing import Any, NamedTuple
 
 from effectflow.effects.coroutines import ENDED, end_coroutine
 from effectflow.effects.errors import EffectError
-from effectflow.effects.event_loop import is_cancellation
+from effectflow.effects.event_loop import (
+    is_being_cancelled,
+    is_cancellation,
+    raise_caught_cancellation,
+)
 from effectflow.effects.nodes import Die, Fail
 from effectflow.effects.scope import Scope
 from effectflow.effects.signatures import declares
@@ -161,8 +165,8 @@ async def resume(thrown: Thrown, go_on: Callable[[], Any], scope: Scope) -> tupl
             effect, value = await scope.fiber.run_local(scope, thrown.body, go_on)
             if effect is ENDED:
                 return ENDED, value
-            if value is not None:
-                raise refuse_effect(thrown.body, value, scope)
+            if value and is_being_cancelled():
+                await raise_caught_cancellation()
         else:
             effect = go_on()
         return thrown.again(effect), None

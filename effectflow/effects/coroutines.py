@@ -11,7 +11,6 @@ from types import coroutine
 from typing import Any, Final, TypeVar
 
 from effectflow.effects.arguments import BaseEffect
-from effectflow.effects.event_loop import is_being_cancelled, is_cancellation
 
 A = TypeVar("A")
 
@@ -42,35 +41,31 @@ def awaited(effect: Any) -> Generator[Any, Any, Any]:
 async def advanced(body: Coroutine[Any, Any, Any], resume: Callable[[], Any]) -> tuple[Any, Any]:
     """Resume a coroutine until it awaits an effect or ends.
 
-    Return the effect, and the cancellation that it has caught before, or None. Or `ENDED` and the value.
+    Return the effect, and whether it has waited for anything else before. Or `ENDED` and the value.
     """
     try:
         wanted = resume()
     except StopIteration as stop:
         return ENDED, stop.value
     if isinstance(wanted, BaseEffect):
-        return wanted, None
+        return wanted, False
     return await driven(body, wanted)
 
 
 @coroutine
 def driven(body: Coroutine[Any, Any, Any], wanted: Any) -> Generator[Any, Any, tuple[Any, Any]]:
     """Let the event loop have what a coroutine waits for. Return the same as `advanced`."""
-    caught: BaseException | None = None
     try:
         while not isinstance(wanted, BaseEffect):
             try:
                 sent = yield wanted
             except BaseException as raised:
-                if is_cancellation(raised):
-                    caught = raised
                 wanted = body.throw(raised)
             else:
                 wanted = body.send(sent)
     except StopIteration as stop:
         return ENDED, stop.value
-    # A scope of its own may have cancelled it, which is over then.
-    return wanted, caught if caught is not None and is_being_cancelled() else None
+    return wanted, True
 
 
 def end_coroutine(body: Coroutine[Any, Any, Any]) -> None:

@@ -35,7 +35,6 @@ from effectflow.effects.arguments import (
 from effectflow.effects.bodies import (
     Thrown,
     interrupt,
-    refuse_effect,
     resume,
     throw_defect,
     throw_failure,
@@ -52,7 +51,9 @@ from effectflow.effects.errors import (
 )
 from effectflow.effects.event_loop import (
     cancel_natively,
+    is_being_cancelled,
     is_cancellation,
+    raise_caught_cancellation,
     raise_pending_cancellation,
     raise_stop,
     stray_cancellation,
@@ -158,7 +159,6 @@ async def interpret(effect: AnyEffect, env: Any, scope: Scope) -> Any:
     value: Any = None
     frame: Any
     kind: Any
-    caught: Any
     resumed = 0
     is_planned = scope.is_planned
     while True:
@@ -292,18 +292,18 @@ async def interpret(effect: AnyEffect, env: Any, scope: Scope) -> Any:
                                 except StopIteration as stop:
                                     value = stop.value
                                     continue
-                                caught = None
+                                value = False
                                 if not isinstance(current, BaseEffect):
-                                    current, caught = await driven(frame, current)
+                                    current, value = await driven(frame, current)
                             else:
                                 go_on = partial(frame.send, value)
-                                current, caught = await scope.fiber.run_local(scope, frame, go_on)
+                                current, value = await scope.fiber.run_local(scope, frame, go_on)
                             if current is ENDED:
-                                value = caught
                                 continue
-                            if caught is not None:
-                                raise refuse_effect(frame, caught, scope)
                             stack.append(frame)
+                            if value and is_being_cancelled():
+                                # A coroutine must not swallow a cancellation.
+                                await raise_caught_cancellation()
                             resumed += 1
                             if not resumed & _BREATHLESS:
                                 await scope.fiber.breathe(scope)
@@ -373,7 +373,7 @@ async def interpret(effect: AnyEffect, env: Any, scope: Scope) -> Any:
                 current, env, scope = await _unwind(stack, raised, env, scope)
             except BaseException:
                 # The traceback keeps this frame, even if a caller keeps the error to raise it again.
-                frame = current = value = caught = env = None
+                frame = current = value = env = None
                 raise
 
 

@@ -190,9 +190,10 @@ class Step(Effect[Any, Any, Any]):
         arguments: returns the arguments of the step, for a resume to compare, given how the run saves
             values; None to compare nothing.
         make_info: creates the step's info from the run id, the path and the attempt; `StepInfo` if None.
+        shown: as in `Perform`; empty for a step that is shown by its name.
     """
 
-    __slots__ = ("__weakref__", "arguments", "definition", "make_info", "source")
+    __slots__ = ("__weakref__", "arguments", "definition", "make_info", "shown", "source")
 
     def __init__(
         self,
@@ -200,7 +201,9 @@ class Step(Effect[Any, Any, Any]):
         source: AnyEffect,
         arguments: Callable[[Any], Any] | None = None,
         make_info: Callable[[str, str, int], Any] | None = None,
+        shown: tuple[Any, ...] = (),
     ) -> None:
+        self.shown: Final = shown
         self.definition: Final[Any] = definition
         self.source: Final = source
         self.arguments: Final = arguments
@@ -374,7 +377,11 @@ def describe(effect: Any, depth: int = _DEPTH) -> str:
     match effect:
         case Perform(shown=("par", effects, _)):
             name, parts = "par", effects
-        case Perform(shown=(called, *parts)) | Suspend(shown=(called, *parts)):
+        case (
+            Perform(shown=(called, *parts))
+            | Suspend(shown=(called, *parts))
+            | Step(shown=(called, *parts))
+        ):
             name = called
         case _ if operator is not None:
             name, *parts = operator

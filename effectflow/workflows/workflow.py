@@ -33,7 +33,7 @@ from effectflow.effects.arguments import (
     misfit_of,
 )
 from effectflow.effects.fiber import PLAIN
-from effectflow.effects.nodes import Options, Perform
+from effectflow.effects.nodes import Options, Perform, Suspend
 from effectflow.effects.paths import as_name
 from effectflow.effects.scope import Scope
 from effectflow.effects.signatures import effect_types, environment_type
@@ -196,7 +196,7 @@ class Workflow(Generic[Env, E, Input, Out]):
         """
         blueprint = self.blueprint
         saved = blueprint.save_input(input)
-        work = suspend(lambda: blueprint.body(saved))
+        work = Suspend(lambda _env, _scope: blueprint.body(saved), (f"{self.name}.body", saved))
         return work if blueprint.read_output is unchanged else work.map(blueprint.read_output)
 
     @overload
@@ -277,6 +277,7 @@ class Workflow(Generic[Env, E, Input, Out]):
             definition,
             suspend(lambda: blueprint.body(saved)),
             partial(encode_arguments, {"input": saved}, path=definition.name),
+            shown=(f"{self.name}.call", saved),
         )
         return called if blueprint.read_output is unchanged else called.map(blueprint.read_output)
 
