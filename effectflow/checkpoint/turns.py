@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Never, TypeAlias
 
 import anyio
 
@@ -97,7 +97,8 @@ class Turns:
     @property
     def is_alone(self) -> bool:
         """Whether there is one fiber, and nothing that may cancel it, so that nothing needs an order."""
-        return len(self.fibers) == 1 and not (self.deadlines or self.arrived or self.overdue)
+        is_single = len(self.fibers) == 1 and self.run.planning is None
+        return is_single and not (self.deadlines or self.arrived or self.overdue)
 
     @property
     def is_idle(self) -> bool:
@@ -127,6 +128,11 @@ class Turns:
                 # What happened while no process had the run is taken in the order of its times.
                 self.overdue.sort(key=lambda one: one[0])
                 self.arrived.appendleft(self.overdue.pop(0)[1])
+                self._admit()
+            elif self.run.planning is not None:
+                if not self.arrived:
+                    self._end_plan()
+                    return
                 self._admit()
             elif self.frontier:
                 self._begin_frontier()
@@ -406,7 +412,7 @@ class Turns:
         scope: Scope,
         *,
         has_begun: bool,
-        is_work: bool = True,
+        is_wait: bool = False,
         ends_step: bool = False,
     ) -> bool:
         """Wait until the replay is over. Return whether the fiber was cancelled meanwhile.
@@ -416,17 +422,19 @@ class Turns:
 
         Parameters:
             has_begun: whether an earlier life has begun the operation.
-            is_work: whether it is more than such a wait.
+            is_wait: whether it is such a wait.
             ends_step: whether what waits is the end of a step.
         """
-        if not self.is_live or self._without_place(fiber) is not None:
+        is_planned = self.run.planning is not None
+        may_go_on = self.is_live and (is_wait or not is_planned)
+        if not may_go_on or self._without_place(fiber) is not None:
             fiber.frontier_scope = scope
-            fiber.ends_later = has_begun and is_work
+            fiber.ends_later = has_begun and not is_wait
             if not fiber.ends_later:
                 await fiber.check(scope)
-            fiber.is_waiting = not is_work
+            fiber.is_waiting = is_wait
             fiber.ends_step = ends_step
-            if self.is_live:
+            if self.is_live and not is_planned:
                 self._begin_within_limits(fiber)
             else:
                 self.frontier.append(fiber)
@@ -436,11 +444,18 @@ class Turns:
                 await fiber.check(scope)
         return scope.cancelling_operator() is not None
 
+    async def rest_in_plan(self, fiber: DurableFiber, scope: Scope) -> Never:
+        """Wait at the frontier of a plan, because what the fiber waits for has not come."""
+        fiber.frontier_scope = scope
+        fiber.is_waiting, fiber.ends_later, fiber.ends_step = True, False, False
+        self.frontier.append(fiber)
+        self.release(fiber)
+        await self.regain(fiber, scope)
+        await fiber.check(scope)
+        raise AssertionError("a plan does not go on from here")
+
     def _end_replay(self) -> None:
-        """Let what waits at the frontier begin."""
-        if self.run.planning is not None:
-            self.run.end_plan()
-            return
+        """Take what has happened meanwhile, and then let what waits at the frontier begin."""
         self.is_live = True
         self.run.begin_live()
         if self.frontier or self.overdue:
@@ -453,6 +468,10 @@ class Turns:
         self.frontier = [fiber for fiber in self.frontier if not fiber.is_waiting]
         for fiber in waiting:
             self._begin_within_limits(fiber)
+
+    def _end_plan(self) -> None:
+        if not self.working:
+            self.run.end_plan()
 
     def _begin_frontier(self) -> None:
         frontier, self.frontier = self.frontier, []

@@ -291,7 +291,7 @@ async def _outcome_of(claim: Claim, run: Run, outcome: Any, defect: Exception | 
     if has_failed and claim.place.scope.hides_stop():
         await _record_interruption(run)
         await raise_caught_cancellation()
-    if writer.halted is None and has_failed and not writer.has_begun and run.retry():
+    if writer.halted is None and has_failed and writer.added <= run.cut_offs and run.is_worth_retrying():
         return _TRIED_AGAIN
     if writer.halted is None:
         with suppress(Halt):
@@ -481,8 +481,8 @@ async def plan_run(place: Place, run_id: str, *, effects: bool) -> ResumePlan:
         removed = blueprint.removed(found.written.entries)
         run = _plan_of(place, found, read_order(entries, removed))
         plan = await _end_of_plan(place, run, blueprint.body(input), effects=effects)
-        void = run.retry()
-        if not void or run.stopping.has_begun:
+        void = run.retry() if run.is_worth_retrying() else ()
+        if not void or run.stopping.has_begun or run.writer.added:
             return plan
         # The process died between the failure and the end of the run, so a resume tries it again.
 
