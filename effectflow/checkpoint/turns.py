@@ -273,13 +273,14 @@ class Turns:
         """Wait until a recorded entry is the next one, and return it.
 
         Parameters:
-            is_begin: do not wait for the fibers that may run in the same turn, because the beginning did
-                not.
+            is_begin: in the same turn, do not wait for other fibers that may run, because the beginning
+                did not.
             may_end: return if the life is being ended, instead of raising that.
         """
         entry = self.order.entries[at]
         self.order.places[path_of(entry)].pop()
-        if at == self.position and self.holder is fiber and (is_begin or not self.ready):
+        is_next = at == self.position and self.holder is fiber
+        if is_next and (not self.ready or (is_begin and entry.turn == self.turn)):
             self._advance(entry)
             return entry
         self._takers[at] = fiber
