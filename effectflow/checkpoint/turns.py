@@ -101,6 +101,12 @@ class Turns:
         return is_single and not (self.deadlines or self.arrived or self.overdue)
 
     @property
+    def is_replaying(self) -> bool:
+        """Whether the fibers repeat what an earlier life has done."""
+        is_ahead = not self.is_live and self.position < len(self.order.entries)
+        return is_ahead or self.run.planning is not None
+
+    @property
     def is_idle(self) -> bool:
         """Whether all fibers wait for times, messages or other runs, and nothing has arrived."""
         has_work = self.holder or self.ready or self.arrived or self.overdue or self.working

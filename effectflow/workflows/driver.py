@@ -27,6 +27,7 @@ from effectflow.checkpoint.lease_keeper import keep_lease
 from effectflow.checkpoint.observers import RunResumed
 from effectflow.checkpoint.order import Order, read_order
 from effectflow.checkpoint.plan import Planning, ResumePlan, plan_resume, skipped_steps
+from effectflow.checkpoint.replays import life_of
 from effectflow.checkpoint.run import Run
 from effectflow.checkpoint.stopping import interruption_reason
 from effectflow.checkpoint.store import (
@@ -318,7 +319,7 @@ async def _run_body(
     place, writer, stopping = claim.place, run.writer, run.stopping
     outcome: Any = None
     raised: BaseException | None = None
-    with stopping.flows:
+    with stopping.flows, life_of(run.turns):
         writer.on_halt = stopping.flows.cancel
         try:
             if is_new or (service is not None and claim.was_left):
@@ -510,7 +511,7 @@ async def _end_of_plan(place: Place, run: Run, body: AnyEffect, *, effects: bool
     outcome: Any = None
     defect: Exception | None = None
     try:
-        with run.stopping.flows:
+        with run.stopping.flows, life_of(run.turns):
             outcome = await run.stopping.supervised(lambda: _replay(place, run, body))
     except Parked:
         # Every fiber has reached the frontier.
