@@ -68,7 +68,8 @@ class Turns:
         grants: how often a fiber has got the baton.
         working: how many fibers await something other than a time, a message or another run.
         on_idle: called when nothing can run.
-        choose: picks which of several arrivals is taken next, for exploration; the first one if None.
+        explore: called in place of taking what has arrived first. It calls `take_arrival` later. None
+            outside of explorations.
     """
 
     def __init__(self, run: Run, order: Order) -> None:
@@ -88,7 +89,7 @@ class Turns:
         self.deadlines: dict[Any, None] = {}
         self.working = self.grants = 0
         self.on_idle: Callable[[], object] | None = None
-        self.choose: Callable[[int], int] | None = None
+        self.explore: Callable[[Turns], object] | None = None
         self._last_turn = order.last_turn
         self._takers: dict[int, Arrival] = {}
         self._forks: dict[str, Operator] = {}
@@ -143,15 +144,24 @@ class Turns:
             elif self.frontier:
                 self._begin_frontier()
             elif self.arrived:
+                if self.explore is not None:
+                    self.explore(self)
+                    return
                 self._admit()
             else:
                 if self.on_idle is not None:
                     self.on_idle()
                 return
 
+    def take_arrival(self, index: int) -> None:
+        """Take one of the arrivals now, instead of the first one. Call it when no fiber can run."""
+        arrival = self.arrived[index]
+        del self.arrived[index]
+        self.arrived.appendleft(arrival)
+        self._admit()
+        self.pass_on()
+
     def _admit(self) -> None:
-        if self.choose is not None and len(self.arrived) > 1:
-            self.arrived.rotate(-self.choose(len(self.arrived)))
         arrival = self.arrived.popleft()
         self.next_turn()
         if callable(arrival):
@@ -230,7 +240,7 @@ class Turns:
 
     def _is_free(self) -> bool:
         has_other = self.holder or self.ready or self.arrived or self.overdue
-        return self.is_live and not has_other and self.choose is None
+        return self.is_live and not has_other and self.explore is None
 
     def announce(self, arrival: Callable[[], object], *, since: float | None = None) -> None:
         """Let something be called in a turn of its own."""
