@@ -6,7 +6,7 @@ import math
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Sequence
 from functools import partial
 from types import coroutine
-from typing import TYPE_CHECKING, Any, Never, TypeVar
+from typing import TYPE_CHECKING, Any, Never, TypeVar, cast
 
 import anyio
 from anyio.lowlevel import checkpoint
@@ -160,7 +160,7 @@ class DurableFiber(Fiber):
             return None
         # A cancellation that comes in between did not lead to it.
         causes = self.open_failures()
-        entry = await turns.take(self, at, scope, kind, is_begin=True)
+        entry = await turns.take(self, at, scope, kind)
         self.begins(causes)
         return entry
 
@@ -266,22 +266,21 @@ class DurableFiber(Fiber):
         if turns.is_over or (turns.is_live and turns.is_alone):
             return await advanced(body, resume)
         is_alone, at = turns.is_alone, turns.next_at(path)
+        effect: Any = None
         value: Any = None
         raised: BaseException | None = None
         has_waited = False
         try:
             try:
-                value = resume()
-                if isinstance(value, BaseEffect):
-                    value = value, False
-                else:
+                effect, value = resume(), False
+                if not isinstance(effect, BaseEffect):
                     has_waited = True
                     if scope.is_planned:
                         end_coroutine(body)
                         await self.park(scope, f"{body!r} would go on")
-                    value = await self.released(driven(body, value))
+                    effect, value = await self.released(driven(body, effect))
             except StopIteration as stop:
-                value = ENDED, stop.value
+                effect, value = ENDED, stop.value
             except BaseException as error:
                 raised = stray_cancellation(error) or error
                 if isinstance(raised, GeneratorExit | Parked):
@@ -293,7 +292,7 @@ class DurableFiber(Fiber):
             await self._end_local(scope, path, at, raised, is_alone=is_alone, has_waited=has_waited)
             if raised is not None:
                 raise raised
-            return value
+            return effect, value
         except BaseException:
             end_coroutine(body)
             raise
@@ -392,9 +391,10 @@ class DurableFiber(Fiber):
             )
 
     @coroutine
-    def released(self, work: Coroutine[Any, Any, A]) -> Generator[Any, Any, A]:
-        """Await work. The fiber gives up the baton once it really waits."""
+    def released(self, work: Awaitable[A]) -> Generator[Any, Any, A]:
+        """Await a coroutine. The fiber gives up the baton once it really waits."""
         turns = self.turns
+        work = cast("Coroutine[Any, Any, A]", work)
         try:
             wanted = work.send(None)
         except StopIteration as stop:

@@ -186,22 +186,21 @@ class _Reader:
 
     def take(self, number: int, entry: Entry) -> None:
         order = self.order
-        kind = entry.__class__
         if isinstance(entry, _ORDERED) and entry.turn > order.last_turn:
             order.last_turn = entry.turn
         is_void = bool(self.void) and number in self.void
-        if kind is BeforeStep:
+        if isinstance(entry, BeforeStep):
             self._begin_step(number, entry, is_void=is_void)
-        elif kind is Completed or kind is Failed or kind is Interrupted:
+        elif isinstance(entry, Completed | Failed | Interrupted):
             self._end_step(number, entry, is_void=is_void)
-        elif kind is Value:
+        elif isinstance(entry, Value):
             if not is_void:
                 order.values[entry.path] = number, entry.value
                 self._note_inside(entry.path, entry.path)
-        elif kind is Resumed:
+        elif isinstance(entry, Resumed):
             self._reopen(entry)
         elif isinstance(entry, _ORDERED):
-            if kind is SetAside:
+            if isinstance(entry, SetAside):
                 self.asides[number] = entry.path
             if not is_void:
                 self._keep_other(number, entry)
@@ -319,7 +318,7 @@ class _Reader:
         found = list(self.kept.items())
         if order.last_turn:
             # What was held back comes later in the journal than it happened.
-            found.sort(key=lambda one: one[1].turn)
+            found.sort(key=_turn_of)
         for position, (number, entry) in enumerate(found):
             order.entries.append(entry)
             order.numbers.append(number)
@@ -330,15 +329,20 @@ class _Reader:
         return order
 
 
+def _turn_of(kept: tuple[int, Any]) -> int:
+    return kept[1].turn
+
+
 def ordered_path_of(entry: Entry) -> str:
     """Return the path of an entry that a replay takes; empty for others."""
     is_of_body = isinstance(entry, CancelRequested)
-    return path_of(entry) or "" if isinstance(entry, _ORDERED) and not is_of_body else ""
+    return path_of(entry) if isinstance(entry, _ORDERED) and not is_of_body else ""
 
 
 def path_of(entry: Any) -> str:
     """Return the path of the operation that an entry belongs to."""
-    return entry.step if isinstance(entry, BeforeStep | Completed | Failed | Interrupted) else entry.path
+    is_of_step = isinstance(entry, BeforeStep | Completed | Failed | Interrupted)
+    return (entry.step if is_of_step else entry.path) or ""
 
 
 class Spans:

@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from effectflow.checkpoint.checkpoint import Checkpoint
 from effectflow.checkpoint.definition import Definition
-from effectflow.checkpoint.entries import BeforeStep, CancelRequested, Completed, Failed, Interrupted
+from effectflow.checkpoint.entries import (
+    BeforeStep,
+    CancelRequested,
+    Completed,
+    Failed,
+    Interrupted,
+)
 from effectflow.checkpoint.errors import CheckpointError
 from effectflow.checkpoint.order import path_of
 from effectflow.checkpoint.store import RunStatus

@@ -195,7 +195,7 @@ class Run:
 
     def end_step(self, entry: Completed | Failed | Interrupted) -> int:
         """Add the end of a step. What was held back within it is dropped. Return its number."""
-        path = entry.step
+        path = entry.step or ""
         if self._held:
             for step in [step for step in self._held if step == path or is_within(step, path)]:
                 del self._held[step]

@@ -284,21 +284,19 @@ class Turns:
         scope: Scope,
         kind: type[Any],
         *,
-        is_begin: bool = False,
         may_end: bool = False,
     ) -> Any:
         """Wait until a recorded entry is the next one, and return it.
 
         Parameters:
             kind: the classes that make sense for the operation.
-            is_begin: in the same turn, do not wait for other fibers that may run, because the beginning
-                did not.
             may_end: return if the life is being ended, instead of raising that.
         """
         entry = self.known_at(at, kind)
         self.order.places[path_of(entry)].pop()
         is_next = at == self.position and self.holder is fiber
-        if is_next and (not self.ready or (is_begin and entry.turn == self.turn)):
+        # In the same turn it did not wait for the other fibers that could run.
+        if is_next and (not self.ready or entry.turn == self.turn):
             self._advance(entry)
             return entry
         self._takers[at] = fiber
@@ -363,11 +361,12 @@ class Turns:
         if self._begin_branch(path):
             return True
         owner = self._owner_of(path)
-        if owner in self.arrived:
-            # It has awaited what is not recorded, and got further when it ran before.
-            self.arrived.remove(owner)
-            self._grant(owner)
-            return True
+        for fiber in self.fibers:
+            if fiber in self.arrived and (fiber is owner or _is_in(fiber.line, owner.line)):
+                # It has awaited what is not recorded, and got further when it ran before.
+                self.arrived.remove(fiber)
+                self._grant(fiber)
+                return True
         if self._may_plan_without(entry):
             self._skip()
             return True

@@ -293,7 +293,7 @@ async def interpret(effect: AnyEffect, env: Any, scope: Scope) -> Any:
                                     value = stop.value
                                     continue
                                 value = False
-                                if not isinstance(current, BaseEffect):
+                                if not issubclass(current.__class__, BaseEffect):
                                     current, value = await driven(frame, current)
                             else:
                                 go_on = partial(frame.send, value)
