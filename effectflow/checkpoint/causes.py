@@ -39,22 +39,25 @@ class Cause:
             from, and what followed from it.
         origins: those that it comes from; empty if it comes from code alone.
         stands: whether something has begun because of it, so that it is not tried again.
+        error: the error of that step; None if no step did.
         unreadable: why a resume could not rebuild its error; None if it can.
         step: the path of the step that failed; empty if no step did.
         is_retryable: whether a resume tries it again if it does not stand.
     """
 
-    __slots__ = ("entries", "is_retryable", "origins", "stands", "step", "unreadable")
+    __slots__ = ("entries", "error", "is_retryable", "origins", "stands", "step", "unreadable")
 
     def __init__(
         self,
         *entries: tuple[str, int | Held],
         step: str = "",
+        error: object = None,
         unreadable: NotSerializable | None = None,
         is_retryable: bool = True,
     ) -> None:
         self.entries: list[tuple[str, int | Held]] = [*entries]
         self.origins = entries
+        self.error = error
         self.is_retryable = is_retryable
         self.stands = False
         self.step = step

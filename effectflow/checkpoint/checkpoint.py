@@ -315,7 +315,7 @@ class _Steps:
     """What entries tell about steps, by their paths.
 
     Attributes:
-        outcomes: how each step ended last, in the order in which the steps first began.
+        outcomes: how each step ended, in the order in which the steps first began; None if it has not.
         completed: the completed steps, without those that the next attempt of an outer step repeats.
         attempts: the number of attempts, in the order in which the steps last began.
     """
@@ -329,7 +329,8 @@ class _Steps:
     def take(self, entry: HeadState) -> None:
         match entry:
             case BeforeStep(step, attempt):
-                self.outcomes.setdefault(step, None)
+                # It keeps its place, and what an earlier attempt has led to counts no longer.
+                self.outcomes[step] = None
                 # A step that begins again moves to the end.
                 self.attempts.pop(step, None)
                 self.attempts[step] = attempt

@@ -113,6 +113,19 @@ class DurableFiber(Fiber):
     def stop(self) -> None:
         self.run.stop()
 
+    async def save(self, scope: Scope, *, required: bool) -> None:
+        """Save what the run has recorded, together with what other fibers record in this turn."""
+        turns, writer = self.turns, self.run.writer
+        if turns.is_live and turns.is_alone and not turns.is_over:
+            await writer.save(required=required)
+            return
+        await self.unrecorded(scope, self._save_after_turn(required=required))
+        await self.check(scope)
+
+    async def _save_after_turn(self, *, required: bool) -> None:
+        await self.turns.end_of_turn()
+        await self.run.writer.save(required=required)
+
     async def save_now(self, reason: str) -> None:
         if self.run.planning is None:
             await self.run.writer.save(reason=reason)
@@ -194,8 +207,10 @@ class DurableFiber(Fiber):
                 if cause.unreadable is not None:
                     raise self.run.halt(cause.unreadable)
                 cause.stand()
-        if self.failures:
-            self.failures = self.open_failures()
+
+    def has_stood(self, error: object) -> bool:
+        """Return whether this error is that of a failure that stands."""
+        return any(cause.stands and cause.error is error for cause in self.failures)
 
     def follows(self, path: str, entry: int | Held) -> None:
         """Note an entry that followed from the failures of this fiber."""
@@ -287,7 +302,7 @@ class DurableFiber(Fiber):
                     raise
                 if is_cancellation(raised):
                     scope.cause()
-                elif scope.hides_stop():
+                elif scope.hides_stop(raised):
                     await raise_caught_cancellation()
             await self._end_local(scope, path, at, raised, is_alone=is_alone, has_waited=has_waited)
             if raised is not None:
@@ -519,7 +534,7 @@ class DurableFiber(Fiber):
     def leave(self, operator: Operator, *, has_failed: bool) -> None:
         if has_failed:
             self.unwinds()
-        operator.collected += self.open_failures()
+        operator.collected += self.failures
         own = self.failures
         self.line, self.path, self._counts, self._codes, self.failures, self.fork = (
             self._around.pop()
@@ -544,9 +559,7 @@ class DurableFiber(Fiber):
 
     def joins(self, operator: Operator) -> None:
         known = operator.causes if operator.is_decided else operator.collected
-        self.failures += [
-            cause for cause in known if not cause.stands and cause not in self.failures
-        ]
+        self.failures += [cause for cause in known if cause not in self.failures]
         self.turns.end_fork(operator.path)
 
     async def join(self, scope: Scope, waiter: Waiter, *, has_raised: bool) -> None:
@@ -572,7 +585,8 @@ class DurableFiber(Fiber):
             wake(waiter)
 
     def deadline(self, operator: Operator, seconds: float) -> waits.Deadline | None:
-        return None if self.turns.is_over or math.isinf(seconds) else waits.Deadline(self, operator, seconds)
+        has_none = math.isinf(seconds) and operator.path not in self.turns.order.values
+        return None if has_none or self.turns.is_over else waits.Deadline(self, operator, seconds)
 
     def supervise(self, work: Callable[[], Coroutine[Any, Any, A]]) -> Coroutine[Any, Any, A]:
         return self.run.stopping.supervised(work)

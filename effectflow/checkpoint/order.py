@@ -93,6 +93,9 @@ class Order:
         reopenings: how often something that was set aside was tried again or dropped.
         retried: for what is tried again, the number of the reopening, by path.
         spawned: the ids of the runs that are cancelled with this one, by the entries that began them.
+        received: the messages that each step has received, itself or a step within it.
+        returned: those that the next attempt of a step receives again.
+        children: the ids of the runs that were spawned at a path, by the digest of their input.
         is_cancelled: whether the cancellation of the run was requested.
         last_turn: the last turn in the journal.
     """
@@ -110,6 +113,9 @@ class Order:
         self.reopenings = 0
         self.retried: dict[str, int] = {}
         self.spawned: dict[int, str] = {}
+        self.received: dict[str, list[Signalled]] = {}
+        self.returned: dict[str, list[Signalled]] = {}
+        self.children: dict[str, dict[str, str]] = {}
         self.is_cancelled = False
         self.last_turn = 0
 
@@ -126,6 +132,26 @@ class Order:
         """Forget the values that were computed within a step, which begins anew."""
         for known in [known for known in self.values if is_within(known, path)]:
             del self.values[known]
+
+    def receive(self, entry: Signalled) -> None:
+        """Note a message, in case the attempts around it fail."""
+        for step in steps_around(entry.path, self.begun):
+            self.received.setdefault(step, []).append(entry)
+
+    def end_attempt(self, step: str, *, is_last: bool) -> None:
+        """Let the next attempt of a step receive again what this one has received, if one follows."""
+        received, returned = self.received.pop(step, []), self.returned.pop(step, [])
+        if not is_last and (received or returned):
+            self.returned[step] = received + returned
+
+    def take_returned(self, path: str, topic: str) -> Signalled | None:
+        """Take the first message about a topic that an earlier attempt has received; None without one."""
+        for step in steps_around(path, self.returned):
+            for entry in self.returned[step]:
+                if entry.topic == topic:
+                    self.returned[step].remove(entry)
+                    return entry
+        return None
 
     def has_within(self, path: str) -> bool:
         """Return whether anything is still to be taken within a step."""
@@ -202,6 +228,8 @@ class _Reader:
         elif isinstance(entry, _ORDERED):
             if isinstance(entry, SetAside):
                 self.asides[number] = entry.path
+            elif isinstance(entry, ChildStarted):
+                order.children.setdefault(entry.path, {})[entry.input] = entry.run_id
             if not is_void:
                 self._keep_other(number, entry)
 
@@ -236,6 +264,7 @@ class _Reader:
                 self._attempts_of(path).spent += 1
             return
         order.open.pop(path, None)
+        order.end_attempt(path, is_last=getattr(entry, "retry_at", None) is None)
         if entry.__class__ is not Interrupted and path not in order.begun:
             reason = f"it ends step {path!r}, which has not begun"
             raise CorruptCheckpoint(self.run_id, reason, sequence=number)
@@ -265,6 +294,8 @@ class _Reader:
         if not path:
             # What a step has published: each attempt publishes again.
             return
+        if isinstance(entry, Signalled):
+            order.receive(entry)
         if entry.__class__ is SetAside:
             order.set_aside[path] = Aside(number, entry.value, number in self.dropped)
         elif entry.__class__ is ChildStarted and not entry.is_detached:

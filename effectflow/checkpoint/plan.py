@@ -166,11 +166,13 @@ class Planning:
         """Note what the fibers wait for at the end of the replay."""
         for fiber in turns.frontier:
             is_cancelled = fiber.frontier_scope.cancelling_operator() is not None
-            if is_cancelled and not fiber.ends_later:
+            # A step that was cut off is entered again if something within it has begun.
+            goes_on = fiber.ends_later and turns.order.has_within(fiber.place)
+            if is_cancelled and not goes_on:
                 continue
             if fiber.is_waiting:
                 self._waiting.append(fiber.place)
-            elif not fiber.ends_step and not is_cancelled:
+            elif not fiber.ends_step:
                 self._start.append(fiber.place)
                 if fiber.ends_later:
                     self._retry.append(fiber.place)

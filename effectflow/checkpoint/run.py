@@ -87,6 +87,7 @@ class Run:
         last_completed: the path of the step that completed last.
         stopping: whether it is being stopped from outside.
         mailbox: the messages that were sent to the run.
+        first_seen: the number of the newest message that came before this life; -1 until that is known.
         cancellation: the operator around the body that decides when a message requests a cancellation.
         drain: asks the runs of a worker to begin nothing more; None outside of workers.
         spawned: the ids of the spawned runs that are cancelled with this one, by the entries that began
@@ -132,6 +133,7 @@ class Run:
         self.root = DurableFiber(self)
         self.turns.holder = self.root
         self.mailbox = Mailbox(run_id, checkpoints, writer)
+        self.first_seen = -1
         self.cancellation: Operator | None = None
         self.drain: Drain | None = None
         self.spawned = dict(order.spawned)
@@ -196,6 +198,8 @@ class Run:
     def end_step(self, entry: Completed | Failed | Interrupted) -> int:
         """Add the end of a step. What was held back within it is dropped. Return its number."""
         path = entry.step or ""
+        is_last = not isinstance(entry, Failed) or entry.retry_at is None
+        self.turns.order.end_attempt(path, is_last=is_last)
         if self._held:
             for step in [step for step in self._held if step == path or is_within(step, path)]:
                 del self._held[step]
@@ -369,9 +373,13 @@ class Run:
 
     # The cancellation of the run.
 
-    def request_cancellation(self, since: float) -> None:
-        """Cancel the body in a turn of its own. `since` is in seconds since the epoch."""
-        self.turns.announce(self._record_cancellation, since=since if since <= self.opened_at else None)
+    def came_before(self, message: Message) -> float | None:
+        """Return when a message came, if that was before this life, in seconds since the epoch.
+
+        The clock of its sender may be ahead.
+        """
+        is_older = message.number <= self.first_seen
+        return min(message.sent_at, self.opened_at) if is_older else None
 
     def _record_cancellation(self) -> None:
         if self.cancellation is not None and not self.cancellation.is_decided:
@@ -415,29 +423,35 @@ class Run:
         message = self.mailbox.first(topic)
         if message is None:
             return False
-        if message.sent_at <= self.opened_at and not self.turns.is_alone:
-            await self.turns.arrive(fiber, scope, since=message.sent_at)
+        since = self.came_before(message)
+        if since is not None and not self.turns.is_alone:
+            await self.turns.arrive(fiber, scope, since=since)
         # Another fiber may have taken it.
         return self.mailbox.first(topic) is not None
 
     def take_message(self, fiber: DurableFiber, path: str, message: Message, value: Tree) -> None:
         """Record that a wait has received a message."""
         self.mailbox.take(message)
-        entry = Signalled(
-            path, message.topic, message.key, value, self.now(), turn=self.turns.turn
-        )
+        self.receive(fiber, path, message.topic, message.key, value)
+
+    def receive(self, fiber: DurableFiber, path: str, topic: str, key: str, value: Tree) -> None:
+        """Record what a wait has received."""
+        entry = Signalled(path, topic, key, value, self.now(), turn=self.turns.turn)
+        self.turns.order.receive(entry)
         fiber.follows(path, self.add(entry, fiber.step))
 
     async def look_for_messages(self) -> None:
         """Read the new messages. One of them may cancel the run."""
         await self.mailbox.refresh()
+        if self.first_seen < 0:
+            self.first_seen = self.mailbox.seen
         request = self.mailbox.first(CANCEL)
         if request is None or self.cancellation is None:
             return
         # The next life finds the request, too.
         if not self.stopping.has_begun and self.writer.halted is None:
             self.mailbox.take(request)
-            self.request_cancellation(request.sent_at)
+            self.turns.announce(self._record_cancellation, since=self.came_before(request))
 
     def decode_message(self, tree: Tree, path: str, decode: Callable[[Tree], A]) -> A:
         """Return the value of a message. Halt the run if it is not what the wait declares."""

@@ -96,6 +96,9 @@ class StepExecution:
             begun = await self.reach_begin()
             ended = await fiber.reach_end(path, scope, _ENDS)
         fiber.place = path
+        if isinstance(ended, Failed) and ended.retry_at is not None:
+            # Earlier code has retried it.
+            return await _Retries(self).outcome(ended)
         if ended is not None:
             return await self.replay(ended)
         return await self.attempt(begun)
@@ -142,6 +145,7 @@ class StepExecution:
             Cause(
                 *[(path, number) for number in numbers],
                 step=path,
+                error=failure.error,
                 unreadable=unreadable,
                 is_retryable=ended.retryable,
             )
@@ -229,8 +233,8 @@ class StepExecution:
             turns.order.forget_values(path)
         known = turns.order.begun.get(path)
         number = 1 if known is None else known.attempt + 1
-        saved = self._begin(number)
-        return await self.execute(number, saved, next_delay)
+        must_save = self._begin(number)
+        return await self.execute(number, next_delay, must_save=must_save)
 
     def _unknown_within(self) -> str | None:
         """Return the step within this one whose outcome is unknown, and which must not run again."""
@@ -241,13 +245,13 @@ class StepExecution:
     async def _continue(self, number: int, next_delay: Any) -> Any:
         """Continue an attempt that has begun something within the step."""
         try:
-            return await self.execute(number, None, next_delay)
+            return await self.execute(number, next_delay, must_save=False)
         finally:
             # Another attempt begins anew.
             self.fiber.turns.order.forget_values(self.path)
 
-    def _begin(self, number: int) -> Any:
-        """Record that an attempt begins. Return the save to wait for, or None."""
+    def _begin(self, number: int) -> bool:
+        """Record that an attempt begins. Return whether it must be saved first."""
         run, fiber, definition = self.run, self.fiber, self.definition
         fiber.begins()
         entry = BeforeStep(
@@ -261,12 +265,10 @@ class StepExecution:
         )
         run.add(entry, fiber.step)
         run.note_begun(self.path, entry)
-        writer = run.writer
-        if definition.at_most_once or run.checkpoints.policy.is_due(writer.completed_since_save):
-            return writer.save(required=definition.at_most_once)
-        return None
+        policy = run.checkpoints.policy
+        return definition.at_most_once or policy.is_due(run.writer.completed_since_save)
 
-    async def execute(self, number: int, saved: Any, next_delay: Any) -> Any:
+    async def execute(self, number: int, next_delay: Any, *, must_save: bool) -> Any:
         """Run the body once it may begin, and record how it ends."""
         run, fiber, definition, scope, path = (
             self.run,
@@ -284,15 +286,13 @@ class StepExecution:
         if scope.observer is not None:
             scope.observer.began(path)
         try:
-            if saved is not None:
-                await fiber.unrecorded(scope, saved)
-                if fiber.turns.is_over or not fiber.turns.is_alone:
-                    await fiber.check(scope)
+            if must_save:
+                await fiber.save(scope, required=definition.at_most_once)
             if definition.timeout is None:
                 outcome = await interpret(self.step.source, self.env, inside)
             else:
                 outcome = await run.stopping.supervised(partial(self._limited, inside))
-            if outcome.__class__ is TypedFailure and scope.hides_stop():
+            if outcome.__class__ is TypedFailure and scope.hides_stop(outcome.error):
                 await raise_caught_cancellation()
         except BaseException as raised:
             fiber.leave_step(outer)
@@ -404,7 +404,7 @@ class StepExecution:
             add_note(raised, f"in step {path!r} of run {run.run_id!r}, attempt {current.attempt}")
         if run.writer.halted is not None or isinstance(raised, Parked):
             return
-        hides_stop = isinstance(raised, Exception) and scope.hides_stop()
+        hides_stop = isinstance(raised, Exception) and scope.hides_stop(raised)
         if isinstance(raised, Exception) and not hides_stop:
             await self._record_error(raised, True)
             return
@@ -449,8 +449,10 @@ class StepExecution:
         await self._reach_end()
         types = run.checkpoints.known(self.definition.types)
         record = write_end(ended, types)
-        error = ended.error if isinstance(ended, TypedFailure) else ended
+        error: object = ended.error if isinstance(ended, TypedFailure) else ended
         inside = [] if retry_at else void_with(fiber.open_failures(), within=path)
+        # What it fails with again is not tried again.
+        retryable = retryable and not fiber.has_stood(error)
         entry = Failed(
             path,
             record,
@@ -471,6 +473,7 @@ class StepExecution:
                 Cause(
                     *[(path, one) for one in (*inside, number)],
                     step=path,
+                    error=error,
                     unreadable=unreadable,
                     is_retryable=retryable,
                 )
@@ -498,14 +501,19 @@ class _Retries:
         self.spent = 0 if known is None else known.spent
         self.since = None if known is None else known.since
 
-    async def outcome(self) -> Any:
-        """Attempt the step until it succeeds or its policy gives up."""
+    async def outcome(self, ended: Failed | None = None) -> Any:
+        """Attempt the step until it succeeds or its policy gives up.
+
+        `ended` is the end of the first attempt, if that was taken.
+        """
         execution = self.execution
         run, fiber, scope, path = execution.run, execution.fiber, execution.scope, execution.path
         turns = fiber.turns
+        begun: BeforeStep | None = None
         while True:
-            begun = await execution.reach_begin()
-            ended = await fiber.reach_end(path, scope, _ENDS)
+            if ended is None:
+                begun = await execution.reach_begin()
+                ended = await fiber.reach_end(path, scope, _ENDS)
             fiber.place = path
             if isinstance(ended, Failed) and ended.retry_at is not None:
                 fiber.failures = []
@@ -513,6 +521,7 @@ class _Retries:
                     await turns.to_frontier(fiber, scope, has_begun=False, is_wait=True)
                     longest = max(0.0, ended.retry_at - ended.at)
                     await wait_until_retry(fiber, scope, ended.retry_at, longest)
+                ended = None
                 continue
             if ended is not None:
                 return await execution.replay(ended)
@@ -532,6 +541,8 @@ class _Retries:
         number = run.turns.order.begun[execution.path].attempt
         assert self.since is not None
         elapsed = max(0.0, run.now() - self.since)
+        if execution.definition.retry is None:
+            return None
         # An attempt that a resume continues may have been spent.
         failed = max(0, number - self.spent - 1)
         return execution.definition.retry.next_delay(failed, elapsed)

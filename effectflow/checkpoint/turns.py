@@ -22,7 +22,7 @@ import anyio
 from effectflow.checkpoint.entries import CancelRequested
 from effectflow.checkpoint.errors import CorruptCheckpoint, DefinitionChanged
 from effectflow.checkpoint.order import Order, path_of
-from effectflow.effects.event_loop import is_cancellation, new_waiter, wake
+from effectflow.effects.event_loop import Waiter, is_cancellation, new_waiter, wake
 
 if TYPE_CHECKING:
     from effectflow.checkpoint.fiber import DurableFiber
@@ -92,6 +92,7 @@ class Turns:
         self.explore: Callable[[Turns], object] | None = None
         self._last_turn = order.last_turn
         self._takers: dict[int, Arrival] = {}
+        self._ends_turn: list[Waiter] = []
         self._forks: dict[str, Operator] = {}
         self._branches: set[str] = set()
 
@@ -126,7 +127,11 @@ class Turns:
         while self.holder is None and not self.is_over:
             if self.ready:
                 self._grant(self.ready.popleft())
-            elif self.position < len(self.order.entries):
+                continue
+            if self._ends_turn:
+                wake(*self._ends_turn)
+                self._ends_turn.clear()
+            if self.position < len(self.order.entries):
                 if not self._take_recorded():
                     return
             elif not self.is_live:
@@ -260,6 +265,7 @@ class Turns:
     def stop(self) -> None:
         """End the order: all fibers that wait for the baton end."""
         self.is_over = True
+        wake(*self._ends_turn)
         for fiber in self.fibers:
             if fiber.waiter is not None:
                 wake(fiber.waiter)
@@ -495,6 +501,13 @@ class Turns:
         self.frontier = [fiber for fiber in self.frontier if not fiber.is_waiting]
         for fiber in waiting:
             self._begin_within_limits(fiber)
+
+    async def end_of_turn(self) -> None:
+        """Wait until no fiber can run. Only a fiber that has given up the baton may call this."""
+        if not self.is_over:
+            waiter = new_waiter()
+            self._ends_turn.append(waiter)
+            await waiter
 
     def _end_plan(self) -> None:
         if not self.working:

@@ -194,6 +194,10 @@ async def receive(
     if begun is None:
         fiber.begins()
         run.add(Waiting(path, None, run.now(), topic=topic, turn=turns.turn), fiber.step)
+    returned = turns.order.take_returned(path, topic)
+    if returned is not None:
+        run.receive(fiber, path, topic, returned.key, returned.value)
+        return run.decode_message(returned.value, path, decode)
     await run.await_message(fiber, scope, topic)
     # The message stays in the mailbox if an operator has cancelled the wait meanwhile.
     await fiber.check(scope)

@@ -16,7 +16,7 @@ from effectflow.effects import nodes
 from effectflow.effects.arguments import check_function
 from effectflow.effects.clock import Duration, in_seconds
 from effectflow.effects.effect import Effect
-from effectflow.effects.event_loop import is_cancellation, run_to_the_end
+from effectflow.effects.event_loop import is_being_cancelled, is_cancellation, run_to_the_end
 from effectflow.effects.scope import Scope
 
 Env = TypeVar("Env")
@@ -83,6 +83,9 @@ async def _in_a_thread(f: Callable[[Env], A], scope: Scope, env: Env) -> A:
     try:
         if cancelled is not None:
             scope.postpone(_noted(cancelled, end))
+        elif scope.step is not None and is_being_cancelled():
+            # A scope has cancelled it, which raises that at the next wait.
+            scope.step.is_cancelled = True
         if isinstance(end, _Raised):
             raise end.error
         return end

@@ -13,6 +13,7 @@ the generators of `@do` bodies, and `_Restore`, which restores an outer environm
 
 from __future__ import annotations
 
+import math
 import reprlib
 import sys
 from collections.abc import Callable, Iterator
@@ -714,20 +715,24 @@ async def _until_deadline(finalizer: AnyEffect, env: Any, scope: Scope) -> Any:
     """Run a finalizer. Return its value, a `TypedFailure` or a `_FinalizerDefect`."""
     deadline = scope.finalizer_deadline
     try:
-        if deadline is None:
+        if deadline is None and scope.fiber is PLAIN:
             return await interpret(finalizer, env, scope)
+        # An earlier life of a durable run may have had one.
+        seconds = math.inf if deadline is None else deadline
         operator = Operator(scope, "finalizer")
 
         def too_late() -> _FinalizerDefect:
             late = TimeoutError(
-                f"the finalizer {finalizer!r} took more than {deadline} s and was cancelled"
+                f"the finalizer {finalizer!r} took more than {seconds:g} s and was cancelled"
+                if deadline is not None
+                else f"the finalizer {finalizer!r} took too long and was cancelled"
             )
             for line in operator.suppressed:
                 add_note(late, str(line))
             return _FinalizerDefect(late)
 
         return await interpret_limited(
-            operator, finalizer, env, deadline, too_late, is_finalizer=True
+            operator, finalizer, env, seconds, too_late, is_finalizer=True
         )
     except Exception as defect:
         return _FinalizerDefect(defect)

@@ -19,6 +19,7 @@ from effectflow.effects.clock import Clock, Duration, SystemClock, in_seconds
 from effectflow.effects.errors import Exit, TimedOut
 from effectflow.effects.event_loop import (
     is_being_cancelled,
+    is_cancellation,
     is_cancelled_by_scope,
     raise_again_later,
 )
@@ -157,9 +158,9 @@ class Scope:
                 return operator
         return None
 
-    def hides_stop(self) -> bool:
-        """Return whether the run is being stopped, and code of a user has caught the cancellation."""
-        return is_being_cancelled() and self.cause() is None
+    def hides_stop(self, error: object) -> bool:
+        """Return whether an error only says that the run is being stopped: it was raised in answer to that."""
+        return is_being_cancelled() and _answers_cancellation(error) and self.cause() is None
 
     @property
     def runs_no_function(self) -> bool:
@@ -230,6 +231,17 @@ class Scope:
         scope.is_planned = self.is_planned
         scope.undos = self.undos
         return scope
+
+
+def _answers_cancellation(error: object) -> bool:
+    """Return whether an exception was raised while a cancellation was handled."""
+    known: set[int] = set()
+    while isinstance(error, BaseException) and id(error) not in known:
+        if is_cancellation(error):
+            return True
+        known.add(id(error))
+        error = error.__cause__ or error.__context__
+    return False
 
 
 class Operator:

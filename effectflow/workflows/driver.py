@@ -293,7 +293,8 @@ async def _outcome_of(claim: Claim, run: Run, outcome: Any, defect: Exception | 
     """Record the end of a run, and return its output or `TypedFailure`, or raise its defect."""
     writer = run.writer
     has_failed = defect is not None or outcome.__class__ is TypedFailure
-    if has_failed and claim.place.scope.hides_stop():
+    ended = outcome.error if isinstance(outcome, TypedFailure) else defect
+    if has_failed and claim.place.scope.hides_stop(ended):
         await _record_interruption(run)
         await raise_caught_cancellation()
     if writer.halted is None and has_failed and run.is_tried_again():

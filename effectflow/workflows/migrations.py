@@ -125,18 +125,19 @@ def upgrade(
 
 
 def removed_entries(entries: Iterable[Entry], migrations: Mapping[int, Migration]) -> Iterator[int]:
-    """Yield the sequence numbers of what begins a step that a migration removes."""
-    from effectflow.checkpoint.entries import BeforeStep, Resumed, Started
+    """Yield the sequence numbers of the entries of steps that a migration removes, and within them."""
+    from effectflow.checkpoint.entries import Resumed, Started, Value
+    from effectflow.checkpoint.order import ordered_path_of
 
     removed: set[str] = set()
     for sequence, entry in enumerate(entries, 1):
         match entry:
             case Started(version=version) | Resumed(version=str(version)):
                 removed = {name for one in _chain(version, migrations) for name in one.removes}
-            case BeforeStep(step=path) if StepPath(path).name in removed:
-                yield sequence
             case _:
-                pass
+                path = entry.path if isinstance(entry, Value) else ordered_path_of(entry)
+                if removed and any(StepPath(part).name in removed for part in StepPath(path).segments):
+                    yield sequence
 
 
 def _renamed_path(entry: Any, chain: tuple[StepMigration, ...]) -> dict[str, str]:

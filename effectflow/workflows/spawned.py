@@ -94,7 +94,7 @@ class _Spawn:
         run, turns = fiber.run, fiber.turns
         path = fiber.next_path(as_name(workflow.name))
         digest = _input_digest(run, place, self.input)
-        run_id = self.run_id or f"{run.run_id}/{path}"
+        run_id = self.run_id or _default_id(run, path, digest)
         await fiber.check(scope)
         begun = await fiber.reach_begin(path, scope, ChildStarted)
         if begun is not None:
@@ -143,6 +143,15 @@ class _Spawn:
             priority=self.priority,
             parent=run.run_id,
         )
+
+
+def _default_id(run: Run, path: str, digest: str) -> str:
+    """Return the id of a run that is spawned here. With another input than before, it is another run."""
+    known = run.turns.order.children.setdefault(path, {})
+    if digest not in known:
+        default = f"{run.run_id}/{path}"
+        known[digest] = f"{default} after retry {len(known)}" if known else default
+    return known[digest]
 
 
 @dataclass(frozen=True, slots=True)

@@ -148,8 +148,9 @@ def _what_is_left_out(
     for letter in chosen:
         if not drops:
             void |= _of_the_item(entries, letter)
+    known = Spans(span for one in entries if isinstance(one, Resumed) for span in one.void)
     for job in dict.fromkeys(letter.flow.operator for letter in chosen):
-        _leave_job_out(entries, job, void, abandoned)
+        _leave_job_out(entries, job, known, void, abandoned)
     return void, abandoned - void
 
 
@@ -165,15 +166,18 @@ def _of_the_item(entries: Sequence[Entry], letter: RecordedLetter) -> set[int]:
 
 
 def _leave_job_out(
-    entries: Sequence[Entry], job: StepPath, void: set[int], abandoned: set[int]
+    entries: Sequence[Entry], job: StepPath, known: Spans, void: set[int], abandoned: set[int]
 ) -> None:
-    """Leave out what followed a job: its groups, and all that may depend on its result."""
+    """Leave out what followed a job: its groups, and all that may depend on its result.
+
+    `known` are the entries that were void before.
+    """
     flow, occurrence = job.flow, job.occurrence
     own = (step_path(flow, "reduce", occurrence), step_path(flow, "mapped", occurrence))
     place = str(job)
     while True:
         around = flow_of(place)
-        since = _first_of(entries, place)
+        since = _first_of(entries, place, known)
         for number, entry in enumerate(entries, 1):
             path = ordered_path_of(entry)
             if number < since or not path or not _is_in(path, around):
@@ -196,11 +200,11 @@ def _leave_job_out(
             }
 
 
-def _first_of(entries: Sequence[Entry], place: str) -> int:
-    """Return the first entry at or within a place."""
+def _first_of(entries: Sequence[Entry], place: str, known: Spans) -> int:
+    """Return the first entry at or within a place that was not void before."""
     for number, entry in enumerate(entries, 1):
         path = ordered_path_of(entry)
-        if path == place or is_within(path, place):
+        if (path == place or is_within(path, place)) and number not in known:
             return number
     return len(entries) + 1
 
