@@ -17,7 +17,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Never, TypeAlias
 
-import anyio
+import anyio.lowlevel
 
 from effectflow.checkpoint.entries import CancelRequested
 from effectflow.checkpoint.errors import CorruptCheckpoint, DefinitionChanged
@@ -507,6 +507,8 @@ class Turns:
         if not self.is_over:
             waiter = new_waiter()
             self._ends_turn.append(waiter)
+            # The baton is given up once this waits. Trio forbids to end a wait before it has begun.
+            await anyio.lowlevel.cancel_shielded_checkpoint()
             await waiter
 
     def _end_plan(self) -> None:

@@ -56,11 +56,11 @@ class ChangedArguments(Watch):
         self.around(_job, "durable", self._creating)
 
     def _attempting(self, attempt: Any) -> Callable[..., Any]:
-        async def comparing(execution: Any, number: int, *more: Any) -> Any:
+        async def comparing(execution: Any, number: int, *more: Any, **options: Any) -> Any:
             path, run_id = execution.path, execution.run.run_id
             name = f"step {path!r} of run {run_id!r}, attempt {number},"
             with self._compared(self._arguments_of(execution.step), name):
-                return await attempt(execution, number, *more)
+                return await attempt(execution, number, *more, **options)
 
         return comparing
 
