@@ -511,6 +511,8 @@ async def test_a_step_with_this_body_does_the_same(row: Row, store: MemoryStore)
     # What is held back when the step ends is not recorded: the decision not to try again.
     assert sorted(lines) == sorted(table.keys() - {"V retry#2"})
     for count, entry in enumerate([*lines, last], 1):
+        if entry.startswith("V "):
+            continue  # saved together with the step after it
         app = app_on(await cut(store, count), failing=row.failing)
         result = await resume(made, app, at=row.at)
         done = table.get(entry, ended)
