@@ -73,13 +73,14 @@ def others_fail() -> Effect[App, str, str]:
 
 
 @step
-def waiting(what: str) -> AnyEffect:
-    """Waits forever, but not in a world that is repaired."""
+def waiting(what: str, *, is_last: bool = False) -> AnyEffect:
+    """Waits forever, but not in a world that is repaired. With `is_last`, lets the others begin first."""
 
     def look(app: App) -> AnyEffect:
         if REPAIRED in app.world.held:
             return acting(f"go on after {what}", lambda _: None)
-        return waiting_forever(what)
+        first = from_async(others_wait) if is_last else pure(None)
+        return first.and_then(lambda _: waiting_forever(what))
 
     return from_fn(look).and_then(lambda effect: effect)
 
@@ -93,7 +94,7 @@ def joined(texts: list[Any]) -> AnyEffect:
 
 
 def limited() -> AnyEffect:
-    return from_async(others_wait).and_then(lambda _: waiting("c")).timeout(1)
+    return waiting("c", is_last=True).timeout(1)
 
 
 def in_a_graph(held: Callable[[], AnyEffect]) -> Callable[[str], AnyEffect]:
@@ -117,7 +118,7 @@ CANCELLING: dict[str, Cancelling] = {
     "par_reduce with keys": lambda held: par_reduce(ITEMS, of_item(held), joined, limit=2, key=str),
     "beside a timeout": lambda held: par(held(), limited()),
     "beside a retry": lambda held: par(held(), others_fail().retry(ONCE_MORE)),
-    "deep within": lambda held: par_traverse(["a"], in_a_graph(held)).timeout(60).timeout(1),
+    "deep within": lambda held: par_traverse(["a"], in_a_graph(held)).timeout(600).timeout(1),
     "within another": lambda held: par(use_nothing("x"), par(held(), others_fail())),
 }
 all_operators = pytest.mark.parametrize("cancelling", CANCELLING.values(), ids=CANCELLING.keys())

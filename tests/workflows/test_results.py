@@ -11,11 +11,11 @@ from returns.result import Failure, Success
 
 from effectflow import (
     Checkpoints,
+    Client,
     Do,
     Effect,
     MapReduce,
     StateMachine,
-    TimedOut,
     Transition,
     effect,
     fail,
@@ -173,15 +173,12 @@ async def test_a_cancelled_run_has_no_result(store: MemoryStore) -> None:
     def waiting(name: str) -> Effect[App, Broken, str]:
         return endless(name)
 
-    @workflow
-    def outer(_: None) -> Effect[App, Broken | TimedOut, str]:
-        inner = waiting.call("a", run_id="inner")
-        return inner.timeout(0.05).recover(TimedOut, lambda _: act("instead"))
-
     app = app_on(store)
-    await outer.start(None, run_id="outer").run_or_raise(app)
+    await cut_off(waiting.start("a", run_id="r"), app)
+    await Client(app.checkpoints).handle(waiting, "r").cancel()
+    await waiting.resume("r").run(app)
 
-    assert isinstance((await waiting.result("inner").run(app)).failure(), RunCancelled)
+    assert isinstance((await waiting.result("r").run(app)).failure(), RunCancelled)
 
 
 async def test_an_unknown_run_and_a_run_of_another_workflow_are_rejected(
