@@ -82,8 +82,10 @@ class StepExecution:
         order = fiber.turns.order
         await fiber.check(scope)
         await self.run.breathe(fiber, scope)
-        if order.results and path in order.results and self._may_use_result():
-            return self._left_behind(order.results.pop(path))
+        if order.results and path in order.results:
+            left = order.results.pop(path)
+            if self._may_use(left):
+                return self._result_of(left)
         if self.definition.retry is not None:
             return await _Retries(self).outcome()
         begun = ended = None
@@ -149,15 +151,26 @@ class StepExecution:
         for one in [*_numbers_in(inside), number]:
             self.fiber.follows(self.path, one)
 
-    def _may_use_result(self) -> bool:
-        """Return whether the result of a step that changed code had left behind stands here."""
-        begun = self.fiber.turns.order.begun.get(self.path)
-        return begun is None or self._has_arguments(begun.arguments)
+    def _may_use(self, left: Completed | Failed | None) -> bool:
+        """Return whether the end of a step that changed code had left behind stands here.
 
-    def _left_behind(self, ended: Completed | Failed | None) -> Any:
+        Halts if it does not, and the step must not be executed again.
+        """
         run, path = self.run, self.path
-        if ended is None:
+        begun = run.turns.order.begun.get(path)
+        has_arguments = begun is None or self._has_arguments(begun.arguments)
+        if left is not None and has_arguments:
+            return True
+        if self.definition.at_most_once:
+            if not has_arguments:
+                assert begun is not None
+                self._check_arguments(begun.arguments)
             raise run.halt(OutcomeUnknown(run.run_id, path))
+        return False
+
+    def _result_of(self, ended: Completed | Failed | None) -> Any:
+        run, path = self.run, self.path
+        assert ended is not None
         run.notify_skipped(path, ended)
         if isinstance(ended, Completed):
             return run.decode(ended.output, path, self.definition.types, self.definition.output)
@@ -191,16 +204,22 @@ class StepExecution:
             next_delay: returns the delay before another attempt, for a step with a retry policy.
         """
         turns, path, definition = self.fiber.turns, self.path, self.definition
+        is_unknown = False
         if begun is not None and not turns.is_live:
-            if definition.at_most_once and turns.order.is_unknown(path) and not self.run.force:
-                raise self.run.halt(OutcomeUnknown(self.run.run_id, path))
-            if turns.order.has_within(path) and self.run.planning is None:
+            is_unknown = definition.at_most_once and turns.order.is_unknown(path)
+            is_unknown = is_unknown and not self.run.force
+            if turns.order.has_within(path) and self.run.planning is None and not is_unknown:
                 return await self.execute(turns.order.begun[path].attempt, None, next_delay)
+            if is_unknown and (self.run.planning is not None or turns.order.has_within(path)):
+                raise self.run.halt(OutcomeUnknown(self.run.run_id, path))
         if await turns.to_frontier(self.fiber, self.scope, has_begun=begun is not None):
             operator = self.scope.cancelling_operator()
             assert operator is not None
+            self.run.cut_offs += 1
             self._add_interrupted(operator)
             await self.fiber.leave_for(operator)
+        if is_unknown:
+            raise self.run.halt(OutcomeUnknown(self.run.run_id, path))
         self._check_savable()
         known = turns.order.begun.get(path)
         number = 1 if known is None else known.attempt + 1
@@ -471,7 +490,7 @@ class _Retries:
             if isinstance(ended, Failed) and ended.retry_at is not None:
                 fiber.failures = []
                 if turns.next_at(path) is None:
-                    await turns.to_frontier(fiber, scope, has_begun=False, is_work=False)
+                    await turns.to_frontier(fiber, scope, has_begun=False, is_wait=True)
                     longest = max(0.0, ended.retry_at - ended.at)
                     await wait_until_retry(fiber, scope, ended.retry_at, longest)
                 continue
