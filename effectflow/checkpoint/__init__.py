@@ -111,14 +111,14 @@ if TYPE_CHECKING:
         Unverified as Unverified,
         plan_resume as plan_resume,
     )
-    from effectflow.checkpoint.replays import (
-        ReplayFilter as ReplayFilter,
-        replaying as replaying,
-    )
     from effectflow.checkpoint.repair import (
         Repair as Repair,
         repair_run as repair_run,
         write_removed as write_removed,
+    )
+    from effectflow.checkpoint.replays import (
+        ReplayFilter as ReplayFilter,
+        replaying as replaying,
     )
     from effectflow.checkpoint.store import (
         Changes as Changes,

@@ -6,22 +6,14 @@ import math
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Sequence
 from functools import partial
 from types import coroutine
-from typing import TYPE_CHECKING, Any, Never, TypeVar
+from typing import TYPE_CHECKING, Any, Never, TypeVar, cast
 
 import anyio
 from anyio.lowlevel import checkpoint
 
 from effectflow.checkpoint import waits
 from effectflow.checkpoint.causes import Cause, Held
-from effectflow.checkpoint.entries import (
-    BeforeStep,
-    ChildStarted,
-    Local,
-    Published,
-    SetAside,
-    Value,
-    Waiting,
-)
+from effectflow.checkpoint.entries import BEGINNINGS, Local, Published, SetAside, Value
 from effectflow.checkpoint.errors import CompensationFailed, DefinitionChanged
 from effectflow.checkpoint.step_execution import StepExecution
 from effectflow.checkpoint.values import NO_TYPES, KnownTypes, from_tree, safe_repr, to_tree
@@ -46,9 +38,7 @@ if TYPE_CHECKING:
     from effectflow.effects.scope import Operator, Scope
 
 A = TypeVar("A")
-
-_BEGINNINGS = (BeforeStep, Waiting, ChildStarted, Published, SetAside)
-
+B = TypeVar("B")
 
 class DurableFiber(Fiber):
     """One sequential line of a durable run.
@@ -159,26 +149,32 @@ class DurableFiber(Fiber):
 
     # The recorded entries of an operation.
 
-    async def reach_begin(self, path: str, scope: Scope) -> Any:
-        """Return the recorded beginning of an operation, in its place; None if it is not recorded."""
+    async def reach_begin(self, path: str, scope: Scope, kind: type[B]) -> B | None:
+        """Return the recorded beginning of an operation, in its place; None if it is not recorded.
+
+        `kind` is the class of its entry.
+        """
         turns = self.turns
         at = turns.next_at(path)
-        if at is None or not isinstance(turns.order.entries[at], _BEGINNINGS):
+        if at is None or not isinstance(turns.order.entries[at], BEGINNINGS):
             return None
         # A cancellation that comes in between did not lead to it.
         causes = self.open_failures()
-        entry = await turns.take(self, at, scope, is_begin=True)
+        entry = await turns.take(self, at, scope, kind)
         self.begins(causes)
         return entry
 
-    async def reach_end(self, path: str, scope: Scope) -> Any:
-        """Return the recorded end of an operation, in its turn; None if it is not recorded."""
+    async def reach_end(self, path: str, scope: Scope, kind: Any) -> Any:
+        """Return the recorded end of an operation, in its turn; None if it is not recorded.
+
+        `kind` is the class of its entry, or a union of classes.
+        """
         turns = self.turns
         at = turns.next_at(path)
         if at is None:
             return None
         number = turns.order.numbers[at]
-        entry = await turns.take(self, at, scope)
+        entry = await turns.take(self, at, scope, kind)
         self.follows(path, number)
         return entry
 
@@ -270,22 +266,21 @@ class DurableFiber(Fiber):
         if turns.is_over or (turns.is_live and turns.is_alone):
             return await advanced(body, resume)
         is_alone, at = turns.is_alone, turns.next_at(path)
+        effect: Any = None
         value: Any = None
         raised: BaseException | None = None
         has_waited = False
         try:
             try:
-                value = resume()
-                if isinstance(value, BaseEffect):
-                    value = value, False
-                else:
+                effect, value = resume(), False
+                if not isinstance(effect, BaseEffect):
                     has_waited = True
                     if scope.is_planned:
                         end_coroutine(body)
                         await self.park(scope, f"{body!r} would go on")
-                    value = await self.released(driven(body, value))
+                    effect, value = await self.released(driven(body, effect))
             except StopIteration as stop:
-                value = ENDED, stop.value
+                effect, value = ENDED, stop.value
             except BaseException as error:
                 raised = stray_cancellation(error) or error
                 if isinstance(raised, GeneratorExit | Parked):
@@ -297,7 +292,7 @@ class DurableFiber(Fiber):
             await self._end_local(scope, path, at, raised, is_alone=is_alone, has_waited=has_waited)
             if raised is not None:
                 raise raised
-            return value
+            return effect, value
         except BaseException:
             end_coroutine(body)
             raise
@@ -322,7 +317,7 @@ class DurableFiber(Fiber):
             return
         if at is not None:
             number = turns.order.numbers[at]
-            recorded = await turns.take(self, at, scope, may_end=True)
+            recorded = await turns.take(self, at, scope, Local, may_end=True)
             if not turns.is_over:
                 await self._compare(path, number, recorded, end, raised, scope)
         elif not has_waited:
@@ -396,9 +391,10 @@ class DurableFiber(Fiber):
             )
 
     @coroutine
-    def released(self, work: Coroutine[Any, Any, A]) -> Generator[Any, Any, A]:
-        """Await work. The fiber gives up the baton once it really waits."""
+    def released(self, work: Awaitable[A]) -> Generator[Any, Any, A]:
+        """Await a coroutine. The fiber gives up the baton once it really waits."""
         turns = self.turns
+        work = cast("Coroutine[Any, Any, A]", work)
         try:
             wanted = work.send(None)
         except StopIteration as stop:
@@ -465,7 +461,7 @@ class DurableFiber(Fiber):
             return
         path = self.next_path("publish")
         await self.check(scope)
-        if await self.reach_begin(path, scope) is not None:
+        if await self.reach_begin(path, scope, Published) is not None:
             return
         await self.turns.to_frontier(self, scope, has_begun=False)
         self.begins()
@@ -478,7 +474,7 @@ class DurableFiber(Fiber):
         run = self.run
         path = self.next_path(name)
         await self.check(scope)
-        if await self.reach_begin(path, scope) is not None:
+        if await self.reach_begin(path, scope, SetAside) is not None:
             return not self.turns.order.set_aside[path].is_dropped
         await self.turns.to_frontier(self, scope, has_begun=False)
         value = content()
@@ -581,8 +577,11 @@ class DurableFiber(Fiber):
     def supervise(self, work: Callable[[], Coroutine[Any, Any, A]]) -> Coroutine[Any, Any, A]:
         return self.run.stopping.supervised(work)
 
-    async def shield(self, work: Coroutine[Any, Any, A]) -> tuple[A, BaseException | None]:
-        return await self.run.stopping.shielded(work)
+    async def shield(
+        self, work: Coroutine[Any, Any, A], *, is_kept: bool = True
+    ) -> tuple[A, BaseException | None]:
+        stopping = self.run.stopping
+        return await (stopping.shielded(work) if is_kept else stopping.protected(work))
 
     def undo_failed(self, error: object, left: Callable[[], Sequence[str]]) -> None:
         run = self.run

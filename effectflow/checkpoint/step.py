@@ -66,7 +66,8 @@ Env = TypeVar("Env")
 E = TypeVar("E")
 A = TypeVar("A")
 P = ParamSpec("P")
-X = TypeVar("X", bound=Exception, covariant=True)
+X = TypeVar("X", bound=Exception)
+X1 = TypeVar("X1", bound=Exception)
 
 NOTHING_TO_RETRY = (
     "it declares no failures, and an exception that it raises is a defect, which is not retried. Declare "
@@ -561,12 +562,12 @@ class StepDecorator(Protocol):
     ) -> Step[P, object, Never, A]: ...
 
 
-class CoroutineStepDecorator(Protocol[X]):
+class CoroutineStepDecorator(Protocol[X1]):
     """The result of `@step(errors=...)`, before it receives the async function."""
 
     def __call__(
         self, function: Callable[P, Coroutine[Any, Any, A]], /
-    ) -> Step[P, object, X, A]: ...
+    ) -> Step[P, object, X1, A]: ...
 
 
 class TimedStepDecorator(Protocol):

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Never, TypeAlias
 import anyio
 
 from effectflow.checkpoint.entries import CancelRequested
-from effectflow.checkpoint.errors import DefinitionChanged
+from effectflow.checkpoint.errors import CorruptCheckpoint, DefinitionChanged
 from effectflow.checkpoint.order import Order, path_of
 from effectflow.effects.event_loop import is_cancellation, new_waiter, wake
 
@@ -78,7 +78,7 @@ class Turns:
         self.position = 0
         self.number_taken = 0
         self.turn = 0
-        self.is_live = not order.entries and run.planning is None
+        self.is_live = not order.entries and not order.values and run.planning is None
         self.is_over = False
         self.holder: DurableFiber | None = None
         self.ready: deque[DurableFiber] = deque()
@@ -282,26 +282,35 @@ class Turns:
         fiber: DurableFiber,
         at: int,
         scope: Scope,
+        kind: type[Any],
         *,
-        is_begin: bool = False,
         may_end: bool = False,
     ) -> Any:
         """Wait until a recorded entry is the next one, and return it.
 
         Parameters:
-            is_begin: in the same turn, do not wait for other fibers that may run, because the beginning
-                did not.
+            kind: the classes that make sense for the operation.
             may_end: return if the life is being ended, instead of raising that.
         """
-        entry = self.order.entries[at]
+        entry = self.known_at(at, kind)
         self.order.places[path_of(entry)].pop()
         is_next = at == self.position and self.holder is fiber
-        if is_next and (not self.ready or (is_begin and entry.turn == self.turn)):
+        # In the same turn it did not wait for the other fibers that could run.
+        if is_next and (not self.ready or entry.turn == self.turn):
             self._advance(entry)
             return entry
         self._takers[at] = fiber
         self.release(fiber)
         await self.regain(fiber, scope, may_end=may_end)
+        return entry
+
+    def known_at(self, at: int, kind: type[Any]) -> Any:
+        """Return a recorded entry. Halt the run if it is of another class than makes sense."""
+        entry = self.order.entries[at]
+        if not isinstance(entry, kind):
+            run, number = self.run, self.order.numbers[at]
+            reason = f"{type(entry).__name__} makes no sense for {path_of(entry)!r}"
+            raise run.halt(CorruptCheckpoint(run.run_id, reason, sequence=number))
         return entry
 
     def expect(self, at: int, taker: Callable[[], object]) -> None:
@@ -352,11 +361,12 @@ class Turns:
         if self._begin_branch(path):
             return True
         owner = self._owner_of(path)
-        if owner in self.arrived:
-            # It has awaited what is not recorded, and got further when it ran before.
-            self.arrived.remove(owner)
-            self._grant(owner)
-            return True
+        for fiber in self.fibers:
+            if fiber in self.arrived and (fiber is owner or _is_in(fiber.line, owner.line)):
+                # It has awaited what is not recorded, and got further when it ran before.
+                self.arrived.remove(fiber)
+                self._grant(fiber)
+                return True
         if self._may_plan_without(entry):
             self._skip()
             return True

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Awaitable, Callable
 from datetime import datetime
@@ -14,14 +13,11 @@ import anyio
 from returns.result import Result, Success
 
 from effectflow.effects import nodes
-from effectflow.effects.arguments import check_function, close_coroutine
+from effectflow.effects.arguments import check_function
 from effectflow.effects.clock import Duration, in_seconds
 from effectflow.effects.effect import Effect
 from effectflow.effects.event_loop import is_cancellation, run_to_the_end
-from effectflow.effects.events import itself
-from effectflow.effects.fiber import PLAIN
 from effectflow.effects.scope import Scope
-from effectflow.effects.trails import TypedFailure
 
 Env = TypeVar("Env")
 E = TypeVar("E")

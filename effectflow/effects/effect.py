@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable, Generator
 from functools import partial
 from types import FunctionType, UnionType
 from typing import (
-    TYPE_CHECKING,
     Any,
     ClassVar,
     Generic,
@@ -32,8 +31,8 @@ from effectflow.effects.arguments import (
     check_function,
     holds,
 )
-from effectflow.effects.coroutines import awaited
 from effectflow.effects.clock import Clock, Duration, waiting_time
+from effectflow.effects.coroutines import awaited
 from effectflow.effects.errors import ExecutorError, Exit, RetryExhausted, TimedOut, TracedError
 from effectflow.effects.scope import EffectObserver, Operator, Scope, supervised
 from effectflow.effects.trails import TypedFailure, show_trail

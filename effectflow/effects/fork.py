@@ -305,6 +305,8 @@ class Fork(Operator):
 
     async def _run_branch(self, fiber: Fiber, position: int, item: Any) -> None:
         """Run one branch, and take its end."""
+        outcome: Any = None
+        has_failed = True
         try:
             key = self._key_of(position, item)
             await self._check_outer()
@@ -317,11 +319,7 @@ class Fork(Operator):
                 if not self.is_over and self.ends.take(position, outcome):
                     self._stop(fiber, has_failed=has_failed)
             except Exception as defect:
-                has_failed = True
                 self._stop_for(defect, fiber)
-            except BaseException:
-                has_failed = True
-                raise
             finally:
                 fiber.leave(self, has_failed=has_failed)
             if self.follow is not None and not has_failed:

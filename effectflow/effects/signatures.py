@@ -190,8 +190,9 @@ def never_fails(function: Callable[..., Any]) -> bool:
         # Another decorator has copied the marks and the annotations of what it wraps.
         return False
     made_by = effectful_decorator(function)
-    if hasattr(function, "declared_errors"):
-        return not function.declared_errors
+    errors: tuple[type[Exception], ...] | None = getattr(function, "declared_errors", None)
+    if errors is not None:
+        return not errors
     if inner is not None and made_by != "do":
         return False
     error: Any = _types_in(type_hints(function).get("return"))[1]

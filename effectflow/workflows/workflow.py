@@ -15,7 +15,6 @@ from typing import (
     Protocol,
     TypeAlias,
     TypeVar,
-    cast,
     overload,
 )
 
@@ -567,7 +566,7 @@ def workflow(
     migrations: Mapping[int, Migration] | None = None,
 ) -> WorkflowDecorator: ...
 def workflow(
-    body: Callable[[Any], Any] | None = None,
+    body: Callable[..., Any] | None = None,
     /,
     *,
     name: str | None = None,
@@ -591,13 +590,15 @@ def workflow(
             run, and the output of every step. Runs of those versions then continue, upgraded.
     """
 
-    def decorate(body: Callable[[Any], Any]) -> Workflow[Any, Any, Any, Any]:
+    def decorate(body: Callable[..., Any]) -> Workflow[Any, Any, Any, Any]:
         made = body
         if inspect.isgeneratorfunction(body) or is_async(body):
             made = do(body)
         check_function(made, "@workflow", "write @effect below @workflow, or use @do")
         takes_input = _takes_input(body)
-        chosen = name or body.__name__
+        chosen = name or getattr(body, "__name__", None)
+        if chosen is None:
+            raise TypeError(f"{body!r} has no name: write @workflow(name=...)")
         check_migrations(chosen, version, migrations or {})
 
         def describe() -> Blueprint:
@@ -605,7 +606,7 @@ def workflow(
             given = input_type(made) if takes_input else type(None)
             return Blueprint(
                 Definition(chosen, version, "standard"),
-                body=made if takes_input else lambda _: cast("Any", made)(),
+                body=made if takes_input else lambda _: made(),
                 input_type=given,
                 input_types=KnownTypes.of(given),
                 output_types=KnownTypes.of(output, error),
