@@ -532,7 +532,7 @@ class Reopened(Workflow[App, Any, Any, Any]):
 
     def start(
         self,
-        input: Any,
+        input: Any = None,
         *,
         run_id: str | None = None,
         context: Mapping[str, object] | None = None,
