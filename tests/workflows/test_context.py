@@ -133,16 +133,28 @@ async def test_without_a_context_and_outside_a_run_it_is_empty() -> None:
     assert await seen.body(None).run(App()) == Success({})
 
 
-async def test_a_nested_run_inherits_the_context_unless_it_has_its_own() -> None:
+async def test_another_workflow_inside_the_run_has_its_context() -> None:
     @workflow
-    def starting(_: None) -> Do[App, Any, list[dict[str, object]]]:
+    def calling(_: None) -> Do[App, Any, dict[str, object]]:
+        return (yield from seen.call(None))
+
+    assert await calling.start(None, context=CONTEXT).run(App()) == Success(CONTEXT)
+
+
+async def test_a_run_that_a_step_drives_inherits_the_context_unless_it_has_its_own() -> None:
+    @step
+    def starting() -> Do[App, Any, list[dict[str, object]]]:
         inherited = yield from seen.start(None, run_id="child")
         own = yield from seen.start(None, context={"tenant": "another"})
         none = yield from seen.start(None, context={})
         return [inherited, own, none]
 
+    @workflow
+    def outer(_: None) -> Do[App, Any, list[dict[str, object]]]:
+        return (yield from starting())
+
     app = App()
-    assert await starting.start(None, context=CONTEXT).run(app) == Success(
+    assert await outer.start(None, context=CONTEXT).run(app) == Success(
         [CONTEXT, {"tenant": "another"}, {}]
     )
     assert (await read_checkpoint(app.checkpoints.store, "child")).context == CONTEXT

@@ -414,19 +414,3 @@ async def test_the_last_entry_and_the_status_are_one_write_although_a_late_save_
     checkpoints = Checkpoints(store, policy=CheckpointPolicy(every_steps=None, every_seconds=0.01))
     assert isinstance(await made.start(None).run(App(checkpoints)), Success)
     assert store.ends == ["completed"]
-
-
-async def test_a_nested_run_that_is_cancelled_while_a_late_save_delays_its_end_is_cancelled() -> (
-    None
-):
-    store = UnhurriedStore()
-    pause = from_async(lambda _: anyio.sleep(0.03))
-    inner = made_of(
-        lambda: in_turn(*(with_checkpointing("pause", pause) for _ in range(2))), "inner"
-    )
-    outer = made_of(lambda: inner.call(None, run_id="inner").timeout(0.45), "outer")
-    checkpoints = Checkpoints(store, policy=CheckpointPolicy(every_steps=None, every_seconds=0.01))
-    await outer.start(None, run_id="outer").run(App(checkpoints))
-    inside = await store.info("inner")
-    assert inside is not None
-    assert inside.summary.status.has_ended

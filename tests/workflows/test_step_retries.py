@@ -27,9 +27,9 @@ from effectflow import (
 )
 from effectflow.checkpoint import (
     BeforeStep,
+    Completed,
     Failed as FailedEntry,
     OutcomeUnknown,
-    RunStatus,
     plan_resume,
     read_checkpoint,
     read_entries,
@@ -87,9 +87,9 @@ async def test_all_attempts_have_one_path_and_one_idempotency_key(store: MemoryS
         "started",
         "B pay",
         "F pay",
-        "B2 pay <- F pay",
+        "B2 pay",
         "F pay",
-        "B3 pay <- F pay",
+        "B3 pay",
         "C pay",
         "completed",
     ]
@@ -110,7 +110,7 @@ async def test_each_failed_attempt_says_when_the_next_one_is(store: MemoryStore)
 
 async def test_a_crash_continues_the_count(store: MemoryStore) -> None:
     await start(paying, app_on(store, failing=["pay"]))
-    attempts = {"started": 3, "B pay": 2, "F pay": 2, "B2 pay <- F pay": 1}
+    attempts = {"started": 3, "B pay": 2, "F pay": 2, "B2 pay": 1}
     for count, line in enumerate((await journal(store))[:4], 1):
         app = app_on(await cut(store, count), failing=["pay"])
         assert isinstance(await resume(paying, app), Failure)
@@ -139,7 +139,7 @@ async def test_a_crash_in_the_last_attempt_does_not_grant_another_attempt(
 ) -> None:
     """The outcome of the attempt is unknown, so the resume attempts the step once more, and only once."""
     await start(paying, app_on(store, failing=["pay"]))
-    assert (await journal(store))[5] == "B3 pay <- F pay"
+    assert (await journal(store))[5] == "B3 pay"
     app = app_on(await cut(store, 6), failing=["pay"])
     assert isinstance(await resume(paying, app), Failure)
     assert app.world.done == ["r:pay 4", "pay"]
@@ -152,7 +152,7 @@ async def test_a_run_that_ended_by_the_step_grants_a_new_budget(store: MemorySto
     assert app.world.done == ["r:pay 4", "pay", "r:pay 5", "pay", "r:pay 6", "pay"]
     # A crash within the new budget continues it.
     lines = await journal(store)
-    app = app_on(await cut(store, lines.index("B5 pay <- F pay")), failing=["pay"])
+    app = app_on(await cut(store, lines.index("B5 pay")), failing=["pay"])
     await resume(paying, app)
     assert app.world.done == ["r:pay 5", "pay", "r:pay 6", "pay"]
 
@@ -255,8 +255,7 @@ async def test_a_step_without_a_retry_fails_with_the_timeout(store: MemoryStore)
     assert "longer than 5" in str(first)
     # The failure was handled: a resume has it again.
     lines = await journal(store)
-    [count] = [number for number, line in enumerate(lines, 1) if line.endswith("<- F hanging")]
-    again = app_on(await cut(store, count))
+    again = app_on(await cut(store, lines.index("F hanging") + 1))
     assert await resume(made, again) == first
     assert "hang" not in again.world.done
 
@@ -328,7 +327,7 @@ async def test_a_handled_step_keeps_its_failure(store: MemoryStore) -> None:
     made = made_of(lambda: in_turn(pay().result(), act("after")))
     await start(made, app_on(store, failing=["pay"]))
     lines = await journal(store)
-    app = app_on(await cut(store, lines.index("B after <- F pay") + 1))
+    app = app_on(await cut(store, lines.index("B after") + 1))
     assert await resume(made, app) == Success("after")
     assert app.world.done == ["after"]
 
@@ -372,14 +371,14 @@ async def test_a_resume_continues_the_attempt_that_a_crash_cut_off(store: Memory
     assert await start(delivering, app) == Success("drive")
     assert app.world.done == ["load", "drive", "unload"] * 2
     lines = await journal(store)
-    failed, again = lines.index("F deliver"), lines.index("B2 deliver <- F deliver")
+    failed, again = lines.index("F deliver"), lines.index("B2 deliver")
     rest = {
         lines.index("C deliver/load"): ["drive", "unload"],
         failed: ["load", "drive", "unload"],
         again: ["load", "drive", "unload"],
         lines.index("C deliver/load", again): ["drive", "unload"],
         lines.index("C deliver/drive", again): ["unload"],
-        lines.index("C deliver/bracket/unload", again): [],
+        lines.index("C deliver/unload", again): [],
     }
     for at, done in rest.items():
         resumed = app_on(await cut(store, at + 1))
@@ -391,7 +390,7 @@ async def test_what_any_attempt_acquired_is_released_once_wherever_a_crash_falls
     async for point, app in crashed_everywhere(delivering, "drive"):
         assert str((await start(delivering, app)).failure()) == "drive"
         lines = await journal(app.checkpoints.store)
-        assert lines.count("C deliver/load") == lines.count("C deliver/bracket/unload"), point
+        assert lines.count("C deliver/load") == lines.count("C deliver/unload"), point
 
 
 async def test_a_plan_of_an_attempt_to_come_skips_nothing_inside_the_step(
@@ -399,7 +398,7 @@ async def test_a_plan_of_an_attempt_to_come_skips_nothing_inside_the_step(
 ) -> None:
     await start(delivering, app_on(store, failing=["drive#1"]))
     lines = await journal(store)
-    for line, skip in [("C deliver/load", ("deliver/load",)), ("B2 deliver <- F deliver", ())]:
+    for line, skip in [("C deliver/load", ("deliver/load",)), ("B2 deliver", ())]:
         app = app_on(await cut(store, lines.index(line) + 1))
         plan = (await delivering.plan("r").run(app)).unwrap()
         assert (plan.start, plan.retry, plan.skip) == (("deliver",), ("deliver",), skip)
@@ -410,7 +409,7 @@ async def test_what_the_next_attempt_executes_again_is_not_completed(store: Memo
     lines = await journal(store)
     ended = lines.index("F deliver")
     for at, done in [
-        (ended - 1, ["deliver/load", "deliver/bracket/unload"]),
+        (ended - 1, ["deliver/load", "deliver/unload"]),
         (ended, []),
         (lines.index("C deliver/load", ended), ["deliver/load"]),
     ]:
@@ -434,22 +433,20 @@ def invite() -> Do[App, Broken, str]:
     return greeted
 
 
-async def test_an_attempt_that_draws_another_input_starts_another_nested_run(
-    store: MemoryStore,
-) -> None:
+async def test_each_attempt_calls_another_workflow_anew(store: MemoryStore) -> None:
     app = app_on(store, failing=["invite#1"])
-    assert isinstance(await start(made_of(invite), app), Success)
+    name = (await start(made_of(invite), app)).unwrap()
     assert app.world.done == ["greet", "invite"] * 2
-    ids = sorted(run.run_id for run in await store.find())
-    assert ids == ["r", "r/invite/greeting", "r/invite/greeting after retry 1"]
+    lines = await journal(store)
+    assert lines.count("C invite/greeting") == 2
+    last = [entry for entry in await read_entries(store, "r") if isinstance(entry, Completed)][-1]
+    assert (last.step, last.output) == ("invite", name)
 
 
-async def test_the_nested_runs_of_all_attempts_end_wherever_a_crash_falls() -> None:
+async def test_every_attempt_ends_wherever_a_crash_falls() -> None:
     made = made_of(invite)
     async for point, app in crashed_everywhere(made, "invite#1"):
         assert isinstance(await start(made, next_life(app)), Success), point
-        runs = await app.checkpoints.store.find()
-        assert all(run.summary.status is RunStatus.COMPLETED for run in runs), point
 
 
 @effect(errors=Broken)
@@ -471,34 +468,17 @@ def staying(name: str) -> Do[App, Broken, str]:
     return name
 
 
-@pytest.mark.parametrize("draws", [False, True], ids=["same input", "another input"])
-async def test_another_nested_run_replaces_one_that_a_failure_cancelled_wherever_a_crash_falls(
-    draws: bool,
-) -> None:
+async def test_an_attempt_calls_a_workflow_anew_that_a_failure_cancelled_wherever_a_crash_falls() -> (
+    None
+):
     @step(retry=TWICE_MORE)
     @do
     def gather() -> Do[App, Broken, None]:
-        name = yield from uuid()
-        stayed = staying.call(str(name) if draws else "ann")
-        yield from par(stayed, after_others(fail_once()))
+        yield from par(staying.call("ann"), after_others(fail_once()))
 
     made = made_of(gather)
     async for point, app in crashed_everywhere(made, "once"):
         assert await start(made, next_life(app)) == Success(None), point
-
-
-async def test_a_nested_run_with_the_same_input_is_not_repeated_wherever_a_crash_falls() -> None:
-    @step(retry=RetryPolicy.constant(10).with_max_retries(3))
-    @do
-    def welcome() -> Do[App, Broken, None]:
-        yield from greeting.call("ann")
-        yield from act("welcome")
-
-    made = made_of(welcome)
-    async for point, app in crashed_everywhere(made, "welcome#1"):
-        assert await start(made, next_life(app, failing=("welcome#1",))) == Success(None), point
-        runs = await app.checkpoints.store.find()
-        assert sorted(run.run_id for run in runs) == ["r", "r/welcome/greeting"], point
 
 
 async def test_attempts_outside_a_run_also_share_one_key(store: MemoryStore) -> None:

@@ -45,7 +45,7 @@ from effectflow import (
     workflow,
 )
 from effectflow.checkpoint import RunStatus
-from effectflow.effects.child_tasks import Children
+from effectflow.effects.child_tasks import Children, ImmediateChildren
 from effectflow.executors import LocalExecutor
 from tests.apps import App
 from tests.sweeps import in_pairs
@@ -320,15 +320,18 @@ async def test_an_operator_that_lost_a_child_does_not_complete(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Even if something unknown loses a child, its operator does not complete."""
-    watched = Children._watched  # the place where all children end
 
-    async def losing(children: Children, run: Callable[..., Any], *arguments: Any) -> None:
-        async def run_or_lose() -> None:
-            with suppress(Lost):
-                await run(*arguments)
+    def losing(start: Callable[..., None]) -> Callable[..., None]:
+        def start_to_lose(children: Children, run: Callable[..., Any], *arguments: Any) -> None:
+            async def run_or_lose(*arguments: Any) -> None:
+                with suppress(Lost):
+                    await run(*arguments)
 
-        await watched(children, run_or_lose)
+            start(children, run_or_lose, *arguments)
 
-    monkeypatch.setattr(Children, "_watched", losing)
+        return start_to_lose
+
+    for kind in (Children, ImmediateChildren):
+        monkeypatch.setattr(kind, "start", losing(kind.start))
     with pytest.raises(RuntimeError, match="children were lost"):
         await LOSING[name]().run(None)

@@ -342,7 +342,7 @@ async def test_a_run_interrupted_during_a_delay_waits_only_for_the_rest(store: M
     assert (plan.start, plan.retry, plan.skip) == (("charge#2",), (), ("charge",))
 
     waiting = (await orders.plan("r").run(app, clock=Timeline(clock.at))).unwrap()
-    assert (waiting.start, waiting.waiting) == ((), ("charge#2",))
+    assert (waiting.start, waiting.waiting) == ((), ("sleep",))
 
     later = Timeline(clock.at + timedelta(seconds=0.4))
     machine = (await orders.resume("r").run(app, clock=later)).unwrap()
@@ -377,9 +377,10 @@ async def states_of(store: MemoryStore) -> list[Any]:
 
 async def test_the_checkpoint_has_the_current_state(store: MemoryStore) -> None:
     await orders.start(run_id="r").run(app_on(store, busy=1), clock=Timeline())
-    # Started; charge begun, completed; charge#2 begun, completed; ship begun, completed; finished.
+    # Started; charge begun, completed; the delay begun, over; charge#2 begun, completed; ship begun,
+    # completed; finished.
     names = [state["$enum"][1] for state in await states_of(store)]
-    assert names == ["NEW"] * 4 + ["PAID"] * 2 + ["SHIPPED"] * 2
+    assert names == ["NEW"] * 6 + ["PAID"] * 2 + ["SHIPPED"] * 2
 
 
 async def test_the_outputs_of_steps_within_an_action_are_not_states(store: MemoryStore) -> None:

@@ -232,7 +232,7 @@ def test_a_delay_that_passed_while_the_machine_was_saved_is_not_repeated() -> No
         return [*slept, behind.slept]
 
     first, second, third, behind = anyio.run(check)
-    assert (first, second, third, behind) == ([0.499], [0.299], [], [0.5])
+    assert (first, second, third, behind) == ([0.499], [0.299], [0.0], [0.5])
 
 
 async def saved_order() -> Machine[Order]:

@@ -21,12 +21,12 @@ from effectflow import (
     pure,
 )
 from effectflow.checkpoint import (
-    Decided,
     DefinitionChanged,
     Failed,
     NotSerializable,
     RunNotFound,
     RunStatus,
+    SetAside,
     StepInputChanged,
     read_checkpoint,
     read_entries,
@@ -76,7 +76,7 @@ async def test_the_journal_has_the_error_and_the_attempts(store: MemoryStore) ->
 
     entries = await read_entries(store, "r")
     failed = [entry for entry in entries if isinstance(entry, Failed)]
-    [recorded] = [entry for entry in entries if isinstance(entry, Decided)]
+    [recorded] = [entry for entry in entries if isinstance(entry, SetAside)]
     assert [(one.step, one.error.message) for one in failed] == [("map[1]/spell", "item 1")] * 2
     assert [one.retry_at is None for one in failed] == [False, True]
     assert recorded.path == "map[1]/dead_letter"

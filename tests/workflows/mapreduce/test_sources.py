@@ -8,7 +8,7 @@ import pytest
 from returns.result import Failure, Success
 
 from effectflow import Do, Effect, JobResult, fail, pure, with_checkpointing, workflow
-from effectflow.checkpoint import DefinitionChanged, RunStatus, StepInputChanged, read_checkpoint
+from effectflow.checkpoint import DefinitionChanged, RunStatus, read_checkpoint
 from effectflow.stores import MemoryStore
 from tests.workflows.mapreduce.world import App, Broken, Source, app_around, spelled, spelling
 
@@ -17,11 +17,11 @@ pytestmark = pytest.mark.anyio
 
 @pytest.mark.parametrize(
     ("after", "missing"),
-    [([4], "0123"), ([1, 2, 3, 4], "0"), ([4, 3, 9, 1, 0], "2"), ([], "01234")],
+    [([4], 0), ([1, 2, 3, 4], 0), ([4, 3, 9, 1, 0], 2), ([], 0)],
     ids=["emptied as it was worked on", "shortened", "one for another", "empty"],
 )
-async def test_completed_items_that_are_missing_are_named(
-    store: MemoryStore, after: list[int], missing: str
+async def test_the_first_completed_item_that_is_missing_is_named(
+    store: MemoryStore, after: list[int], missing: int
 ) -> None:
     source = Source([0, 1, 2, 3, 4])
     app = await source.stopped_at(store, 4)
@@ -30,8 +30,7 @@ async def test_completed_items_that_are_missing_are_named(
     error = (await source.job().resume("r").run(app)).failure()
 
     assert isinstance(error, DefinitionChanged)
-    branches = ", ".join(f"'map[{key}]'" for key in missing)
-    assert f"'map' had the branches {branches}, and their items did not reappear" in str(error)
+    assert f"'map[{missing}]/spell' has begun" in str(error)
     assert (await read_checkpoint(store, "r")).status is not RunStatus.COMPLETED
 
     source.items = [0, 1, 2, 3, 4]
@@ -50,7 +49,7 @@ async def test_an_exhausted_iterator_is_not_an_empty_source(store: MemoryStore) 
     error = (await job.resume("r").run(app)).failure()
 
     assert isinstance(error, DefinitionChanged)
-    assert "'map[0]', 'map[1]', 'map[2]', and their items did not reappear" in str(error)
+    assert "'map[0]/spell' has begun" in str(error)
 
 
 @pytest.mark.parametrize("after", [[3, 2, 1, 0], [9, 0, 1, 2, 3]])
@@ -74,12 +73,12 @@ async def test_a_failed_item_can_be_removed_by_force(store: MemoryStore) -> None
 
 
 @pytest.mark.parametrize(
-    ("after", "shown"),
-    [([0, 7, 2], "(a new item '7')"), ([0, 1, 2, 3], "(a new item '3')")],
+    ("after", "named"),
+    [([0, 7, 2], "'map[1]/spell'"), ([0, 1, 2, 3], "'map[3]/spell'")],
     ids=["replaced", "grown"],
 )
 async def test_an_item_that_is_new_after_the_map_phase_is_rejected(
-    store: MemoryStore, after: list[int], shown: str
+    store: MemoryStore, after: list[int], named: str
 ) -> None:
     source = Source([0, 1, 2], is_broken=True)
     job = source.job(reduce=source.reduce)
@@ -87,15 +86,15 @@ async def test_an_item_that_is_new_after_the_map_phase_is_rejected(
     source.is_broken, source.items = False, after
 
     error = (await job.resume("r").run(app_around(store))).failure()
-    assert isinstance(error, StepInputChanged)
-    assert (error.recorded, error.current) == ("(3 items)", shown)
+    assert isinstance(error, DefinitionChanged)
+    assert named in str(error)
 
     # The items of the refused source are not missed later.
     source.items = [0, 1, 2]
     assert await job.resume("r").run(app_around(store)) == Success(JobResult("0 1 2", 3))
 
 
-async def test_the_error_about_many_missing_items_is_short(store: MemoryStore) -> None:
+async def test_the_error_about_an_item_with_a_long_key_is_short(store: MemoryStore) -> None:
     source = Source(list(range(300)))
     options: dict[str, Any] = {"key": lambda n: f"[{n}/100%]" + "x" * 10_000, "fan_in": 500}
     app = await source.stopped_at(store, 299, **options)
@@ -104,7 +103,6 @@ async def test_the_error_about_many_missing_items_is_short(store: MemoryStore) -
     error = (await source.job(**options).resume("r").run(app)).failure()
 
     assert isinstance(error, DefinitionChanged)
-    assert "' and more" in str(error)
     assert len(str(error)) < 1000
 
 
@@ -119,7 +117,7 @@ async def test_missing_dead_letters_are_named(store: MemoryStore) -> None:
     source.items.remove(2)
     gone = (await job.resume("r").run(app)).failure()
     assert isinstance(gone, DefinitionChanged)
-    assert "'map[2]'" in str(gone)
+    assert "'map[2]/spell'" in str(gone)
 
     source.items.insert(2, 2)
     app.world.repair()
@@ -146,7 +144,7 @@ async def test_a_nested_job_misses_only_its_own_items(store: MemoryStore) -> Non
     sources["second"] = [1, 2]
     error = (await both.resume("r").run(app)).failure()
     assert isinstance(error, DefinitionChanged)
-    assert "'map#2' had the branches 'map#2[0]', and" in str(error)
+    assert "'map#2[0]/spell' has begun" in str(error)
 
     sources["second"] = [0, 1, 2]
     assert await both.resume("r").run(app) == Success(["0 1", "0 1 2"])
