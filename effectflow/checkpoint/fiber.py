@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Sequence
+from functools import partial
 from types import coroutine
 from typing import TYPE_CHECKING, Any, Never, TypeVar
 
 import anyio
+from anyio.lowlevel import checkpoint
 
 from effectflow.checkpoint import waits
 from effectflow.checkpoint.causes import Cause, Held
@@ -23,6 +25,9 @@ from effectflow.checkpoint.entries import (
 from effectflow.checkpoint.errors import CompensationFailed, DefinitionChanged
 from effectflow.checkpoint.step_execution import StepExecution
 from effectflow.checkpoint.values import NO_TYPES, KnownTypes, from_tree, safe_repr, to_tree
+from effectflow.effects.arguments import BaseEffect
+from effectflow.effects.coroutines import ENDED, advanced, driven, end_coroutine
+from effectflow.effects.errors import Parked
 from effectflow.effects.event_loop import (
     Waiter,
     is_cancellation,
@@ -239,53 +244,106 @@ class DurableFiber(Fiber):
         return StepExecution(self, step, env, scope).outcome()
 
     async def wait(self, scope: Scope, work: Callable[..., Awaitable[A]], *arguments: Any) -> A:
+        if self.turns.is_over or (self.turns.is_live and self.turns.is_alone):
+            self.next_path("local")
+            return await work(*arguments)
+        await self.begin_local(scope, work)
+        body = _awaited(work, arguments)
+        effect, value = await self.run_local(scope, body, partial(body.send, None))
+        if effect is not ENDED:
+            end_coroutine(body)
+            raise RuntimeError(f"{effect!r} cannot be awaited here: {work!r} is not the code of an effect")
+        return value
+
+    async def begin_local(self, scope: Scope, work: object) -> None:
+        if scope.is_planned:
+            await self.park(scope, f"{work!r} would be awaited")
+        operator = None if self.turns.is_over else scope.cancelling_operator()
+        if operator is not None:
+            await self.leave_for(operator)
+
+    async def run_local(
+        self, scope: Scope, body: Coroutine[Any, Any, Any], resume: Callable[[], Any]
+    ) -> tuple[Any, Any]:
         turns = self.turns
         path = self.next_path("local")
         if turns.is_over or (turns.is_live and turns.is_alone):
-            return await work(*arguments)
-        if scope.is_planned:
-            await self.park(scope, f"{work!r} would be awaited")
-        operator = scope.cancelling_operator()
-        if operator is not None:
-            await self.leave_for(operator)
+            return await advanced(body, resume)
         is_alone, at = turns.is_alone, turns.next_at(path)
         value: Any = None
         raised: BaseException | None = None
+        has_waited = False
         try:
             try:
-                value = await self.released(_awaited(work, arguments))
+                value = resume()
+                if isinstance(value, BaseEffect):
+                    value = value, False
+                else:
+                    has_waited = True
+                    if scope.is_planned:
+                        end_coroutine(body)
+                        await self.park(scope, f"{body!r} would go on")
+                    value = await self.released(driven(body, value))
+            except StopIteration as stop:
+                value = ENDED, stop.value
             except BaseException as error:
                 raised = stray_cancellation(error) or error
-                if isinstance(raised, GeneratorExit):
+                if isinstance(raised, GeneratorExit | Parked):
                     raise
                 if is_cancellation(raised):
                     scope.cause()
                 elif scope.hides_stop():
                     await raise_caught_cancellation()
-            end = _end_of(raised, scope)
-            if turns.is_over:
-                pass
-            elif at is not None:
-                number = turns.order.numbers[at]
-                recorded = await turns.take(self, at, scope, may_end=True)
-                if not turns.is_over:
-                    await self._compare(path, number, recorded, end, raised, scope)
-            elif is_alone:
-                # Its end is no event, as nothing else could have happened meanwhile.
-                if turns.holder is not self:
-                    turns.ready.append(self)
-                    turns.pass_on()
-                await turns.regain(self, scope, may_end=True)
-            else:
-                await turns.arrive(self, scope, may_end=True)
-                if not turns.is_over:
-                    await self._record_local(path, end, raised, scope)
+            await self._end_local(scope, path, at, raised, is_alone=is_alone, has_waited=has_waited)
             if raised is not None:
                 raise raised
             return value
+        except BaseException:
+            end_coroutine(body)
+            raise
         finally:
             # Its traceback keeps this frame.
             del raised
+
+    async def _end_local(
+        self,
+        scope: Scope,
+        path: str,
+        at: int | None,
+        raised: BaseException | None,
+        *,
+        is_alone: bool,
+        has_waited: bool,
+    ) -> None:
+        """Wait for the turn of the end of local code, if that is an event."""
+        turns = self.turns
+        end = _end_of(raised, scope)
+        if turns.is_over:
+            return
+        if at is not None:
+            number = turns.order.numbers[at]
+            recorded = await turns.take(self, at, scope, may_end=True)
+            if not turns.is_over:
+                await self._compare(path, number, recorded, end, raised, scope)
+        elif not has_waited:
+            # It did not give up the baton, so it goes on in the same turn.
+            pass
+        elif is_alone:
+            # Its end is no event, as nothing else could have happened meanwhile.
+            if turns.holder is not self:
+                turns.ready.append(self)
+                turns.pass_on()
+            await turns.regain(self, scope, may_end=True)
+        else:
+            await turns.arrive(self, scope, may_end=True)
+            if not turns.is_over:
+                await self._record_local(path, end, raised, scope)
+        if self is self.run.root:
+            # The run may have been cancelled here, even if nothing had to wait in this life.
+            turns.take_cancellation()
+
+    async def breathe(self, scope: Scope) -> None:
+        await self.unrecorded(scope, checkpoint())
 
     async def _record_local(
         self, path: str, end: str, raised: BaseException | None, scope: Scope

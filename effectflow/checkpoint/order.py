@@ -115,6 +115,11 @@ class Order:
         """Return whether a step has begun, and its outcome is unknown."""
         return path in self.open
 
+    @property
+    def dead_letters(self) -> int:
+        """How many things that were set aside still count."""
+        return sum(not one.is_dropped for one in self.set_aside.values())
+
     def has_within(self, path: str) -> bool:
         """Return whether anything is still to be taken within a step."""
         inside = f"{path}/"

@@ -82,8 +82,10 @@ class StepExecution:
         order = fiber.turns.order
         await fiber.check(scope)
         await self.run.breathe(fiber, scope)
-        if order.results and path in order.results and self._may_use_result():
-            return self._left_behind(order.results.pop(path))
+        if order.results and path in order.results:
+            left = order.results.pop(path)
+            if self._may_use(left):
+                return self._result_of(left)
         if self.definition.retry is not None:
             return await _Retries(self).outcome()
         begun = ended = None
@@ -149,15 +151,26 @@ class StepExecution:
         for one in [*_numbers_in(inside), number]:
             self.fiber.follows(self.path, one)
 
-    def _may_use_result(self) -> bool:
-        """Return whether the result of a step that changed code had left behind stands here."""
-        begun = self.fiber.turns.order.begun.get(self.path)
-        return begun is None or self._has_arguments(begun.arguments)
+    def _may_use(self, left: Completed | Failed | None) -> bool:
+        """Return whether the end of a step that changed code had left behind stands here.
 
-    def _left_behind(self, ended: Completed | Failed | None) -> Any:
+        Halts if it does not, and the step must not be executed again.
+        """
         run, path = self.run, self.path
-        if ended is None:
+        begun = run.turns.order.begun.get(path)
+        has_arguments = begun is None or self._has_arguments(begun.arguments)
+        if left is not None and has_arguments:
+            return True
+        if self.definition.at_most_once:
+            if not has_arguments:
+                assert begun is not None
+                self._check_arguments(begun.arguments)
             raise run.halt(OutcomeUnknown(run.run_id, path))
+        return False
+
+    def _result_of(self, ended: Completed | Failed | None) -> Any:
+        run, path = self.run, self.path
+        assert ended is not None
         run.notify_skipped(path, ended)
         if isinstance(ended, Completed):
             return run.decode(ended.output, path, self.definition.types, self.definition.output)

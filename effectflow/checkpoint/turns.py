@@ -96,14 +96,14 @@ class Turns:
 
     @property
     def is_alone(self) -> bool:
-        """Whether there is one fiber and no deadline, so that nothing needs an order."""
-        return len(self.fibers) == 1 and not self.deadlines
+        """Whether there is one fiber, and nothing that may cancel it, so that nothing needs an order."""
+        return len(self.fibers) == 1 and not (self.deadlines or self.arrived or self.overdue)
 
     @property
     def is_idle(self) -> bool:
         """Whether all fibers wait for times, messages or other runs, and nothing has arrived."""
         has_work = self.holder or self.ready or self.arrived or self.overdue or self.working
-        return self.is_live and not has_work
+        return self.is_live and not has_work and not self.frontier
 
     # The baton.
 
@@ -126,8 +126,10 @@ class Turns:
             elif self.overdue:
                 # What happened while no process had the run is taken in the order of its times.
                 self.overdue.sort(key=lambda one: one[0])
-                self.arrived.extend(arrival for _, arrival in self.overdue)
-                self.overdue.clear()
+                self.arrived.appendleft(self.overdue.pop(0)[1])
+                self._admit()
+            elif self.frontier:
+                self._begin_frontier()
             elif self.arrived:
                 self._admit()
             else:
@@ -444,15 +446,23 @@ class Turns:
         if self.frontier or self.overdue:
             self.next_turn()
         self._give_places()
+        for deadline in list(self.deadlines):
+            deadline.begin_live()
+        # What has happened meanwhile comes before anything new begins.
+        waiting = [fiber for fiber in self.frontier if fiber.is_waiting]
+        self.frontier = [fiber for fiber in self.frontier if not fiber.is_waiting]
+        for fiber in waiting:
+            self._begin_within_limits(fiber)
+
+    def _begin_frontier(self) -> None:
         frontier, self.frontier = self.frontier, []
+        self.next_turn()
         for fiber in frontier:
             scope = fiber.frontier_scope
             if fiber.ends_later and (fiber.ends_step or scope.cancelling_operator() is not None):
                 self.arrived.append(fiber)
             else:
                 self._begin_within_limits(fiber)
-        for deadline in list(self.deadlines):
-            deadline.begin_live()
 
     def wake_cancelled(self) -> None:
         """Let the fibers run that an operator has cancelled at the frontier or in a wait."""

@@ -172,25 +172,7 @@ def attempt(f: Callable[[Any], Any], /, *exception_types: type[Exception]) -> Ef
     """
     if not exception_types:
         raise TypeError("attempt() needs at least one exception class to turn into a failure")
-    return nodes.Perform(partial(_attempt, f, exception_types), ("attempt", f, *exception_types))
-
-
-async def _attempt(
-    f: Callable[[Any], Any], exception_types: tuple[type[Exception], ...], env: Any, scope: Scope
-) -> Any:
-    if scope.runs_no_function:
-        await scope.fiber.park(scope, f"{f!r} would be run")
-    try:
-        value = f(env)
-        if not inspect.isawaitable(value):
-            return value
-        if scope.fiber is PLAIN:
-            return await value
-        if scope.is_planned:
-            close_coroutine(value)
-        return await scope.fiber.wait(scope, itself, value)
-    except exception_types as error:
-        return TypedFailure(error)
+    return nodes.Attempt(f, exception_types)
 
 
 def suspend(f: Callable[[], Effect[Env, E, A]]) -> Effect[Env, E, A]:

@@ -206,7 +206,7 @@ def _life_of(
         lease=claim.lease,
         length=length,
         digest=digest,
-        summary=_running(started, version, found, opening.at),
+        summary=_running(started, version, order.dead_letters, opening.at),
         opening=opening,
         newest_step=None if newest is None else newest.step,
     )
@@ -225,7 +225,7 @@ def _life_of(
 
 
 def _running(
-    started: Started, version: str, found: Found | None, begins_at: float
+    started: Started, version: str, dead_letters: int, begins_at: float
 ) -> RunSummary:
     """Return the summary of a run while it is driven by this version of the workflow."""
     return RunSummary(
@@ -234,7 +234,7 @@ def _running(
         version,
         RunStatus.RUNNING,
         started.at,
-        0 if found is None else found.dead_letters,
+        dead_letters,
         # Due at once, so that a worker takes it when its lease ends with this process.
         due_at=at_once(begins_at),
         priority=started.priority,
