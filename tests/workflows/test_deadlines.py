@@ -99,6 +99,18 @@ async def test_a_deadline_that_passed_between_the_lives_has_passed(
     clock = clock_at(10 * DAY)
     assert await clock.run(made.resume("r"), app) == Success("late")
     assert clock.monotonic() == 0
+    assert app.world.done == ["approve", "late"]
+
+
+async def test_nothing_begins_after_a_deadline_that_passed_between_the_lives(
+    store: MemoryStore,
+) -> None:
+    await start(limited, app_on(store))
+    lines = await journal(store)
+    for count in range(lines.index("V timeout") + 1, lines.index("T timeout") + 1):
+        app = app_on(await cut(store, count))
+        assert await resume(limited, app, at=10 * DAY) == Success("late")
+        assert app.world.done == ["late"], lines[:count]
 
 
 @both_kinds
