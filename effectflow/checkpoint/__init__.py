@@ -111,6 +111,10 @@ if TYPE_CHECKING:
         Unverified as Unverified,
         plan_resume as plan_resume,
     )
+    from effectflow.checkpoint.replays import (
+        ReplayFilter as ReplayFilter,
+        replaying as replaying,
+    )
     from effectflow.checkpoint.repair import (
         Repair as Repair,
         repair_run as repair_run,
@@ -167,6 +171,7 @@ if not TYPE_CHECKING:  # a type checker would take every name for one of this pa
                 "StepSkipped TransitionEnded TransitionStarted"
             ),
             "plan": "ResumePlan Unverified plan_resume",
+            "replays": "ReplayFilter replaying",
             "repair": "Repair repair_run write_removed",
             "step": (
                 "Step StepInfo current_step run_context save_now started_version step "

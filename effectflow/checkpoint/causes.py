@@ -37,13 +37,14 @@ class Cause:
     Attributes:
         entries: the entries that are void if it is tried again, with their paths: those that it comes
             from, and what followed from it.
+        is_recorded: whether it comes from entries, and not from code alone.
         stands: whether something has begun because of it, so that it is not tried again.
         unreadable: why a resume could not rebuild its error; None if it can.
         step: the path of the step that failed; empty if no step did.
         is_retryable: whether a resume tries it again if it does not stand.
     """
 
-    __slots__ = ("entries", "is_retryable", "stands", "step", "unreadable")
+    __slots__ = ("entries", "is_recorded", "is_retryable", "stands", "step", "unreadable")
 
     def __init__(
         self,
@@ -53,6 +54,7 @@ class Cause:
         is_retryable: bool = True,
     ) -> None:
         self.entries: list[tuple[str, int | Held]] = [*entries]
+        self.is_recorded = bool(entries)
         self.is_retryable = is_retryable
         self.stands = False
         self.step = step

@@ -530,8 +530,9 @@ class DurableFiber(Fiber):
         )
         # What follows in this task, such as a group of values, may decide because of them.
         self.failures = own
+        if self.has_place:
+            self.turns.give_place(operator)
         self.has_place = True
-        self.turns.give_place(operator)
 
     def decides(self, operator: Operator, *, has_failed: bool) -> None:
         if has_failed:

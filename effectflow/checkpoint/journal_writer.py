@@ -149,9 +149,9 @@ class JournalWriter:
         self._opened_at = self.length
 
     @property
-    def has_begun(self) -> bool:
-        """Whether anything was added after the opening."""
-        return not self._opening and self.length > self._opened_at
+    def added(self) -> int:
+        """How many entries were added after the opening."""
+        return 0 if self._opening else self.length - self._opened_at
 
     def begin_again(self, opening: Entry) -> None:
         """Let another opening precede what is added from now on. Messages taken before were not."""
@@ -451,6 +451,12 @@ class NoJournal:
     def __init__(self) -> None:
         self.halted: CheckpointError | None = None
         self.is_released = True
+        self.added = 0
+
+    def add(self, entry: Entry) -> int:
+        """Count an entry that a resume would add."""
+        self.added += 1
+        return 0
 
     def take(self, *messages: int) -> None:
         """Leave the messages in the mailbox of the run."""

@@ -92,6 +92,7 @@ class Run:
             them.
         observers: receive its events.
         cut_off: the paths of the steps that a stop of the run has cut off, in order of time.
+        cut_offs: how many steps of earlier lives this one has cut off.
         interrupted_at: the newest `Interrupted` entry of a step, or None.
         savable: the definitions of the steps whose outputs can be saved, by name.
         ended_by: the exception with which this life ends, and which the journal does not record.
@@ -136,6 +137,7 @@ class Run:
         self.opened_at = self.now()
         self.observers = () if planning is not None else checkpoints.observers
         self.cut_off: dict[str, None] = {}
+        self.cut_offs = 0
         self.interrupted_at: int | None = None
         self.savable: dict[str, Any] = {}
         self.ended_by: Exception | None = None
@@ -214,7 +216,7 @@ class Run:
 
     def begin_live(self) -> None:
         """Note that the replay is over."""
-        if self._abandoned:
+        if self._abandoned and self.planning is None:
             ranges = in_ranges(self._abandoned)
             self.writer.add(Resumed(self.writer.lease.owner, self.now(), abandoned=ranges))
 
@@ -236,7 +238,7 @@ class Run:
                     self.halt(turns.divergence(entry))
                 return
             turns.position += 1
-        if not turns.is_live and planning is None:
+        if not turns.is_live:
             turns.is_live = True
             self.begin_live()
 
@@ -282,6 +284,11 @@ class Run:
     def retry(self) -> Ranges:
         """Return the entries that a resume of the run, which has failed, leaves out."""
         return in_ranges(void_with(self.root.open_failures()))
+
+    def is_worth_retrying(self) -> bool:
+        """Return whether the same code would get further if the failures of the run were tried again."""
+        found = self.root.open_failures()
+        return any(cause.is_recorded and cause.is_retryable for cause in found)
 
     def end_plan(self) -> None:
         """End a plan at the frontier."""
@@ -377,6 +384,8 @@ class Run:
         """Wait for the first message about a topic, and for the turn of its arrival. Leave it there."""
         if self.mailbox.first(topic) is not None and await self._arrives(fiber, scope, topic):
             return
+        if self.planning is not None:
+            await self.turns.rest_in_plan(fiber, scope)
         async with woken_by(self.checkpoints.store, self.run_id) as woken:
             while True:
                 await fiber.unrecorded(scope, self.look_for_messages())

@@ -204,16 +204,22 @@ class StepExecution:
             next_delay: returns the delay before another attempt, for a step with a retry policy.
         """
         turns, path, definition = self.fiber.turns, self.path, self.definition
+        is_unknown = False
         if begun is not None and not turns.is_live:
-            if definition.at_most_once and turns.order.is_unknown(path) and not self.run.force:
-                raise self.run.halt(OutcomeUnknown(self.run.run_id, path))
-            if turns.order.has_within(path) and self.run.planning is None:
+            is_unknown = definition.at_most_once and turns.order.is_unknown(path)
+            is_unknown = is_unknown and not self.run.force
+            if turns.order.has_within(path) and self.run.planning is None and not is_unknown:
                 return await self.execute(turns.order.begun[path].attempt, None, next_delay)
+            if is_unknown and (self.run.planning is not None or turns.order.has_within(path)):
+                raise self.run.halt(OutcomeUnknown(self.run.run_id, path))
         if await turns.to_frontier(self.fiber, self.scope, has_begun=begun is not None):
             operator = self.scope.cancelling_operator()
             assert operator is not None
+            self.run.cut_offs += 1
             self._add_interrupted(operator)
             await self.fiber.leave_for(operator)
+        if is_unknown:
+            raise self.run.halt(OutcomeUnknown(self.run.run_id, path))
         self._check_savable()
         known = turns.order.begun.get(path)
         number = 1 if known is None else known.attempt + 1
@@ -484,7 +490,7 @@ class _Retries:
             if isinstance(ended, Failed) and ended.retry_at is not None:
                 fiber.failures = []
                 if turns.next_at(path) is None:
-                    await turns.to_frontier(fiber, scope, has_begun=False, is_work=False)
+                    await turns.to_frontier(fiber, scope, has_begun=False, is_wait=True)
                     longest = max(0.0, ended.retry_at - ended.at)
                     await wait_until_retry(fiber, scope, ended.retry_at, longest)
                 continue

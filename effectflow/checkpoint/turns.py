@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Never, TypeAlias
 
 import anyio
 
@@ -68,7 +68,8 @@ class Turns:
         grants: how often a fiber has got the baton.
         working: how many fibers await something other than a time, a message or another run.
         on_idle: called when nothing can run.
-        choose: picks which of several arrivals is taken next, for exploration; the first one if None.
+        explore: called in place of taking what has arrived first. It calls `take_arrival` later. None
+            outside of explorations.
     """
 
     def __init__(self, run: Run, order: Order) -> None:
@@ -88,7 +89,7 @@ class Turns:
         self.deadlines: dict[Any, None] = {}
         self.working = self.grants = 0
         self.on_idle: Callable[[], object] | None = None
-        self.choose: Callable[[int], int] | None = None
+        self.explore: Callable[[Turns], object] | None = None
         self._last_turn = order.last_turn
         self._takers: dict[int, Arrival] = {}
         self._forks: dict[str, Operator] = {}
@@ -97,7 +98,14 @@ class Turns:
     @property
     def is_alone(self) -> bool:
         """Whether there is one fiber, and nothing that may cancel it, so that nothing needs an order."""
-        return len(self.fibers) == 1 and not (self.deadlines or self.arrived or self.overdue)
+        is_single = len(self.fibers) == 1 and self.run.planning is None
+        return is_single and not (self.deadlines or self.arrived or self.overdue)
+
+    @property
+    def is_replaying(self) -> bool:
+        """Whether the fibers repeat what an earlier life has done."""
+        is_ahead = not self.is_live and self.position < len(self.order.entries)
+        return is_ahead or self.run.planning is not None
 
     @property
     def is_idle(self) -> bool:
@@ -128,18 +136,32 @@ class Turns:
                 self.overdue.sort(key=lambda one: one[0])
                 self.arrived.appendleft(self.overdue.pop(0)[1])
                 self._admit()
+            elif self.run.planning is not None:
+                if not self.arrived:
+                    self._end_plan()
+                    return
+                self._admit()
             elif self.frontier:
                 self._begin_frontier()
             elif self.arrived:
+                if self.explore is not None:
+                    self.explore(self)
+                    return
                 self._admit()
             else:
                 if self.on_idle is not None:
                     self.on_idle()
                 return
 
+    def take_arrival(self, index: int) -> None:
+        """Take one of the arrivals now, instead of the first one. Call it when no fiber can run."""
+        arrival = self.arrived[index]
+        del self.arrived[index]
+        self.arrived.appendleft(arrival)
+        self._admit()
+        self.pass_on()
+
     def _admit(self) -> None:
-        if self.choose is not None and len(self.arrived) > 1:
-            self.arrived.rotate(-self.choose(len(self.arrived)))
         arrival = self.arrived.popleft()
         self.next_turn()
         if callable(arrival):
@@ -218,7 +240,7 @@ class Turns:
 
     def _is_free(self) -> bool:
         has_other = self.holder or self.ready or self.arrived or self.overdue
-        return self.is_live and not has_other and self.choose is None
+        return self.is_live and not has_other and self.explore is None
 
     def announce(self, arrival: Callable[[], object], *, since: float | None = None) -> None:
         """Let something be called in a turn of its own."""
@@ -267,13 +289,14 @@ class Turns:
         """Wait until a recorded entry is the next one, and return it.
 
         Parameters:
-            is_begin: do not wait for the fibers that may run in the same turn, because the beginning did
-                not.
+            is_begin: in the same turn, do not wait for other fibers that may run, because the beginning
+                did not.
             may_end: return if the life is being ended, instead of raising that.
         """
         entry = self.order.entries[at]
         self.order.places[path_of(entry)].pop()
-        if at == self.position and self.holder is fiber and (is_begin or not self.ready):
+        is_next = at == self.position and self.holder is fiber
+        if is_next and (not self.ready or (is_begin and entry.turn == self.turn)):
             self._advance(entry)
             return entry
         self._takers[at] = fiber
@@ -406,7 +429,7 @@ class Turns:
         scope: Scope,
         *,
         has_begun: bool,
-        is_work: bool = True,
+        is_wait: bool = False,
         ends_step: bool = False,
     ) -> bool:
         """Wait until the replay is over. Return whether the fiber was cancelled meanwhile.
@@ -416,17 +439,19 @@ class Turns:
 
         Parameters:
             has_begun: whether an earlier life has begun the operation.
-            is_work: whether it is more than such a wait.
+            is_wait: whether it is such a wait.
             ends_step: whether what waits is the end of a step.
         """
-        if not self.is_live or self._without_place(fiber) is not None:
+        is_planned = self.run.planning is not None
+        may_go_on = self.is_live and (is_wait or not is_planned)
+        if not may_go_on or self._without_place(fiber) is not None:
             fiber.frontier_scope = scope
-            fiber.ends_later = has_begun and is_work
+            fiber.ends_later = has_begun and not is_wait
             if not fiber.ends_later:
                 await fiber.check(scope)
-            fiber.is_waiting = not is_work
+            fiber.is_waiting = is_wait
             fiber.ends_step = ends_step
-            if self.is_live:
+            if self.is_live and not is_planned:
                 self._begin_within_limits(fiber)
             else:
                 self.frontier.append(fiber)
@@ -436,11 +461,18 @@ class Turns:
                 await fiber.check(scope)
         return scope.cancelling_operator() is not None
 
+    async def rest_in_plan(self, fiber: DurableFiber, scope: Scope) -> Never:
+        """Wait at the frontier of a plan, because what the fiber waits for has not come."""
+        fiber.frontier_scope = scope
+        fiber.is_waiting, fiber.ends_later, fiber.ends_step = True, False, False
+        self.frontier.append(fiber)
+        self.release(fiber)
+        await self.regain(fiber, scope)
+        await fiber.check(scope)
+        raise AssertionError("a plan does not go on from here")
+
     def _end_replay(self) -> None:
-        """Let what waits at the frontier begin."""
-        if self.run.planning is not None:
-            self.run.end_plan()
-            return
+        """Take what has happened meanwhile, and then let what waits at the frontier begin."""
         self.is_live = True
         self.run.begin_live()
         if self.frontier or self.overdue:
@@ -453,6 +485,10 @@ class Turns:
         self.frontier = [fiber for fiber in self.frontier if not fiber.is_waiting]
         for fiber in waiting:
             self._begin_within_limits(fiber)
+
+    def _end_plan(self) -> None:
+        if not self.working:
+            self.run.end_plan()
 
     def _begin_frontier(self) -> None:
         frontier, self.frontier = self.frontier, []

@@ -111,13 +111,15 @@ async def sleep_until(
     if await fiber.reach_end(path, scope) is not None:
         await fiber.check(scope)
         return
-    await turns.to_frontier(fiber, scope, has_begun=begun is not None, is_work=False)
+    await turns.to_frontier(fiber, scope, has_begun=begun is not None, is_wait=True)
     await fiber.check(scope)
     if begun is None:
         begun = _begin(fiber, Waiting(path, min(choose(), LATEST), run.now(), turn=turns.turn))[0]
     until = begun.until or 0.0
     left = min(max(0.0, until - run.now()), longest)
     if left > 0:
+        if run.planning is not None:
+            await turns.rest_in_plan(fiber, scope)
         async with resting(fiber, scope, "a time", run.now() + left):
             await scope.clock.sleep(left)
     else:
@@ -156,6 +158,8 @@ async def wait_until_retry(fiber: DurableFiber, scope: Scope, until: float, long
     """Wait for the next attempt of a step, whose beginning will be the event."""
     left = min(max(0.0, until - fiber.run.now()), longest)
     if left > 0:
+        if fiber.run.planning is not None:
+            await fiber.turns.rest_in_plan(fiber, scope)
         async with resting(fiber, scope, "a retry", fiber.run.now() + left):
             await scope.clock.sleep(left)
     await fiber.check(scope)
@@ -184,7 +188,7 @@ async def receive(
     if received is not None:
         await fiber.check(scope)
         return run.decode_message(received.value, path, decode)
-    await turns.to_frontier(fiber, scope, has_begun=begun is not None, is_work=False)
+    await turns.to_frontier(fiber, scope, has_begun=begun is not None, is_wait=True)
     await fiber.check(scope)
     if begun is None:
         fiber.begins()
@@ -253,7 +257,7 @@ class Deadline:
         left = min(self.until - run.now(), self._seconds)
         if left <= 0 and self.until <= run.opened_at:
             turns.announce(self._fire, since=self.until)
-        else:
+        elif run.planning is None:
             clock = self._operator.outer.clock
             run.stopping.start(self._wait, clock.move_on_after(max(left, 0.0)))
 
@@ -285,6 +289,7 @@ class Deadline:
         path = operator.path
         operator.is_decided = True
         assert self._known is not None
+        self._fiber.turns.deadlines.pop(self, None)
         # A resume of a run that has failed by it sets a new deadline.
         operator.causes = [Cause((path, self._known[0]), (path, fired))]
         self._cut.cancel()

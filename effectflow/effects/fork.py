@@ -244,7 +244,7 @@ class Fork(Operator):
                             if is_nested:
                                 await self._check_outer()
                             outcome = await in_context(copy_context(), interpret(child, env, scope))
-                        if self.ends.take(position, outcome):
+                        if not self.is_over and self.ends.take(position, outcome):
                             self._stop(fiber, has_failed=outcome.__class__ is TypedFailure)
                         elif self.follow is not None and outcome.__class__ is not TypedFailure:
                             await self.follow(position, outcome, fiber)
@@ -314,7 +314,7 @@ class Fork(Operator):
                 work = interpret(self.f(item), self.env, scope)
                 outcome = await in_context(copy_context(), work)
                 has_failed = outcome.__class__ is TypedFailure
-                if self.ends.take(position, outcome):
+                if not self.is_over and self.ends.take(position, outcome):
                     self._stop(fiber, has_failed=has_failed)
             except Exception as defect:
                 has_failed = True

@@ -27,6 +27,7 @@ from effectflow.checkpoint.lease_keeper import keep_lease
 from effectflow.checkpoint.observers import RunResumed
 from effectflow.checkpoint.order import Order, read_order
 from effectflow.checkpoint.plan import Planning, ResumePlan, plan_resume, skipped_steps
+from effectflow.checkpoint.replays import life_of
 from effectflow.checkpoint.run import Run
 from effectflow.checkpoint.stopping import interruption_reason
 from effectflow.checkpoint.store import (
@@ -291,7 +292,7 @@ async def _outcome_of(claim: Claim, run: Run, outcome: Any, defect: Exception | 
     if has_failed and claim.place.scope.hides_stop():
         await _record_interruption(run)
         await raise_caught_cancellation()
-    if writer.halted is None and has_failed and not writer.has_begun and run.retry():
+    if writer.halted is None and has_failed and writer.added <= run.cut_offs and run.is_worth_retrying():
         return _TRIED_AGAIN
     if writer.halted is None:
         with suppress(Halt):
@@ -318,7 +319,7 @@ async def _run_body(
     place, writer, stopping = claim.place, run.writer, run.stopping
     outcome: Any = None
     raised: BaseException | None = None
-    with stopping.flows:
+    with stopping.flows, life_of(run.turns):
         writer.on_halt = stopping.flows.cancel
         try:
             if is_new or (service is not None and claim.was_left):
@@ -481,8 +482,8 @@ async def plan_run(place: Place, run_id: str, *, effects: bool) -> ResumePlan:
         removed = blueprint.removed(found.written.entries)
         run = _plan_of(place, found, read_order(entries, removed))
         plan = await _end_of_plan(place, run, blueprint.body(input), effects=effects)
-        void = run.retry()
-        if not void or run.stopping.has_begun:
+        void = run.retry() if run.is_worth_retrying() else ()
+        if not void or run.stopping.has_begun or run.writer.added:
             return plan
         # The process died between the failure and the end of the run, so a resume tries it again.
 
@@ -510,7 +511,7 @@ async def _end_of_plan(place: Place, run: Run, body: AnyEffect, *, effects: bool
     outcome: Any = None
     defect: Exception | None = None
     try:
-        with run.stopping.flows:
+        with run.stopping.flows, life_of(run.turns):
             outcome = await run.stopping.supervised(lambda: _replay(place, run, body))
     except Parked:
         # Every fiber has reached the frontier.

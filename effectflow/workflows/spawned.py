@@ -108,7 +108,7 @@ class _Spawn:
         if begun is not None and turns.position < len(turns.order.entries):
             # The run went on from here, so the child exists.
             return spawned
-        await turns.to_frontier(fiber, scope, has_begun=begun is not None, is_work=False)
+        await turns.to_frontier(fiber, scope, has_begun=False)
         await fiber.check(scope)
         if begun is None:
             fiber.begins()
@@ -246,7 +246,7 @@ async def _result(fiber: DurableFiber, scope: Scope, child: Child[Any, Any]) -> 
         raise run.halt(DefinitionChanged(run.run_id, run.workflow, detail=detail))
     ended = await fiber.reach_end(path, scope)
     if ended is None:
-        await turns.to_frontier(fiber, scope, has_begun=begun is not None, is_work=False)
+        await turns.to_frontier(fiber, scope, has_begun=begun is not None, is_wait=True)
         await fiber.check(scope)
         if begun is None:
             fiber.begins()
@@ -280,6 +280,8 @@ async def _end_of(fiber: DurableFiber, scope: Scope, place: Place, run_id: str) 
                 if finished.at <= run.opened_at and not fiber.turns.is_alone:
                     await fiber.turns.arrive(fiber, scope, since=finished.at)
                 return finished
+            if run.planning is not None:
+                await fiber.turns.rest_in_plan(fiber, scope)
             async with resting(fiber, scope, f"run {run_id!r}", look=woken.set):
                 await woken.wait()
 
