@@ -13,15 +13,7 @@ from anyio.lowlevel import checkpoint
 
 from effectflow.checkpoint import waits
 from effectflow.checkpoint.causes import Cause, Held
-from effectflow.checkpoint.entries import (
-    BeforeStep,
-    ChildStarted,
-    Local,
-    Published,
-    SetAside,
-    Value,
-    Waiting,
-)
+from effectflow.checkpoint.entries import BEGINNINGS, Local, Published, SetAside, Value
 from effectflow.checkpoint.errors import CompensationFailed, DefinitionChanged
 from effectflow.checkpoint.step_execution import StepExecution
 from effectflow.checkpoint.values import NO_TYPES, KnownTypes, from_tree, safe_repr, to_tree
@@ -46,9 +38,7 @@ if TYPE_CHECKING:
     from effectflow.effects.scope import Operator, Scope
 
 A = TypeVar("A")
-
-_BEGINNINGS = (BeforeStep, Waiting, ChildStarted, Published, SetAside)
-
+B = TypeVar("B")
 
 class DurableFiber(Fiber):
     """One sequential line of a durable run.
@@ -159,26 +149,32 @@ class DurableFiber(Fiber):
 
     # The recorded entries of an operation.
 
-    async def reach_begin(self, path: str, scope: Scope) -> Any:
-        """Return the recorded beginning of an operation, in its place; None if it is not recorded."""
+    async def reach_begin(self, path: str, scope: Scope, kind: type[B]) -> B | None:
+        """Return the recorded beginning of an operation, in its place; None if it is not recorded.
+
+        `kind` is the class of its entry.
+        """
         turns = self.turns
         at = turns.next_at(path)
-        if at is None or not isinstance(turns.order.entries[at], _BEGINNINGS):
+        if at is None or not isinstance(turns.order.entries[at], BEGINNINGS):
             return None
         # A cancellation that comes in between did not lead to it.
         causes = self.open_failures()
-        entry = await turns.take(self, at, scope, is_begin=True)
+        entry = await turns.take(self, at, scope, kind, is_begin=True)
         self.begins(causes)
         return entry
 
-    async def reach_end(self, path: str, scope: Scope) -> Any:
-        """Return the recorded end of an operation, in its turn; None if it is not recorded."""
+    async def reach_end(self, path: str, scope: Scope, kind: Any) -> Any:
+        """Return the recorded end of an operation, in its turn; None if it is not recorded.
+
+        `kind` is the class of its entry, or a union of classes.
+        """
         turns = self.turns
         at = turns.next_at(path)
         if at is None:
             return None
         number = turns.order.numbers[at]
-        entry = await turns.take(self, at, scope)
+        entry = await turns.take(self, at, scope, kind)
         self.follows(path, number)
         return entry
 
@@ -322,7 +318,7 @@ class DurableFiber(Fiber):
             return
         if at is not None:
             number = turns.order.numbers[at]
-            recorded = await turns.take(self, at, scope, may_end=True)
+            recorded = await turns.take(self, at, scope, Local, may_end=True)
             if not turns.is_over:
                 await self._compare(path, number, recorded, end, raised, scope)
         elif not has_waited:
@@ -465,7 +461,7 @@ class DurableFiber(Fiber):
             return
         path = self.next_path("publish")
         await self.check(scope)
-        if await self.reach_begin(path, scope) is not None:
+        if await self.reach_begin(path, scope, Published) is not None:
             return
         await self.turns.to_frontier(self, scope, has_begun=False)
         self.begins()
@@ -478,7 +474,7 @@ class DurableFiber(Fiber):
         run = self.run
         path = self.next_path(name)
         await self.check(scope)
-        if await self.reach_begin(path, scope) is not None:
+        if await self.reach_begin(path, scope, SetAside) is not None:
             return not self.turns.order.set_aside[path].is_dropped
         await self.turns.to_frontier(self, scope, has_begun=False)
         value = content()
@@ -581,8 +577,11 @@ class DurableFiber(Fiber):
     def supervise(self, work: Callable[[], Coroutine[Any, Any, A]]) -> Coroutine[Any, Any, A]:
         return self.run.stopping.supervised(work)
 
-    async def shield(self, work: Coroutine[Any, Any, A]) -> tuple[A, BaseException | None]:
-        return await self.run.stopping.shielded(work)
+    async def shield(
+        self, work: Coroutine[Any, Any, A], *, is_kept: bool = True
+    ) -> tuple[A, BaseException | None]:
+        stopping = self.run.stopping
+        return await (stopping.shielded(work) if is_kept else stopping.protected(work))
 
     def undo_failed(self, error: object, left: Callable[[], Sequence[str]]) -> None:
         run = self.run

@@ -27,12 +27,14 @@ from effectflow.checkpoint.entries import (
     Resumed,
     SetAside,
     Signalled,
+    Started,
     TimerFired,
     Value,
     Waiting,
 )
+from effectflow.checkpoint.errors import CorruptCheckpoint
 from effectflow.checkpoint.values import Tree
-from effectflow.effects.paths import steps_around
+from effectflow.effects.paths import is_within, steps_around
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +122,11 @@ class Order:
         """How many things that were set aside still count."""
         return sum(not one.is_dropped for one in self.set_aside.values())
 
+    def forget_values(self, path: str) -> None:
+        """Forget the values that were computed within a step, which begins anew."""
+        for known in [known for known in self.values if is_within(known, path)]:
+            del self.values[known]
+
     def has_within(self, path: str) -> bool:
         """Return whether anything is still to be taken within a step."""
         inside = f"{path}/"
@@ -129,7 +136,8 @@ class Order:
 def read_order(entries: Sequence[Entry], void: Iterable[int] = ()) -> Order:
     """Return what a replay of a journal takes, and in which order. Pure.
 
-    `void` are the numbers of entries to leave out, besides those that the journal says are void.
+    `void` are the numbers of entries to leave out, besides those that the journal says are void. Raises
+    CorruptCheckpoint if an entry makes no sense where it stands.
     """
     reader = _Reader(entries, void)
     for number, entry in enumerate(entries, 1):
@@ -171,6 +179,7 @@ class _Reader:
         self.abandoned = Spans(span for one in resumes for span in one.abandoned)
         self.dropped = Spans(span for one in resumes for span in one.dropped)
         self.asides: dict[int, str] = {}
+        self.run_id = entries[0].run_id if entries and isinstance(entries[0], Started) else ""
         self.kept: dict[int, Entry] = {}
         self.open: set[str] = set()
         self.inside: dict[str, list[int | str]] = {}
@@ -228,10 +237,13 @@ class _Reader:
                 self._attempts_of(path).spent += 1
             return
         order.open.pop(path, None)
+        if entry.__class__ is not Interrupted and path not in order.begun:
+            reason = f"it ends step {path!r}, which has not begun"
+            raise CorruptCheckpoint(self.run_id, reason, sequence=number)
         if entry.__class__ is Failed:
             known = self._attempts_of(path)
             if not entry.error.is_defect:
-                began = order.begun[path].at if path in order.begun else entry.at
+                began = order.begun[path].at
                 known.failures.append(FailedAttempt(entry.error, began, entry.at))
             if is_void:
                 # The run had ended with it: another budget of retries.

@@ -179,6 +179,9 @@ class Planning:
         error = outcome.error if isinstance(outcome, TypedFailure) else defect
         if problem is None and error is not None:
             recurs = self._origins(error)
+            if defect is None and not recurs:
+                # The failure was mapped on its way, or a handler ended in another one.
+                recurs = [path for path, _ in self._failures]
             if defect is not None and not recurs:
                 raise defect
         return ResumePlan(

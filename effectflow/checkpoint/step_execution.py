@@ -34,6 +34,7 @@ from effectflow.effects.errors import (
 from effectflow.effects.event_loop import is_cancellation, raise_caught_cancellation
 from effectflow.effects.interpreter import exit_of, exit_of_raised, interpret, interpret_limited
 from effectflow.effects.nodes import Step
+from effectflow.effects.paths import is_within
 from effectflow.effects.scope import Operator, Scope, running_step
 from effectflow.effects.trails import TypedFailure, add_note
 
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
     from effectflow.checkpoint.run import Run
 
 logger = logging.getLogger(__name__)
+
+_ENDS = Completed | Failed | Interrupted
 
 
 class StepExecution:
@@ -91,7 +94,7 @@ class StepExecution:
         begun = ended = None
         if path in order.places:
             begun = await self.reach_begin()
-            ended = await fiber.reach_end(path, scope)
+            ended = await fiber.reach_end(path, scope, _ENDS)
         fiber.place = path
         if ended is not None:
             return await self.replay(ended)
@@ -101,7 +104,7 @@ class StepExecution:
 
     async def reach_begin(self) -> BeforeStep | None:
         """Return the recorded beginning of the step, in its place. Halt if its arguments have changed."""
-        begun = await self.fiber.reach_begin(self.path, self.scope)
+        begun = await self.fiber.reach_begin(self.path, self.scope, BeforeStep)
         if begun is not None:
             self._check_arguments(begun.arguments)
         return begun
@@ -208,23 +211,40 @@ class StepExecution:
         if begun is not None and not turns.is_live:
             is_unknown = definition.at_most_once and turns.order.is_unknown(path)
             is_unknown = is_unknown and not self.run.force
-            if turns.order.has_within(path) and self.run.planning is None and not is_unknown:
-                return await self.execute(turns.order.begun[path].attempt, None, next_delay)
-            if is_unknown and (self.run.planning is not None or turns.order.has_within(path)):
-                raise self.run.halt(OutcomeUnknown(self.run.run_id, path))
+            is_planned = self.run.planning is not None
+            if turns.order.has_within(path) and not is_planned and not is_unknown:
+                return await self._continue(turns.order.begun[path].attempt, next_delay)
+            unknown = path if is_unknown else self._unknown_within() if is_planned else None
+            if unknown is not None and (is_planned or turns.order.has_within(path)):
+                raise self.run.halt(OutcomeUnknown(self.run.run_id, unknown))
         if await turns.to_frontier(self.fiber, self.scope, has_begun=begun is not None):
             operator = self.scope.cancelling_operator()
             assert operator is not None
-            self.run.cut_offs += 1
             self._add_interrupted(operator)
             await self.fiber.leave_for(operator)
         if is_unknown:
             raise self.run.halt(OutcomeUnknown(self.run.run_id, path))
         self._check_savable()
+        if begun is not None:
+            turns.order.forget_values(path)
         known = turns.order.begun.get(path)
         number = 1 if known is None else known.attempt + 1
         saved = self._begin(number)
         return await self.execute(number, saved, next_delay)
+
+    def _unknown_within(self) -> str | None:
+        """Return the step within this one whose outcome is unknown, and which must not run again."""
+        order, path = self.fiber.turns.order, self.path
+        found = (one for one in order.open if is_within(one, path) and order.begun[one].at_most_once)
+        return None if self.run.force else next(found, None)
+
+    async def _continue(self, number: int, next_delay: Any) -> Any:
+        """Continue an attempt that has begun something within the step."""
+        try:
+            return await self.execute(number, None, next_delay)
+        finally:
+            # Another attempt begins anew.
+            self.fiber.turns.order.forget_values(self.path)
 
     def _begin(self, number: int) -> Any:
         """Record that an attempt begins. Return the save to wait for, or None."""
@@ -485,7 +505,7 @@ class _Retries:
         turns = fiber.turns
         while True:
             begun = await execution.reach_begin()
-            ended = await fiber.reach_end(path, scope)
+            ended = await fiber.reach_end(path, scope, _ENDS)
             fiber.place = path
             if isinstance(ended, Failed) and ended.retry_at is not None:
                 fiber.failures = []

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Never, TypeAlias
 import anyio
 
 from effectflow.checkpoint.entries import CancelRequested
-from effectflow.checkpoint.errors import DefinitionChanged
+from effectflow.checkpoint.errors import CorruptCheckpoint, DefinitionChanged
 from effectflow.checkpoint.order import Order, path_of
 from effectflow.effects.event_loop import is_cancellation, new_waiter, wake
 
@@ -78,7 +78,7 @@ class Turns:
         self.position = 0
         self.number_taken = 0
         self.turn = 0
-        self.is_live = not order.entries and run.planning is None
+        self.is_live = not order.entries and not order.values and run.planning is None
         self.is_over = False
         self.holder: DurableFiber | None = None
         self.ready: deque[DurableFiber] = deque()
@@ -282,6 +282,7 @@ class Turns:
         fiber: DurableFiber,
         at: int,
         scope: Scope,
+        kind: type[Any],
         *,
         is_begin: bool = False,
         may_end: bool = False,
@@ -289,11 +290,12 @@ class Turns:
         """Wait until a recorded entry is the next one, and return it.
 
         Parameters:
+            kind: the classes that make sense for the operation.
             is_begin: in the same turn, do not wait for other fibers that may run, because the beginning
                 did not.
             may_end: return if the life is being ended, instead of raising that.
         """
-        entry = self.order.entries[at]
+        entry = self.known_at(at, kind)
         self.order.places[path_of(entry)].pop()
         is_next = at == self.position and self.holder is fiber
         if is_next and (not self.ready or (is_begin and entry.turn == self.turn)):
@@ -302,6 +304,15 @@ class Turns:
         self._takers[at] = fiber
         self.release(fiber)
         await self.regain(fiber, scope, may_end=may_end)
+        return entry
+
+    def known_at(self, at: int, kind: type[Any]) -> Any:
+        """Return a recorded entry. Halt the run if it is of another class than makes sense."""
+        entry = self.order.entries[at]
+        if not isinstance(entry, kind):
+            run, number = self.run, self.order.numbers[at]
+            reason = f"{type(entry).__name__} makes no sense for {path_of(entry)!r}"
+            raise run.halt(CorruptCheckpoint(run.run_id, reason, sequence=number))
         return entry
 
     def expect(self, at: int, taker: Callable[[], object]) -> None:

@@ -73,7 +73,7 @@ def check_function(function: Any, operator: str, way_out: str = RETURN_AN_EFFECT
     if is_async(function):
         name = getattr(function, "__qualname__", None) or repr(function)
         raise TypeError(f"{operator} takes a plain function, and {name} is async: {way_out}")
-    if inspect.isasyncgenfunction(function):
+    if _has_flags(function) and inspect.isasyncgenfunction(function):
         raise TypeError(f"{operator} takes no async generator function such as {function.__qualname__}")
 
 

@@ -148,8 +148,13 @@ class Fiber:
 
     # Protection from cancellation.
 
-    async def shield(self, work: Coroutine[Any, Any, A]) -> tuple[A, BaseException | None]:
-        """Run an acquisition or a finalizer, shielded from cancellation; see `run_to_the_end`."""
+    async def shield(
+        self, work: Coroutine[Any, Any, A], *, is_kept: bool = True
+    ) -> tuple[A, BaseException | None]:
+        """Run an acquisition or a finalizer, shielded from cancellation; see `run_to_the_end`.
+
+        `is_kept` says whether a stop of the run waits for its end, too.
+        """
         return await run_to_the_end(work)
 
     def supervise(self, work: Callable[[], Coroutine[Any, Any, A]]) -> Coroutine[Any, Any, A]:

@@ -459,13 +459,15 @@ async def raise_hidden_stop(effect: AnyEffect, scope: Scope) -> None:
 
 
 async def acquire(
-    source: AnyEffect, env: Any, scope: Scope
+    source: AnyEffect, env: Any, scope: Scope, *, is_kept: bool = True
 ) -> tuple[Any, BaseException | None]:
     """Run an effect that no operator may interrupt, because something undoes it later.
 
-    Return its value or a `TypedFailure`, and the cancellation that arrived meanwhile.
+    Return its value or a `TypedFailure`, and the cancellation that arrived meanwhile. `is_kept` says whether
+    a stop of the run waits for its end.
     """
-    return await scope.fiber.shield(interpret(source, env, scope.shielded()))
+    work = interpret(source, env, scope.shielded())
+    return await scope.fiber.shield(work, is_kept=is_kept)
 
 
 def _used(bracket: Bracket, resource: Any, cancelled: BaseException | None) -> OnExit:

@@ -162,10 +162,13 @@ async def continue_run(
         outcome = await _drive(claim, run, input, is_new=False, service=service)
         if outcome is not _TRIED_AGAIN:
             return outcome
-        resumed = Resumed(claim.lease.owner, run.now(), void=run.retry())
-        entries = (*entries, resumed)
+        void = run.retry()
+        await run.writer.save()
+        written = await find(place, known.run_id)
+        assert written is not None
+        resumed = Resumed(claim.lease.owner, run.now(), void=void)
         run.writer.begin_again(resumed)
-        run = run.next_life(read_order(entries, removed))
+        run = run.next_life(read_order((*written.journal.entries, resumed), removed))
 
 
 async def give_up(claim: Claim, found: Found, error: CheckpointError) -> None:
@@ -221,6 +224,7 @@ def _life_of(
         clock=place.scope.clock,
         context=context_of(started),
         started_version=started_version,
+        known=length,
         force=force,
     )
 
@@ -292,7 +296,7 @@ async def _outcome_of(claim: Claim, run: Run, outcome: Any, defect: Exception | 
     if has_failed and claim.place.scope.hides_stop():
         await _record_interruption(run)
         await raise_caught_cancellation()
-    if writer.halted is None and has_failed and writer.added <= run.cut_offs and run.is_worth_retrying():
+    if writer.halted is None and has_failed and run.is_tried_again():
         return _TRIED_AGAIN
     if writer.halted is None:
         with suppress(Halt):
@@ -482,8 +486,8 @@ async def plan_run(place: Place, run_id: str, *, effects: bool) -> ResumePlan:
         removed = blueprint.removed(found.written.entries)
         run = _plan_of(place, found, read_order(entries, removed))
         plan = await _end_of_plan(place, run, blueprint.body(input), effects=effects)
-        void = run.retry() if run.is_worth_retrying() else ()
-        if not void or run.stopping.has_begun or run.writer.added:
+        void = run.retry()
+        if run.stopping.has_begun or not run.is_tried_again():
             return plan
         # The process died between the failure and the end of the run, so a resume tries it again.
 
@@ -499,6 +503,7 @@ def _plan_of(place: Place, found: Found, order: Order) -> Run:
         clock=place.scope.clock,
         context=context_of(found.started),
         started_version=found.started_version,
+        known=len(found.journal.entries),
         planning=Planning(),
     )
 

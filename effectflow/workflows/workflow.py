@@ -597,7 +597,9 @@ def workflow(
             made = do(body)
         check_function(made, "@workflow", "write @effect below @workflow, or use @do")
         takes_input = _takes_input(body)
-        chosen = name or body.__name__
+        chosen = name or getattr(body, "__name__", None)
+        if chosen is None:
+            raise TypeError(f"{body!r} has no name: write @workflow(name=...)")
         check_migrations(chosen, version, migrations or {})
 
         def describe() -> Blueprint:
