@@ -44,7 +44,7 @@ def adding(number: int) -> Do[App, str, int]:
 
 
 STARTED: dict[str, Any] = {
-    "entry": "started", "format": 1, "run_id": "r", "workflow": "adding", "kind": "standard",
+    "entry": "started", "journal": 1, "run_id": "r", "workflow": "adding", "kind": "standard",
     "version": "1", "fingerprint": adding.fingerprint, "steps": ["add"], "input": 5,
     "context": {}, "at": 1.0,
 }  # fmt: skip

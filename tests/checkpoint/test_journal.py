@@ -13,25 +13,29 @@ from hypothesis import given, strategies as st
 from effectflow.checkpoint import (
     Arguments,
     BeforeStep,
-    BranchesEnded,
     CancelRequested,
     Checkpoint,
     ChildEnded,
     ChildStarted,
     Completed,
     CorruptCheckpoint,
-    Decided,
     Entry,
     ErrorRecord,
     Failed,
     Finished,
     HistoryItem,
     Interrupted,
+    Local,
+    Published,
     Resumed,
     RunStatus,
-    SourceEnd,
+    SetAside,
+    Signalled,
     Started,
+    Suspended,
+    TimerFired,
     UnsupportedVersion,
+    Value,
     Waiting,
     fold,
 )
@@ -55,7 +59,7 @@ trails = st.lists(texts, max_size=2).map(tuple)
 errors = plain_errors | st.builds(
     ErrorRecord, texts, texts, json_values, st.none(), trails, some_errors
 )
-source_ends = st.builds(SourceEnd, texts, texts, st.none() | st.integers(1, 9), st.none() | errors)
+turns = st.integers(0, 99)
 entries: st.SearchStrategy[Entry] = st.one_of(
     st.builds(
         Started,
@@ -81,6 +85,7 @@ entries: st.SearchStrategy[Entry] = st.one_of(
         ranges,
         ranges,
         ranges,
+        st.booleans(),
     ),
     st.builds(
         BeforeStep,
@@ -89,25 +94,49 @@ entries: st.SearchStrategy[Entry] = st.one_of(
         times,
         st.none() | st.builds(Arguments, texts, texts),
         st.none() | texts,
-        st.none() | texts,
-        ranges,
-        st.lists(source_ends, max_size=2).map(tuple),
+        st.booleans(),
+        turns,
     ),
-    st.builds(Completed, texts, json_values, times, times, ranges),
-    st.builds(Failed, texts, errors, st.booleans(), times, st.none() | times),
-    st.builds(Interrupted, st.none() | texts, st.booleans(), texts, times),
-    st.builds(Decided, texts, json_values, times, st.booleans(), ranges, ranges),
-    st.builds(BranchesEnded, texts, times, st.lists(errors, max_size=2).map(tuple)),
-    st.builds(ChildStarted, texts, texts, texts, texts, times, st.none() | texts, ranges),
+    st.builds(Completed, texts, json_values, times, times, st.booleans(), st.none(), turns),
     st.builds(
-        ChildEnded, texts, st.sampled_from(RunStatus), times, json_values, st.none() | errors
+        Failed,
+        texts,
+        errors,
+        st.booleans(),
+        times,
+        st.none() | times,
+        ranges,
+        st.booleans(),
+        turns,
     ),
-    st.builds(Waiting, texts, times, times, st.none() | texts, ranges),
-    st.builds(CancelRequested, times, texts),
-    st.builds(Finished, st.sampled_from(RunStatus), times, json_values, st.none() | errors),
+    st.builds(
+        Interrupted,
+        st.none() | texts,
+        st.booleans(),
+        texts,
+        times,
+        st.booleans(),
+        ranges,
+        st.booleans(),
+        turns,
+    ),
+    st.builds(Value, texts, json_values, times),
+    st.builds(Waiting, texts, st.none() | times, times, texts, texts, turns),
+    st.builds(TimerFired, texts, times, turns),
+    st.builds(Signalled, texts, texts, texts, json_values, times, turns),
+    st.builds(ChildStarted, texts, texts, texts, texts, times, st.booleans(), turns),
+    st.builds(
+        ChildEnded, texts, st.sampled_from(RunStatus), times, json_values, st.none() | errors, turns
+    ),
+    st.builds(Local, texts, times, texts, turns),
+    st.builds(Published, texts, texts, json_values, times, turns),
+    st.builds(SetAside, texts, json_values, times, turns),
+    st.builds(Suspended, times),
+    st.builds(CancelRequested, times, texts, turns),
+    st.builds(Finished, st.sampled_from(RunStatus), times, json_values, st.none() | errors, ranges),
 )
 
-STARTED = Started("r", "w", "standard", "1", "f", "in", {}, format=1, at=1.0)
+STARTED = Started("r", "w", "standard", "1", "f", "in", {}, journal=1, at=1.0)
 
 
 @given(entries, st.sampled_from(["json", "cbor"]))
@@ -137,8 +166,8 @@ ERROR: dict[str, Tree] = {"type": "E", "message": "", "value": None, "traceback"
 @pytest.mark.parametrize(
     ("entry", "change"),
     [
-        (STARTED, {"format": -1}),
-        (STARTED, {"format": True}),
+        (STARTED, {"journal": 0}),
+        (STARTED, {"journal": True}),
         (STARTED, {"steps": "abc"}),
         (STARTED, {"steps": [1]}),
         (STARTED, {"structure": [None]}),
@@ -150,9 +179,9 @@ ERROR: dict[str, Tree] = {"type": "E", "message": "", "value": None, "traceback"
         (BeforeStep("a", 1), {"attempt": "many"}),
         (BeforeStep("a", 1), {"step": {}}),
         (BeforeStep("a", 1), {"arguments": "(1)"}),
-        (BeforeStep("a", 1), {"settles": [[1]]}),
-        (BeforeStep("a", 1), {"settles": [[1, "2"]]}),
-        (BeforeStep("a", 1), {"source_ends": [{"finalizer": "bracket"}]}),
+        (BeforeStep("a", 1), {"turn": "1"}),
+        (Resumed("p", 1.0), {"void": [[1]]}),
+        (Resumed("p", 1.0), {"void": [[1, "2"]]}),
         (Completed("a", 1, 0.1), {"at": "x"}),
         (Completed("a", 1, 0.1), {"step": [1]}),
         (Completed("a", 1, 0.1), {"entry": ["completed"]}),
@@ -161,7 +190,7 @@ ERROR: dict[str, Tree] = {"type": "E", "message": "", "value": None, "traceback"
         (Failed("a", ErrorRecord("E", ""), retryable=True), {"error": {**ERROR, "message": 2}}),
         (Failed("a", ErrorRecord("E", ""), retryable=True), {"error": {**ERROR, "traceback": 2}}),
         (Interrupted(None, in_progress=False), {"step": 1}),
-        (Decided("now", 1, 1.0), {"failed": None}),
+        (Value("now", 1, 1.0), {"path": None}),
         (Finished(RunStatus.COMPLETED, 1.0), {"status": "done"}),
         (Finished(RunStatus.COMPLETED, 1.0), {"error": "E"}),
     ],
@@ -175,9 +204,16 @@ def test_an_entry_of_other_parts_is_rejected(entry: Entry, change: dict[str, Tre
 
 
 def test_a_format_from_the_future_is_rejected() -> None:
-    body = encode_entry(STARTED).replace(b'"format":1', b'"novelty":1,"format":2')
+    body = encode_entry(STARTED).replace(b'"journal":1', b'"novelty":1,"journal":2')
 
     with pytest.raises(UnsupportedVersion):
+        decode_entry(body, "r", 1)
+
+
+def test_a_format_from_before_the_first_release_is_rejected() -> None:
+    body = encode_entry(STARTED).replace(b'"journal":1', b'"format":1')
+
+    with pytest.raises(UnsupportedVersion, match="from before the first release"):
         decode_entry(body, "r", 1)
 
 

@@ -30,7 +30,7 @@ def journal(*entries: Entry) -> list[Entry]:
     """A run that has fetched, and then these entries."""
     fingerprint = DEFINITION.fingerprint
     started = Started(
-        "r", "import", "standard", "1", fingerprint, "url", {}, format=1, at=1.0, steps=STEPS
+        "r", "import", "standard", "1", fingerprint, "url", {}, journal=1, at=1.0, steps=STEPS
     )
     return [started, BeforeStep("fetch", 1, at=2.0), Completed("fetch", "page", 0.5, 2.5), *entries]
 

@@ -6,7 +6,7 @@ import sys
 
 from effectflow.checkpoint import BeforeStep, Completed, Entry, Failed, Signalled, Waiting
 from effectflow.checkpoint.entries import ErrorRecord
-from effectflow.checkpoint.replay import read_recording
+from effectflow.checkpoint.order import read_order
 
 
 def failed_at_once(count: int) -> list[Entry]:
@@ -32,7 +32,7 @@ def calls_to_read(count: int) -> int:
 
     sys.setprofile(note)
     try:
-        read_recording(entries)
+        read_order(entries)
     finally:
         sys.setprofile(None)
     return calls

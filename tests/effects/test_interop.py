@@ -60,9 +60,3 @@ async def test_context_future_results() -> None:
     going = to_requires_context(env.map(lambda n: n + 1))
     assert await going(4) == IOSuccess(5)
     assert await going(5) == IOSuccess(6)
-
-
-async def test_an_effect_is_not_awaitable() -> None:
-    effect: Any = pure(1)
-    with pytest.raises(TypeError, match="await"):
-        await effect

@@ -44,7 +44,7 @@ OPERATORS = """[
     acquiring(pure(1), double), acquiring(pure(1), double).and_(pure(2), double).use(double),
     using(double).use(double), acquiring(pure(1), double).and_(using(double)),
     order.start(5), order.start(5, run_id='r-1'), order.resume('r-1'), order.resume('r-1', force=True),
-    order.call(5), order.call(5, run_id='r-1'), order.plan('r-1', effects=True), order.body(5),
+    order.call(5), order.plan('r-1', effects=True), order.body(5),
     order.result('r-1'), order.retry_dead_letters('r-1', keys=['cap']),
     order.drop_dead_letters('r-1', force=True),
     Signal('approval', bool).wait(), spawn(order, 5), spawn(order, 5, run_id='r-1', is_detached=True),

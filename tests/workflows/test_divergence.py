@@ -1,4 +1,7 @@
-"""A resume whose code comes to other steps than were recorded is refused, before its first new step."""
+"""A resume whose code comes to other steps than were recorded is refused, before its first new step.
+
+`test_edits.py` shows which edits of the code are refused. These tests show where else, and how to go on.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +17,10 @@ from effectflow import (
     bracket,
     fail,
     first_success,
-    now,
     par,
     par_traverse,
     pure,
     race,
-    random,
     sleep,
     step,
     with_checkpointing,
@@ -77,126 +78,13 @@ async def failed_at_last(made: AnyWorkflow, store: MemoryStore) -> None:
     assert isinstance(result, Failure)
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "said"),
-    [
-        (of_steps("charge"), of_steps("bill"), ["operation 1 of the body", "'charge'", "'bill'"]),
-        (of_steps("reserve", "charge"), of_steps("charge"), ["'reserve'"]),
-        (
-            of_steps("reserve", "charge"),
-            of_steps("reserve", "check", "charge"),
-            ["operation 2 of the body", "'check'"],
-        ),
-        (of_steps("reserve", "charge"), of_steps("charge", "reserve"), []),
-        (
-            of_steps("reserve", "charge"),
-            of_steps(last="reserve"),
-            ["'charge', and now it ends before that"],
-        ),
-        (made_of(lambda: in_turn(sleep(1), act("last"))), of_steps(), ["'sleep'"]),
-    ],
-    ids=["renamed", "removed", "inserted", "other order", "ends early", "wait removed"],
-)
-async def test_a_step_that_was_recorded_and_is_not_reached(
-    store: MemoryStore, before: AnyWorkflow, after: AnyWorkflow, said: list[str]
-) -> None:
-    await failed_at_last(before, store)
-    message = await is_refused(after, store)
-    assert all(part in message for part in said), message
-
-
-async def test_a_step_that_moved_into_a_helper_is_the_same(store: MemoryStore) -> None:
-    def helper() -> Do[App, Any, str]:
-        return (yield from act("charge"))
-
-    @workflow(name="made")
-    def moved(_: object) -> Do[App, Any, list[str]]:
-        charged = yield from helper()
-        return [charged, (yield from act("last"))]
-
-    await failed_at_last(of_steps("charge"), store)
-    app = app_on(store)
-    assert await resume(moved, app) == Success(["charge", "last"])
-    assert app.world.done == ["last"]
-
-
-async def test_a_function_with_another_qualified_name_is_the_same(store: MemoryStore) -> None:
-    @step
-    def charge() -> Effect[App, Any, int]:
-        return note("charge")
-
-    @step(name="charge")
-    def charge_the_card() -> Effect[App, Any, int]:
-        return note("charge")
-
-    await failed_at_last(made_of(lambda: in_turn(charge(), act("last"))), store)
-    renamed = made_of(lambda: in_turn(charge_the_card(), act("last")))
-    assert await resume(renamed, app_on(store)) == Success("last")
-
-
-async def test_a_step_that_was_inserted_behind_the_frontier(store: MemoryStore) -> None:
-    await failed_at_last(of_steps("charge"), store)
-
-    longer = made_of(lambda: in_turn(act("charge"), act("last"), act("thank")))
-
-    assert await resume(longer, app_on(store)) == Success("thank")
-
-
-async def test_decisions_may_come_and_go(store: MemoryStore) -> None:
-    @workflow(name="made")
-    def deciding(_: object) -> Do[App, Any, list[str]]:
-        yield from now()
-        yield from random()
-        yield from act("charge")
-        return [(yield from act("last"))]
-
-    await failed_at_last(deciding, store)
-    assert await resume(of_steps("charge"), app_on(store)) == Success(["charge", "last"])
-
-
-def parallel(*items: str, key: Any = None) -> AnyWorkflow:
+def parallel(*items: str) -> AnyWorkflow:
     @workflow(name="made")
     def made(_: object) -> Do[App, Any, list[str]]:
-        done = yield from par_traverse(items, act, key=key)
+        done = yield from par_traverse(items, act)
         return [*done, (yield from act("last"))]
 
     return made
-
-
-@pytest.mark.parametrize("key", [None, str], ids=["positions", "keys"])
-async def test_a_parallel_operator_with_fewer_items(store: MemoryStore, key: Any) -> None:
-    await failed_at_last(parallel("a", "b", key=key), store)
-    message = await is_refused(parallel("a", key=key), store)
-    assert "par_traverse" in message
-
-
-async def test_par_with_fewer_effects(store: MemoryStore) -> None:
-    def of_branches(*names: str) -> AnyWorkflow:
-        return made_of(lambda: in_turn(par(*map(act, names)), act("last")))
-
-    await failed_at_last(of_branches("a", "b"), store)
-    assert "'par[1]'" in await is_refused(of_branches("a"), store)
-
-
-async def test_items_with_keys_may_change_their_order(store: MemoryStore) -> None:
-    await failed_at_last(parallel("a", "b", key=str), store)
-    app = app_on(store)
-    assert await resume(parallel("b", "a", key=str), app) == Success(["b", "a", "last"])
-    assert app.world.done == ["last"]
-
-
-async def test_items_without_keys_must_not_change_their_order(store: MemoryStore) -> None:
-    @step
-    def part() -> Effect[App, Any, int]:
-        return note("part")
-
-    def of_items(*items: str) -> AnyWorkflow:
-        return made_of(lambda: in_turn(par_traverse(items, lambda _: part()), act("last")))
-
-    await failed_at_last(of_items("a", "b"), store)
-    app = app_on(store)
-    assert isinstance((await resume(of_items("b", "a"), app)).failure(), StepInputChanged)
-    assert app.world.done == []
 
 
 async def test_the_arguments_of_a_step_that_was_begun_are_compared(store: MemoryStore) -> None:
@@ -217,19 +105,15 @@ async def test_the_arguments_of_a_step_that_was_begun_are_compared(store: Memory
     assert app.world.done == []
 
 
-async def test_a_branch_that_diverges_is_rejected_before_its_first_new_step(
-    store: MemoryStore,
-) -> None:
+async def test_no_branch_continues_if_another_one_diverges(store: MemoryStore) -> None:
     def with_first(name: str) -> AnyWorkflow:
         a, b = in_turn(act("a1"), act("last")), in_turn(act(name), act("b2"))
         return made_of(lambda: par(a, b))
 
     await failed_at_last(with_first("b1"), store)
-    app = app_on(store)
-    error = (await resume(with_first("other"), app)).failure()
-    assert isinstance(error, DefinitionChanged)
-    assert "branch 'par[1]'" in str(error)
-    assert {"b2", "other"}.isdisjoint(app.world.done)
+    message = await is_refused(with_first("other"), store)
+    assert "'par[1]/b1'" in message
+    assert "'par[1]/other'" in message
 
 
 DECIDING: dict[str, Callable[[AnyEffect], AnyEffect]] = {
@@ -274,7 +158,7 @@ async def test_steps_of_a_branch_that_was_cancelled_are_compared(
     with faulty.life():
         await start(made, app_on(faulty))
     unchanged, loser = loser, after
-    assert "/rent'" in await is_refused(made, store)
+    assert "'rent'" in await is_refused(made, store)
     loser = unchanged
     app = app_on(store)
     await resume(made, app)
@@ -380,39 +264,15 @@ async def test_a_defect_is_reported_as_itself(store: MemoryStore) -> None:
     assert await resume(made, app_on(store)) == Success("last")
 
 
-async def test_finalizers_that_are_not_reached_are_exempt(store: MemoryStore) -> None:
-    """The use failed in the first life, so that its finalizer ran a step. Now it has none."""
-    used = act("use")
-    tapped = made_of(lambda: in_turn(used.on_exit(act("note")), act("last")))
-    await failed_at_last(tapped, store)
-    untapped = made_of(lambda: in_turn(used, act("last")))
-    assert await resume(untapped, app_on(store)) == Success("last")
-
-
-async def test_the_body_of_a_step_that_did_not_complete_may_change(store: MemoryStore) -> None:
+async def test_steps_in_a_step_that_did_not_complete_are_compared(store: MemoryStore) -> None:
     def of_inner(*names: str) -> AnyWorkflow:
         inside = in_turn(*map(act, names), act("last"))
         return made_of(lambda: with_checkpointing("outer", inside))
 
     await failed_at_last(of_inner("a", "b"), store)
-    app = app_on(store)
-    assert await resume(of_inner("c", "a"), app) == Success("last")
-    assert app.world.done == ["c", "last"]
-
-
-async def test_two_functions_with_one_name_in_one_flow_are_an_error(store: MemoryStore) -> None:
-    @step
-    def charge() -> Effect[App, Any, int]:
-        return note("one")
-
-    @step(name="charge")
-    def other() -> Effect[App, Any, int]:
-        return note("other")
-
-    made = made_of(lambda: in_turn(charge(), other()))
-
-    with pytest.raises(TypeError, match="'charge'"):
-        await start(made, app_on(store))
+    message = await is_refused(of_inner("c", "a"), store)
+    assert "'outer/a'" in message
+    assert "'outer/c'" in message
 
 
 async def test_closures_of_one_function_are_one_step(store: MemoryStore) -> None:
@@ -437,4 +297,4 @@ async def test_steps_in_the_use_of_a_resource_are_compared(store: MemoryStore) -
 
     await failed_at_last(using("use"), store)
     assert "'use'" in await is_refused(using("misuse"), store)
-    assert (await journal(store))[-1] == "failed"
+    assert (await journal(store))[-1] == "failed again: F last"

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from datetime import timedelta
-from functools import partial
 from typing import Any, Never
 
 import anyio
@@ -19,10 +17,9 @@ from effectflow import (
     RetryPolicy,
     ask,
     attempt,
+    effect,
     fail,
     par,
-    par_all,
-    par_reduce,
     par_traverse,
     pure,
     sleep,
@@ -32,16 +29,16 @@ from effectflow import (
     workflow,
 )
 from effectflow.checkpoint import (
-    BeforeStep,
     DefinitionChanged,
     Failed,
     NotSerializable,
+    TimerFired,
     read_entries,
 )
 from effectflow.effects import FailedAttempt
 from effectflow.stores import MemoryStore
 from effectflow.testing import TestClock
-from tests.apps import App, app_on, both_backends, last
+from tests.apps import App, Broken, app_on, both_backends, last
 from tests.workflows.journals import (
     AnyEffect,
     AnyWorkflow,
@@ -49,7 +46,6 @@ from tests.workflows.journals import (
     clock_at,
     cut,
     hang,
-    in_turn,
     journal,
     made_of,
     resume,
@@ -133,7 +129,7 @@ async def test_an_error_that_a_resume_could_not_rebuild_must_not_be_handled(
 
 
 @cannot_be_rebuilt
-async def test_an_error_of_a_nested_run_that_a_resume_could_not_rebuild_must_not_be_handled(
+async def test_an_error_of_a_called_workflow_that_a_resume_could_not_rebuild_must_not_be_handled(
     store: MemoryStore, error: Exception, advice: str
 ) -> None:
     @workflow
@@ -150,28 +146,19 @@ async def test_an_error_of_a_nested_run_that_a_resume_could_not_rebuild_must_not
     assert app.world.done == []
 
 
-async def test_many_handled_failures_are_settled_as_one_range(store: MemoryStore) -> None:
-    """So an entry after them does not grow with their number."""
-    handled = par_all([act("charge") for _ in range(500)]).map_err(len).or_else(pure)
-    made = made_of(lambda: in_turn(handled, act("go on")))
-    await start(made, app_on(store, failing=["charge"]))
-    entries = await read_entries(store, "r")
-    [going_on] = [e for e in entries if isinstance(e, BeforeStep) and e.step == "go on"]
-    failed = [number for number, e in enumerate(entries, 1) if isinstance(e, Failed)]
-    assert len(failed) == 500
-    assert going_on.settles == ((failed[0], failed[-1]),)
-
-
 # The child whose failure was handled: a resume finds it again, or says that it cannot.
 
 
 async def test_the_child_that_failed_first_is_found_by_its_key(store: MemoryStore) -> None:
     numbers, ran = [1, 2, 3], list[int]()
 
-    def child(number: int) -> AnyEffect:
+    @effect
+    def run(_: App, number: int) -> None:
         ran.append(number)
+
+    def child(number: int) -> AnyEffect:
         ended: AnyEffect = fail(f"{number} is bad") if number == 1 else pure(number)
-        return with_checkpointing("child", ended)
+        return with_checkpointing("child", run(number).and_then(lambda _: ended))
 
     def key(number: int) -> str:
         """As a name of a file may be that is not text."""
@@ -188,60 +175,39 @@ async def test_the_child_that_failed_first_is_found_by_its_key(store: MemoryStor
     numbers.reverse()
     app.world.recover()
     assert await resume(made, app) == Success("1 is bad")
-    assert ran == [1, 1]
+    assert ran == [1]
 
 
-def bad_while_broken(value: str, *, is_bad: bool) -> AnyEffect:
-    """Return an effect that is not a step, and fails while the world is broken, if `is_bad`."""
-
-    def look(app: App) -> AnyEffect:
-        return fail(f"{value} is bad") if is_bad and app.world.is_broken else pure(value)
-
-    return ask(App).and_then(look)
-
-
-@pytest.mark.parametrize("repaired", ["item", "list"])
-@pytest.mark.parametrize(
-    ("operator", "place"),
-    [
-        (partial(par_traverse, key=None), "item 1 of 'par_traverse'"),
-        (partial(par_traverse, key=str), r"'par_traverse\[b\]'"),
-        (lambda names, child: par(*map(child, names)), "item 1 of 'par'"),
-        (
-            lambda names, child: par_reduce(names, child, lambda _: pure(0), limit=1),
-            "a part of items 1 to 1 of 'map'",
-        ),
-    ],
-    ids=["positions", "keys", "par", "par_reduce"],
-)
-async def test_a_handled_failure_that_does_not_come_again_is_not_passed_over(
-    store: MemoryStore, operator: Any, place: str, repaired: str
+async def test_a_handled_failure_of_async_code_that_does_not_come_again_is_not_passed_over(
+    store: MemoryStore,
 ) -> None:
-    """It was no step's, or its item is gone: there are no values to go on with."""
-    names, seen = ["a", "b"], list[Any]()
+    """It is no step, so a resume runs it again. But the run went on from its failure."""
+
+    @effect(errors=Broken)
+    async def ask_around(app: App) -> str:
+        await anyio.lowlevel.checkpoint()
+        if app.world.is_broken:
+            raise Broken("lost")
+        return "found"
+
+    seen: list[Any] = []
 
     @workflow
     def made(_: None) -> Do[App, Any, None]:
-        children = operator(names, lambda name: bad_while_broken(name, is_bad=name == "b"))
-        seen.append((yield from children.result()))
+        seen.append((yield from par(ask_around(), hang("search")).result()))
         yield from last()
 
     app = app_on(store, failing=["last"])
-    await start(made, app)
-    if repaired == "list":
-        names.remove("b")
-    else:
-        app.world.recover()
+    assert await start(made, app) == Failure("crash here")
+    assert await resume(made, app) == Failure("crash here")
+    app.world.recover()
     before = await journal(store)
-    plan = (await made.plan("r").run(app)).unwrap()
     refused = (await resume(made, app)).failure()
     assert isinstance(refused, DefinitionChanged)
-    assert re.search(
-        f"run 'r' was started: {place} led to a failure, which was handled", str(refused)
-    )
-    assert str(plan.problem) == str(refused)
+    assert "'par[0]/local'" in str(refused)
+    assert "failed when it ran before, and now succeeded" in str(refused)
     assert await journal(store) == before
-    assert seen == [Failure("b is bad")]
+    assert [str(one.failure()) for one in seen] == ["lost", "lost"]
 
 
 # A retry that is resumed decides as it did at first, and goes on where it was.
@@ -315,31 +281,38 @@ async def test_the_time_that_a_retry_has_spent_counts_in_a_resume(store: MemoryS
     ],
     ids=["sleep", "par", "on_exit"],
 )
-async def test_a_retried_failure_need_not_reach_the_waits_of_its_handlers_again(
+async def test_a_failure_whose_handler_waits_stands(
     store: MemoryStore, waiting: Callable[[], AnyEffect]
 ) -> None:
-    """The failure of `a` was retried and did not recur, so `tap_err` does not wait again."""
+    """A crash after the failure of `a` does not execute `a` again, as `tap_err` waits because of it."""
 
     def effect() -> AnyEffect:
         return act("a").tap_err(lambda _: waiting()).and_then(lambda _: act("b"))
 
     made, app = made_of(effect), app_on(store, failing=["a"])
-    assert isinstance(await start(made, app), Failure)
-    for count in range(2, len(await read_entries(store, "r")) + 1):
-        assert await resume(made, app_on(await cut(store, count))) == Success("b"), count
+    first = await start(made, app)
+    entries = await read_entries(store, "r")
+    failed = next(n for n, entry in enumerate(entries, 1) if isinstance(entry, Failed))
+    for count in range(failed, len(entries) + 1):
+        again = app_on(await cut(store, count))
+        assert str(await resume(made, again)) == str(first), count
+        assert again.world.done == [], count
+        assert (await made.plan("r").run_or_raise(again)).recurs == ("a",), count
 
 
-async def test_a_timeout_whose_handler_waited_strikes_again_in_a_resume(store: MemoryStore) -> None:
-    """The wait of the handler settles nothing, so the timeout decides anew after a crash in it."""
-
+async def test_a_timeout_whose_handler_waits_stands(store: MemoryStore) -> None:
     def effect() -> AnyEffect:
         return hang("a").timeout(10).tap_err(lambda _: sleep(5)).result().map(str)
 
     made = made_of(effect)
     first = await start(made, app_on(store))
-    for count in range(2, len(await read_entries(store, "r"))):
+    entries = await read_entries(store, "r")
+    fired = next(n for n, entry in enumerate(entries, 1) if isinstance(entry, TimerFired))
+    for count in range(fired, len(entries)):
+        app = app_on(await cut(store, count))
         with anyio.fail_after(60):
-            assert await resume(made, app_on(await cut(store, count)), at=100) == first, count
+            assert await resume(made, app, at=100) == first, count
+        assert app.world.done == [], count
 
 
 async def test_the_hook_of_a_retry_is_told_the_same_of_a_rejected_failure(

@@ -28,10 +28,8 @@ from effectflow import (
 )
 from effectflow.checkpoint import (
     BeforeStep,
-    BranchesEnded,
     Failed,
     Finished,
-    RecordedDefect,
     RunStatus,
     Started,
     read_checkpoint,
@@ -46,13 +44,6 @@ pytestmark = pytest.mark.anyio
 
 AnyEffect = Effect[App, Any, Any]
 AnyWorkflow = Workflow[App, Any, str, Any]
-
-
-@dataclass(frozen=True)
-class Stuck:
-    """A failure whose class no annotation of a workflow here declares."""
-
-    resource: str
 
 
 @step
@@ -116,13 +107,6 @@ async def assert_same_in_every_life(made: AnyWorkflow, store: MemoryStore) -> Re
     return whole
 
 
-async def cut_after_the_end_of_branches(store: MemoryStore) -> MemoryStore:
-    """Return a store with the entries up to the step that settles the decision of an operator."""
-    entries = await read_entries(store, "r")
-    ended = next(n for n, entry in enumerate(entries, 1) if isinstance(entry, BranchesEnded))
-    return await cut(store, ended + 1)
-
-
 @pytest.mark.parametrize("acquisition", [act("acquire"), pure("resource")], ids=["step", "pure"])
 @pytest.mark.parametrize("release", RELEASES.values(), ids=RELEASES)
 @pytest.mark.parametrize("cancelled", CANCELLED.values(), ids=CANCELLED)
@@ -140,51 +124,16 @@ async def test_every_life_reports_the_release_that_failed_after_a_cancellation(
     assert told[1:] == ["suppressed:", told[0].removeprefix("and a finalizer failed: ")]
 
 
-async def test_a_release_that_failed_is_not_repeated_once_the_branches_have_ended(
-    store: MemoryStore,
-) -> None:
+async def test_a_release_that_failed_is_not_repeated(store: MemoryStore) -> None:
     made = telling(lambda: used(failing_step).timeout(1))
     await start(made, app_on(store), input="input")
-    app = app_on(await cut_after_the_end_of_branches(store))
+    entries = await read_entries(store, "r")
+    failed = next(n for n, entry in enumerate(entries, 1) if isinstance(entry, Failed))
+    app = app_on(await cut(store, failed))
 
     await resume(made, app)
 
     assert app.world.done == ["go on"]
-
-
-async def test_the_journal_records_the_failures_of_finalizers_in_cancelled_branches(
-    store: MemoryStore,
-) -> None:
-    made = telling(lambda: par(used(failing_step), used(breaking_step)).timeout(1))
-    await start(made, app_on(store), input="input")
-
-    entries = await read_entries(store, "r")
-    (ended,) = [one for one in entries if isinstance(one, BranchesEnded) and one.failures]
-
-    assert sorted((one.type, one.message) for one in ended.failures) == [
-        ("str", "stuck"),
-        ("tests.apps.Broken", "release"),
-    ]
-
-
-async def test_the_error_of_a_finalizer_whose_class_is_not_declared_comes_back_as_text(
-    store: MemoryStore,
-) -> None:
-    found: list[object] = []
-
-    @workflow
-    def tell(_: str) -> Do[App, Broken, None]:
-        stuck = used(lambda r: fail(Stuck(r))).timeout(1)
-        found.extend((yield from stuck.traced().result()).failure().suppressed)
-        yield from go_on()
-
-    await start(tell, app_on(store), input="input")
-    await resume(tell, app_on(await cut_after_the_end_of_branches(store)))
-
-    live, recorded = found
-    assert live == Stuck("acquire")
-    assert isinstance(recorded, RecordedDefect)
-    assert str(recorded) == f"{__name__}.Stuck: Stuck(resource='acquire')"
 
 
 @step
@@ -235,9 +184,9 @@ FAILURES: dict[str, tuple[Callable[[], AnyEffect], list[str]]] = {
         stuck_and_broken,
         ["and a finalizer failed: 'stuck'", "suppressed:", "'stuck'"],
     ),
-    "nested run": (
-        lambda: breaking.call("input", run_id="child"),
-        ["connecting", "loading", "in run 'child'", "suppressed:"],
+    "called workflow": (
+        lambda: breaking.call("input"),
+        ["connecting", "loading", "suppressed:"],
     ),
     "one of the gathered failures of steps": (
         lambda: second(par_all([broken(), broken().context("loading")])),

@@ -34,6 +34,7 @@ from effectflow import (
     par_traverse,
     pure,
     random,
+    spawn,
     step,
     step_info,
     uuid,
@@ -45,7 +46,6 @@ from effectflow.checkpoint import (
     CheckpointStore,
     Completed,
     CorruptCheckpoint,
-    Decided,
     DefinitionChanged,
     Failed,
     LeaseLost,
@@ -57,6 +57,7 @@ from effectflow.checkpoint import (
     RunStatus,
     SaveFailed,
     StepInputChanged,
+    Value,
     read_checkpoint,
     read_entries,
     verify_run,
@@ -70,7 +71,7 @@ from effectflow.testing import (
     Unavailable,
     crash_everywhere,
 )
-from tests.apps import App, Broken, Told, World, app_on, both_backends, cut_off, note
+from tests.apps import App, Broken, Told, app_on, both_backends, cut_off, note
 from tests.workflows.journals import (
     AnyWorkflow,
     cut,
@@ -343,7 +344,7 @@ async def test_time_and_chance_between_steps_are_recorded(store: MemoryStore) ->
 
     moment, chance, name = (await in_two_lives(chancy, store, "a"))[0].unwrap()
     entries = await read_entries(store, "r")
-    recorded = {one.path: one.value for one in entries if isinstance(one, Decided)}
+    recorded = {one.path: one.value for one in entries if isinstance(one, Value)}
     assert recorded["now"] == {"$datetime": moment.isoformat()}
     assert recorded["random"] == chance
     assert recorded["uuid"] == {"$uuid": name}
@@ -373,9 +374,10 @@ async def test_values_drawn_in_a_step_are_recorded_once_it_begins_another_step(
     for count, line in enumerate(lines, 1):
         app = app_on(await cut(store, count))
         again = (await resume(enrolling, app)).unwrap().split(maxsplit=3)
-        drawn = {"uuid": first, "par[0]/uuid": second, "random": chance}
-        for name, value in drawn.items():
-            assert (value in again) == (count > lines.index(f"D enroll/{name}")), line
+        # As long as nothing inside has begun, the step begins anew.
+        drawn = {first: "B enroll/register", second: "B enroll/register", chance: "V enroll/random"}
+        for value, recorded_by in drawn.items():
+            assert (value in again) == (count > lines.index(recorded_by)), line
 
 
 async def test_a_finalizer_in_a_step_that_is_stopped_may_read_the_time(store: MemoryStore) -> None:
@@ -621,7 +623,7 @@ async def test_a_stored_run_with_an_id_that_new_runs_cannot_have_can_be_continue
     assert [info.run_id for info in await store.find()] == [run_id]
 
 
-async def test_a_run_within_another_is_done_once_though_nothing_is_to_be_preserved(
+async def test_a_spawned_run_is_kept_for_its_parent_though_nothing_is_to_be_preserved(
     store: MemoryStore,
 ) -> None:
     @workflow
@@ -629,22 +631,22 @@ async def test_a_run_within_another_is_done_once_though_nothing_is_to_be_preserv
         return (yield from act(name))
 
     @workflow
-    def outer(_: None) -> Do[App, object, list[str]]:
-        started = yield from inner.start("started", run_id="a")
-        resumed = yield from inner.resume("b")
+    def outer(_: None) -> Do[App, object, str]:
+        child = yield from spawn(inner, "spawned", run_id="child")
+        spawned = yield from child.result()
         yield from act("stop")
-        return [started, resumed]
+        return spawned
 
-    app = App(Checkpoints(store, preserve=False), World(failing={"resumed", "stop"}))
-    await inner.start("resumed", run_id="b").run(app)
-    app.world.failing = {"stop"}
-    await outer.start(None, run_id="r").run(app)
+    app = app_on(store, preserve=False, failing=["stop"])
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(outer.start(None, run_id="r").run, app)
+        await anyio.wait_all_tasks_blocked()
+        assert await inner.resume("child").run(app) == Success("spawned done")
     app.world.recover()
-    app.world.done.clear()
 
-    assert await outer.resume("r").run(app) == Success(["started done", "resumed done"])
-    assert app.world.done == ["stop"]
-    assert sorted(info.run_id for info in await store.find()) == ["a", "b"]
+    assert await outer.resume("r").run(app) == Success("spawned done")
+    assert app.world.done == ["spawned", "stop", "stop"]
+    assert [info.run_id for info in await store.find()] == ["child"]
 
 
 async def test_steps_show_to_the_observer_of_effects(store: MemoryStore) -> None:
