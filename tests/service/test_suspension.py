@@ -460,7 +460,9 @@ def retrying_within_a_release(_: None) -> Do[App, Broken, str]:
     return (yield from bracket(act("open"), lambda _: unreliable(), lambda _: act("use")))
 
 
-async def test_a_back_off_within_a_step_suspends_the_run_and_the_step_continues(service: Service) -> None:
+async def test_a_back_off_within_a_step_suspends_the_run_and_the_step_continues(
+    service: Service,
+) -> None:
     service.world.failing |= {"try#1"}
     async with working(service, retrying_within_a_step) as worker:
         handle = await worker.client.submit(retrying_within_a_step, None, run_id="r")
