@@ -50,8 +50,10 @@ if TYPE_CHECKING:
         Checkpoints as Checkpoints,
         Codec as Codec,
         HasCheckpoints as HasCheckpoints,
+        ReplayFilter as ReplayFilter,
         StepInfo as StepInfo,
         current_step as current_step,
+        replaying as replaying,
         run_context as run_context,
         save_now as save_now,
         started_version as started_version,
@@ -121,7 +123,7 @@ if not TYPE_CHECKING:  # a type checker would take every name for one of this pa
         {
             "checkpoint": (
                 "CheckpointError CheckpointPolicy Checkpoints Codec HasCheckpoints "
-                "StepInfo current_step run_context save_now started_version step "
+                "ReplayFilter StepInfo current_step replaying run_context save_now started_version step "
                 "step_info with_checkpointing"
             ),
             "effects": (

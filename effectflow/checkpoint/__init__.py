@@ -116,6 +116,10 @@ if TYPE_CHECKING:
         repair_run as repair_run,
         write_removed as write_removed,
     )
+    from effectflow.checkpoint.replays import (
+        ReplayFilter as ReplayFilter,
+        replaying as replaying,
+    )
     from effectflow.checkpoint.store import (
         Changes as Changes,
         CheckpointStore as CheckpointStore,
@@ -167,6 +171,7 @@ if not TYPE_CHECKING:  # a type checker would take every name for one of this pa
                 "StepSkipped TransitionEnded TransitionStarted"
             ),
             "plan": "ResumePlan Unverified plan_resume",
+            "replays": "ReplayFilter replaying",
             "repair": "Repair repair_run write_removed",
             "step": (
                 "Step StepInfo current_step run_context save_now started_version step "

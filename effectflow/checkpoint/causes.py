@@ -37,13 +37,14 @@ class Cause:
     Attributes:
         entries: the entries that are void if it is tried again, with their paths: those that it comes
             from, and what followed from it.
+        origins: those that it comes from; empty if it comes from code alone.
         stands: whether something has begun because of it, so that it is not tried again.
         unreadable: why a resume could not rebuild its error; None if it can.
         step: the path of the step that failed; empty if no step did.
         is_retryable: whether a resume tries it again if it does not stand.
     """
 
-    __slots__ = ("entries", "is_retryable", "stands", "step", "unreadable")
+    __slots__ = ("entries", "is_retryable", "origins", "stands", "step", "unreadable")
 
     def __init__(
         self,
@@ -53,10 +54,16 @@ class Cause:
         is_retryable: bool = True,
     ) -> None:
         self.entries: list[tuple[str, int | Held]] = [*entries]
+        self.origins = entries
         self.is_retryable = is_retryable
         self.stands = False
         self.step = step
         self.unreadable = unreadable
+
+    def is_older_than(self, number: int) -> bool:
+        """Return whether it comes from an entry up to this number."""
+        known = (one.number if isinstance(one, Held) else one for _, one in self.origins)
+        return any(one is not None and one <= number for one in known)
 
     def follow(self, path: str, entry: int | Held) -> None:
         """Note that an entry followed from the failure."""

@@ -432,6 +432,9 @@ Entry: TypeAlias = (
     | Finished
 )
 
+BEGINNINGS = (BeforeStep, Waiting, ChildStarted, Published, SetAside)
+"""The classes of the entries with which an operation begins."""
+
 HeadState: TypeAlias = BeforeStep | Completed | Failed | Interrupted
 """The head state of a run: its newest entry about a step."""
 

@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Sequence
+from functools import partial
 from types import coroutine
-from typing import TYPE_CHECKING, Any, Never, TypeVar
+from typing import TYPE_CHECKING, Any, Never, TypeVar, cast
 
 import anyio
+from anyio.lowlevel import checkpoint
 
 from effectflow.checkpoint import waits
 from effectflow.checkpoint.causes import Cause, Held
-from effectflow.checkpoint.entries import (
-    BeforeStep,
-    ChildStarted,
-    Local,
-    Published,
-    SetAside,
-    Value,
-    Waiting,
-)
+from effectflow.checkpoint.entries import BEGINNINGS, Local, Published, SetAside, Value
 from effectflow.checkpoint.errors import CompensationFailed, DefinitionChanged
 from effectflow.checkpoint.step_execution import StepExecution
 from effectflow.checkpoint.values import NO_TYPES, KnownTypes, from_tree, safe_repr, to_tree
+from effectflow.effects.arguments import BaseEffect
+from effectflow.effects.coroutines import ENDED, advanced, driven, end_coroutine
+from effectflow.effects.errors import Parked
 from effectflow.effects.event_loop import (
     Waiter,
     is_cancellation,
@@ -41,9 +38,7 @@ if TYPE_CHECKING:
     from effectflow.effects.scope import Operator, Scope
 
 A = TypeVar("A")
-
-_BEGINNINGS = (BeforeStep, Waiting, ChildStarted, Published, SetAside)
-
+B = TypeVar("B")
 
 class DurableFiber(Fiber):
     """One sequential line of a durable run.
@@ -154,26 +149,32 @@ class DurableFiber(Fiber):
 
     # The recorded entries of an operation.
 
-    async def reach_begin(self, path: str, scope: Scope) -> Any:
-        """Return the recorded beginning of an operation, in its place; None if it is not recorded."""
+    async def reach_begin(self, path: str, scope: Scope, kind: type[B]) -> B | None:
+        """Return the recorded beginning of an operation, in its place; None if it is not recorded.
+
+        `kind` is the class of its entry.
+        """
         turns = self.turns
         at = turns.next_at(path)
-        if at is None or not isinstance(turns.order.entries[at], _BEGINNINGS):
+        if at is None or not isinstance(turns.order.entries[at], BEGINNINGS):
             return None
         # A cancellation that comes in between did not lead to it.
         causes = self.open_failures()
-        entry = await turns.take(self, at, scope, is_begin=True)
+        entry = await turns.take(self, at, scope, kind)
         self.begins(causes)
         return entry
 
-    async def reach_end(self, path: str, scope: Scope) -> Any:
-        """Return the recorded end of an operation, in its turn; None if it is not recorded."""
+    async def reach_end(self, path: str, scope: Scope, kind: Any) -> Any:
+        """Return the recorded end of an operation, in its turn; None if it is not recorded.
+
+        `kind` is the class of its entry, or a union of classes.
+        """
         turns = self.turns
         at = turns.next_at(path)
         if at is None:
             return None
         number = turns.order.numbers[at]
-        entry = await turns.take(self, at, scope)
+        entry = await turns.take(self, at, scope, kind)
         self.follows(path, number)
         return entry
 
@@ -239,53 +240,105 @@ class DurableFiber(Fiber):
         return StepExecution(self, step, env, scope).outcome()
 
     async def wait(self, scope: Scope, work: Callable[..., Awaitable[A]], *arguments: Any) -> A:
+        if self.turns.is_over or (self.turns.is_live and self.turns.is_alone):
+            self.next_path("local")
+            return await work(*arguments)
+        await self.begin_local(scope, work)
+        body = _awaited(work, arguments)
+        effect, value = await self.run_local(scope, body, partial(body.send, None))
+        if effect is not ENDED:
+            end_coroutine(body)
+            raise RuntimeError(f"{effect!r} cannot be awaited here: {work!r} is not the code of an effect")
+        return value
+
+    async def begin_local(self, scope: Scope, work: object) -> None:
+        if scope.is_planned:
+            await self.park(scope, f"{work!r} would be awaited")
+        operator = None if self.turns.is_over else scope.cancelling_operator()
+        if operator is not None:
+            await self.leave_for(operator)
+
+    async def run_local(
+        self, scope: Scope, body: Coroutine[Any, Any, Any], resume: Callable[[], Any]
+    ) -> tuple[Any, Any]:
         turns = self.turns
         path = self.next_path("local")
         if turns.is_over or (turns.is_live and turns.is_alone):
-            return await work(*arguments)
-        if scope.is_planned:
-            await self.park(scope, f"{work!r} would be awaited")
-        operator = scope.cancelling_operator()
-        if operator is not None:
-            await self.leave_for(operator)
+            return await advanced(body, resume)
         is_alone, at = turns.is_alone, turns.next_at(path)
+        effect: Any = None
         value: Any = None
         raised: BaseException | None = None
+        has_waited = False
         try:
             try:
-                value = await self.released(_awaited(work, arguments))
+                effect, value = resume(), False
+                if not isinstance(effect, BaseEffect):
+                    has_waited = True
+                    if scope.is_planned:
+                        end_coroutine(body)
+                        await self.park(scope, f"{body!r} would go on")
+                    effect, value = await self.released(driven(body, effect))
+            except StopIteration as stop:
+                effect, value = ENDED, stop.value
             except BaseException as error:
                 raised = stray_cancellation(error) or error
-                if isinstance(raised, GeneratorExit):
+                if isinstance(raised, GeneratorExit | Parked):
                     raise
                 if is_cancellation(raised):
                     scope.cause()
                 elif scope.hides_stop():
                     await raise_caught_cancellation()
-            end = _end_of(raised, scope)
-            if turns.is_over:
-                pass
-            elif at is not None:
-                number = turns.order.numbers[at]
-                recorded = await turns.take(self, at, scope, may_end=True)
-                if not turns.is_over:
-                    await self._compare(path, number, recorded, end, raised, scope)
-            elif is_alone:
-                # Its end is no event, as nothing else could have happened meanwhile.
-                if turns.holder is not self:
-                    turns.ready.append(self)
-                    turns.pass_on()
-                await turns.regain(self, scope, may_end=True)
-            else:
-                await turns.arrive(self, scope, may_end=True)
-                if not turns.is_over:
-                    await self._record_local(path, end, raised, scope)
+            await self._end_local(scope, path, at, raised, is_alone=is_alone, has_waited=has_waited)
             if raised is not None:
                 raise raised
-            return value
+            return effect, value
+        except BaseException:
+            end_coroutine(body)
+            raise
         finally:
             # Its traceback keeps this frame.
             del raised
+
+    async def _end_local(
+        self,
+        scope: Scope,
+        path: str,
+        at: int | None,
+        raised: BaseException | None,
+        *,
+        is_alone: bool,
+        has_waited: bool,
+    ) -> None:
+        """Wait for the turn of the end of local code, if that is an event."""
+        turns = self.turns
+        end = _end_of(raised, scope)
+        if turns.is_over:
+            return
+        if at is not None:
+            number = turns.order.numbers[at]
+            recorded = await turns.take(self, at, scope, Local, may_end=True)
+            if not turns.is_over:
+                await self._compare(path, number, recorded, end, raised, scope)
+        elif not has_waited:
+            # It did not give up the baton, so it goes on in the same turn.
+            pass
+        elif is_alone:
+            # Its end is no event, as nothing else could have happened meanwhile.
+            if turns.holder is not self:
+                turns.ready.append(self)
+                turns.pass_on()
+            await turns.regain(self, scope, may_end=True)
+        else:
+            await turns.arrive(self, scope, may_end=True)
+            if not turns.is_over:
+                await self._record_local(path, end, raised, scope)
+        if self is self.run.root:
+            # The run may have been cancelled here, even if nothing had to wait in this life.
+            turns.take_cancellation()
+
+    async def breathe(self, scope: Scope) -> None:
+        await self.unrecorded(scope, checkpoint())
 
     async def _record_local(
         self, path: str, end: str, raised: BaseException | None, scope: Scope
@@ -338,9 +391,10 @@ class DurableFiber(Fiber):
             )
 
     @coroutine
-    def released(self, work: Coroutine[Any, Any, A]) -> Generator[Any, Any, A]:
-        """Await work. The fiber gives up the baton once it really waits."""
+    def released(self, work: Awaitable[A]) -> Generator[Any, Any, A]:
+        """Await a coroutine. The fiber gives up the baton once it really waits."""
         turns = self.turns
+        work = cast("Coroutine[Any, Any, A]", work)
         try:
             wanted = work.send(None)
         except StopIteration as stop:
@@ -407,7 +461,7 @@ class DurableFiber(Fiber):
             return
         path = self.next_path("publish")
         await self.check(scope)
-        if await self.reach_begin(path, scope) is not None:
+        if await self.reach_begin(path, scope, Published) is not None:
             return
         await self.turns.to_frontier(self, scope, has_begun=False)
         self.begins()
@@ -420,7 +474,7 @@ class DurableFiber(Fiber):
         run = self.run
         path = self.next_path(name)
         await self.check(scope)
-        if await self.reach_begin(path, scope) is not None:
+        if await self.reach_begin(path, scope, SetAside) is not None:
             return not self.turns.order.set_aside[path].is_dropped
         await self.turns.to_frontier(self, scope, has_begun=False)
         value = content()
@@ -472,8 +526,9 @@ class DurableFiber(Fiber):
         )
         # What follows in this task, such as a group of values, may decide because of them.
         self.failures = own
+        if self.has_place:
+            self.turns.give_place(operator)
         self.has_place = True
-        self.turns.give_place(operator)
 
     def decides(self, operator: Operator, *, has_failed: bool) -> None:
         if has_failed:
@@ -522,8 +577,11 @@ class DurableFiber(Fiber):
     def supervise(self, work: Callable[[], Coroutine[Any, Any, A]]) -> Coroutine[Any, Any, A]:
         return self.run.stopping.supervised(work)
 
-    async def shield(self, work: Coroutine[Any, Any, A]) -> tuple[A, BaseException | None]:
-        return await self.run.stopping.shielded(work)
+    async def shield(
+        self, work: Coroutine[Any, Any, A], *, is_kept: bool = True
+    ) -> tuple[A, BaseException | None]:
+        stopping = self.run.stopping
+        return await (stopping.shielded(work) if is_kept else stopping.protected(work))
 
     def undo_failed(self, error: object, left: Callable[[], Sequence[str]]) -> None:
         run = self.run

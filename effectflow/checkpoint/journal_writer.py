@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import time
 from collections.abc import Callable, Coroutine, Generator
 from contextlib import contextmanager, suppress
@@ -33,6 +34,9 @@ from effectflow.effects.event_loop import is_cancellation, stray_cancellation
 logger = logging.getLogger(__name__)
 
 _SECONDS_OF_LAST_SAVES = 5.0
+
+LATER = sys.maxsize
+"""The number of the entries that a plan leaves to the resume."""
 
 _DELAYS_AT_THE_END = (0.1, 0.5, 2.0)
 """The seconds between the attempts to save the end of a run."""
@@ -85,7 +89,6 @@ class JournalWriter:
         self._digest = digest
         self._shared = SharedParts()
         self._opening = [opening]
-        self._opened_at = length
         self._newest_step = newest_step
         self._buffer: list[bytes] = []
         self._takes: list[int] = []
@@ -146,12 +149,6 @@ class JournalWriter:
         opening, self._opening = self._opening, []
         for entry in opening:
             self.add(entry)
-        self._opened_at = self.length
-
-    @property
-    def has_begun(self) -> bool:
-        """Whether anything was added after the opening."""
-        return not self._opening and self.length > self._opened_at
 
     def begin_again(self, opening: Entry) -> None:
         """Let another opening precede what is added from now on. Messages taken before were not."""
@@ -451,6 +448,10 @@ class NoJournal:
     def __init__(self) -> None:
         self.halted: CheckpointError | None = None
         self.is_released = True
+
+    def add(self, entry: Entry) -> int:
+        """Add nothing. Return a number that no entry has."""
+        return LATER
 
     def take(self, *messages: int) -> None:
         """Leave the messages in the mailbox of the run."""

@@ -27,12 +27,14 @@ from effectflow.checkpoint.entries import (
     Resumed,
     SetAside,
     Signalled,
+    Started,
     TimerFired,
     Value,
     Waiting,
 )
+from effectflow.checkpoint.errors import CorruptCheckpoint
 from effectflow.checkpoint.values import Tree
-from effectflow.effects.paths import steps_around
+from effectflow.effects.paths import is_within, steps_around
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +117,16 @@ class Order:
         """Return whether a step has begun, and its outcome is unknown."""
         return path in self.open
 
+    @property
+    def dead_letters(self) -> int:
+        """How many things that were set aside still count."""
+        return sum(not one.is_dropped for one in self.set_aside.values())
+
+    def forget_values(self, path: str) -> None:
+        """Forget the values that were computed within a step, which begins anew."""
+        for known in [known for known in self.values if is_within(known, path)]:
+            del self.values[known]
+
     def has_within(self, path: str) -> bool:
         """Return whether anything is still to be taken within a step."""
         inside = f"{path}/"
@@ -124,7 +136,8 @@ class Order:
 def read_order(entries: Sequence[Entry], void: Iterable[int] = ()) -> Order:
     """Return what a replay of a journal takes, and in which order. Pure.
 
-    `void` are the numbers of entries to leave out, besides those that the journal says are void.
+    `void` are the numbers of entries to leave out, besides those that the journal says are void. Raises
+    CorruptCheckpoint if an entry makes no sense where it stands.
     """
     reader = _Reader(entries, void)
     for number, entry in enumerate(entries, 1):
@@ -166,28 +179,28 @@ class _Reader:
         self.abandoned = Spans(span for one in resumes for span in one.abandoned)
         self.dropped = Spans(span for one in resumes for span in one.dropped)
         self.asides: dict[int, str] = {}
+        self.run_id = entries[0].run_id if entries and isinstance(entries[0], Started) else ""
         self.kept: dict[int, Entry] = {}
         self.open: set[str] = set()
         self.inside: dict[str, list[int | str]] = {}
 
     def take(self, number: int, entry: Entry) -> None:
         order = self.order
-        kind = entry.__class__
         if isinstance(entry, _ORDERED) and entry.turn > order.last_turn:
             order.last_turn = entry.turn
         is_void = bool(self.void) and number in self.void
-        if kind is BeforeStep:
+        if isinstance(entry, BeforeStep):
             self._begin_step(number, entry, is_void=is_void)
-        elif kind is Completed or kind is Failed or kind is Interrupted:
+        elif isinstance(entry, Completed | Failed | Interrupted):
             self._end_step(number, entry, is_void=is_void)
-        elif kind is Value:
+        elif isinstance(entry, Value):
             if not is_void:
                 order.values[entry.path] = number, entry.value
                 self._note_inside(entry.path, entry.path)
-        elif kind is Resumed:
+        elif isinstance(entry, Resumed):
             self._reopen(entry)
         elif isinstance(entry, _ORDERED):
-            if kind is SetAside:
+            if isinstance(entry, SetAside):
                 self.asides[number] = entry.path
             if not is_void:
                 self._keep_other(number, entry)
@@ -223,10 +236,13 @@ class _Reader:
                 self._attempts_of(path).spent += 1
             return
         order.open.pop(path, None)
+        if entry.__class__ is not Interrupted and path not in order.begun:
+            reason = f"it ends step {path!r}, which has not begun"
+            raise CorruptCheckpoint(self.run_id, reason, sequence=number)
         if entry.__class__ is Failed:
             known = self._attempts_of(path)
             if not entry.error.is_defect:
-                began = order.begun[path].at if path in order.begun else entry.at
+                began = order.begun[path].at
                 known.failures.append(FailedAttempt(entry.error, began, entry.at))
             if is_void:
                 # The run had ended with it: another budget of retries.
@@ -302,7 +318,7 @@ class _Reader:
         found = list(self.kept.items())
         if order.last_turn:
             # What was held back comes later in the journal than it happened.
-            found.sort(key=lambda one: one[1].turn)
+            found.sort(key=_turn_of)
         for position, (number, entry) in enumerate(found):
             order.entries.append(entry)
             order.numbers.append(number)
@@ -313,15 +329,20 @@ class _Reader:
         return order
 
 
+def _turn_of(kept: tuple[int, Any]) -> int:
+    return kept[1].turn
+
+
 def ordered_path_of(entry: Entry) -> str:
     """Return the path of an entry that a replay takes; empty for others."""
     is_of_body = isinstance(entry, CancelRequested)
-    return path_of(entry) or "" if isinstance(entry, _ORDERED) and not is_of_body else ""
+    return path_of(entry) if isinstance(entry, _ORDERED) and not is_of_body else ""
 
 
 def path_of(entry: Any) -> str:
     """Return the path of the operation that an entry belongs to."""
-    return entry.step if isinstance(entry, BeforeStep | Completed | Failed | Interrupted) else entry.path
+    is_of_step = isinstance(entry, BeforeStep | Completed | Failed | Interrupted)
+    return (entry.step if is_of_step else entry.path) or ""
 
 
 class Spans:

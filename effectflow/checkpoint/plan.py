@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from effectflow.checkpoint.checkpoint import Checkpoint
 from effectflow.checkpoint.definition import Definition
-from effectflow.checkpoint.entries import BeforeStep, CancelRequested, Completed, Failed, Interrupted
+from effectflow.checkpoint.entries import (
+    BeforeStep,
+    CancelRequested,
+    Completed,
+    Failed,
+    Interrupted,
+)
 from effectflow.checkpoint.errors import CheckpointError
 from effectflow.checkpoint.order import path_of
 from effectflow.checkpoint.store import RunStatus
@@ -179,6 +185,9 @@ class Planning:
         error = outcome.error if isinstance(outcome, TypedFailure) else defect
         if problem is None and error is not None:
             recurs = self._origins(error)
+            if defect is None and not recurs:
+                # The failure was mapped on its way, or a handler ended in another one.
+                recurs = [path for path, _ in self._failures]
             if defect is not None and not recurs:
                 raise defect
         return ResumePlan(

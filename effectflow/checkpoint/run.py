@@ -13,6 +13,7 @@ from effectflow.checkpoint.causes import Held, void_with
 from effectflow.checkpoint.changes import woken_by
 from effectflow.checkpoint.checkpoints import Checkpoints
 from effectflow.checkpoint.entries import (
+    BEGINNINGS,
     BeforeStep,
     CancelRequested,
     Completed,
@@ -92,6 +93,8 @@ class Run:
             them.
         observers: receive its events.
         cut_off: the paths of the steps that a stop of the run has cut off, in order of time.
+        known: how many entries there were when the run was continued; 0 for a new one.
+        has_begun: whether this life has begun anything.
         interrupted_at: the newest `Interrupted` entry of a step, or None.
         savable: the definitions of the steps whose outputs can be saved, by name.
         ended_by: the exception with which this life ends, and which the journal does not record.
@@ -109,6 +112,7 @@ class Run:
         clock: Clock,
         context: Mapping[str, object],
         started_version: str,
+        known: int = 0,
         force: bool = False,
         planning: Planning | None = None,
     ) -> None:
@@ -120,6 +124,7 @@ class Run:
         self.clock = clock
         self.context = MappingProxyType(dict(context))
         self.started_version = started_version
+        self.known = known
         self.force = force
         self.planning = planning
         self.turns = Turns(self, order)
@@ -136,6 +141,7 @@ class Run:
         self.opened_at = self.now()
         self.observers = () if planning is not None else checkpoints.observers
         self.cut_off: dict[str, None] = {}
+        self.has_begun = False
         self.interrupted_at: int | None = None
         self.savable: dict[str, Any] = {}
         self.ended_by: Exception | None = None
@@ -157,6 +163,7 @@ class Run:
             clock=self.clock,
             context=self.context,
             started_version=self.started_version,
+            known=self.known,
             force=self.force,
         )
         life.drain = self.drain
@@ -171,6 +178,8 @@ class Run:
         """
         if self._held:
             self._release_held(step)
+        if isinstance(entry, BEGINNINGS):
+            self.has_begun = True
         return self.writer.add(entry)
 
     def hold(self, entry: Any, step: str) -> Held:
@@ -186,7 +195,7 @@ class Run:
 
     def end_step(self, entry: Completed | Failed | Interrupted) -> int:
         """Add the end of a step. What was held back within it is dropped. Return its number."""
-        path = entry.step
+        path = entry.step or ""
         if self._held:
             for step in [step for step in self._held if step == path or is_within(step, path)]:
                 del self._held[step]
@@ -214,7 +223,7 @@ class Run:
 
     def begin_live(self) -> None:
         """Note that the replay is over."""
-        if self._abandoned:
+        if self._abandoned and self.planning is None:
             ranges = in_ranges(self._abandoned)
             self.writer.add(Resumed(self.writer.lease.owner, self.now(), abandoned=ranges))
 
@@ -236,7 +245,7 @@ class Run:
                     self.halt(turns.divergence(entry))
                 return
             turns.position += 1
-        if not turns.is_live and planning is None:
+        if not turns.is_live:
             turns.is_live = True
             self.begin_live()
 
@@ -283,6 +292,15 @@ class Run:
         """Return the entries that a resume of the run, which has failed, leaves out."""
         return in_ranges(void_with(self.root.open_failures()))
 
+    def is_tried_again(self) -> bool:
+        """Return whether a run that fails is tried again at once: a process died before it could end.
+
+        Its failure is one of the known entries, and nothing has begun since.
+        """
+        found = self.root.open_failures()
+        is_old = any(cause.is_retryable and cause.is_older_than(self.known) for cause in found)
+        return is_old and not self.has_begun
+
     def end_plan(self) -> None:
         """End a plan at the frontier."""
         assert self.planning is not None
@@ -300,6 +318,9 @@ class Run:
     def give_up(self, error: CheckpointError, fiber: DurableFiber) -> Halt:
         """End the run as failed with this error, past every handler. Return the exception to raise."""
         self.root.failures = fiber.open_failures()
+        for cause in self.root.failures:
+            # What its step says about attempts does not count here.
+            cause.is_retryable = True
         self.stopping.given_up = self.stopping.given_up or error
         self._end_fibers()
         return LeftToResume(str(error))
@@ -377,6 +398,8 @@ class Run:
         """Wait for the first message about a topic, and for the turn of its arrival. Leave it there."""
         if self.mailbox.first(topic) is not None and await self._arrives(fiber, scope, topic):
             return
+        if self.planning is not None:
+            await self.turns.rest_in_plan(fiber, scope)
         async with woken_by(self.checkpoints.store, self.run_id) as woken:
             while True:
                 await fiber.unrecorded(scope, self.look_for_messages())

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Coroutine, Generator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import update_wrapper
 from os import urandom
@@ -42,12 +42,14 @@ from effectflow.effects.arguments import (
     check_effects,
     check_function,
     effectful_decorator,
+    is_async,
     mark_as_effectful,
     misfit_of,
     was_rejected,
 )
 from effectflow.effects.clock import Duration, in_seconds
 from effectflow.effects.fiber import PLAIN
+from effectflow.effects.functions import checked_errors, coroutine_effect
 from effectflow.effects.interpreter import exit_of, exit_of_raised, interpret
 from effectflow.effects.nodes import AnyEffect
 from effectflow.effects.retry import check_bounded
@@ -64,10 +66,13 @@ Env = TypeVar("Env")
 E = TypeVar("E")
 A = TypeVar("A")
 P = ParamSpec("P")
+X = TypeVar("X", bound=Exception)
+X1 = TypeVar("X1", bound=Exception)
 
 NOTHING_TO_RETRY = (
     "it declares no failures, and an exception that it raises is a defect, which is not retried. Declare "
-    "what to retry: @effect(errors=...), or the error in the annotation, as in Effect[Env, Declined, str]"
+    "what to retry: errors=... of @step on an async function or of @effect, or the error in the annotation, "
+    "as in Effect[Env, Declined, str]"
 )
 """Says why a retry policy would never apply."""
 
@@ -264,9 +269,10 @@ def durable(
     effect: AnyEffect,
     arguments: Callable[[ValueOptions], tuple[str, str]] | None = None,
     make_info: Callable[[str, str, int], Any] | None = None,
+    shown: tuple[Any, ...] = (),
 ) -> AnyEffect:
-    """Return an effect as a step with this definition and these arguments."""
-    return nodes.Step(definition, effect, arguments, make_info)
+    """Return an effect as a step with this definition and these arguments. `shown` is for `repr`."""
+    return nodes.Step(definition, effect, arguments, make_info, shown)
 
 
 class Step(Generic[P, Env, E, A]):
@@ -426,6 +432,8 @@ def step(
     function: Callable[P, Generator[Effect[Env, E, Any], Any, A]], /
 ) -> Step[P, Env, E, A]: ...
 @overload
+def step(function: Callable[P, Coroutine[Any, Any, A]], /) -> Step[P, object, Never, A]: ...
+@overload
 def step(
     *,
     name: str | None = None,
@@ -443,10 +451,31 @@ def step(
     retryable: bool | Callable[[Any], bool] | None = None,
     at_most_once: bool = False,
 ) -> TimedStepDecorator: ...
+@overload
+def step(
+    *,
+    errors: type[X] | tuple[type[X], ...],
+    name: str | None = None,
+    retry: RetryPolicy | None = None,
+    timeout: None = None,
+    retryable: bool | Callable[[Any], bool] | None = None,
+    at_most_once: bool = False,
+) -> CoroutineStepDecorator[X]: ...
+@overload
+def step(
+    *,
+    errors: type[X] | tuple[type[X], ...],
+    name: str | None = None,
+    retry: RetryPolicy | None = None,
+    timeout: Duration,
+    retryable: bool | Callable[[Any], bool] | None = None,
+    at_most_once: bool = False,
+) -> CoroutineStepDecorator[X | TimedOut]: ...
 def step(
     function: Callable[..., Any] | None = None,
     /,
     *,
+    errors: Any = None,
     name: str | None = None,
     retry: RetryPolicy | None = None,
     timeout: Duration | None = None,
@@ -455,16 +484,21 @@ def step(
 ) -> Any:
     """Make the effect that a function returns a durable step; see `with_checkpointing`.
 
+    The function returns an effect, is a generator function as for `@do`, or is an async function, which may
+    await effects: `ask()` for the environment, or further steps, which are recorded within this one.
+
     The step has the name of the function. The classes of its output and errors are read from the return
-    annotation, `Effect[Env, Error, Output]`, or `Do[...]` on a generator function. An output of another
-    type than `Output` is rejected, with `NotSerializable`. The function is called when the step runs, so
-    an exception that it raises is a defect of the step. A resume does not call it for a completed step.
+    annotation: `Effect[Env, Error, Output]`, `Do[...]` on a generator function, and the plain output on an
+    async function, whose failures are those in `errors=`. An output of another type than `Output` is
+    rejected, with `NotSerializable`. The function is called when the step runs, so any other exception that
+    it raises is a defect of the step. A resume does not call it for a completed step.
 
     The step also records a digest of its arguments. If a resume reaches it with other arguments, the run
     fails with `StepInputChanged`. Arguments must be plain data or dataclasses. Other objects, such as a
     connection or a client, belong in the environment.
 
     Parameters:
+        errors: the class of the exceptions that are failures of an async function, or a tuple of classes.
         name: the step's name; the function's name by default.
         retry: the policy with which the step retries its failures. All attempts have one path and one
             idempotency key. Each is recorded, so a resume continues the count. If the run ended by this
@@ -490,7 +524,17 @@ def step(
     """
     seconds = None if timeout is None else in_seconds(timeout)
 
+    declared = None if errors is None else checked_errors("@step", errors)
+
     def decorate(function: Callable[..., Any]) -> Step[..., Any, Any, Any]:
+        is_coroutine = is_async(function)
+        if declared is not None and not is_coroutine:
+            raise TypeError(
+                f"@step(errors=...) is for async functions, and {function.__qualname__} is none: write "
+                "@effect(errors=...) below @step, or declare the errors in the annotation"
+            )
+        if is_coroutine and effectful_decorator(function) is None:
+            function = coroutine_effect(function, declared or ())
         return Step(
             do(function) if inspect.isgeneratorfunction(function) else function,
             name=name,
@@ -512,6 +556,18 @@ class StepDecorator(Protocol):
     def __call__(
         self, function: Callable[P, Generator[Effect[Env, E, Any], Any, A]], /
     ) -> Step[P, Env, E, A]: ...
+    @overload
+    def __call__(
+        self, function: Callable[P, Coroutine[Any, Any, A]], /
+    ) -> Step[P, object, Never, A]: ...
+
+
+class CoroutineStepDecorator(Protocol[X1]):
+    """The result of `@step(errors=...)`, before it receives the async function."""
+
+    def __call__(
+        self, function: Callable[P, Coroutine[Any, Any, A]], /
+    ) -> Step[P, object, X1, A]: ...
 
 
 class TimedStepDecorator(Protocol):
@@ -525,6 +581,10 @@ class TimedStepDecorator(Protocol):
     def __call__(
         self, function: Callable[P, Generator[Effect[Env, E, Any], Any, A]], /
     ) -> Step[P, Env, E | TimedOut, A]: ...
+    @overload
+    def __call__(
+        self, function: Callable[P, Coroutine[Any, Any, A]], /
+    ) -> Step[P, object, TimedOut, A]: ...
 
 
 def current_step() -> StepInfo:

@@ -34,6 +34,7 @@ from effectflow.effects.errors import (
 from effectflow.effects.event_loop import is_cancellation, raise_caught_cancellation
 from effectflow.effects.interpreter import exit_of, exit_of_raised, interpret, interpret_limited
 from effectflow.effects.nodes import Step
+from effectflow.effects.paths import is_within
 from effectflow.effects.scope import Operator, Scope, running_step
 from effectflow.effects.trails import TypedFailure, add_note
 
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
     from effectflow.checkpoint.run import Run
 
 logger = logging.getLogger(__name__)
+
+_ENDS = Completed | Failed | Interrupted
 
 
 class StepExecution:
@@ -82,14 +85,16 @@ class StepExecution:
         order = fiber.turns.order
         await fiber.check(scope)
         await self.run.breathe(fiber, scope)
-        if order.results and path in order.results and self._may_use_result():
-            return self._left_behind(order.results.pop(path))
+        if order.results and path in order.results:
+            left = order.results.pop(path)
+            if self._may_use(left):
+                return self._result_of(left)
         if self.definition.retry is not None:
             return await _Retries(self).outcome()
         begun = ended = None
         if path in order.places:
             begun = await self.reach_begin()
-            ended = await fiber.reach_end(path, scope)
+            ended = await fiber.reach_end(path, scope, _ENDS)
         fiber.place = path
         if ended is not None:
             return await self.replay(ended)
@@ -99,7 +104,7 @@ class StepExecution:
 
     async def reach_begin(self) -> BeforeStep | None:
         """Return the recorded beginning of the step, in its place. Halt if its arguments have changed."""
-        begun = await self.fiber.reach_begin(self.path, self.scope)
+        begun = await self.fiber.reach_begin(self.path, self.scope, BeforeStep)
         if begun is not None:
             self._check_arguments(begun.arguments)
         return begun
@@ -149,15 +154,26 @@ class StepExecution:
         for one in [*_numbers_in(inside), number]:
             self.fiber.follows(self.path, one)
 
-    def _may_use_result(self) -> bool:
-        """Return whether the result of a step that changed code had left behind stands here."""
-        begun = self.fiber.turns.order.begun.get(self.path)
-        return begun is None or self._has_arguments(begun.arguments)
+    def _may_use(self, left: Completed | Failed | None) -> bool:
+        """Return whether the end of a step that changed code had left behind stands here.
 
-    def _left_behind(self, ended: Completed | Failed | None) -> Any:
+        Halts if it does not, and the step must not be executed again.
+        """
         run, path = self.run, self.path
-        if ended is None:
+        begun = run.turns.order.begun.get(path)
+        has_arguments = begun is None or self._has_arguments(begun.arguments)
+        if left is not None and has_arguments:
+            return True
+        if self.definition.at_most_once:
+            if not has_arguments:
+                assert begun is not None
+                self._check_arguments(begun.arguments)
             raise run.halt(OutcomeUnknown(run.run_id, path))
+        return False
+
+    def _result_of(self, ended: Completed | Failed | None) -> Any:
+        run, path = self.run, self.path
+        assert ended is not None
         run.notify_skipped(path, ended)
         if isinstance(ended, Completed):
             return run.decode(ended.output, path, self.definition.types, self.definition.output)
@@ -191,21 +207,44 @@ class StepExecution:
             next_delay: returns the delay before another attempt, for a step with a retry policy.
         """
         turns, path, definition = self.fiber.turns, self.path, self.definition
+        is_unknown = False
         if begun is not None and not turns.is_live:
-            if definition.at_most_once and turns.order.is_unknown(path) and not self.run.force:
-                raise self.run.halt(OutcomeUnknown(self.run.run_id, path))
-            if turns.order.has_within(path) and self.run.planning is None:
-                return await self.execute(turns.order.begun[path].attempt, None, next_delay)
+            is_unknown = definition.at_most_once and turns.order.is_unknown(path)
+            is_unknown = is_unknown and not self.run.force
+            is_planned = self.run.planning is not None
+            if turns.order.has_within(path) and not is_planned and not is_unknown:
+                return await self._continue(turns.order.begun[path].attempt, next_delay)
+            unknown = path if is_unknown else self._unknown_within() if is_planned else None
+            if unknown is not None and (is_planned or turns.order.has_within(path)):
+                raise self.run.halt(OutcomeUnknown(self.run.run_id, unknown))
         if await turns.to_frontier(self.fiber, self.scope, has_begun=begun is not None):
             operator = self.scope.cancelling_operator()
             assert operator is not None
             self._add_interrupted(operator)
             await self.fiber.leave_for(operator)
+        if is_unknown:
+            raise self.run.halt(OutcomeUnknown(self.run.run_id, path))
         self._check_savable()
+        if begun is not None:
+            turns.order.forget_values(path)
         known = turns.order.begun.get(path)
         number = 1 if known is None else known.attempt + 1
         saved = self._begin(number)
         return await self.execute(number, saved, next_delay)
+
+    def _unknown_within(self) -> str | None:
+        """Return the step within this one whose outcome is unknown, and which must not run again."""
+        order, path = self.fiber.turns.order, self.path
+        found = (one for one in order.open if is_within(one, path) and order.begun[one].at_most_once)
+        return None if self.run.force else next(found, None)
+
+    async def _continue(self, number: int, next_delay: Any) -> Any:
+        """Continue an attempt that has begun something within the step."""
+        try:
+            return await self.execute(number, None, next_delay)
+        finally:
+            # Another attempt begins anew.
+            self.fiber.turns.order.forget_values(self.path)
 
     def _begin(self, number: int) -> Any:
         """Record that an attempt begins. Return the save to wait for, or None."""
@@ -466,12 +505,12 @@ class _Retries:
         turns = fiber.turns
         while True:
             begun = await execution.reach_begin()
-            ended = await fiber.reach_end(path, scope)
+            ended = await fiber.reach_end(path, scope, _ENDS)
             fiber.place = path
             if isinstance(ended, Failed) and ended.retry_at is not None:
                 fiber.failures = []
                 if turns.next_at(path) is None:
-                    await turns.to_frontier(fiber, scope, has_begun=False, is_work=False)
+                    await turns.to_frontier(fiber, scope, has_begun=False, is_wait=True)
                     longest = max(0.0, ended.retry_at - ended.at)
                     await wait_until_retry(fiber, scope, ended.retry_at, longest)
                 continue

@@ -81,6 +81,7 @@ class Stopping:
         self.given_up: CheckpointError | None = None
         self._tasks: TaskGroup | None = None
         self._waits: set[anyio.CancelScope] = set()
+        self._protections: set[anyio.CancelScope] = set()
         self._shields = 0
         self._is_watching = False
         self._watch_scope: anyio.CancelScope | None = None
@@ -92,6 +93,8 @@ class Stopping:
             self._on_begin()
             for wait in list(self._waits):
                 wait.cancel()
+            for protection in self._protections:
+                protection.shield = False
 
     async def supervised(self, work: Callable[[], Awaitable[A]]) -> A:
         """Run work that may shield a part of itself, so that a stop of the run is noticed meanwhile.
@@ -158,6 +161,16 @@ class Stopping:
                 self._waits.discard(wait)
         if wait.cancelled_caught:
             raise LeftToResume(what)
+
+    async def protected(self, work: Coroutine[Any, Any, A]) -> tuple[A, BaseException | None]:
+        """Run work that no operator may interrupt. A stop of the run may."""
+        with self._watched(), anyio.CancelScope(shield=not self.has_begun) as protection:
+            self._protections.add(protection)
+            try:
+                return await work, None
+            finally:
+                self._protections.discard(protection)
+        raise AssertionError("a scope that is not cancelled continues")
 
     async def shielded(self, work: Coroutine[Any, Any, A]) -> tuple[A, BaseException | None]:
         """Run an acquisition or a finalizer, shielded from cancellation; see `run_to_the_end`."""

@@ -15,12 +15,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Never, TypeAlias
 
 import anyio
 
 from effectflow.checkpoint.entries import CancelRequested
-from effectflow.checkpoint.errors import DefinitionChanged
+from effectflow.checkpoint.errors import CorruptCheckpoint, DefinitionChanged
 from effectflow.checkpoint.order import Order, path_of
 from effectflow.effects.event_loop import is_cancellation, new_waiter, wake
 
@@ -68,7 +68,8 @@ class Turns:
         grants: how often a fiber has got the baton.
         working: how many fibers await something other than a time, a message or another run.
         on_idle: called when nothing can run.
-        choose: picks which of several arrivals is taken next, for exploration; the first one if None.
+        explore: called in place of taking what has arrived first. It calls `take_arrival` later. None
+            outside of explorations.
     """
 
     def __init__(self, run: Run, order: Order) -> None:
@@ -77,7 +78,7 @@ class Turns:
         self.position = 0
         self.number_taken = 0
         self.turn = 0
-        self.is_live = not order.entries and run.planning is None
+        self.is_live = not order.entries and not order.values and run.planning is None
         self.is_over = False
         self.holder: DurableFiber | None = None
         self.ready: deque[DurableFiber] = deque()
@@ -88,7 +89,7 @@ class Turns:
         self.deadlines: dict[Any, None] = {}
         self.working = self.grants = 0
         self.on_idle: Callable[[], object] | None = None
-        self.choose: Callable[[int], int] | None = None
+        self.explore: Callable[[Turns], object] | None = None
         self._last_turn = order.last_turn
         self._takers: dict[int, Arrival] = {}
         self._forks: dict[str, Operator] = {}
@@ -96,14 +97,21 @@ class Turns:
 
     @property
     def is_alone(self) -> bool:
-        """Whether there is one fiber and no deadline, so that nothing needs an order."""
-        return len(self.fibers) == 1 and not self.deadlines
+        """Whether there is one fiber, and nothing that may cancel it, so that nothing needs an order."""
+        is_single = len(self.fibers) == 1 and self.run.planning is None
+        return is_single and not (self.deadlines or self.arrived or self.overdue)
+
+    @property
+    def is_replaying(self) -> bool:
+        """Whether the fibers repeat what an earlier life has done."""
+        is_ahead = not self.is_live and self.position < len(self.order.entries)
+        return is_ahead or self.run.planning is not None
 
     @property
     def is_idle(self) -> bool:
         """Whether all fibers wait for times, messages or other runs, and nothing has arrived."""
         has_work = self.holder or self.ready or self.arrived or self.overdue or self.working
-        return self.is_live and not has_work
+        return self.is_live and not has_work and not self.frontier
 
     # The baton.
 
@@ -126,18 +134,34 @@ class Turns:
             elif self.overdue:
                 # What happened while no process had the run is taken in the order of its times.
                 self.overdue.sort(key=lambda one: one[0])
-                self.arrived.extend(arrival for _, arrival in self.overdue)
-                self.overdue.clear()
+                self.arrived.appendleft(self.overdue.pop(0)[1])
+                self._admit()
+            elif self.run.planning is not None:
+                if not self.arrived:
+                    self._end_plan()
+                    return
+                self._admit()
+            elif self.frontier:
+                self._begin_frontier()
             elif self.arrived:
+                if self.explore is not None:
+                    self.explore(self)
+                    return
                 self._admit()
             else:
                 if self.on_idle is not None:
                     self.on_idle()
                 return
 
+    def take_arrival(self, index: int) -> None:
+        """Take one of the arrivals now, instead of the first one. Call it when no fiber can run."""
+        arrival = self.arrived[index]
+        del self.arrived[index]
+        self.arrived.appendleft(arrival)
+        self._admit()
+        self.pass_on()
+
     def _admit(self) -> None:
-        if self.choose is not None and len(self.arrived) > 1:
-            self.arrived.rotate(-self.choose(len(self.arrived)))
         arrival = self.arrived.popleft()
         self.next_turn()
         if callable(arrival):
@@ -216,7 +240,7 @@ class Turns:
 
     def _is_free(self) -> bool:
         has_other = self.holder or self.ready or self.arrived or self.overdue
-        return self.is_live and not has_other and self.choose is None
+        return self.is_live and not has_other and self.explore is None
 
     def announce(self, arrival: Callable[[], object], *, since: float | None = None) -> None:
         """Let something be called in a turn of its own."""
@@ -258,25 +282,35 @@ class Turns:
         fiber: DurableFiber,
         at: int,
         scope: Scope,
+        kind: type[Any],
         *,
-        is_begin: bool = False,
         may_end: bool = False,
     ) -> Any:
         """Wait until a recorded entry is the next one, and return it.
 
         Parameters:
-            is_begin: do not wait for the fibers that may run in the same turn, because the beginning did
-                not.
+            kind: the classes that make sense for the operation.
             may_end: return if the life is being ended, instead of raising that.
         """
-        entry = self.order.entries[at]
+        entry = self.known_at(at, kind)
         self.order.places[path_of(entry)].pop()
-        if at == self.position and self.holder is fiber and (is_begin or not self.ready):
+        is_next = at == self.position and self.holder is fiber
+        # In the same turn it did not wait for the other fibers that could run.
+        if is_next and (not self.ready or entry.turn == self.turn):
             self._advance(entry)
             return entry
         self._takers[at] = fiber
         self.release(fiber)
         await self.regain(fiber, scope, may_end=may_end)
+        return entry
+
+    def known_at(self, at: int, kind: type[Any]) -> Any:
+        """Return a recorded entry. Halt the run if it is of another class than makes sense."""
+        entry = self.order.entries[at]
+        if not isinstance(entry, kind):
+            run, number = self.run, self.order.numbers[at]
+            reason = f"{type(entry).__name__} makes no sense for {path_of(entry)!r}"
+            raise run.halt(CorruptCheckpoint(run.run_id, reason, sequence=number))
         return entry
 
     def expect(self, at: int, taker: Callable[[], object]) -> None:
@@ -327,11 +361,12 @@ class Turns:
         if self._begin_branch(path):
             return True
         owner = self._owner_of(path)
-        if owner in self.arrived:
-            # It has awaited what is not recorded, and got further when it ran before.
-            self.arrived.remove(owner)
-            self._grant(owner)
-            return True
+        for fiber in self.fibers:
+            if fiber in self.arrived and (fiber is owner or _is_in(fiber.line, owner.line)):
+                # It has awaited what is not recorded, and got further when it ran before.
+                self.arrived.remove(fiber)
+                self._grant(fiber)
+                return True
         if self._may_plan_without(entry):
             self._skip()
             return True
@@ -404,7 +439,7 @@ class Turns:
         scope: Scope,
         *,
         has_begun: bool,
-        is_work: bool = True,
+        is_wait: bool = False,
         ends_step: bool = False,
     ) -> bool:
         """Wait until the replay is over. Return whether the fiber was cancelled meanwhile.
@@ -414,17 +449,19 @@ class Turns:
 
         Parameters:
             has_begun: whether an earlier life has begun the operation.
-            is_work: whether it is more than such a wait.
+            is_wait: whether it is such a wait.
             ends_step: whether what waits is the end of a step.
         """
-        if not self.is_live or self._without_place(fiber) is not None:
+        is_planned = self.run.planning is not None
+        may_go_on = self.is_live and (is_wait or not is_planned)
+        if not may_go_on or self._without_place(fiber) is not None:
             fiber.frontier_scope = scope
-            fiber.ends_later = has_begun and is_work
+            fiber.ends_later = has_begun and not is_wait
             if not fiber.ends_later:
                 await fiber.check(scope)
-            fiber.is_waiting = not is_work
+            fiber.is_waiting = is_wait
             fiber.ends_step = ends_step
-            if self.is_live:
+            if self.is_live and not is_planned:
                 self._begin_within_limits(fiber)
             else:
                 self.frontier.append(fiber)
@@ -434,25 +471,44 @@ class Turns:
                 await fiber.check(scope)
         return scope.cancelling_operator() is not None
 
+    async def rest_in_plan(self, fiber: DurableFiber, scope: Scope) -> Never:
+        """Wait at the frontier of a plan, because what the fiber waits for has not come."""
+        fiber.frontier_scope = scope
+        fiber.is_waiting, fiber.ends_later, fiber.ends_step = True, False, False
+        self.frontier.append(fiber)
+        self.release(fiber)
+        await self.regain(fiber, scope)
+        await fiber.check(scope)
+        raise AssertionError("a plan does not go on from here")
+
     def _end_replay(self) -> None:
-        """Let what waits at the frontier begin."""
-        if self.run.planning is not None:
-            self.run.end_plan()
-            return
+        """Take what has happened meanwhile, and then let what waits at the frontier begin."""
         self.is_live = True
         self.run.begin_live()
         if self.frontier or self.overdue:
             self.next_turn()
         self._give_places()
+        for deadline in list(self.deadlines):
+            deadline.begin_live()
+        # What has happened meanwhile comes before anything new begins.
+        waiting = [fiber for fiber in self.frontier if fiber.is_waiting]
+        self.frontier = [fiber for fiber in self.frontier if not fiber.is_waiting]
+        for fiber in waiting:
+            self._begin_within_limits(fiber)
+
+    def _end_plan(self) -> None:
+        if not self.working:
+            self.run.end_plan()
+
+    def _begin_frontier(self) -> None:
         frontier, self.frontier = self.frontier, []
+        self.next_turn()
         for fiber in frontier:
             scope = fiber.frontier_scope
             if fiber.ends_later and (fiber.ends_step or scope.cancelling_operator() is not None):
                 self.arrived.append(fiber)
             else:
                 self._begin_within_limits(fiber)
-        for deadline in list(self.deadlines):
-            deadline.begin_live()
 
     def wake_cancelled(self) -> None:
         """Let the fibers run that an operator has cancelled at the frontier or in a wait."""

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import anyio
 
 from effectflow.checkpoint.causes import Cause, Held
-from effectflow.checkpoint.entries import TimerFired, Value, Waiting
+from effectflow.checkpoint.entries import Signalled, TimerFired, Value, Waiting
+from effectflow.checkpoint.errors import CorruptCheckpoint
 from effectflow.checkpoint.schema import LATEST
 from effectflow.checkpoint.values import Tree
 from effectflow.effects.event_loop import is_cancellation
@@ -107,17 +108,19 @@ async def sleep_until(
     run, turns = fiber.run, fiber.turns
     path = fiber.next_path("sleep")
     await fiber.check(scope)
-    begun = await fiber.reach_begin(path, scope)
-    if await fiber.reach_end(path, scope) is not None:
+    begun = await fiber.reach_begin(path, scope, Waiting)
+    if await fiber.reach_end(path, scope, TimerFired) is not None:
         await fiber.check(scope)
         return
-    await turns.to_frontier(fiber, scope, has_begun=begun is not None, is_work=False)
+    await turns.to_frontier(fiber, scope, has_begun=begun is not None, is_wait=True)
     await fiber.check(scope)
     if begun is None:
         begun = _begin(fiber, Waiting(path, min(choose(), LATEST), run.now(), turn=turns.turn))[0]
     until = begun.until or 0.0
     left = min(max(0.0, until - run.now()), longest)
     if left > 0:
+        if run.planning is not None:
+            await turns.rest_in_plan(fiber, scope)
         async with resting(fiber, scope, "a time", run.now() + left):
             await scope.clock.sleep(left)
     else:
@@ -156,6 +159,8 @@ async def wait_until_retry(fiber: DurableFiber, scope: Scope, until: float, long
     """Wait for the next attempt of a step, whose beginning will be the event."""
     left = min(max(0.0, until - fiber.run.now()), longest)
     if left > 0:
+        if fiber.run.planning is not None:
+            await fiber.turns.rest_in_plan(fiber, scope)
         async with resting(fiber, scope, "a retry", fiber.run.now() + left):
             await scope.clock.sleep(left)
     await fiber.check(scope)
@@ -179,12 +184,12 @@ async def receive(
     run, turns = fiber.run, fiber.turns
     path = fiber.next_path(as_name(topic))
     await fiber.check(scope)
-    begun = await fiber.reach_begin(path, scope)
-    received = await fiber.reach_end(path, scope)
+    begun = await fiber.reach_begin(path, scope, Waiting)
+    received = await fiber.reach_end(path, scope, Signalled)
     if received is not None:
         await fiber.check(scope)
         return run.decode_message(received.value, path, decode)
-    await turns.to_frontier(fiber, scope, has_begun=begun is not None, is_work=False)
+    await turns.to_frontier(fiber, scope, has_begun=begun is not None, is_wait=True)
     await fiber.check(scope)
     if begun is None:
         fiber.begins()
@@ -219,15 +224,28 @@ class Deadline:
 
     async def __aenter__(self) -> None:
         path, turns = self._operator.path, self._fiber.turns
-        self._known = turns.order.values.get(path)
+        self._known = self._recorded()
         turns.deadlines[self] = None
         fired = turns.next_at(path)
         if fired is not None:
+            turns.known_at(fired, TimerFired)
             self._fired_by = turns.order.numbers[fired]
             turns.expect(fired, self._fire_again)
         elif turns.is_live:
             self.begin_live()
         self._cut.__enter__()
+
+    def _recorded(self) -> tuple[int, float] | None:
+        """Return the number of the entry with the deadline, and the deadline, if an earlier life set it."""
+        run, path = self._fiber.run, self._operator.path
+        known = run.turns.order.values.get(path)
+        if known is None:
+            return None
+        number, until = known
+        if not isinstance(until, int | float) or not math.isfinite(until):
+            reason = f"the deadline {path!r} is no time"
+            raise run.halt(CorruptCheckpoint(run.run_id, reason, sequence=number))
+        return number, until
 
     async def __aexit__(self, *raised: Any) -> bool | None:
         self._is_closed = True
@@ -253,7 +271,7 @@ class Deadline:
         left = min(self.until - run.now(), self._seconds)
         if left <= 0 and self.until <= run.opened_at:
             turns.announce(self._fire, since=self.until)
-        else:
+        elif run.planning is None:
             clock = self._operator.outer.clock
             run.stopping.start(self._wait, clock.move_on_after(max(left, 0.0)))
 
@@ -285,8 +303,11 @@ class Deadline:
         path = operator.path
         operator.is_decided = True
         assert self._known is not None
+        self._fiber.turns.deadlines.pop(self, None)
+        cause = Cause((path, fired))
         # A resume of a run that has failed by it sets a new deadline.
-        operator.causes = [Cause((path, self._known[0]), (path, fired))]
+        cause.follow(path, self._known[0])
+        operator.causes = [cause]
         self._cut.cancel()
         self._fiber.turns.wake_cancelled()
 

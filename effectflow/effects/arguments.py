@@ -13,6 +13,8 @@ A = TypeVar("A")
 CO_COROUTINE: Final = inspect.CO_COROUTINE
 """The flag in the code of an async function."""
 
+_ASYNC: Final = CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+
 RETURN_AN_EFFECT = (
     "decorate it with @effect, or return from_async(lambda env: ...), which awaits it"
 )
@@ -60,7 +62,7 @@ def _has_flags(function: Any) -> bool:
 def check_function(function: Any, operator: str, way_out: str = RETURN_AN_EFFECT) -> None:
     """Raise TypeError unless this is a function, or another callable, that is not async."""
     kind: type = type(function)  # pyright: ignore[reportUnknownVariableType]  # of any
-    if kind is FunctionType and not function.__code__.co_flags & CO_COROUTINE:
+    if kind is FunctionType and not function.__code__.co_flags & _ASYNC:
         return
     if kind is type or kind is BuiltinFunctionType:
         return
@@ -71,6 +73,8 @@ def check_function(function: Any, operator: str, way_out: str = RETURN_AN_EFFECT
     if is_async(function):
         name = getattr(function, "__qualname__", None) or repr(function)
         raise TypeError(f"{operator} takes a plain function, and {name} is async: {way_out}")
+    if _has_flags(function) and inspect.isasyncgenfunction(function):
+        raise TypeError(f"{operator} takes no async generator function such as {function.__qualname__}")
 
 
 def mark_as_effectful(function: Any, decorator: str) -> None:

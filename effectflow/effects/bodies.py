@@ -1,7 +1,7 @@
-"""`@do` bodies while they run: failures are raised in them, and what they raise ends them.
+"""Bodies while they run: failures are raised in them, and what they raise ends them.
 
-The interpreter sends values to a body itself. Once it has raised something in the body, a `Thrown` stands
-for the body on its stack.
+A body is a generator, which yields effects, or a coroutine, which awaits them. The interpreter sends values
+to it itself. Once it has raised something in the body, a `Thrown` stands for the body on its stack.
 """
 
 from __future__ import annotations
@@ -9,18 +9,21 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
+from types import CoroutineType
 from typing import Any, NamedTuple
 
+from effectflow.effects.coroutines import ENDED, end_coroutine
 from effectflow.effects.errors import EffectError
-from effectflow.effects.event_loop import is_cancellation
+from effectflow.effects.event_loop import (
+    is_being_cancelled,
+    is_cancellation,
+    raise_caught_cancellation,
+)
 from effectflow.effects.nodes import Die, Fail
 from effectflow.effects.scope import Scope
 from effectflow.effects.signatures import declares
 from effectflow.effects.trails import Marked, TypedFailure, log_hidden, our_notes
-
-ENDED: Any = object()
-"""Stands for the next effect of a body that has ended."""
-
 
 _RECENT = 8
 """How many failures a body remembers in any case. It remembers an older one while its error exists."""
@@ -49,13 +52,15 @@ class Thrown:
     It may raise one of them later, after other effects. That one then keeps its kind and its trail.
 
     Attributes:
-        body: the generator.
+        body: the generator or the coroutine.
+        is_coroutine: whether it is a coroutine.
     """
 
-    __slots__ = ("_older", "_recent", "_trails", "body")
+    __slots__ = ("_older", "_recent", "_trails", "body", "is_coroutine")
 
     def __init__(self, body: Any) -> None:
         self.body = body
+        self.is_coroutine = body.__class__ is CoroutineType
         self._recent: deque[_Received] = deque()
         # A body that never ends must not keep all errors that it has handled.
         self._older: Marked[_Received] | None = None
@@ -74,7 +79,7 @@ class Thrown:
         known = self._received(left)
         if known is not None:
             return None if known.is_defect else known.failed
-        if declares(self.body.gi_code, left):
+        if not self.is_coroutine and declares(self.body.gi_code, left):
             return TypedFailure(left, self._trail_of(left))
         return None
 
@@ -124,8 +129,8 @@ class Thrown:
         return self._trails.get(error) or ()
 
 
-def throw_failure(thrown: Thrown, failed: TypedFailure) -> tuple[Any, Any]:
-    """Raise a failure in a body, at its `yield`. Return the same as `resume_body`."""
+async def throw_failure(thrown: Thrown, failed: TypedFailure, scope: Scope) -> tuple[Any, Any]:
+    """Raise a failure in a body, where it waits. Return the same as `resume`."""
     error = failed.error
     if isinstance(error, Exception) and not isinstance(error, StopIteration):
         raised: Exception = error
@@ -134,7 +139,7 @@ def throw_failure(thrown: Thrown, failed: TypedFailure) -> tuple[Any, Any]:
     thrown.receive(failed, raised)
     traceback, context = raised.__traceback__, raised.__context__
     try:
-        return resume_body(thrown, thrown.body.throw, raised)
+        return await resume(thrown, partial(thrown.body.throw, raised), scope)
     finally:
         # The same error may be raised many times, and its traceback must not grow.
         raised.with_traceback(traceback)
@@ -143,20 +148,28 @@ def throw_failure(thrown: Thrown, failed: TypedFailure) -> tuple[Any, Any]:
             raised.__context__ = context
 
 
-def throw_defect(thrown: Thrown, defect: Exception) -> tuple[Any, Any]:
-    """Raise a defect in a body, at its `yield`. Return the same as `resume_body`."""
+async def throw_defect(thrown: Thrown, defect: Exception, scope: Scope) -> tuple[Any, Any]:
+    """Raise a defect in a body, where it waits. Return the same as `resume`."""
     thrown.receive(TypedFailure(defect, our_notes(defect)), defect, is_defect=True)
-    return resume_body(thrown, thrown.body.throw, defect)
+    return await resume(thrown, partial(thrown.body.throw, defect), scope)
 
 
-def resume_body(thrown: Thrown, resume: Callable[[Any], Any], argument: Any) -> tuple[Any, Any]:
-    """Resume a body with `resume(argument)`. Return the next effect, or `ENDED` and the outcome.
+async def resume(thrown: Thrown, go_on: Callable[[], Any], scope: Scope) -> tuple[Any, Any]:
+    """Resume a body with `go_on()`. Return the next effect, or `ENDED` and the outcome.
 
     An exception that leaves the body is the failure that it was when it was thrown in, or a failure that
     the body declares. Otherwise it is a defect, and raised.
     """
     try:
-        return thrown.again(resume(argument)), None
+        if thrown.is_coroutine:
+            effect, value = await scope.fiber.run_local(scope, thrown.body, go_on)
+            if effect is ENDED:
+                return ENDED, value
+            if value and is_being_cancelled():
+                await raise_caught_cancellation()
+        else:
+            effect = go_on()
+        return thrown.again(effect), None
     except StopIteration as stop:
         return ENDED, stop.value
     except Exception as left:
@@ -166,26 +179,48 @@ def resume_body(thrown: Thrown, resume: Callable[[Any], Any], argument: Any) -> 
         return ENDED, failed
 
 
-def close_body(body: Any, raised: BaseException, scope: Scope) -> BaseException:
-    """Close a body whose flow is interrupted. Return the exception that continues."""
+async def interrupt(body: Any, raised: BaseException, scope: Scope) -> BaseException:
+    """End a body whose fiber is interrupted. Return the exception that continues."""
     try:
-        body.close()
+        if body.__class__ is not CoroutineType:
+            body.close()
+        elif isinstance(raised, GeneratorExit):
+            end_coroutine(body)
+        else:
+            effect, _ = await scope.fiber.run_local(scope, body, partial(body.throw, raised))
+            if effect is not ENDED:
+                return refuse_effect(body, raised, scope)
     except RuntimeError as refused:
-        # If an operator cancelled the flow, the run continues without this effect of the body, which
-        # must be visible. If the whole run is stopped, its resume reaches the effect.
         if str(refused) != "generator ignored GeneratorExit":
             return _noted(raised, refused)
-        cause = scope.cause() if is_cancellation(raised) else None
-        if cause is not None:
-            cause.unfinished = RuntimeError(
-                f"the body {body.__qualname__!r} yielded an effect in a `finally` block while it was "
-                "cancelled, and that effect was not run: use `.on_exit(...)` or `bracket(...)`, whose "
-                "finalizers run then, too"
-            )
-            return cause.unfinished
+        return refuse_effect(body, raised, scope)
     except Exception as defect:
         return _noted(raised, defect)
+    except BaseException as ended:
+        # Another cancellation may have come while the coroutine cleaned up.
+        return raised if is_cancellation(ended) else ended
     return raised
+
+
+def refuse_effect(body: Any, raised: BaseException, scope: Scope) -> BaseException:
+    """End a body that wants an effect although it is interrupted. Return the exception that continues.
+
+    If an operator cancelled the fiber, the run continues without the effect, which must be visible. If the
+    whole run is stopped, its resume reaches the effect.
+    """
+    try:
+        if body.__class__ is CoroutineType:
+            end_coroutine(body)
+    except Exception as defect:
+        _noted(raised, defect)
+    cause = scope.cause() if is_cancellation(raised) else None
+    if cause is None:
+        return raised
+    cause.unfinished = RuntimeError(
+        f"the body {body.__qualname__!r} came to an effect while it was cancelled, as in a `finally` block, "
+        "and that effect was not run: use `.on_exit(...)` or `bracket(...)`, whose finalizers run then, too"
+    )
+    return cause.unfinished
 
 
 def _noted(raised: BaseException, defect: Exception) -> BaseException:

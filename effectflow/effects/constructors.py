@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Awaitable, Callable
 from datetime import datetime
@@ -14,14 +13,11 @@ import anyio
 from returns.result import Result, Success
 
 from effectflow.effects import nodes
-from effectflow.effects.arguments import check_function, close_coroutine
+from effectflow.effects.arguments import check_function
 from effectflow.effects.clock import Duration, in_seconds
 from effectflow.effects.effect import Effect
 from effectflow.effects.event_loop import is_cancellation, run_to_the_end
-from effectflow.effects.events import itself
-from effectflow.effects.fiber import PLAIN
 from effectflow.effects.scope import Scope
-from effectflow.effects.trails import TypedFailure
 
 Env = TypeVar("Env")
 E = TypeVar("E")
@@ -172,25 +168,7 @@ def attempt(f: Callable[[Any], Any], /, *exception_types: type[Exception]) -> Ef
     """
     if not exception_types:
         raise TypeError("attempt() needs at least one exception class to turn into a failure")
-    return nodes.Perform(partial(_attempt, f, exception_types), ("attempt", f, *exception_types))
-
-
-async def _attempt(
-    f: Callable[[Any], Any], exception_types: tuple[type[Exception], ...], env: Any, scope: Scope
-) -> Any:
-    if scope.runs_no_function:
-        await scope.fiber.park(scope, f"{f!r} would be run")
-    try:
-        value = f(env)
-        if not inspect.isawaitable(value):
-            return value
-        if scope.fiber is PLAIN:
-            return await value
-        if scope.is_planned:
-            close_coroutine(value)
-        return await scope.fiber.wait(scope, itself, value)
-    except exception_types as error:
-        return TypedFailure(error)
+    return nodes.Attempt(f, exception_types)
 
 
 def suspend(f: Callable[[], Effect[Env, E, A]]) -> Effect[Env, E, A]:

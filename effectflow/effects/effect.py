@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable, Generator
 from functools import partial
 from types import FunctionType, UnionType
 from typing import (
-    TYPE_CHECKING,
     Any,
     ClassVar,
     Generic,
@@ -33,6 +32,7 @@ from effectflow.effects.arguments import (
     holds,
 )
 from effectflow.effects.clock import Clock, Duration, waiting_time
+from effectflow.effects.coroutines import awaited
 from effectflow.effects.errors import ExecutorError, Exit, RetryExhausted, TimedOut, TracedError
 from effectflow.effects.scope import EffectObserver, Operator, Scope, supervised
 from effectflow.effects.trails import TypedFailure, show_trail
@@ -646,13 +646,13 @@ class Effect(BaseEffect, Generic[Env, E, A]):
         """Give `value = yield from effect` the type of the effect's value in a `@do` body."""
         return (yield self)
 
-    if not TYPE_CHECKING:
-        # Hidden from type checkers, which therefore reject `await effect`.
-        def __await__(self) -> Never:
-            raise TypeError(
-                "an effect cannot be awaited: write `await effect.run(env)`, or `yield from effect` in a "
-                f"@do body; the effect is {self!r}"
-            )
+    def __await__(self: Effect[Env2, E2, A2]) -> Generator[Any, Any, A2]:
+        """Run this effect in the coroutine that awaits it: a body, or the code of an effect or a step.
+
+        A failure is raised: the error itself if it is an exception, otherwise an `EffectError` around it.
+        Raises RuntimeError where no run has the coroutine, or in another task than that of the run.
+        """
+        return awaited(self)
 
     def __repr__(self) -> str:
         return nodes.describe(self)

@@ -12,6 +12,9 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Never, TypeVar
 
+from anyio.lowlevel import checkpoint
+
+from effectflow.effects.coroutines import advanced
 from effectflow.effects.event_loop import Waiter, run_to_the_end, wake
 
 if TYPE_CHECKING:
@@ -45,8 +48,21 @@ class Fiber:
         return step.definition.execute_plainly(step, env, scope)
 
     async def wait(self, scope: Scope, work: Callable[..., Awaitable[A]], *arguments: Any) -> A:
-        """Await `work(*arguments)`: async code that is no step, so a resume executes it again."""
+        """Await `work(*arguments)`: local code, which is no step, so a resume executes it again."""
         return await work(*arguments)
+
+    async def begin_local(self, scope: Scope, work: object) -> None:
+        """Raise what ends the fiber before it begins local code."""
+
+    async def run_local(
+        self, scope: Scope, body: Coroutine[Any, Any, Any], resume: Callable[[], Any]
+    ) -> tuple[Any, Any]:
+        """Run a coroutine from `resume()` to the next effect that it awaits. Return as `advanced` does."""
+        return await advanced(body, resume)
+
+    async def breathe(self, scope: Scope) -> None:
+        """Let other tasks run."""
+        await checkpoint()
 
     def value(self, scope: Scope, name: str, compute: Callable[[], A]) -> A:
         """Compute a value once. A resume returns the recorded value."""
@@ -132,8 +148,13 @@ class Fiber:
 
     # Protection from cancellation.
 
-    async def shield(self, work: Coroutine[Any, Any, A]) -> tuple[A, BaseException | None]:
-        """Run an acquisition or a finalizer, shielded from cancellation; see `run_to_the_end`."""
+    async def shield(
+        self, work: Coroutine[Any, Any, A], *, is_kept: bool = True
+    ) -> tuple[A, BaseException | None]:
+        """Run an acquisition or a finalizer, shielded from cancellation; see `run_to_the_end`.
+
+        `is_kept` says whether a stop of the run waits for its end, too.
+        """
         return await run_to_the_end(work)
 
     def supervise(self, work: Callable[[], Coroutine[Any, Any, A]]) -> Coroutine[Any, Any, A]:

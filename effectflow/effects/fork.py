@@ -244,7 +244,7 @@ class Fork(Operator):
                             if is_nested:
                                 await self._check_outer()
                             outcome = await in_context(copy_context(), interpret(child, env, scope))
-                        if self.ends.take(position, outcome):
+                        if not self.is_over and self.ends.take(position, outcome):
                             self._stop(fiber, has_failed=outcome.__class__ is TypedFailure)
                         elif self.follow is not None and outcome.__class__ is not TypedFailure:
                             await self.follow(position, outcome, fiber)
@@ -305,6 +305,8 @@ class Fork(Operator):
 
     async def _run_branch(self, fiber: Fiber, position: int, item: Any) -> None:
         """Run one branch, and take its end."""
+        outcome: Any = None
+        has_failed = True
         try:
             key = self._key_of(position, item)
             await self._check_outer()
@@ -314,14 +316,10 @@ class Fork(Operator):
                 work = interpret(self.f(item), self.env, scope)
                 outcome = await in_context(copy_context(), work)
                 has_failed = outcome.__class__ is TypedFailure
-                if self.ends.take(position, outcome):
+                if not self.is_over and self.ends.take(position, outcome):
                     self._stop(fiber, has_failed=has_failed)
             except Exception as defect:
-                has_failed = True
                 self._stop_for(defect, fiber)
-            except BaseException:
-                has_failed = True
-                raise
             finally:
                 fiber.leave(self, has_failed=has_failed)
             if self.follow is not None and not has_failed:

@@ -61,6 +61,15 @@ class BoundFunction:
         return describe_call(self.function, self.args, self.kwargs)
 
 
+class _WithoutEnvironment(BoundFunction):
+    """A function with all of its arguments, which takes no environment."""
+
+    __slots__ = ()
+
+    def __call__(self, env: Any) -> Any:
+        return self.function(*self.args, **self.kwargs)
+
+
 class EffectDecorator(Protocol[X]):
     """The result of `@effect(errors=...)`, before it receives the function."""
 
@@ -107,7 +116,7 @@ def effect(
         >>> price("tea").run_sync({"tea": 3})
         <Success: 3>
     """
-    declared = _checked_errors(errors)
+    declared = checked_errors("@effect", errors)
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Effect[Any, Any, Any]]:
         signature = _checked_signature(function)
@@ -122,19 +131,20 @@ def effect(
         described: Any = make
         described.__signature__ = signature.replace(parameters=[*signature.parameters.values()][1:])
         described.declared_errors = declared
+        described.takes_environment = True
         mark_as_effectful(make, "effect")
         return make
 
     return decorate if function is None else decorate(function)
 
 
-def _checked_errors(errors: Any) -> tuple[type[Exception], ...]:
+def checked_errors(decorator: str, errors: Any) -> tuple[type[Exception], ...]:
     """Return the classes of `errors=`. Raise TypeError for anything but classes of exceptions."""
     given = cast("tuple[Any, ...]", errors if isinstance(errors, tuple) else (errors,))
     for one in given:
         if not (isinstance(one, type) and issubclass(one, Exception)):
             raise TypeError(
-                "@effect(errors=...) takes a class of exceptions or a tuple of classes, such as "
+                f"{decorator}(errors=...) takes a class of exceptions or a tuple of classes, such as "
                 f"errors=(Declined, Closed), not {one!r}"
             )
     return given
@@ -168,22 +178,50 @@ def _checked_signature(function: Callable[..., Any]) -> inspect.Signature:
     return signature
 
 
+def coroutine_effect(
+    function: Callable[..., Coroutine[Any, Any, Any]], errors: tuple[type[Exception], ...]
+) -> Callable[..., Effect[Any, Any, Any]]:
+    """Return an async function without an environment as one that returns an effect.
+
+    Exceptions of the classes in `errors` are its failures.
+    """
+    make: Any = do(function)
+    if not errors:
+        return make
+
+    @wraps(make)
+    def attempted(*args: Any, **kwargs: Any) -> Effect[Any, Any, Any]:
+        return nodes.Attempt(_WithoutEnvironment(function, args, kwargs), errors)
+
+    described: Any = attempted
+    described.declared_errors = errors
+    return attempted
+
+
 Do: TypeAlias = Generator[Effect[Env, E, Any], Any, A]
 """What a `@do` function returns: needs an `Env`, may fail with an `E`, and returns an `A`."""
 
 
+@overload
 def do(
-    function: Callable[P, Generator[Effect[Env, E, Any], Any, A]],
-) -> Callable[P, Effect[Env, E, A]]:
-    """Turn a generator function that yields effects into a function that returns an effect.
+    function: Callable[P, Generator[Effect[Env, E, Any], Any, A]], /
+) -> Callable[P, Effect[Env, E, A]]: ...
+@overload
+def do(function: Callable[P, Coroutine[Any, Any, A]], /) -> Callable[P, Effect[object, Never, A]]: ...
+def do(function: Callable[..., Any], /) -> Callable[..., Effect[Any, Any, Any]]:
+    """Turn a function whose body runs effects into a function that returns an effect.
 
-    `value = yield from effect` runs the effect and returns its value. A failure is raised there: the
-    error itself if it is an exception, otherwise an `EffectError` around it. So `try`, `except`, `else`
-    and `finally` work, and `finally` may yield effects. An exception that the body raises is a failure
-    if the annotation declares its class, otherwise a defect.
+    In a generator function, `value = yield from effect` runs an effect and returns its value, with exact
+    types. In an async function, `value = await effect` does, beside any other `await`; its environment and
+    failures are not known to type checkers.
 
-    A cancellation closes the body. If an operator such as `timeout` cancelled it, a `finally` block that
-    yields an effect then is a defect: use `on_exit` or `bracket`, which also run after a cancellation.
+    A failure is raised there: the error itself if it is an exception, otherwise an `EffectError` around it.
+    So `try`, `except`, `else` and `finally` work, and `finally` may run effects. If a failure leaves the
+    body, the body fails with it. Any other exception that the body raises is a defect, unless the
+    annotation of a generator function declares its class.
+
+    A cancellation ends the body. If an operator such as `timeout` cancelled it, a `finally` block that
+    comes to an effect then is a defect: use `on_exit` or `bracket`, which also run after a cancellation.
     See docs/errors.md.
 
     Example:
@@ -195,21 +233,32 @@ def do(
         ...     return w * h
         >>> area(6, 7).run_sync(None)
         <Success: 42>
+        >>> @do
+        ... async def perimeter(width: int, height: int) -> int:
+        ...     return 2 * (await pure(width) + await pure(height))
+        >>> perimeter(6, 7).run_sync(None)
+        <Success: 26>
     """
 
     if effectful_decorator(function) == "step":
         raise TypeError(f"@do is above @step on {function!r}: write @step above @do, or @step only")
-    if not inspect.isgeneratorfunction(function):
+    is_coroutine = is_async(function)
+    if not is_coroutine and not inspect.isgeneratorfunction(function):
         raise TypeError(
-            f"@do needs a generator function, and {function!r} has no `yield from`; a function that "
-            "returns an effect needs no @do"
+            f"@do needs a generator function or an async function, and {function!r} is neither; a function "
+            "that returns an effect needs no @do"
         )
-
-    remember_body(function)
+    node = nodes.FromCoroutine if is_coroutine else nodes.FromGenerator
 
     @wraps(function)
-    def make(*args: P.args, **kwargs: P.kwargs) -> Effect[Env, E, A]:
-        return nodes.FromGenerator(function, args, kwargs)
+    def make(*args: Any, **kwargs: Any) -> Effect[Any, Any, Any]:
+        return node(function, args, kwargs)
 
+    if is_coroutine:
+        # Its annotation is that of its plain value.
+        described: Any = make
+        described.declared_errors = ()
+    else:
+        remember_body(function)
     mark_as_effectful(make, "do")
     return make

@@ -13,9 +13,11 @@ the generators of `@do` bodies, and `_Restore`, which restores an outer environm
 
 from __future__ import annotations
 
+import reprlib
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
+from inspect import isawaitable
 from types import CoroutineType, GeneratorType
 from typing import Any, NoReturn
 
@@ -23,6 +25,7 @@ import anyio
 from returns.result import Failure, Success
 
 from effectflow.effects.arguments import (
+    BaseEffect,
     add_hint,
     call_of,
     misfit_of,
@@ -30,13 +33,13 @@ from effectflow.effects.arguments import (
     not_awaited,
 )
 from effectflow.effects.bodies import (
-    ENDED,
     Thrown,
-    close_body,
-    resume_body,
+    interrupt,
+    resume,
     throw_defect,
     throw_failure,
 )
+from effectflow.effects.coroutines import ENDED, awaiting, driven
 from effectflow.effects.errors import (
     Defect,
     EffectError,
@@ -48,7 +51,9 @@ from effectflow.effects.errors import (
 )
 from effectflow.effects.event_loop import (
     cancel_natively,
+    is_being_cancelled,
     is_cancellation,
+    raise_caught_cancellation,
     raise_pending_cancellation,
     raise_stop,
     stray_cancellation,
@@ -58,11 +63,13 @@ from effectflow.effects.nodes import (
     AndThen,
     AnyEffect,
     Ask,
+    Attempt,
     Bracket,
     Context,
     Die,
     Fail,
     FromAsync,
+    FromCoroutine,
     FromFn,
     FromGenerator,
     InScope,
@@ -94,6 +101,10 @@ from effectflow.effects.trails import (
 )
 
 _WAITING = frozenset({OrElse, Rescue, MapErr, Reify, Context, TapErr, Traced, OnExit})
+_BODIES = frozenset({GeneratorType, CoroutineType, Thrown})
+
+_BREATHLESS = 255
+"""A coroutine lets other tasks run after this many effects and one, even if none of them waits."""
 
 
 class _Restore:
@@ -148,6 +159,7 @@ async def interpret(effect: AnyEffect, env: Any, scope: Scope) -> Any:
     value: Any = None
     frame: Any
     kind: Any
+    resumed = 0
     is_planned = scope.is_planned
     while True:
         try:
@@ -178,13 +190,23 @@ async def interpret(effect: AnyEffect, env: Any, scope: Scope) -> Any:
                         await scope.fiber.park(scope, f"{current!r} would be run")
                     value = current.f(env)
                 elif kind is FromAsync:
-                    if scope.fiber is PLAIN:
-                        value = await current.f(env)
-                    else:
-                        value = await scope.fiber.wait(scope, current.f, env)
-                elif kind is FromGenerator:
+                    if scope.fiber is not PLAIN:
+                        await scope.fiber.begin_local(scope, current)
+                    stack.append(_coroutine_of(current, current.f(env)))
+                    value = None
+                elif kind is FromGenerator or kind is FromCoroutine:
                     stack.append(current.f(*current.args, **current.kwargs))
                     value = None
+                elif kind is Attempt:
+                    if is_planned and scope.runs_no_function:
+                        await scope.fiber.park(scope, f"{current!r} would be run")
+                    stack.append(current)
+                    value = current.f(env)
+                    if isawaitable(value):
+                        stack.append(_coroutine_of(current, value))
+                        value = None
+                        if scope.fiber is not PLAIN:
+                            await scope.fiber.begin_local(scope, current)
                 elif kind is Step:
                     value = await scope.fiber.execute(current, env, scope)
                 elif kind is Perform:
@@ -263,8 +285,31 @@ async def interpret(effect: AnyEffect, env: Any, scope: Scope) -> Any:
                         if kind is Reify:
                             value = Success(value)
                             continue
+                        if kind is CoroutineType:
+                            if scope.fiber is PLAIN:
+                                try:
+                                    current = frame.send(value)
+                                except StopIteration as stop:
+                                    value = stop.value
+                                    continue
+                                value = False
+                                if not issubclass(current.__class__, BaseEffect):
+                                    current, value = await driven(frame, current)
+                            else:
+                                go_on = partial(frame.send, value)
+                                current, value = await scope.fiber.run_local(scope, frame, go_on)
+                            if current is ENDED:
+                                continue
+                            stack.append(frame)
+                            if value and is_being_cancelled():
+                                # A coroutine must not swallow a cancellation.
+                                await raise_caught_cancellation()
+                            resumed += 1
+                            if not resumed & _BREATHLESS:
+                                await scope.fiber.breathe(scope)
+                            break
                         if kind is Thrown:
-                            current, value = resume_body(frame, frame.body.send, value)
+                            current, value = await resume(frame, partial(frame.body.send, value), scope)
                             if current is ENDED:
                                 continue
                             stack.append(frame)
@@ -273,9 +318,9 @@ async def interpret(effect: AnyEffect, env: Any, scope: Scope) -> Any:
                         _begin_handling(stack, value)
                         current = frame.f(value.error)
                         break
-                    elif kind is GeneratorType or kind is Thrown:
+                    elif kind in _BODIES:
                         thrown = frame if kind is Thrown else Thrown(frame)
-                        current, value = throw_failure(thrown, value)
+                        current, value = await throw_failure(thrown, value, scope)
                         if current is ENDED:
                             continue
                         stack.append(thrown)
@@ -339,10 +384,18 @@ def _add_hint_of(effect: Any, raised: TypeError) -> None:
         return
     if effect.__class__ is FromGenerator and misfit_of(effect.f, effect.args, effect.kwargs):
         add_hint(raised, f"Write {call_of(effect.f)}")
-    elif effect.__class__ is FromAsync and "await" in str(raised):
-        add_hint(
-            raised, f"{effect!r} takes an async function of the environment; use from_fn for others"
+
+
+def _coroutine_of(effect: Any, awaitable: Any) -> Any:
+    """Return what the function of an effect has returned as a coroutine."""
+    if awaitable.__class__ is CoroutineType:
+        return awaitable
+    if not isawaitable(awaitable):
+        raise TypeError(
+            f"{effect!r} takes an async function of the environment, and it returned "
+            f"{reprlib.repr(awaitable)}; use from_fn for other functions"
         )
+    return awaiting(awaitable)
 
 
 def raise_failure(failed: TypedFailure) -> NoReturn:
@@ -406,13 +459,15 @@ async def raise_hidden_stop(effect: AnyEffect, scope: Scope) -> None:
 
 
 async def acquire(
-    source: AnyEffect, env: Any, scope: Scope
+    source: AnyEffect, env: Any, scope: Scope, *, is_kept: bool = True
 ) -> tuple[Any, BaseException | None]:
     """Run an effect that no operator may interrupt, because something undoes it later.
 
-    Return its value or a `TypedFailure`, and the cancellation that arrived meanwhile.
+    Return its value or a `TypedFailure`, and the cancellation that arrived meanwhile. `is_kept` says whether
+    a stop of the run waits for its end.
     """
-    return await scope.fiber.shield(interpret(source, env, scope.shielded()))
+    work = interpret(source, env, scope.shielded())
+    return await scope.fiber.shield(work, is_kept=is_kept)
 
 
 def _used(bracket: Bracket, resource: Any, cancelled: BaseException | None) -> OnExit:
@@ -450,8 +505,8 @@ def _yield_failure(stack: list[Any], failed: TypedFailure) -> None:
     kind = stack[-1].__class__ if stack and failed.trail else None
     if kind is AndThen:
         _insert_handled(stack, len(stack) - 1, _Handled(failed))
-    elif kind is GeneratorType or kind is Thrown:
-        if kind is GeneratorType:
+    elif kind in _BODIES:
+        if kind is not Thrown:
             stack[-1] = Thrown(stack[-1])
         stack[-1].receive(failed)
 
@@ -469,14 +524,14 @@ async def _unwind(
     while stack:
         frame = stack.pop()
         kind = frame.__class__
-        if kind is GeneratorType or kind is Thrown:
+        if kind in _BODIES:
             thrown = frame if kind is Thrown else Thrown(frame)
             if not isinstance(raised, Exception):
-                # A body must not swallow an interruption, so it is closed.
-                raised = close_body(thrown.body, raised, scope)
+                # A body must not swallow an interruption.
+                raised = await interrupt(thrown.body, raised, scope)
                 continue
             try:
-                caught, value = throw_defect(thrown, raised)
+                caught, value = await throw_defect(thrown, raised, scope)
             except BaseException as other:
                 raised = other
                 continue
@@ -487,7 +542,10 @@ async def _unwind(
             else:
                 caught = Pure(value)
             return caught, env, scope
-        if kind is _Restore:
+        if kind is Attempt:
+            if isinstance(raised, frame.errors):
+                return Pure(TypedFailure(raised)), env, scope
+        elif kind is _Restore:
             env, scope = frame.env, frame.scope
         elif kind is Named:
             if isinstance(raised, Exception):

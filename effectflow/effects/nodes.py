@@ -120,6 +120,22 @@ class FromGenerator(Effect[Any, Any, Any]):
         self.kwargs: Final = kwargs
 
 
+class FromCoroutine(FromGenerator):
+    """The same for the effects that the coroutine `f(*args, **kwargs)` awaits."""
+
+    __slots__ = ()
+
+
+class Attempt(Effect[Any, Any, Any]):
+    """Calls `f(environment)`, plain or async. Exceptions of these types are failures."""
+
+    __slots__ = ("errors", "f")
+
+    def __init__(self, f: Callable[[Any], Any], errors: tuple[type[Exception], ...]) -> None:
+        self.f: Final = f
+        self.errors: Final = errors
+
+
 class _Bind(Effect[Any, Any, Any]):
     """Continues after its source with the effect that `f` returns."""
 
@@ -174,9 +190,10 @@ class Step(Effect[Any, Any, Any]):
         arguments: returns the arguments of the step, for a resume to compare, given how the run saves
             values; None to compare nothing.
         make_info: creates the step's info from the run id, the path and the attempt; `StepInfo` if None.
+        shown: as in `Perform`; empty for a step that is shown by its name.
     """
 
-    __slots__ = ("__weakref__", "arguments", "definition", "make_info", "source")
+    __slots__ = ("__weakref__", "arguments", "definition", "make_info", "shown", "source")
 
     def __init__(
         self,
@@ -184,7 +201,9 @@ class Step(Effect[Any, Any, Any]):
         source: AnyEffect,
         arguments: Callable[[Any], Any] | None = None,
         make_info: Callable[[str, str, int], Any] | None = None,
+        shown: tuple[Any, ...] = (),
     ) -> None:
+        self.shown: Final = shown
         self.definition: Final[Any] = definition
         self.source: Final = source
         self.arguments: Final = arguments
@@ -358,7 +377,11 @@ def describe(effect: Any, depth: int = _DEPTH) -> str:
     match effect:
         case Perform(shown=("par", effects, _)):
             name, parts = "par", effects
-        case Perform(shown=(called, *parts)) | Suspend(shown=(called, *parts)):
+        case (
+            Perform(shown=(called, *parts))
+            | Suspend(shown=(called, *parts))
+            | Step(shown=(called, *parts))
+        ):
             name = called
         case _ if operator is not None:
             name, *parts = operator
@@ -368,8 +391,10 @@ def describe(effect: Any, depth: int = _DEPTH) -> str:
             return f"step({effect.definition.name!r})"
         case FromGenerator():
             return describe_call(effect.f, effect.args, effect.kwargs)
-        case FromFn() | FromAsync() if hasattr(effect.f, "function"):
+        case FromFn() | FromAsync() | Attempt() if hasattr(effect.f, "function"):
             return repr(effect.f)
+        case Attempt():
+            parts = [effect.f, *effect.errors]
         case InScope():
             return describe(effect.source, depth)
         case OnExit():

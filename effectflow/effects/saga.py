@@ -82,7 +82,9 @@ def compensate(
             )
         await anyio.lowlevel.checkpoint_if_cancelled()
         await scope.fiber.check(scope)
-        value, cancelled = await scope.fiber.supervise(partial(acquire, effect, env, scope))
+        # A resume continues the effect, and its undo, so a stop of the run may cut it off.
+        acquisition = partial(acquire, effect, env, scope, is_kept=False)
+        value, cancelled = await scope.fiber.supervise(acquisition)
         if value.__class__ is not TypedFailure:
             undos.append(Undo(undo, value, env))
         if cancelled is not None:

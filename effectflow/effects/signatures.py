@@ -177,7 +177,7 @@ def effect_types(function: Callable[..., Any]) -> tuple[object, object]:
     annotation = type_hints(function).get("return")
     errors: tuple[type[Exception], ...] | None = getattr(function, "declared_errors", None)
     if errors is not None:
-        # Made by `@effect`, so it is annotated with its plain value.
+        # Made by `@effect`, or of an async function, so it is annotated with its plain value.
         return annotation, Union[errors] if errors else None  # noqa: UP007, any number of them
     _, error, output = _types_in(annotation)
     return output, error
@@ -190,8 +190,9 @@ def never_fails(function: Callable[..., Any]) -> bool:
         # Another decorator has copied the marks and the annotations of what it wraps.
         return False
     made_by = effectful_decorator(function)
-    if made_by == "effect":
-        return not getattr(function, "declared_errors", None)
+    errors: tuple[type[Exception], ...] | None = getattr(function, "declared_errors", None)
+    if errors is not None:
+        return not errors
     if inner is not None and made_by != "do":
         return False
     error: Any = _types_in(type_hints(function).get("return"))[1]
@@ -205,7 +206,7 @@ def environment_type(function: Callable[..., Any]) -> object:
     """
     body = inspect.unwrap(function)
     hints = type_hints(body)
-    if hasattr(function, "declared_errors"):
+    if getattr(function, "takes_environment", False):
         return hints.get(next(iter(inspect.signature(body).parameters)))
     return _types_in(hints.get("return"))[0]
 

@@ -97,7 +97,7 @@ class ChangedArguments(Watch):
         return creating
 
     def _starting(self, start: Callable[..., Any]) -> Callable[..., Any]:
-        def starting(workflow: Any, input: object, **options: Any) -> Any:
+        def starting(workflow: Any, input: object = None, **options: Any) -> Any:
             self.begin()
             return start(workflow, input, **options)
 

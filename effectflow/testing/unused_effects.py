@@ -130,7 +130,7 @@ class UnusedEffects(Watch):
             self.before(node, "__init__", lambda args, more: self._use((args[1:], more)))
         for fiber in (type(PLAIN), DurableFiber):
             self.before(fiber, "execute", lambda args, _: self._use(args[1]))
-        for name in ("run", "__iter__"):
+        for name in ("run", "__iter__", "__await__"):
             self.before(Effect, name, lambda args, _: self._use(args[0]))
         self.around(Effect, "run_or_raise", self._running)
         for name in ("_unwind", "throw_failure", "declares"):

@@ -27,6 +27,7 @@ from effectflow.checkpoint.lease_keeper import keep_lease
 from effectflow.checkpoint.observers import RunResumed
 from effectflow.checkpoint.order import Order, read_order
 from effectflow.checkpoint.plan import Planning, ResumePlan, plan_resume, skipped_steps
+from effectflow.checkpoint.replays import life_of
 from effectflow.checkpoint.run import Run
 from effectflow.checkpoint.stopping import interruption_reason
 from effectflow.checkpoint.store import (
@@ -161,10 +162,13 @@ async def continue_run(
         outcome = await _drive(claim, run, input, is_new=False, service=service)
         if outcome is not _TRIED_AGAIN:
             return outcome
-        resumed = Resumed(claim.lease.owner, run.now(), void=run.retry())
-        entries = (*entries, resumed)
+        void = run.retry()
+        await run.writer.save()
+        written = await find(place, known.run_id)
+        assert written is not None
+        resumed = Resumed(claim.lease.owner, run.now(), void=void)
         run.writer.begin_again(resumed)
-        run = run.next_life(read_order(entries, removed))
+        run = run.next_life(read_order((*written.journal.entries, resumed), removed))
 
 
 async def give_up(claim: Claim, found: Found, error: CheckpointError) -> None:
@@ -206,7 +210,7 @@ def _life_of(
         lease=claim.lease,
         length=length,
         digest=digest,
-        summary=_running(started, version, found, opening.at),
+        summary=_running(started, version, order.dead_letters, opening.at),
         opening=opening,
         newest_step=None if newest is None else newest.step,
     )
@@ -220,12 +224,13 @@ def _life_of(
         clock=place.scope.clock,
         context=context_of(started),
         started_version=started_version,
+        known=length,
         force=force,
     )
 
 
 def _running(
-    started: Started, version: str, found: Found | None, begins_at: float
+    started: Started, version: str, dead_letters: int, begins_at: float
 ) -> RunSummary:
     """Return the summary of a run while it is driven by this version of the workflow."""
     return RunSummary(
@@ -234,7 +239,7 @@ def _running(
         version,
         RunStatus.RUNNING,
         started.at,
-        0 if found is None else found.dead_letters,
+        dead_letters,
         # Due at once, so that a worker takes it when its lease ends with this process.
         due_at=at_once(begins_at),
         priority=started.priority,
@@ -291,7 +296,7 @@ async def _outcome_of(claim: Claim, run: Run, outcome: Any, defect: Exception | 
     if has_failed and claim.place.scope.hides_stop():
         await _record_interruption(run)
         await raise_caught_cancellation()
-    if writer.halted is None and has_failed and not writer.has_begun and run.retry():
+    if writer.halted is None and has_failed and run.is_tried_again():
         return _TRIED_AGAIN
     if writer.halted is None:
         with suppress(Halt):
@@ -318,7 +323,7 @@ async def _run_body(
     place, writer, stopping = claim.place, run.writer, run.stopping
     outcome: Any = None
     raised: BaseException | None = None
-    with stopping.flows:
+    with stopping.flows, life_of(run.turns):
         writer.on_halt = stopping.flows.cancel
         try:
             if is_new or (service is not None and claim.was_left):
@@ -482,7 +487,7 @@ async def plan_run(place: Place, run_id: str, *, effects: bool) -> ResumePlan:
         run = _plan_of(place, found, read_order(entries, removed))
         plan = await _end_of_plan(place, run, blueprint.body(input), effects=effects)
         void = run.retry()
-        if not void or run.stopping.has_begun:
+        if run.stopping.has_begun or not run.is_tried_again():
             return plan
         # The process died between the failure and the end of the run, so a resume tries it again.
 
@@ -498,6 +503,7 @@ def _plan_of(place: Place, found: Found, order: Order) -> Run:
         clock=place.scope.clock,
         context=context_of(found.started),
         started_version=found.started_version,
+        known=len(found.journal.entries),
         planning=Planning(),
     )
 
@@ -510,7 +516,7 @@ async def _end_of_plan(place: Place, run: Run, body: AnyEffect, *, effects: bool
     outcome: Any = None
     defect: Exception | None = None
     try:
-        with run.stopping.flows:
+        with run.stopping.flows, life_of(run.turns):
             outcome = await run.stopping.supervised(lambda: _replay(place, run, body))
     except Parked:
         # Every fiber has reached the frontier.

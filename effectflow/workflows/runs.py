@@ -45,8 +45,9 @@ async def start_run(
 
     Parameters:
         run_id: its id; by default a random one.
-        context: plain data to keep with it.
+        context: plain data to keep with it; by default that of the run around, if a step drives it.
     """
+    context = place.scope.context if context is None else context
     blueprint = place.blueprint
     # An id that was made for this run belongs to no other one.
     is_new = run_id is None

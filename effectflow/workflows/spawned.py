@@ -96,11 +96,11 @@ class _Spawn:
         digest = _input_digest(run, place, self.input)
         run_id = self.run_id or f"{run.run_id}/{path}"
         await fiber.check(scope)
-        begun = await fiber.reach_begin(path, scope)
+        begun = await fiber.reach_begin(path, scope, ChildStarted)
         if begun is not None:
             _check_same(run, begun, run_id, digest)
             run_id = begun.run_id
-        rejected = await fiber.reach_end(path, scope)
+        rejected = await fiber.reach_end(path, scope, ChildEnded)
         if rejected is not None:
             # The run was rejected, and a resume does not try to create it again.
             return _failed(fiber, path, rejected, place, turns.number_taken)
@@ -108,7 +108,7 @@ class _Spawn:
         if begun is not None and turns.position < len(turns.order.entries):
             # The run went on from here, so the child exists.
             return spawned
-        await turns.to_frontier(fiber, scope, has_begun=begun is not None, is_work=False)
+        await turns.to_frontier(fiber, scope, has_begun=False)
         await fiber.check(scope)
         if begun is None:
             fiber.begins()
@@ -240,13 +240,13 @@ async def _result(fiber: DurableFiber, scope: Scope, child: Child[Any, Any]) -> 
     place = _place(child.workflow, fiber, scope)
     path = fiber.next_path(f"{as_name(child.workflow.name)}.result")
     await fiber.check(scope)
-    begun = await fiber.reach_begin(path, scope)
+    begun = await fiber.reach_begin(path, scope, Waiting)
     if begun is not None and begun.child != child.run_id:
         detail = f"{path!r} waited for run {begun.child!r}, and now waits for run {child.run_id!r}"
         raise run.halt(DefinitionChanged(run.run_id, run.workflow, detail=detail))
-    ended = await fiber.reach_end(path, scope)
+    ended = await fiber.reach_end(path, scope, ChildEnded)
     if ended is None:
-        await turns.to_frontier(fiber, scope, has_begun=begun is not None, is_work=False)
+        await turns.to_frontier(fiber, scope, has_begun=begun is not None, is_wait=True)
         await fiber.check(scope)
         if begun is None:
             fiber.begins()
@@ -280,6 +280,8 @@ async def _end_of(fiber: DurableFiber, scope: Scope, place: Place, run_id: str) 
                 if finished.at <= run.opened_at and not fiber.turns.is_alone:
                     await fiber.turns.arrive(fiber, scope, since=finished.at)
                 return finished
+            if run.planning is not None:
+                await fiber.turns.rest_in_plan(fiber, scope)
             async with resting(fiber, scope, f"run {run_id!r}", look=woken.set):
                 await woken.wait()
 

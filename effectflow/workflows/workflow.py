@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, Generic, Never, Protocol, TypeAlias, TypeVar, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Generic,
+    Never,
+    Protocol,
+    TypeAlias,
+    TypeVar,
+    overload,
+)
 
 from effectflow.checkpoint.checkpoints import Checkpoints, HasCheckpoints
 from effectflow.checkpoint.definition import Definition
@@ -18,11 +27,12 @@ from effectflow.effects import Effect, do, suspend
 from effectflow.effects.arguments import (
     START_A_WORKFLOW,
     check_function,
+    is_async,
     mark_as_effectful,
     misfit_of,
 )
 from effectflow.effects.fiber import PLAIN
-from effectflow.effects.nodes import Options, Perform
+from effectflow.effects.nodes import Options, Perform, Suspend
 from effectflow.effects.paths import as_name
 from effectflow.effects.scope import Scope
 from effectflow.effects.signatures import effect_types, environment_type
@@ -58,6 +68,11 @@ Body: TypeAlias = Callable[
     [Input2], Generator[Effect[Env2, E2, Any], Any, Out2] | Effect[Env2, E2, Out2]
 ]
 """The code of a workflow: a function that returns an effect, or a generator function."""
+
+BodyWithoutInput: TypeAlias = Callable[
+    [], Generator[Effect[Env2, E2, Any], Any, Out2] | Effect[Env2, E2, Out2]
+]
+"""The same without an input."""
 
 
 @cache
@@ -180,12 +195,30 @@ class Workflow(Generic[Env, E, Input, Out]):
         """
         blueprint = self.blueprint
         saved = blueprint.save_input(input)
-        work = suspend(lambda: blueprint.body(saved))
+        work = Suspend(lambda _env, _scope: blueprint.body(saved), (f"{self.name}.body", saved))
         return work if blueprint.read_output is unchanged else work.map(blueprint.read_output)
 
+    @overload
+    def start(
+        self: Workflow[Env2, E2, None, Out2],
+        input: None = None,
+        *,
+        run_id: str | None = None,
+        context: Mapping[str, object] | None = None,
+        retry_failed: bool = True,
+    ) -> Effect[Env2, E2 | CheckpointError, Out2]: ...
+    @overload
     def start(
         self: Workflow[Env2, E2, Input2, Out2],
         input: Input2,
+        *,
+        run_id: str | None = None,
+        context: Mapping[str, object] | None = None,
+        retry_failed: bool = True,
+    ) -> Effect[Env2, E2 | CheckpointError, Out2]: ...
+    def start(
+        self: Workflow[Env2, E2, Any, Out2],
+        input: Any = None,
         *,
         run_id: str | None = None,
         context: Mapping[str, object] | None = None,
@@ -200,9 +233,8 @@ class Workflow(Generic[Env, E, Input, Out]):
         Parameters:
             input: the input of the body. It is durable before the body runs.
             run_id: the id of the run; a random one by default.
-            context: plain data to keep with the run (tenant, user, trace id), for `run_context`. A
-                nested run inherits the context of the outer run. A run that continues keeps its
-                context.
+            context: plain data to keep with the run (tenant, user, trace id), for `run_context`. A run
+                that continues keeps its context.
             retry_failed: whether a run that has failed continues. If not, it ends as it is recorded;
                 see `result`.
 
@@ -224,7 +256,11 @@ class Workflow(Generic[Env, E, Input, Out]):
 
         return self._durably(perform, ("start", saved, Options(run_id=run_id, context=context)))
 
-    def call(self: Workflow[Env2, E2, Input2, Out2], input: Input2) -> Effect[Env2, E2, Out2]:
+    @overload
+    def call(self: Workflow[Env2, E2, None, Out2], input: None = None) -> Effect[Env2, E2, Out2]: ...
+    @overload
+    def call(self: Workflow[Env2, E2, Input2, Out2], input: Input2) -> Effect[Env2, E2, Out2]: ...
+    def call(self: Workflow[Env2, E2, Any, Out2], input: Any = None) -> Effect[Env2, E2, Out2]:
         """Run the body of the workflow within the current run, in its journal, as one step.
 
         The step has the name of the workflow, and contains the steps of the body. Once it is complete, a
@@ -240,6 +276,7 @@ class Workflow(Generic[Env, E, Input, Out]):
             definition,
             suspend(lambda: blueprint.body(saved)),
             partial(encode_arguments, {"input": saved}, path=definition.name),
+            shown=(f"{self.name}.call", saved),
         )
         return called if blueprint.read_output is unchanged else called.map(blueprint.read_output)
 
@@ -489,13 +526,38 @@ def _outermost(scope: Scope) -> Scope:
 class WorkflowDecorator(Protocol):
     """The result of `@workflow(...)`, before it receives the function."""
 
+    @overload
+    def __call__(
+        self, body: Callable[[Input2], Coroutine[Any, Any, Out2]], /
+    ) -> Workflow[HasCheckpoints, Never, Input2, Out2]: ...
+    @overload
+    def __call__(
+        self, body: Callable[[], Coroutine[Any, Any, Out2]], /
+    ) -> Workflow[HasCheckpoints, Never, None, Out2]: ...
+    @overload
     def __call__(
         self, body: Body[Input2, Env2, E2, Out2], /
     ) -> Workflow[Env2, E2, Input2, Out2]: ...
+    @overload
+    def __call__(
+        self, body: BodyWithoutInput[Env2, E2, Out2], /
+    ) -> Workflow[Env2, E2, None, Out2]: ...
 
 
 @overload
+def workflow(
+    body: Callable[[Input2], Coroutine[Any, Any, Out2]], /
+) -> Workflow[HasCheckpoints, Never, Input2, Out2]: ...
+@overload
+def workflow(
+    body: Callable[[], Coroutine[Any, Any, Out2]], /
+) -> Workflow[HasCheckpoints, Never, None, Out2]: ...
+@overload
 def workflow(body: Body[Input2, Env2, E2, Out2], /) -> Workflow[Env2, E2, Input2, Out2]: ...
+@overload
+def workflow(
+    body: BodyWithoutInput[Env2, E2, Out2], /
+) -> Workflow[Env2, E2, None, Out2]: ...
 @overload
 def workflow(
     *,
@@ -504,14 +566,17 @@ def workflow(
     migrations: Mapping[int, Migration] | None = None,
 ) -> WorkflowDecorator: ...
 def workflow(
-    body: Callable[[Any], Any] | None = None,
+    body: Callable[..., Any] | None = None,
     /,
     *,
     name: str | None = None,
     version: str = "1",
     migrations: Mapping[int, Migration] | None = None,
 ) -> Any:
-    """Make a workflow from a function of an input that returns an effect, or from a generator function.
+    """Make a workflow from a function of an input, whose body is durable.
+
+    It is an async function that awaits effects, a generator function as for `@do`, or a function that
+    returns an effect. Without a parameter, the workflow is started without an input.
 
     A resume runs the code between steps again, so it must do the same again: take time and chance from
     `now()`, `random()` and `uuid()`, whose values are recorded, and act on the world only in steps. A
@@ -525,24 +590,29 @@ def workflow(
             run, and the output of every step. Runs of those versions then continue, upgraded.
     """
 
-    def decorate(body: Callable[[Any], Any]) -> Workflow[Any, Any, Any, Any]:
-        check_function(body, "@workflow", "write @effect below @workflow, or use @do")
-        _check_takes_one_input(body)
-        chosen = name or body.__name__
+    def decorate(body: Callable[..., Any]) -> Workflow[Any, Any, Any, Any]:
+        made = body
+        if inspect.isgeneratorfunction(body) or is_async(body):
+            made = do(body)
+        check_function(made, "@workflow", "write @effect below @workflow, or use @do")
+        takes_input = _takes_input(body)
+        chosen = name or getattr(body, "__name__", None)
+        if chosen is None:
+            raise TypeError(f"{body!r} has no name: write @workflow(name=...)")
         check_migrations(chosen, version, migrations or {})
-        started = do(body) if inspect.isgeneratorfunction(body) else body
 
         def describe() -> Blueprint:
-            output, error = effect_types(body)
+            output, error = effect_types(made)
+            given = input_type(made) if takes_input else type(None)
             return Blueprint(
                 Definition(chosen, version, "standard"),
-                body=started,
-                input_type=input_type(body),
-                input_types=KnownTypes.of(input_type(body)),
+                body=made if takes_input else lambda _: made(),
+                input_type=given,
+                input_types=KnownTypes.of(given),
                 output_types=KnownTypes.of(output, error),
                 output_type=output,
                 migrations=migrations or {},
-                environment_types=lambda: [environment_type(body)],
+                environment_types=lambda: [environment_type(made)],
             )
 
         return Workflow(describe(), describe)
@@ -550,15 +620,18 @@ def workflow(
     return decorate if body is None else decorate(body)
 
 
-def _check_takes_one_input(body: Callable[..., Any]) -> None:
-    """Raise TypeError for a function that cannot be called with an input, and for a method."""
+def _takes_input(body: Callable[..., Any]) -> bool:
+    """Return whether a body takes an input. Raise TypeError for more parameters, and for a method."""
     names = parameters_of(body)
+    if not names and misfit_of(body, (), {}) is None:
+        return False
     if names[:1] in (["self"], ["cls"]) or misfit_of(body, (None,), {}) is not None:
         name = getattr(body, "__qualname__", None) or repr(body)
         raise TypeError(
-            f"@workflow takes a function of one input, not {name}({', '.join(names)}): use a "
-            "dataclass for several values, `_: None` for none, and a function in place of a method"
+            f"@workflow takes a function of one input or none, not {name}({', '.join(names)}): use a "
+            "dataclass for several values, and a function in place of a method"
         )
+    return True
 
 
 def _as_step(function: Callable[[Any], Effect[Any, Any, Any]]) -> Step[[Any], Any, Any, Any]:

@@ -14,6 +14,7 @@ from effectflow import (
     Client,
     Do,
     Effect,
+    ReplayFilter,
     RetryPolicy,
     Signal,
     TimedOut,
@@ -520,13 +521,6 @@ async def test_a_run_that_replays_does_not_make_another_one_replay(store: Memory
 # Log lines.
 
 
-class OnlyNew(logging.Filter):
-    """Drops lines that an earlier life has logged: what a program adds to its handlers."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        return not replaying()
-
-
 @pytest.fixture
 def lines() -> Iterator[list[str]]:
     """The lines that a handler with the filter has handled."""
@@ -537,7 +531,7 @@ def lines() -> Iterator[list[str]]:
             found.append(record.getMessage())
 
     logger, handler = logging.getLogger("shop"), Handler()
-    handler.addFilter(OnlyNew())
+    handler.addFilter(ReplayFilter())
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
     yield found
