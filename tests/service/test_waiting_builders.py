@@ -37,7 +37,6 @@ from effectflow import (
 )
 from effectflow.checkpoint import RunStatus
 from effectflow.checkpoint.entries import BeforeStep
-from effectflow.stores import MemoryStore
 from effectflow.testing import TestClock
 from effectflow.workflows import JobResult, Outcome
 from tests.apps import App, Broken, note
@@ -377,7 +376,7 @@ polling: StateMachine[App, Broken, Order] = StateMachine(
 async def test_a_machine_is_suspended_between_its_attempts(service: Service) -> None:
     async with working(service, polling) as worker:
         handle = await worker.client.submit(polling, None, run_id="r")
-        await suspended(service, "r", waits_for="a retry")
+        await suspended(service, "r", waits_for="a time")
         assert isinstance(await handle.result(timeout=10), Success)
     assert service.world.done == ["poll"] * 3
 
