@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from effectflow.checkpoint import (
     BeforeStep,
@@ -29,6 +29,7 @@ from effectflow.checkpoint import (
 from effectflow.checkpoint.checkpoint import iso_time
 from effectflow.checkpoint.entries import write_entry
 from effectflow.checkpoint.journal_reader import read_existing
+from effectflow.checkpoint.order import Spans
 from effectflow.checkpoint.values import Tree
 from effectflow.cli.access import Access, to_runs, with_access
 from effectflow.cli.options import JsonOption, LatestOption, RunArgument
@@ -66,16 +67,20 @@ def _entry_tree(entry: Entry) -> Tree:
 
 def _journal_lines(entries: Iterable[Entry]) -> Iterable[str]:
     """Yield a line for each entry of a journal, oldest first."""
+    aside: list[int] = []
     for number, entry in enumerate(entries, start=1):
-        yield f"{number:>6}  {when(entry.at)}  {_entry_text(entry)}"
+        if isinstance(entry, SetAside):
+            aside.append(number)
+        yield f"{number:>6}  {when(entry.at)}  {_entry_text(entry, aside)}"
 
 
-def _entry_text(entry: Entry) -> str:
+def _entry_text(entry: Entry, aside: Sequence[int]) -> str:
+    """Return an entry as text. `aside` are the numbers of the entries that set something aside before it."""
     match entry:
         case Started():
             return f"Started      {entry.workflow} version {entry.version}"
         case Resumed(owner):
-            return f"Resumed      by {owner}{_reason_of(entry)}"
+            return f"Resumed      by {owner}{_reason_of(entry, aside)}"
         case BeforeStep(step, attempt):
             return f"BeforeStep   {step}, attempt {attempt}"
         case Completed(step, output, duration):
@@ -116,11 +121,14 @@ def _entry_text(entry: Entry) -> str:
             return f"Finished     {status}: {what}"
 
 
-def _reason_of(resumed: Resumed) -> str:
+def _reason_of(resumed: Resumed, aside: Sequence[int]) -> str:
     """Return why a run was resumed, if that was not only to continue it."""
     if resumed.dropped:
         return ", drops dead letters"
-    if resumed.void:
+    void = Spans(resumed.void)
+    if any(number in void for number in aside):
+        return ", retries dead letters"
+    if void:
         return ", tries again what failed"
     return ", after a crash" if resumed.after_crash else ""
 

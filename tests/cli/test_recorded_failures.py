@@ -88,7 +88,7 @@ AGAIN = (
     "A resume fails again: charge; the run ends with its recorded failure, which a resume does not "
     "retry. To try again, start a new run with another id."
 )
-SETTLED = ["cleaned", "timed", "reported", "exited", "held"]
+STANDING = ["cleaned", "reported", "exited", "held"]
 SHOWN = {
     "failure": "Declined: no money",
     "defect": "ConnectionError: the bank is down",
@@ -101,8 +101,8 @@ def desk(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", SHOWN)
-@pytest.mark.parametrize("name", SETTLED)
-def test_a_settled_failure_is_not_offered_for_a_resume(
+@pytest.mark.parametrize("name", STANDING)
+def test_a_failure_that_stands_is_not_offered_for_a_resume(
     effectflow: Command, folder: Path, name: str, kind: str
 ) -> None:
     failed = effectflow("run", f"desk:{name}", "--input", f'"{kind}"', "--run-id", "r")
@@ -121,7 +121,7 @@ def test_a_settled_failure_is_not_offered_for_a_resume(
     assert "Traceback" not in resumed.err
 
 
-def test_plan_and_resume_say_the_same_about_a_settled_failure(effectflow: Command) -> None:
+def test_plan_and_resume_say_the_same_about_a_failure_that_stands(effectflow: Command) -> None:
     effectflow("run", "desk:cleaned", "--input", '"failure"', "--run-id", "r")
 
     sentence = AGAIN.removeprefix("A resume ").removesuffix(".")
@@ -138,7 +138,7 @@ def test_json_names_what_recurs_and_no_command(effectflow: Command) -> None:
 
 
 @pytest.mark.parametrize("kind", SHOWN)
-@pytest.mark.parametrize("name", ["plain", "undone"])
+@pytest.mark.parametrize("name", ["plain", "undone", "timed"])
 def test_a_failure_that_a_resume_retries_is_offered_for_it(
     effectflow: Command, folder: Path, name: str, kind: str
 ) -> None:

@@ -117,7 +117,7 @@ TASKS = textwrap.dedent("""
 STARTS = {
     "code": ("gated (again)", 1),
     "deep": ("inside (again, after 1 completed step inside)", 2),
-    "outer": ("deep (again)", 1),
+    "outer": ("deep (again, after 2 completed steps inside)", 3),
     "job": ("map[5]/mapped (again)", None),
     "after_job": ("gated (again)", 15),
     "rounds": ("round#6 (again, after 1 completed step inside)", 6),

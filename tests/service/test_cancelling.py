@@ -356,14 +356,14 @@ def in_branches(_: None) -> Do[App, Broken, Any]:
 
 
 @workflow
-def nested(_: None) -> Do[App, Broken, Any]:
-    yield from act("nested begins")
+def called(_: None) -> Do[App, Broken, Any]:
+    yield from act("called begins")
     return (yield from rented(approval.wait()))
 
 
 @workflow
 def around(_: None) -> Do[App, Broken, Any]:
-    return (yield from bracket(act("open"), lambda _: act("close"), lambda _: nested.call(None)))
+    return (yield from bracket(act("open"), lambda _: act("close"), lambda _: called.call(None)))
 
 
 async def test_every_branch_of_a_cancelled_run_releases_its_resource(service: Service) -> None:
@@ -375,18 +375,17 @@ async def test_every_branch_of_a_cancelled_run_releases_its_resource(service: Se
     assert sorted(service.world.done[3:]) == ["return 1", "return 2", "return 3"]
 
 
-async def test_a_nested_run_is_cancelled_with_its_outer_run(service: Service) -> None:
+async def test_a_workflow_that_is_called_is_cancelled_with_its_run(service: Service) -> None:
     async with working(service, around) as worker:
         handle = await worker.client.submit(around, None, run_id="r")
         await suspended(service, "r")
         await handle.cancel()
         await assert_cancelled(handle)
-    assert service.world.done == ["open", "nested begins", "rent", "return", "close"]
-    assert (await ending_of(service))["r/nested"]["status"] == "cancelled"
+    assert service.world.done == ["open", "called begins", "rent", "return", "close"]
 
 
 @EVERY
-@pytest.mark.parametrize("cancelled", [waiting, in_branches, around], ids=["wait", "par", "nested"])
+@pytest.mark.parametrize("cancelled", [waiting, in_branches, around], ids=["wait", "par", "called"])
 async def test_a_cancelled_run_is_killed_at_any_write(cancelled: Any, every: int) -> None:
     async def live(service: Service) -> object:
         async with working(service, cancelled, grace=0) as worker:
@@ -427,13 +426,13 @@ def holding(_: None) -> Do[App, Broken, str]:
 
 
 @workflow
-def around_nested(_: None) -> Do[App, Broken, str]:
+def around_called(_: None) -> Do[App, Broken, str]:
     return (yield from holding.call(None))
 
 
 @workflow
-def around_twice_nested(_: None) -> Do[App, Broken, str]:
-    return (yield from held(around_nested.call(None)))
+def around_twice_called(_: None) -> Do[App, Broken, str]:
+    return (yield from held(around_called.call(None)))
 
 
 @workflow
@@ -442,7 +441,7 @@ def around_spawned(_: None) -> Do[App, Any, str]:
     return (yield from held(child.result()))
 
 
-JOURNEYS = [holding, around_nested, around_twice_nested, around_spawned]
+JOURNEYS = [holding, around_called, around_twice_called, around_spawned]
 
 
 @EVERY

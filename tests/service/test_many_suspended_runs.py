@@ -16,7 +16,7 @@ from returns.result import Success
 from effectflow import Do, Signal, never, workflow
 from effectflow.checkpoint import CheckpointStore, RunQuery, RunStatus
 from effectflow.checkpoint.entries import Started
-from effectflow.checkpoint.flow import DurableFlow
+from effectflow.checkpoint.fiber import DurableFiber
 from effectflow.checkpoint.integrity import first_digest
 from effectflow.checkpoint.mailbox import Mailbox
 from effectflow.checkpoint.run import Run
@@ -109,7 +109,7 @@ def new_objects() -> list[object]:
 async def until_forgotten() -> None:
     """Wait until nothing is in memory of driven runs."""
     with anyio.fail_after(10):
-        while any(isinstance(thing, Run | DurableFlow | Mailbox) for thing in new_objects()):
+        while any(isinstance(thing, Run | DurableFiber | Mailbox) for thing in new_objects()):
             await anyio.sleep(0.01)
 
 

@@ -158,59 +158,35 @@ async def blocked(service: Service) -> RunInfo:
             await anyio.sleep(0.003)
 
 
-async def test_a_run_around_one_that_does_not_fit_is_left_as_often_as_it_is_tried(
-    service: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("effectflow.workflows.recovery._SECONDS_BLOCKED", 0.01)
-    old, new = around(version_of("begin")), around(with_another_step)
-    async with working(service, old) as worker:
-        handle = await worker.client.submit(old, None, run_id="r")
-        await suspended(service, "r")
-    nested = service.client.handle(version_of(), "r/changing")
-    await nested.send(approval, "ann")
-    async with working(service, new, max_crashes=3):
-        with anyio.fail_after(10):
-            while await lives_of(service) < 5:
-                await anyio.sleep(0.003)
-        await blocked(service)
-    async with working(service, old):
-        assert await handle.result(timeout=10) == Success("ann")
-    assert service.world.done == ["begin"]
-
-
 async def test_lives_that_the_run_does_not_fit_do_not_count_as_crashes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("effectflow.workflows.recovery._SECONDS_BLOCKED", 0.01)
     store, world = MemoryStore(), World()
     service = Service(store, world)
-    old, new = around(version_of("begin")), around(with_another_step)
+    old, tried = version_of("begin"), 0
+
+    @workflow(name="changing")
+    def new(_: None) -> Do[App, Broken, str]:
+        nonlocal tried
+        tried += 1
+        yield from note_other()
+        return (yield from approval.wait())
+
     async with working(service, old) as worker:
         handle = await worker.client.submit(old, None, run_id="r")
         await suspended(service, "r")
-    nested = service.client.handle(version_of(), "r/changing")
-    await nested.send(approval, "ann")
-    async with working(service, new, max_crashes=3):
+    await handle.send(approval, "ann")
+    await die(store, world, CrashPoint(1, is_durable=False), times=1, made=old)
+    async with working(service, new, max_crashes=2):
         with anyio.fail_after(10):
-            while await lives_of(service) < 5:
+            while tried < 5:
                 await anyio.sleep(0.003)
         await blocked(service)
-    await die(store, world, CrashPoint(1, is_durable=True), times=1, made=old)
-    async with working(service, old, max_crashes=3):
+    await die(store, world, CrashPoint(1, is_durable=False), times=1, made=old)
+    async with working(service, old, max_crashes=2):
         assert await handle.result(timeout=10) == Success("ann")
-
-
-def around(nested: Workflow[App, Broken, None, str]) -> Workflow[App, Broken, None, str]:
-    @workflow(name="outer")
-    def outer(_: None) -> Do[App, Broken, str]:
-        return (yield from nested.call(None))
-
-    return outer
-
-
-async def lives_of(service: Service) -> int:
-    """Return how many times the run was continued."""
-    return sum(isinstance(entry, Resumed) for entry in await entries_of(service, "r"))
+    assert world.done == ["begin"]
 
 
 async def test_a_failed_run_stays_failed_until_it_is_resumed(service: Service) -> None:
@@ -308,8 +284,11 @@ def exiting(raised: BaseException) -> dict[str, Callable[[], Any]]:
         return from_async(leave_later)
 
     @workflow
-    def nested(_: None) -> Do[App, Broken, Any]:
+    def called(_: None) -> Do[App, Broken, Any]:
         return (yield from leaving())
+
+    def release(_: object) -> Effect[App, Broken, int]:
+        return note("released").checkpointed("release")
 
     return {
         "body": leave,
@@ -318,8 +297,8 @@ def exiting(raised: BaseException) -> dict[str, Callable[[], Any]]:
         "thread": step(lambda: from_blocking(leave)),
         "par": lambda: par(leaving(), sleep(60)),
         "timeout": lambda: leaving().timeout(60),
-        "nested run": lambda: nested.call(None),
-        "use": lambda: bracket(pure(1), lambda _: act("released"), lambda _: leaving()),
+        "called workflow": lambda: called.call(None),
+        "use": lambda: bracket(pure(1), release, lambda _: leaving()),
         "after a wait": lambda: sleep(0.01).within(App).and_then(lambda _: leaving()),
     }
 

@@ -79,10 +79,10 @@ async def test_a_plan_waits_for_the_signals_that_were_not_sent(service: Service)
 async def test_a_saga_that_waits_is_not_planned_to_be_undone(service: Service) -> None:
     handle = await left_suspended(service, holding)
     plan = await plan_of(service, holding)
-    assert (plan.start, plan.waiting) == ((), ("saga/timeout/signal:go",))
+    assert (plan.start, plan.waiting) == ((), ("signal:go",))
     await handle.send(go, "")
     plan = await plan_of(service, holding)
-    assert (plan.start, plan.waiting) == (("saga/act#2",), ())
+    assert (plan.start, plan.waiting) == (("act#2",), ())
 
 
 async def test_a_plan_waits_for_spawned_runs_and_creates_none(service: Service) -> None:
@@ -126,7 +126,7 @@ async def test_a_plan_knows_the_request_to_cancel_that_waits(service: Service) -
     await handle.send(go, "")
     await handle.cancel()
     plan = await plan_of(service, holding)
-    assert (plan.skip, plan.start, plan.waiting) == (("saga/act",), ("saga[undo]/act",), ())
+    assert (plan.skip, plan.start, plan.waiting) == (("act",), ("act#2",), ())
 
     async with working(service, holding):
         await until(service, "r", RunStatus.CANCELLED)

@@ -34,8 +34,8 @@ from effectflow import (
 )
 from effectflow.checkpoint import (
     CompensationFailed,
-    Decided,
     DefinitionChanged,
+    Failed,
     RunCancelled,
     RunEnded,
     RunStatus,
@@ -319,7 +319,7 @@ async def test_compensate_inside_a_step_of_a_saga_is_an_error() -> None:
     assert app.world.done == []
 
 
-async def test_compensate_in_a_nested_run_needs_a_saga_in_that_run() -> None:
+async def test_compensate_in_a_workflow_that_is_called_needs_a_saga_there() -> None:
     inner = made_of(lambda: booked("flight"), "inner")
     app = app_on(MemoryStore())
 
@@ -327,7 +327,7 @@ async def test_compensate_in_a_nested_run_needs_a_saga_in_that_run() -> None:
         await made_of(lambda: saga(inner.call(None))).start(None).run(app)
 
 
-async def test_a_nested_run_is_undone_as_a_whole() -> None:
+async def test_a_workflow_that_is_called_is_undone_as_a_whole() -> None:
     inner = made_of(lambda: saga(in_turn(booked("flight"), booked("hotel"))), "inner")
     undo = made_of(lambda: cancel("trip"), "undo")
     app = app_on(MemoryStore())
@@ -486,21 +486,23 @@ async def test_once_an_undo_has_begun_the_failure_stands() -> None:
     assert isinstance((await tripping.resume("r").run(app)).failure(), Broken)
     assert app.world.done == []
     plan = (await tripping.plan("r").run(app)).unwrap()
-    assert (plan.start, plan.recurs) == ((), ("saga/book#3",))
+    assert (plan.start, plan.recurs) == ((), ("book#3",))
 
 
-async def test_a_failure_before_the_first_undo_is_tried_again() -> None:
+async def test_a_failure_stands_although_the_process_died_before_the_first_undo() -> None:
     store = MemoryStore()
     app = app_on(store, failing=["book dinner"])
     tripping = made_of(trip)
     await tripping.start(None, run_id="r").run(app)
-    decided = [e for e in await read_entries(store, "r") if isinstance(e, Decided)]
-    assert [(e.path, e.failed) for e in decided] == [("saga", True)]
-    before = (await read_entries(store, "r")).index(decided[0])
-    again = app_on(await cut(store, before + 1))
+    failed = next(
+        number
+        for number, entry in enumerate(await read_entries(store, "r"), 1)
+        if isinstance(entry, Failed)
+    )
+    again = app_on(await cut(store, failed))
 
-    assert await tripping.resume("r").run(again) == Success("dinner")
-    assert again.world.done == ["book dinner"]
+    assert repr(await tripping.resume("r").run(again)) == "<Failure: no dinner>"
+    assert again.world.done == ["cancel hotel", "cancel flight"]
 
 
 async def test_a_saga_that_changed_so_that_an_undo_is_not_registered_is_rejected() -> None:
@@ -514,7 +516,7 @@ async def test_a_saga_that_changed_so_that_an_undo_is_not_registered_is_rejected
 
     changed = (await made_of(forgetful).resume("r").run(app)).failure()
     assert isinstance(changed, DefinitionChanged)
-    assert "branch 'saga[undo]'" in str(changed)
+    assert "'cancel' has begun" in str(changed)
 
 
 # Undos that fail.
@@ -557,7 +559,7 @@ async def test_after_a_failed_undo_a_resume_continues_with_only_the_rest(
     assert again.left == parked.left
 
     plan = (await tripping.plan("r").run(app)).unwrap()
-    assert plan.start == plan.retry == ("saga[undo]/cancel#2",)
+    assert plan.start == plan.retry == ("cancel#2",)
     assert plan.problem is None
 
     # It is still broken.
@@ -649,17 +651,15 @@ async def test_an_undo_is_retried_by_the_policy_of_its_step_first() -> None:
     assert undone(app.world) == ["a", "a", "a"]
 
 
-async def test_an_undo_of_a_nested_run_that_fails_parks_both_runs() -> None:
+async def test_an_undo_of_a_workflow_that_is_called_parks_the_run() -> None:
     inner = made_of(trip, "inner")
-    outer = made_of(lambda: in_turn(inner.call(None, run_id="i").result(), book("after")), "outer")
+    outer = made_of(lambda: in_turn(inner.call(None).result(), book("after")), "outer")
     app = app_on(MemoryStore(), failing=["book dinner", "cancel flight"])
 
     parked = (await outer.start(None, run_id="o").run(app)).failure()
     assert isinstance(parked, CompensationFailed)
-    assert parked.run_id == "i"
-    for run_id in ("i", "o"):
-        checkpoint = await read_checkpoint(app.checkpoints.store, run_id)
-        assert checkpoint.status is RunStatus.FAILED
+    checkpoint = await read_checkpoint(app.checkpoints.store, "o")
+    assert checkpoint.status is RunStatus.FAILED
     app.world.recover()
     app.world.done.clear()
 
@@ -713,7 +713,7 @@ async def test_a_cancelled_run_whose_undo_fails_is_parked_and_cancelled_after_a_
 
     app = App(service.checkpoints(), service.world)
     plan = (await tripping.plan("r").run(app)).unwrap()
-    assert plan.start == ("saga[undo]/cancel",)
+    assert plan.start == ("cancel",)
     service.world.recover()
     assert isinstance((await tripping.resume("r").run(app)).failure(), RunCancelled)
     assert undone(service.world) == ["hotel", "hotel", "flight"]
@@ -812,7 +812,7 @@ def test_a_step_that_failed_after_the_cancellation_is_not_repeated_once_the_undo
         begun = next(
             number
             for number, entry in enumerate(entries, 1)
-            if "[undo]" in getattr(entry, "step", "")
+            if getattr(entry, "step", "") == "cancel"
         )
         for count in range(begun, len(entries)):
             app = app_on(await cut(whole, count))

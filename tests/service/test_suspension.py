@@ -1,4 +1,4 @@
-"""A run is suspended when all its flows wait, wherever they are, and goes on in another worker."""
+"""A run is suspended when all its fibers wait, wherever they are, and goes on in another worker."""
 
 from __future__ import annotations
 
@@ -222,7 +222,7 @@ async def test_a_resource_of_steps_is_kept_while_the_run_is_suspended(service: S
     assert service.world.done == ["rent", "return"]
 
 
-# Nested runs.
+# Workflows that are called, and waits within steps.
 
 
 @workflow
@@ -235,29 +235,14 @@ def inner(_: None) -> Do[App, Broken, str]:
 @workflow
 def calling(_: None) -> Do[App, Broken, str]:
     yield from act("outer begins")
-    answer = yield from inner.call(None, run_id="inner")
+    answer = yield from inner.call(None)
     return (yield from act(f"outer: {answer}"))
 
 
-@workflow
-def starting(_: None) -> Do[App, Exception, str]:
-    yield from act("outer begins")
-    answer = yield from inner.start(None, run_id="inner")
-    return (yield from act(f"outer: {answer}"))
-
-
-@pytest.mark.parametrize("outer", [calling, starting], ids=["call", "start"])
-async def test_a_nested_run_waits_and_its_outer_run_is_suspended_with_it(
-    service: Service, outer: Any
-) -> None:
-    handle = await lived(service, outer)
-    nested = await info_of(service, "inner")
-    assert nested.summary.status is RunStatus.SUSPENDED
-    # No worker takes it, as its outer run drives it.
-    assert nested.summary.due_at is None
-    assert nested.lease is None
-    await service.client.handle(inner, "inner").send(approval, "ann")
-    async with working(service, outer):
+async def test_a_workflow_that_is_called_waits_and_its_run_is_suspended(service: Service) -> None:
+    handle = await lived(service, calling)
+    await handle.send(approval, "ann")
+    async with working(service, calling):
         assert await handle.result(timeout=10) == Success("outer: inner got ann")
     assert service.world.done == [
         "outer begins",
@@ -268,12 +253,12 @@ async def test_a_nested_run_waits_and_its_outer_run_is_suspended_with_it(
 
 
 def stepping(called: Any, **options: Any) -> Any:
-    """Return a workflow of one step, which calls this nested run and yields with its attempt."""
+    """Return a workflow of one step, which calls this workflow and yields with its attempt."""
 
     @step(**options)
     @do
     def around() -> Do[App, Any, tuple[int, str]]:
-        answer = yield from called.call(None, run_id="inner")
+        answer = yield from called.call(None)
         yield from note("after")
         info = yield from step_info()
         return info.attempt, answer
@@ -297,45 +282,42 @@ def parenting(_: None) -> Do[App, Any, str]:
     return (yield from child.result())
 
 
-async def test_a_nested_run_that_waits_inside_a_step_suspends_its_outer_run(
-    service: Service,
-) -> None:
-    policy = RetryPolicy.constant(0.01).with_max_retries(1)
-    outer = stepping(inner, retry=policy)
-    service.world.failing |= {"after#1"}
-    handle = await lived(service, outer)
-    await service.client.handle(inner, "inner").send(approval, "ann")
-    async with working(service, outer):
-        # The step began again after the suspension, which does not count for its policy.
-        assert await handle.result(timeout=10) == Success((3, "inner got ann"))
-    assert service.world.done == ["inner begins", "inner got ann", "after", "after"]
-    assert await suspensions(service) == 1
+LIMITED: list[Any] = [{"retry": RetryPolicy.constant(0.01).with_max_retries(1)}, {"timeout": 9}]
 
 
-LIMITED: list[Any] = [{"at_most_once": True}, {"timeout": 9}]
-
-
-@pytest.mark.parametrize("options", LIMITED, ids=["at most once", "timeout"])
-async def test_a_nested_run_that_waits_for_a_message_inside_a_limited_step_is_not_suspended(
+@pytest.mark.parametrize("options", LIMITED, ids=["retry", "timeout"])
+async def test_a_wait_inside_a_step_suspends_the_run_and_the_step_continues(
     service: Service, options: dict[str, Any]
 ) -> None:
     outer = stepping(inner, **options)
+    handle = await lived(service, outer)
+    await handle.send(approval, "ann")
+    async with working(service, outer):
+        # The attempt continues after the suspension.
+        assert await handle.result(timeout=10) == Success((1, "inner got ann"))
+    assert service.world.done == ["inner begins", "inner got ann", "after"]
+    assert await suspensions(service) == 1
+
+
+async def test_a_wait_for_a_message_inside_an_at_most_once_step_does_not_suspend_the_run(
+    service: Service,
+) -> None:
+    outer = stepping(inner, at_most_once=True)
     async with working(service, outer) as worker:
         handle = await worker.client.submit(outer, None, run_id="r")
-        await until_recorded(service, "inner", Waiting)
+        await until_recorded(service, Waiting)
         # Longer than a run must rest before it is suspended.
         await anyio.sleep(0.1)
-        await service.client.handle(inner, "inner").send(approval, "ann")
+        await handle.send(approval, "ann")
         assert await handle.result(timeout=10) == Success((1, "inner got ann"))
     assert await suspensions(service) == 0
 
 
-@pytest.mark.parametrize("options", LIMITED, ids=["at most once", "timeout"])
 @pytest.mark.parametrize("waiting", [napping, parenting], ids=["sleep", "result"])
-async def test_a_nested_run_that_waits_inside_a_limited_step_is_not_suspended(
-    service: Service, waiting: Any, options: dict[str, Any]
+async def test_a_wait_inside_an_at_most_once_step_does_not_suspend_the_run(
+    service: Service, waiting: Any
 ) -> None:
-    outer = stepping(waiting, **options)
+    outer = stepping(waiting, at_most_once=True)
     async with working(service, outer, napping) as worker:
         handle = await worker.client.submit(outer, None, run_id="r")
         assert await handle.result(timeout=10) == Success((1, "rested"))
@@ -344,28 +326,28 @@ async def test_a_nested_run_that_waits_inside_a_limited_step_is_not_suspended(
 
 @workflow
 def acquiring(_: None) -> Do[App, Broken, str]:
-    permitted = inner.call(None, run_id="inner")
+    permitted = inner.call(None)
     return (yield from bracket(permitted, lambda _: act("return"), lambda who: act(f"use: {who}")))
 
 
 @workflow
 def releasing(_: None) -> Do[App, Broken, str]:
-    closing = inner.call(None, run_id="inner")
+    closing = inner.call(None)
     return (yield from bracket(act("open"), lambda _: closing, lambda _: act("use")))
 
 
-async def until_recorded(service: Service, run_id: str, kind: type[Entry]) -> None:
-    """Wait until the journal of a run has such an entry."""
+async def until_recorded(service: Service, kind: type[Entry]) -> None:
+    """Wait until the journal of the run has such an entry."""
     with anyio.fail_after(10):
-        while await service.store.info(run_id) is None or not any(
-            isinstance(entry, kind) for entry in await entries_of(service, run_id)
+        while await service.store.info("r") is None or not any(
+            isinstance(entry, kind) for entry in await entries_of(service, "r")
         ):
             await anyio.sleep(0.003)
 
 
 @pytest.mark.parametrize("outer", [acquiring, releasing])
 @pytest.mark.parametrize("by_worker", [True, False], ids=["suspended", "stopped"])
-async def test_a_nested_run_that_waits_in_an_acquisition_or_a_release_can_be_stopped(
+async def test_a_wait_in_an_acquisition_or_a_release_can_be_stopped(
     service: Service, outer: Any, *, by_worker: bool
 ) -> None:
     if by_worker:
@@ -375,12 +357,13 @@ async def test_a_nested_run_that_waits_in_an_acquisition_or_a_release_can_be_sto
         async with anyio.create_task_group() as tasks:
             app = App(service.checkpoints(), service.world)
             tasks.start_soon(outer.start(None, run_id="r").run, app)
-            await until_recorded(service, "inner", Waiting)
+            await until_recorded(service, Waiting)
             tasks.cancel_scope.cancel()
         await all_are(service, RunStatus.INTERRUPTED)
-    await service.client.handle(inner, "inner").send(approval, "ann")
     async with working(service, outer) as worker:
-        ended = await worker.client.handle(outer, "r").result(timeout=10)
+        handle = worker.client.handle(outer, "r")
+        await handle.send(approval, "ann")
+        ended = await handle.result(timeout=10)
     if outer is acquiring:
         assert ended == Success("use: inner got ann")
         assert service.world.done == ["inner begins", "inner got ann", ended.unwrap(), "return"]
@@ -401,7 +384,7 @@ def beside(_: None) -> Do[App, Broken, tuple[str, str]]:
 @pytest.mark.parametrize(
     "waiting",
     [beside, either, with_durable_resource, calling, acquiring, releasing],
-    ids=["par", "race", "bracket", "nested", "nested acquisition", "nested release"],
+    ids=["par", "race", "bracket", "call", "acquisition", "release"],
 )
 @EVERY
 async def test_a_suspended_run_continues_as_if_its_service_had_never_been_killed(
@@ -411,11 +394,8 @@ async def test_a_suspended_run_continues_as_if_its_service_had_never_been_killed
         async with working(service, waiting, grace=0) as worker:
             handle = await worker.client.submit(waiting, None, run_id="r")
             await all_are(service, RunStatus.SUSPENDED, RunStatus.COMPLETED)
-            receiver = handle
-            if waiting in (calling, acquiring, releasing):
-                receiver = worker.client.handle(inner, "inner")
             with suppress(RunEnded):
-                await receiver.send(approval, "ann", idempotency_key="1")
+                await handle.send(approval, "ann", idempotency_key="1")
             return await result_of(handle)
 
     await killed_everywhere(live, more_than=7, every=every)
@@ -480,12 +460,15 @@ def retrying_within_a_release(_: None) -> Do[App, Broken, str]:
     return (yield from bracket(act("open"), lambda _: unreliable(), lambda _: act("use")))
 
 
-async def test_a_back_off_within_a_step_does_not_suspend_the_run(service: Service) -> None:
+async def test_a_back_off_within_a_step_suspends_the_run_and_the_step_continues(
+    service: Service,
+) -> None:
     service.world.failing |= {"try#1"}
     async with working(service, retrying_within_a_step) as worker:
         handle = await worker.client.submit(retrying_within_a_step, None, run_id="r")
-        assert isinstance(await handle.result(timeout=10), Success)
-    assert await suspensions(service) == 0
+        assert await handle.result(timeout=10) == Success(2)
+    assert service.world.done == ["try", "try", "after"]
+    assert await suspensions(service) == 1
 
 
 async def test_the_back_off_of_a_release_step_suspends_the_run(service: Service) -> None:

@@ -12,7 +12,7 @@ from returns.result import Success
 
 from effectflow import Do, Signal, TimedOut, race, sleep, workflow
 from effectflow.checkpoint import RunEnded, RunStatus
-from effectflow.checkpoint.entries import Decided, Signalled
+from effectflow.checkpoint.entries import Signalled, TimerFired
 from effectflow.stores import MemoryStore
 from effectflow.testing import CrashPoint, FaultyStore, TestClock
 from effectflow.testing.crash import crash_points
@@ -75,8 +75,8 @@ def decided(entries: list[Any]) -> str | None:
     for entry in entries:
         if isinstance(entry, Signalled):
             return "message"
-        if isinstance(entry, Decided) and not entry.path.endswith("/deadline"):
-            return "time" if entry.failed or entry.value == 1 else "message"
+        if isinstance(entry, TimerFired):
+            return "time"
     return None
 
 
@@ -96,7 +96,7 @@ async def test_one_of_them_decides(workflow: Any) -> None:
 
 
 @pytest.mark.parametrize("workflow", [in_time, racing], ids=["timeout", "race"])
-async def test_a_resume_follows_the_recorded_decisions(workflow: Any) -> None:
+async def test_a_resume_follows_what_the_first_life_decided(workflow: Any) -> None:
     whole = Service(FaultyStore(MemoryStore()))
     await live(whole, workflow, TestClock(START))
     assert isinstance(whole.store, FaultyStore)

@@ -253,7 +253,7 @@ async def test_a_step_in_progress_may_end_when_its_worker_is_left(
 
 
 @both_backends
-async def test_a_release_in_progress_may_end_with_its_nested_run_when_its_worker_is_left(
+async def test_an_acquisition_in_progress_may_end_with_all_inside_it_when_its_worker_is_left(
     service: Service, gate: Gate
 ) -> None:
     async def open_soon() -> None:
@@ -264,9 +264,9 @@ async def test_a_release_in_progress_may_end_with_its_nested_run_when_its_worker
     async with anyio.create_task_group() as tasks, service.worker(guarding, grace=10):
         await gate.until(inside=1)
         tasks.start_soon(open_soon)
-    # No cancellation reaches the nested run, so it could not wait for another worker.
+    # No cancellation reaches what it calls, so that could not wait for another worker.
     assert service.world.done == ["passed", "done"]
-    assert await statuses(service) == {"r": "completed", "r/bracket/guarded": "completed"}
+    assert await statuses(service) == {"r": "completed"}
     await assert_nothing_is_held(service)
 
 

@@ -2,7 +2,7 @@
 
     python -m tests.service.soak postgres --runs 1000
 
-Three worker processes drive journeys: runs of ten steps with signals, sleeps, spawned and nested runs,
+Three worker processes drive journeys: runs of ten steps with signals, sleeps, calls and spawned runs,
 and sagas, of which some fail and some are cancelled. Workers are killed (SIGKILL) or asked to end,
 again and again, and others take their place. A server is killed once and stopped once, and started again.
 In the end every run must have ended as planned, every side effect must be in a journal and belong to an

@@ -139,7 +139,7 @@ def errand(is_endless: bool) -> Do[World, Refused, str]:
 
 @workflow
 def detour(seconds: float) -> Do[World, Refused, str]:
-    """What is nested in journeys."""
+    """What journeys call."""
     yield from act()
     yield from sleep(seconds)
     yield from act()
@@ -195,7 +195,7 @@ def _travel(legs: list[str]) -> Do[World, Any, list[int | str]]:
     return seen
 
 
-WORKFLOWS = [journey, errand, detour]
+WORKFLOWS = [journey, errand]
 
 
 @dataclass(frozen=True)
