@@ -260,6 +260,11 @@ class Deadline:
         return self._cut.__exit__(*raised)
 
     @property
+    def path(self) -> str:
+        """The path of the operator."""
+        return self._operator.path
+
+    @property
     def until(self) -> float:
         """When it fires, in seconds since the epoch."""
         assert self._known is not None

@@ -14,6 +14,11 @@ if TYPE_CHECKING:
         RecordingObserver as RecordingObserver,
         TestClock as TestClock,
     )
+    from effectflow.testing.exploration import (
+        Exploration as Exploration,
+        ExplorationFailed as ExplorationFailed,
+        explore as explore,
+    )
     from effectflow.testing.faulty_store import (
         Busy as Busy,
         Call as Call,
@@ -38,6 +43,7 @@ if not TYPE_CHECKING:  # a type checker would take every name for one of this pa
         {
             "crash": "crash_everywhere",
             "doubles": "RecordingObserver TestClock",
+            "exploration": "Exploration ExplorationFailed explore",
             "faulty_store": "Busy Call CrashPoint Crashed Fault FaultyStore SaveFails Slow StepAppend "
             "TakenOver Unavailable after before",
             "store_conformance": "store_conformance",

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-import sys
-from collections.abc import Callable, Generator, Sized
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from heapq import heapify, heappop, heappush
@@ -18,14 +17,11 @@ from returns.result import Result
 from effectflow.checkpoint import CheckpointEvent, Entry, EntryAppended, StepSkipped
 from effectflow.effects import Effect
 from effectflow.effects.clock import Duration, in_seconds
-from effectflow.effects.event_loop import running_backend
+from effectflow.testing.rest import come_to_rest
 
 Env = TypeVar("Env")
 E = TypeVar("E")
 A = TypeVar("A")
-
-_ROUNDS = 50
-"""The most rounds of the event loop that a task may take until it waits again."""
 
 _FEW = 64
 """The cancelled timers that may stay in the queue, in addition to as many as there are live ones."""
@@ -96,10 +92,10 @@ class TestClock:
         if ahead < 0:
             raise ValueError(f"time cannot go back: {seconds}")
         target = self._elapsed + ahead
-        await _come_to_rest()
+        await come_to_rest()
         while (due := self._next_due()) is not None and due <= target:
             self._jump()
-            await _come_to_rest()
+            await come_to_rest()
         self._elapsed = target
 
     async def run(self, effect: Effect[Env, E, A], env: Env) -> Result[A, E]:
@@ -120,7 +116,7 @@ class TestClock:
 
     async def _jump_ahead(self) -> None:
         while True:
-            await _come_to_rest()
+            await come_to_rest()
             if self._next_due() is None:
                 # A task waits for something other than this clock, which takes real time.
                 await anyio.sleep(0.001)
@@ -151,50 +147,6 @@ class TestClock:
             if len(self._dues) > 2 * len(self._wakes) + _FEW:
                 self._dues = [due for due in self._dues if due[1] in self._wakes]
                 heapify(self._dues)
-
-
-async def _come_to_rest() -> None:
-    """Let the other tasks run until all of them wait, for at most `_ROUNDS` rounds of the loop."""
-    if running_backend() == "trio":
-        await _come_to_rest_on_trio()
-        return
-    import asyncio
-
-    # Other implementations of the loop may not show which callbacks are ready to run.
-    ready: Sized | None = getattr(asyncio.get_running_loop(), "_ready", None)
-    for _ in range(_ROUNDS):
-        await anyio.lowlevel.checkpoint()
-        if ready is not None and not ready:
-            return
-
-
-async def _come_to_rest_on_trio() -> None:
-    # The running program has imported it already; this package does not depend on it.
-    trio = sys.modules["trio"].lowlevel
-    steps = _Steps()
-    trio.add_instrument(steps)
-    try:
-        quiet = 0
-        for _ in range(_ROUNDS):
-            before = steps.taken
-            await anyio.lowlevel.checkpoint()
-            # This task itself takes one step. Trio runs the tasks of a round in any order, so after one
-            # quiet round a task may be left that another one woke before.
-            quiet = quiet + 1 if steps.taken == before + 1 else 0
-            if quiet == 2:
-                return
-    finally:
-        trio.remove_instrument(steps)
-
-
-class _Steps:
-    """An instrument of trio that counts the steps of all tasks."""
-
-    def __init__(self) -> None:
-        self.taken = 0
-
-    def before_task_step(self, task: object) -> None:
-        self.taken += 1
 
 
 class RecordingObserver:

@@ -1,4 +1,4 @@
-"""For pytest: fixtures, a marker that crashes a test at every append to the store, and two checks.
+"""For pytest: fixtures, markers that repeat a test with crashes or in other orders, and two checks.
 
 Active wherever effectflow is installed. The checks fail a test that creates an effect of a step or a
 workflow and never runs it, or whose steps change their arguments; ini options turn them off.
@@ -16,15 +16,19 @@ The test runs once without a crash. Then it runs twice for each point just befor
 append to the store: it is crashed there, and run again like a restarted process, with its assertions
 holding. Fixtures are the outside world, which survives the crash; each crash gets new ones. Objects
 that the test function creates are lost with the process.
+
+A test with `@pytest.mark.explore(seeds=20)` runs once for each seed, with new fixtures, and its runs take
+what arrives in an order that the seed chooses. See `effectflow.testing.explore`.
 """
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Generator, Iterable
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, cast
 
 import pytest
 
@@ -33,16 +37,24 @@ from _pytest.runner import runtestprotocol
 
 # Every test session loads this module, so it imports the rest where it is used.
 if TYPE_CHECKING:
-    from effectflow.checkpoint import Checkpoints
+    from effectflow.checkpoint import Checkpoints, CheckpointStore
     from effectflow.testing.doubles import TestClock
     from effectflow.testing.faulty_store import CrashPoint, Fault, FaultyStore
+    from effectflow.testing.orders import Choose, Explorer
     from effectflow.testing.unused_effects import CreatedEffect
 
 __all__ = ["checkpoints", "test_clock"]
 
 _MARKER = "crash_everywhere"
-_STORE = pytest.StashKey["FaultyStore"]()
+_EXPLORE = "explore"
+_STORE = pytest.StashKey["CheckpointStore"]()
+_EXPLORER = pytest.StashKey["tuple[int, Explorer] | str"]()
 _POINTS = pytest.StashKey["list[CrashPoint]"]()
+
+_PATIENCE = 5.0
+"""The real seconds that the runs of an explored test wait for a thread."""
+
+_SECONDS_TO_SHRINK = 20.0
 
 _UNUSED_EFFECTS = "effectflow_unused_effects"
 _CHANGED_ARGUMENTS = "effectflow_changed_arguments"
@@ -93,6 +105,11 @@ def pytest_configure(config: pytest.Config) -> None:
         f"{_MARKER}(at=None): run the test once for each append to `checkpoints`, crashed before it or "
         "after it, and then again like a restarted process; with at=[before(STEP), after(STEP)] only for "
         "the appends of these steps (effectflow)",
+    )
+    config.addinivalue_line(
+        "markers",
+        f"{_EXPLORE}(seeds=20): run the test once for each seed, which chooses the order in which its "
+        "runs take what arrives; with seeds=[7] only for this one (effectflow)",
     )
     config.addinivalue_line(
         "markers", f"{_ALLOW_UNUSED}: let the test create effects that it does not run (effectflow)"
@@ -149,35 +166,86 @@ def _warn(never_run: Iterable[CreatedEffect]) -> list[str]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-    """Run a test with the marker at all crash points, and report it as one test."""
-    if item.get_closest_marker(_MARKER) is None:
+    """Run a test with a marker at all crash points, or for all seeds, and report it as one test."""
+    is_explored = item.get_closest_marker(_EXPLORE) is not None
+    if not is_explored and item.get_closest_marker(_MARKER) is None:
         return None
     item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-    for report in _crash_everywhere(item, nextitem):
+    test = _Repeated(item)
+    reports = (_explore if is_explored else _crash_everywhere)(item, test)
+    for report in reports:
+        report.duration = test.seconds if report.when == "call" else 0.0
+    end = test.end(nextitem)
+    for report in reports if end.passed else [*reports[:-1], end]:
         item.ihook.pytest_runtest_logreport(report=report)
     item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
     return True
 
 
-def _crash_everywhere(item: pytest.Item, nextitem: pytest.Item | None) -> list[pytest.TestReport]:
+def _crash_everywhere(item: pytest.Item, test: _Repeated) -> list[pytest.TestReport]:
     """Return the reports of the first failed run of the test, or of its last run."""
     from effectflow.stores import MemoryStore
     from effectflow.testing.faulty_store import FaultyStore
 
-    test = _Repeated(item)
     reports = test.run(FaultyStore(MemoryStore()))
     points = iter(item.stash.get(_POINTS, ()))
     while all(map(_is_as_expected, reports)) and (point := next(points, None)):
         reports = test.run(FaultyStore(MemoryStore(), [point]))
-    for report in reports:
-        report.duration = test.seconds if report.when == "call" else 0.0
-    end = test.end(nextitem)
-    return reports if end.passed else [*reports[:-1], end]
+    return reports
+
+
+def _explore(item: pytest.Item, test: _Repeated) -> list[pytest.TestReport]:
+    """Return the reports of the last run, or of the one in the shortest order that fails."""
+    from effectflow.testing.orders import Explorer, TakesTurns, by_choices, by_seed, shrinking
+
+    def run(seed: int, choose: Choose) -> tuple[list[pytest.TestReport], Explorer]:
+        explorer = Explorer(choose, patience=_PATIENCE)
+        item.stash[_EXPLORER] = seed, explorer
+        return test.run(TakesTurns()), explorer
+
+    seeds: list[int] = []
+    try:
+        seeds = _seeds_of(item)
+    except (TypeError, ValueError) as error:
+        item.stash[_EXPLORER] = str(error)
+    if not seeds:
+        return test.run(TakesTurns())
+    reports: list[pytest.TestReport] = []
+    for seed in seeds:
+        reports, explorer = run(seed, by_seed(seed))
+        until = time.monotonic() + _SECONDS_TO_SHRINK
+        search, made = shrinking(explorer.choices), None
+        with suppress(StopIteration):
+            while any(map(_has_failed, reports)) and time.monotonic() < until:
+                tried, explorer = run(seed, by_choices(search.send(made)))
+                made = explorer.choices if any(map(_has_failed, tried)) else None
+                reports = reports if made is None else tried
+        if not all(map(_is_as_expected, reports)):
+            break
+    return reports
+
+
+def _seeds_of(item: pytest.Item) -> list[int]:
+    from effectflow.testing.orders import checked_seeds
+
+    marker = item.get_closest_marker(_EXPLORE)
+    assert marker is not None
+    if item.get_closest_marker(_MARKER) is not None:
+        raise TypeError("a test can be crashed or explored, not both: remove one of the markers")
+    if marker.args or marker.kwargs.keys() - {"seeds"}:
+        given = marker.args or marker.kwargs
+        raise TypeError(f"the marker takes only seeds, such as explore(seeds=20), not {given}")
+    seeds: object = marker.kwargs.get("seeds", 20)
+    return checked_seeds(range(seeds) if type(seeds) is int else seeds)
 
 
 def _is_as_expected(report: pytest.TestReport) -> bool:
     # A test that is expected to fail may well do so after a crash.
     return report.passed or str(report.longrepr).startswith("[XPASS(strict)]")
+
+
+def _has_failed(report: pytest.TestReport) -> bool:
+    return report.failed
 
 
 class _Repeated:
@@ -189,7 +257,7 @@ class _Repeated:
         self._next_here = _NextHere.after(item)
         self._sections = 0
 
-    def run(self, store: FaultyStore) -> list[pytest.TestReport]:
+    def run(self, store: CheckpointStore) -> list[pytest.TestReport]:
         """Run it completely, from the setup of its fixtures to their teardown."""
         self._item.stash[_STORE] = store
         reports = runtestprotocol(self._item, log=False, nextitem=self._next_here)
@@ -227,10 +295,13 @@ class _NextHere(pytest.Item):
 
 @pytest.hookimpl(wrapper=True, trylast=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    """Run the life that crashes before the life that counts."""
-    store = item.stash.get(_STORE, None)
-    if store is None:
+    """Run the life that crashes before the life that counts, or explore the runs of the test."""
+    explored, given = item.stash.get(_EXPLORER, None), item.stash.get(_STORE, None)
+    if explored is not None:
+        return (yield from _in_order(explored))
+    if given is None:
         return (yield)
+    store = cast("FaultyStore", given)
     if not store.unmet:
         result = yield
         item.stash[_POINTS] = _crash_points(item, store)
@@ -241,6 +312,30 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     except BaseException as raised:
         raised.add_note(f"crash_everywhere: crashed {point}, and started again")
         raise
+
+
+def _in_order(explored: tuple[int, Explorer] | str) -> Generator[None, object, object]:
+    """Run a test in an order. Note the order at what the test raises."""
+    from effectflow.testing.orders import shown
+
+    if isinstance(explored, str):
+        pytest.fail(f"explore: {explored}", pytrace=False)
+    seed, explorer = explored
+    try:
+        with explorer:
+            result = yield
+    except BaseException as raised:
+        order = shown(explorer.order)
+        which = f"this order of arrivals, found by seed {seed}:"
+        if not explorer.choices:
+            which = f"the first order, in which each branch goes on as far as it can (seed {seed}):"
+        raised.add_note(f"explore: in {which}\n{order}")
+        raise
+    if not explorer.begun:
+        pytest.fail(
+            "explore: the test starts no run, so there is nothing to explore", pytrace=False
+        )
+    return result
 
 
 def _crash_points(item: pytest.Item, whole: FaultyStore) -> list[CrashPoint]:

@@ -1,0 +1,309 @@
+"""explore: races are found, a seed means the same order each time, and the order shown is short."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Never
+
+import anyio
+import pytest
+from returns.result import Failure, Result, Success
+
+from effectflow import (
+    Checkpoints,
+    Client,
+    Do,
+    Effect,
+    RetryPolicy,
+    Signal,
+    TimedOut,
+    Workflow,
+    do,
+    effect,
+    fail,
+    from_async,
+    from_blocking,
+    from_fn,
+    par,
+    par_all,
+    par_traverse,
+    race,
+    sleep,
+    step,
+    uuid,
+    workflow,
+)
+from effectflow.checkpoint import CheckpointStore
+from effectflow.stores import MemoryStore
+from effectflow.testing import Exploration, ExplorationFailed, explore
+from tests.apps import both_backends
+
+pytestmark = [pytest.mark.anyio, both_backends]
+
+
+@dataclass
+class App:
+    checkpoints: Checkpoints
+    balance: int = 0
+    done: list[str] = field(default_factory=list[str])
+
+
+def app_on(store: CheckpointStore) -> App:
+    return App(Checkpoints(store))
+
+
+@step
+def read() -> Effect[App, Never, int]:
+    return from_fn(lambda app: app.balance)
+
+
+@step
+def write(balance: int) -> Effect[App, Never, None]:
+    return from_fn(lambda app: setattr(app, "balance", balance))
+
+
+@step
+def add(amount: int) -> Effect[App, Never, int]:
+    def add_to(app: App) -> int:
+        app.balance += amount
+        return app.balance
+
+    return from_fn(add_to)
+
+
+@do
+def pay_in(amount: int) -> Do[App, Never, None]:
+    balance = yield from read()
+    yield from write(balance + amount)
+
+
+@workflow
+def losing(amount: int) -> Do[App, Never, int]:
+    yield from par(pay_in(amount), pay_in(amount))
+    return (yield from read())
+
+
+@workflow
+def correct(amount: int) -> Do[App, Never, int]:
+    yield from par(add(amount), add(amount))
+    return (yield from read())
+
+
+async def failure_of(
+    workflow: Workflow[Any, Any, Any, Any], input: object = 10, **options: Any
+) -> ExplorationFailed:
+    with pytest.raises(ExplorationFailed) as caught:
+        await explore(workflow, input, options.pop("make_env", app_on), **options)
+    return caught.value
+
+
+# Races.
+
+
+async def test_a_lost_update_is_found_and_its_shortest_order_is_shown() -> None:
+    failed = await failure_of(losing)
+
+    assert str(failed).splitlines() == [
+        "seed 1: <Success: 10> instead of <Success: 20>",
+        "  1. step 'par[0]/read' begins",
+        "> 2. step 'par[1]/read' begins, before step 'par[0]/write' begins",
+        "  3. step 'par[0]/write' begins",
+        "  4. step 'par[1]/write' begins",
+    ]
+    assert (failed.seed, failed.result) == (1, Success(10))
+    assert [str(taken) for taken in failed.order if taken.before] == [
+        "step 'par[1]/read' begins, before step 'par[0]/write' begins"
+    ]
+
+
+async def test_the_corrected_workflow_passes() -> None:
+    assert await explore(correct, 10, app_on) == Exploration(orders=21, distinct=2)
+
+
+def never_loses(result: Result[int, Any], app: App) -> None:
+    assert result.unwrap() == app.balance
+    assert app.balance == 20
+
+
+async def test_a_check_decides_instead_of_the_result_of_the_first_order() -> None:
+    async def accepts(result: Result[int, Any], app: App) -> None:
+        assert await app.checkpoints.store.info("explore")
+        assert result.unwrap() in (10, 20)
+
+    assert (await explore(losing, 10, app_on, check=accepts)).distinct > 2
+    failed = await failure_of(losing, check=never_loses)
+    assert failed.seed == 1
+    assert isinstance(failed.__cause__, AssertionError)
+    assert "10 == 20" in str(failed)
+
+
+@workflow
+async def losing_async(amount: int) -> int:
+    async def pay() -> None:
+        balance = await read()
+        await anyio.lowlevel.checkpoint()
+        await write(balance + amount)
+
+    await par(do(pay)(), do(pay)())
+    return await read()
+
+
+async def test_coroutines_as_bodies_are_explored() -> None:
+    failed = await failure_of(losing_async)
+    assert failed.result == Success(10)
+    assert sum(bool(taken.before) for taken in failed.order) == 1
+
+
+@effect
+async def ask(app: App, name: str) -> str:
+    await anyio.lowlevel.checkpoint()
+    app.done.append(f"{name} asks")
+    await anyio.lowlevel.checkpoint()
+    app.done.append(f"{name} knows")
+    return name
+
+
+@workflow
+def first_of_two(_: int) -> Do[App, Never, str]:
+    return (yield from race(step(ask)("a"), step(ask)("b")))
+
+
+async def test_the_winner_of_a_race_depends_on_the_order() -> None:
+    failed = await failure_of(first_of_two)
+    assert failed.result == Success("b")
+    assert [str(taken) for taken in failed.order] == []
+
+
+# Times.
+
+
+@step
+@do
+def slow(seconds: float) -> Do[App, Never, str]:
+    yield from sleep(seconds)
+    return "in time"
+
+
+@workflow
+def limited(seconds: float) -> Do[App, TimedOut, str]:
+    return (yield from slow(5).timeout(seconds))
+
+
+async def test_a_timeout_and_a_step_that_are_due_at_the_same_time_race() -> None:
+    failed = await failure_of(limited, 5.0)
+    print(failed)
+    assert isinstance(failed.result.failure(), TimedOut)
+    assert "timeout 'timeout' fires, before timer 'timeout/slow/sleep' fires" in str(failed)
+
+
+async def test_what_is_due_at_another_time_keeps_its_place() -> None:
+    assert await explore(limited, 6.0, app_on) == Exploration(21, 1)
+
+    def fails(result: Result[str, Any], _: App) -> None:
+        assert isinstance(result.failure(), TimedOut)
+
+    assert await explore(limited, 4.0, app_on, check=fails) == Exploration(21, 1)
+
+
+@step(retry=RetryPolicy.constant(1).with_max_retries(3))
+def flaky(name: str) -> Effect[App, str, str]:
+    def attempt(app: App) -> Effect[App, str, str]:
+        app.done.append(name)
+        return fail("busy") if app.done.count(name) < 3 else from_fn(lambda _: name)
+
+    return from_fn(attempt).and_then(lambda made: made)
+
+
+@workflow
+def with_back_off(_: int) -> Do[App, str, tuple[str, str]]:
+    return (yield from par(flaky("a"), slow(1.5)))
+
+
+async def test_back_offs_keep_their_order_by_time() -> None:
+    worlds: list[App] = []
+
+    def make_env(store: CheckpointStore) -> App:
+        worlds.append(app_on(store))
+        return worlds[-1]
+
+    await explore(with_back_off, 0, make_env)
+    assert {tuple(app.done) for app in worlds} == {("a", "a", "a")}
+
+
+decision = Signal("decision", str)
+
+
+@step
+async def send_later(app: App, seconds: float) -> None:
+    await sleep(seconds)
+    await Client(app.checkpoints).handle(decided, "explore").send(decision, "yes")
+
+
+@workflow
+def decided(seconds: float) -> Do[App, Never, str]:
+    late = sleep(5).and_then(lambda _: from_fn(lambda _: "too late"))
+    return (yield from par(race(decision.wait(), late), send_later(seconds)))[0]
+
+
+async def test_a_message_and_a_timer_race() -> None:
+    failed = await failure_of(decided, 5.0)
+    print(failed)
+    assert {str(failed.result)} == {}
+
+
+# Branches.
+
+
+@workflow
+def traversal(items: list[str]) -> Do[App, Never, list[str]]:
+    yield from par_traverse(items, step(ask), limit=2)
+    return (yield from from_fn(lambda app: [*app.done]))
+
+
+async def test_a_traversal_with_a_limit_is_explored_within_the_limit() -> None:
+    def keeps_limit(result: Result[list[str], Any], app: App) -> None:
+        running = 0
+        for line in result.unwrap():
+            running += 1 if line.endswith("asks") else -1
+            assert running <= 2
+
+    explored = await explore(traversal, ["a", "b", "c", "d"], app_on, check=keeps_limit)
+    assert explored.distinct > 10
+
+
+@workflow
+def sequence(_: int) -> Do[App, Never, int]:
+    yield from pay_in(1)
+    yield from sleep(3600)
+    yield from pay_in(1)
+    return (yield from read())
+
+
+async def test_a_body_without_branches_has_one_order() -> None:
+    assert await explore(sequence, 0, app_on, seeds=range(3)) == Exploration(4, 1)
+
+
+# Repetition.
+
+
+async def noted(workflow: Workflow[App, Any, Any, Any], input: Any) -> list[list[str]]:
+    """Return what the steps did in each order."""
+    worlds: list[App] = []
+
+    def make_env(store: CheckpointStore) -> App:
+        worlds.append(app_on(store))
+        return worlds[-1]
+
+    await explore(workflow, input, make_env, seeds=range(5), check=lambda *_: None)
+    return [app.done for app in worlds]
+
+
+async def test_a_seed_means_the_same_order_each_time_and_on_each_backend(anyio_backend: str) -> None:
+    items = ["a", "b", "c", "d"]
+    found = await noted(traversal, items)
+    assert found == await noted(traversal, items)
+    assert len(set(map(tuple, found))) == 6
+    assert found[1] == []
+
