@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from random import Random
+from types import coroutine
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias, cast
 
 import anyio
