@@ -132,7 +132,13 @@ class DurableFiber(Fiber):
 
     # Paths.
 
+    def goes_on(self) -> None:
+        """Take the cancellation of the run, if it came where the body was until now."""
+        if not self.turns.is_live and self is self.run.root:
+            self.turns.take_cancellation()
+
     def next_path(self, name: str) -> str:
+        self.goes_on()
         count = self._counts.get(name, 0) + 1
         self._counts[name] = count
         self.place = path = step_path(self.path, name, count)
@@ -241,7 +247,7 @@ class DurableFiber(Fiber):
                 await self.leave_for(operator)
         if self.turns.is_over:
             await run.leave(scope)
-        is_pinned = scope.is_shielded or scope.is_at_most_once
+        is_pinned = scope.is_shielded or scope.is_at_most_once or not self.turns.is_live
         if run.drain is not None and run.drain.has_begun and not is_pinned:
             await waits.leave_to_another_worker(self, scope)
 
@@ -269,6 +275,7 @@ class DurableFiber(Fiber):
     async def begin_local(self, scope: Scope, work: object) -> None:
         if scope.is_planned:
             await self.park(scope, f"{work!r} would be awaited")
+        self.goes_on()
         operator = None if self.turns.is_over else scope.cancelling_operator()
         if operator is not None:
             await self.leave_for(operator)
@@ -348,9 +355,6 @@ class DurableFiber(Fiber):
             await turns.arrive(self, scope, may_end=True)
             if not turns.is_over:
                 await self._record_local(path, end, raised, scope)
-        if self is self.run.root:
-            # The run may have been cancelled here, even if nothing had to wait in this life.
-            turns.take_cancellation()
 
     async def breathe(self, scope: Scope) -> None:
         await self.unrecorded(scope, checkpoint())

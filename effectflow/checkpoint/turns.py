@@ -419,11 +419,11 @@ class Turns:
     def divergence(self, entry: Any) -> DefinitionChanged:
         """Return the error that names a recorded entry, and what the fibers wait for instead."""
         found = sorted({fiber.place for fiber in self.fibers if fiber.place})
-        shown = ", ".join(map(repr, found[:5])) + (" and more" if len(found) > 5 else "")
+        shown = ", ".join(f"{place!r:.200}" for place in found[:5]) + (" and more" if len(found) > 5 else "")
         if entry.__class__ is CancelRequested:
-            recorded = f"it was cancelled at {entry.place!r}"
+            recorded = f"it was cancelled at {entry.place!r:.200}"
         else:
-            recorded = f"{path_of(entry)!r} has {_BEGUN[type(entry).__name__]}"
+            recorded = f"{path_of(entry)!r:.200} has {_BEGUN[type(entry).__name__]}"
         number = self.order.numbers[self.position]
         detail = f"by entry {number}, {recorded}, and now the run "
         detail += f"reaches {shown} instead" if found else "ends before that"

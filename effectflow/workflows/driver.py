@@ -366,7 +366,6 @@ async def _replay(place: Place, run: Run, body: AnyEffect) -> Any:
     operator = run.cancellation = Operator(scope, "")
     cut = operator.cut = anyio.CancelScope()
     await run.look_for_messages()
-    run.turns.take_cancellation()
     with cut:
         try:
             outcome = await interpret(body, place.env, operator.inside)
@@ -486,9 +485,9 @@ async def plan_run(place: Place, run_id: str, *, effects: bool) -> ResumePlan:
         entries = (*entries, Resumed("", at, void=void)) if void else entries
         removed = blueprint.removed(found.written.entries)
         run = _plan_of(place, found, read_order(entries, removed))
-        plan = await _end_of_plan(place, run, blueprint.body(input), effects=effects)
+        plan, has_failed = await _end_of_plan(place, run, blueprint.body(input), effects=effects)
         void = run.retry()
-        if run.stopping.has_begun or not run.is_tried_again():
+        if not has_failed or run.stopping.has_begun or not run.is_tried_again():
             return plan
         # The process died between the failure and the end of the run, so a resume tries it again.
 
@@ -509,8 +508,10 @@ def _plan_of(place: Place, found: Found, order: Order) -> Run:
     )
 
 
-async def _end_of_plan(place: Place, run: Run, body: AnyEffect, *, effects: bool) -> ResumePlan:
-    """Replay a run up to the frontier. Return what a resume does there."""
+async def _end_of_plan(
+    place: Place, run: Run, body: AnyEffect, *, effects: bool
+) -> tuple[ResumePlan, bool]:
+    """Replay a run up to the frontier. Return what a resume does there, and whether the run fails."""
     assert run.planning is not None
     place = replace(place, scope=place.scope.copy())
     place.scope.is_planned = not effects
@@ -529,4 +530,5 @@ async def _end_of_plan(place: Place, run: Run, body: AnyEffect, *, effects: bool
         defect = raised
     if not run.stopping.has_begun:
         run.finish_replay(defect)
-    return run.planning.plan(run, outcome, defect)
+    has_failed = defect is not None or isinstance(outcome, TypedFailure)
+    return run.planning.plan(run, outcome, defect), has_failed
