@@ -134,7 +134,8 @@ class DurableFiber(Fiber):
 
     def goes_on(self) -> None:
         """Take the cancellation of the run, if it came where the body was until now."""
-        if not self.turns.is_live and self is self.run.root:
+        run = self.run
+        if not self.turns.is_live and self is run.root and run.cancellation is not None:
             self.turns.take_cancellation()
 
     def next_path(self, name: str) -> str:
@@ -241,6 +242,7 @@ class DurableFiber(Fiber):
         """Raise what ends the fiber: a cancellation, or the end of this life."""
         run = self.run
         run.writer.check()
+        self.goes_on()
         if scope.operators:
             operator = scope.cancelling_operator()
             if operator is not None:

@@ -366,6 +366,7 @@ async def _replay(place: Place, run: Run, body: AnyEffect) -> Any:
     operator = run.cancellation = Operator(scope, "")
     cut = operator.cut = anyio.CancelScope()
     await run.look_for_messages()
+    run.root.goes_on()
     with cut:
         try:
             outcome = await interpret(body, place.env, operator.inside)
