@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 A = TypeVar("A")
 B = TypeVar("B")
 
+
 class DurableFiber(Fiber):
     """One sequential line of a durable run.
 
@@ -271,7 +272,9 @@ class DurableFiber(Fiber):
         effect, value = await self.run_local(scope, body, partial(body.send, None))
         if effect is not ENDED:
             end_coroutine(body)
-            raise RuntimeError(f"{effect!r} cannot be awaited here: {work!r} is not the code of an effect")
+            raise RuntimeError(
+                f"{effect!r} cannot be awaited here: {work!r} is not the code of an effect"
+            )
         return value
 
     async def begin_local(self, scope: Scope, work: object) -> None:
@@ -407,7 +410,8 @@ class DurableFiber(Fiber):
                 DefinitionChanged(
                     run.run_id,
                     run.workflow,
-                    detail=f"{path!r} (async code that is no step) {was} when it ran before, and now {now}",
+                    detail=f"{path!r} (async code that is no step) {was} when it ran before, "
+                    f"and now {now}",
                 )
             )
 
@@ -491,7 +495,7 @@ class DurableFiber(Fiber):
         run.writer.announce()
 
     async def set_aside(self, scope: Scope, name: str, content: Callable[[], Any]) -> bool:
-        """Let the failures of this fiber stand, and record what failed. Return whether it still counts."""
+        """Let the failures here stand, and record what failed. Return whether it still counts."""
         run = self.run
         path = self.next_path(name)
         await self.check(scope)

@@ -1,7 +1,7 @@
 """The order of a run: what a resume takes from its journal, one entry after another.
 
-`read_order` is a pure pass over the entries. It leaves out what is void, and everything within a step that
-has ended, and puts the rest in the order of its turns.
+`read_order` is a pure pass over the entries. It leaves out what is void, and everything within a step
+that has ended, and puts the rest in the order of its turns.
 """
 
 from __future__ import annotations

@@ -357,7 +357,9 @@ class Run:
         if self.planning is not None:
             raise Parked
         if scope.is_shielded:
-            raise LeftToResume(repr(scope.fiber.place if isinstance(scope.fiber, DurableFiber) else ""))
+            raise LeftToResume(
+                repr(scope.fiber.place if isinstance(scope.fiber, DurableFiber) else "")
+            )
         await raise_stop()
 
     def interruption(self, reason: str) -> Interrupted | None:

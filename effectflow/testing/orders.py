@@ -300,7 +300,8 @@ class Explorer(Watch):
             may_take = not (turns.is_over or turns.holder or turns.ready or turns.overdue)
             for arrival in (*self._waiting, *(turns.arrived if may_take else ())):
                 if isinstance(arrival, DurableFiber):
-                    if arrival not in places: continue
+                    if arrival not in places:
+                        continue
                     what, place = _of_fiber(arrival), (0, places[arrival], "")
                 elif isinstance(deadline := getattr(arrival, "__self__", None), Deadline):
                     what, place = f"timeout {deadline.path!r} fires", (1, 0, deadline.path)

@@ -229,9 +229,7 @@ def _life_of(
     )
 
 
-def _running(
-    started: Started, version: str, dead_letters: int, begins_at: float
-) -> RunSummary:
+def _running(started: Started, version: str, dead_letters: int, begins_at: float) -> RunSummary:
     """Return the summary of a run while it is driven by this version of the workflow."""
     return RunSummary(
         started.workflow,
@@ -263,8 +261,8 @@ async def _drive(
         raise
     if writer.halted is None and not stopping.has_begun:
         run.finish_replay(raised)
-    # The scope of the fibers has caught a cancellation: by the error that halted the run, by a worker that
-    # suspends it, or by asyncio itself, if the scope mistook that for its own.
+    # The scope of the fibers has caught a cancellation: by the error that halted the run, by a worker
+    # that suspends it, or by asyncio itself, if the scope mistook that for its own.
     is_cancelled = raised is not None and is_cancellation(raised)
     if writer.halted is not None:
         if is_cancelled or (isinstance(raised, Halt) and raised.reason is writer.halted):

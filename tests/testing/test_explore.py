@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Never
 
 import anyio
 import pytest
-from returns.result import Failure, Result, Success
+from returns.result import Result, Success
 
 from effectflow import (
     Checkpoints,
@@ -23,20 +21,15 @@ from effectflow import (
     do,
     effect,
     fail,
-    from_async,
-    from_blocking,
     from_fn,
     par,
-    par_all,
     par_traverse,
     race,
     sleep,
     step,
-    uuid,
     workflow,
 )
 from effectflow.checkpoint import CheckpointStore
-from effectflow.stores import MemoryStore
 from effectflow.testing import Exploration, ExplorationFailed, explore
 from tests.apps import both_backends
 
@@ -300,10 +293,11 @@ async def noted(workflow: Workflow[App, Any, Any, Any], input: Any) -> list[list
     return [app.done for app in worlds]
 
 
-async def test_a_seed_means_the_same_order_each_time_and_on_each_backend(anyio_backend: str) -> None:
+async def test_a_seed_means_the_same_order_each_time_and_on_each_backend(
+    anyio_backend: str,
+) -> None:
     items = ["a", "b", "c", "d"]
     found = await noted(traversal, items)
     assert found == await noted(traversal, items)
     assert len(set(map(tuple, found))) == 6
     assert found[1] == []
-
