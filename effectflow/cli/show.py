@@ -44,8 +44,8 @@ from effectflow.cli.render import (
     when,
 )
 from effectflow.cli.suggestions import message_of, suggested
-from effectflow.workflows.mapreduce._dead_letters import dead_letters_of
 from effectflow.workflows.progress import JobProgress, job_progress
+from effectflow.workflows.reopening import dead_letters_of
 
 
 @with_access(to_runs)

@@ -347,7 +347,7 @@ class Workflow(Generic[Env, E, Input, Out]):
     def _reopen(
         self, run_id: str, keys: Iterable[object] | None, *, drops: bool, force: bool
     ) -> Effect[Any, Any, Any]:
-        from effectflow.workflows.mapreduce._dead_letters import Reopening
+        from effectflow.workflows.reopening import Reopening
 
         if isinstance(keys, str):
             raise TypeError(

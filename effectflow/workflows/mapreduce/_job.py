@@ -24,7 +24,6 @@ from effectflow.effects.paths import step_path
 from effectflow.effects.reduce import reduction_of
 from effectflow.effects.scope import Scope
 from effectflow.effects.trails import TypedFailure
-from effectflow.workflows.mapreduce._dead_letters import DEAD_LETTER, failures_in, letter_of
 from effectflow.workflows.mapreduce._results import (
     DeadLetter,
     ItemFailed,
@@ -33,6 +32,7 @@ from effectflow.workflows.mapreduce._results import (
     PartialResult,
     TooManyFailures,
 )
+from effectflow.workflows.reopening import DEAD_LETTER, failures_in, letter_of
 
 if TYPE_CHECKING:
     from effectflow.checkpoint.run import Run
