@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from returns.result import Failure, Success
 
-from effectflow import Do, Effect, StateGraph, Workflow, pure, step, workflow
+from effectflow import Do, Effect, StateGraph, Workflow, pure, sleep, step, workflow
 from effectflow.stores import MemoryStore
+from effectflow.testing import TestClock
 from effectflow.workflows import Graph
 from tests.apps import App, Broken, app_on, note
 from tests.workflows.graph.shapes import line, lined
@@ -62,7 +63,8 @@ def versions(make: Any) -> tuple[Graph[App, Any, State], Graph[App, Any, State]]
 
 async def resumed(app: App, first: Any, second: Any, done: list[str]) -> Any:
     """Resume a run of the first version with the second, which does only `done`."""
-    assert isinstance(await first.start({"number": 1}, run_id="r").run(app), Failure)
+    failed = await TestClock().run(first.start({"number": 1}, run_id="r"), app)
+    assert isinstance(failed, Failure)
     app.world.recover()
     app.world.done.clear()
     result = await second.resume("r").run(app)
@@ -126,7 +128,12 @@ async def test_nodes_of_a_nested_graph_are_migrated(app: App) -> None:
 async def test_a_branch_that_was_a_complete_graph_is_upgraded(app: App) -> None:
     def make(graph: Any, key: str) -> Any:
         add, wait = parts(key)
-        branches = {"inner": line("inner", add=add), "wait": wait}
+
+        def wait_long(state: State) -> Effect[App, Broken, State]:
+            """Fails only once the other branch is complete."""
+            return sleep(60).and_then(lambda _: wait(state))
+
+        branches = {"inner": line("inner", add=add), "wait": wait_long}
         side = graph.parallel("side", branches, lambda _, gave: gave["inner"])
         return side.entry("side").exit("side")
 

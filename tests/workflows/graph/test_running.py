@@ -257,10 +257,11 @@ async def test_branches_run_concurrently_and_merge_in_the_order_of_their_names()
 async def test_the_first_branch_that_fails_cancels_the_others() -> None:
     ended: list[str] = []
     waiting = sleep(60).on_exit(from_fn(lambda _: ended.append("waiting")))
-    branches = {"waiting": lambda _: waiting, "failing": lambda _: fail("torn")}
+    failing = sleep(1).and_then(lambda _: fail("torn"))
+    branches = {"waiting": lambda _: waiting, "failing": lambda _: failing}
     graph, clock = branched(branches, lambda trail, _: trail), TestClock()
     assert await clock.run(graph.start(()), App()) == Failure("torn")
-    assert (ended, clock.monotonic()) == (["waiting"], 0)
+    assert (ended, clock.monotonic()) == (["waiting"], 1)
 
 
 async def test_a_branch_may_be_a_graph() -> None:
