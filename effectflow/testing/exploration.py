@@ -20,6 +20,7 @@ import anyio
 from returns.result import Failure, Result
 
 from effectflow.checkpoint import CheckpointStore, HasCheckpoints
+from effectflow.effects.errors import Copyable
 from effectflow.effects.event_loop import PerEventLoop
 from effectflow.testing.doubles import TestClock
 from effectflow.testing.orders import (
@@ -59,7 +60,7 @@ class Exploration:
     distinct: int
 
 
-class ExplorationFailed(AssertionError):
+class ExplorationFailed(Copyable, AssertionError):
     """A workflow ends wrongly in an order of arrivals.
 
     Attributes:

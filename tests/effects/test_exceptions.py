@@ -18,6 +18,7 @@ from effectflow import Effect, fail, pure, sleep, traverse
 from effectflow.checkpoint.entries import ErrorRecord
 from effectflow.effects.trails import add_note
 from effectflow.executors import ProcessExecutor
+from effectflow.testing.orders import Taken
 from effectflow.workflows.machine._states import StateSet
 
 
@@ -77,6 +78,7 @@ EXAMPLES: dict[str, Any] = {
     "float": 1.5,
     "float | None": 1.5,
     "bool": True,
+    "Any": Failure("declined"),
     "object": {"amount": 5},
     "E": "declined",
     "E | WorkerLost | TimedOut": "declined",
@@ -88,6 +90,7 @@ EXAMPLES: dict[str, Any] = {
     "Mapping[str, Sequence[str]]": {"first": ("one", "two")},
     "tuple[str, ...]": ("first", "second"),
     "ErrorRecord": ErrorRecord("app.Declined", "no money", {"args": [5], "state": {}}),
+    "Sequence[Taken]": (Taken("step 'first' ends", "step 'second' ends"),),
     "StateSet": StateSet.named("paid", "sent"),
 }
 

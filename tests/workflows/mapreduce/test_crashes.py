@@ -57,7 +57,7 @@ async def test_a_crash_changes_nothing_about_a_nested_job() -> None:
         second = yield from spelled_by(count - 1)
         return [first, second]
 
-    points = await crash_everywhere(outer, 5, with_broken_items(1, 3))
+    points = await crash_everywhere(outer, 9, with_broken_items(1, 3))
 
     assert len(points) > 40
 

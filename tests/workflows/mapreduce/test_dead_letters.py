@@ -27,7 +27,6 @@ from effectflow.checkpoint import (
     RunNotFound,
     RunStatus,
     SetAside,
-    StepInputChanged,
     read_checkpoint,
     read_entries,
     verify_run,
@@ -232,22 +231,19 @@ async def test_a_retry_whose_source_fails_keeps_the_result_and_can_be_continued(
     assert (await verify_run(store, "r")).problem is None
 
 
-async def test_a_retry_whose_source_grew_keeps_the_result_and_can_be_continued(
-    store: MemoryStore,
-) -> None:
+async def test_a_retry_whose_source_grew_maps_the_new_items_too(store: MemoryStore) -> None:
     source, app = Source([0, 1, 2]), app_around(store)
     app.world.break_items(1)
     job = source.job(on_item_failure="dead_letter")
-    first = await job.start(None, run_id="r").run(app)
+    await job.start(None, run_id="r").run(app)
     app.world.repair()
+    app.world.forget()
     source.items.append(3)
 
-    for again in (job.retry_dead_letters("r"), job.resume("r")):
-        assert isinstance((await again.run(app)).failure(), StepInputChanged)
-        assert repr(await job.start(None, run_id="r").run(app)) == repr(first)
-
-    source.items.pop()
-    assert await job.resume("r").run(app) == Success(JobResult("0 1 2", 3))
+    assert await job.retry_dead_letters("r").run(app) == Success(JobResult("0 1 2 3", 4))
+    assert sorted(app.world.mapped) == [1, 3]
+    assert await job.start(None, run_id="r").run(app) == Success(JobResult("0 1 2 3", 4))
+    assert (await verify_run(store, "r")).problem is None
 
 
 async def test_during_a_retry_start_yields_the_earlier_result(store: MemoryStore) -> None:
