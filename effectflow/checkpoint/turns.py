@@ -142,7 +142,7 @@ class Turns:
                 self.arrived.appendleft(self.overdue.pop(0)[1])
                 self._admit()
             elif self.run.planning is not None:
-                if not self.arrived:
+                if not self.arrived and not self._end_cut_off():
                     self._end_plan()
                     return
                 self._admit()
@@ -420,7 +420,8 @@ class Turns:
 
     def divergence(self, entry: Any) -> DefinitionChanged:
         """Return the error that names a recorded entry, and what the fibers wait for instead."""
-        found = sorted({fiber.place for fiber in self.fibers if fiber.place})
+        joining = [fork.outer.fiber for fork in self._forks.values()]
+        found = sorted({one.place for one in self.fibers if one.place and one not in joining})
         shown = ", ".join(f"{place!r:.200}" for place in found[:5]) + (
             " and more" if len(found) > 5 else ""
         )
@@ -514,6 +515,15 @@ class Turns:
             # The baton is given up once this waits. Trio forbids to end a wait before it has begun.
             await anyio.lowlevel.cancel_shielded_checkpoint()
             await waiter
+
+    def _end_cut_off(self) -> bool:
+        """Let the steps end in a plan that a resume does not enter again, as they were cut off."""
+        for fiber in self.frontier[:]:
+            is_cancelled = fiber.frontier_scope.cancelling_operator() is not None
+            if is_cancelled and fiber.ends_later and not self.order.had_within(fiber.place):
+                self.frontier.remove(fiber)
+                self.arrived.append(fiber)
+        return bool(self.arrived)
 
     def _end_plan(self) -> None:
         if not self.working:
