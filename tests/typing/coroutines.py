@@ -49,6 +49,9 @@ class App:
 class Declined(Exception): ...
 
 
+class Closed(Exception): ...
+
+
 POLICY = RetryPolicy.constant(1).with_max_retries(3)
 
 approval = Signal("approval", bool)
@@ -93,6 +96,23 @@ async def charge_again_in_time(amount: int) -> str:
     return await charge(amount)
 
 
+@step(errors=Declined)
+async def reserve(amount: int) -> str:
+    return await charge(amount)
+
+
+@step(errors=(Declined, Closed), name="order", at_most_once=True)
+async def order(item: str) -> int:
+    if not item:
+        raise Declined
+    return await ship(item)
+
+
+@step(errors=Declined, retry=POLICY, timeout=30)
+async def reserve_in_time(amount: int) -> str:
+    return await reserve(amount)
+
+
 @step
 @effect(errors=Declined)
 async def pay(app: App, amount: int) -> str:
@@ -100,7 +120,7 @@ async def pay(app: App, amount: int) -> str:
     return app.bank
 
 
-# They are effects, which fail with nothing that they declare, and need no environment that is known.
+# They are effects, which fail with what they declare, and need no environment that is known.
 assert_type(charge(1), Effect[object, Never, str])
 assert_type(ship("cap", express=True), Effect[object, Never, int])
 assert_type(clean(), Effect[object, Never, None])
@@ -108,6 +128,9 @@ assert_type(charge_twice(1), Effect[object, Never, list[str]])
 assert_type(charge_again(1), Effect[object, Never, str])
 assert_type(charge_in_time(1), Effect[object, TimedOut, str])
 assert_type(charge_again_in_time(1), Effect[object, TimedOut, str])
+assert_type(reserve(1), Effect[object, Declined, str])
+assert_type(order("cap"), Effect[object, Declined | Closed, int])
+assert_type(reserve_in_time(1), Effect[object, Declined | TimedOut, str])
 assert_type(pay(1), Effect[App, Declined, str])
 assert_type(charge(1).map(len), Effect[object, Never, int])
 assert_type(charge(1).timeout(3), Effect[object, TimedOut, str])
@@ -140,6 +163,8 @@ async def helper(amount: int) -> str:
 async def all_operators() -> None:
     assert_type(await charge(5), str)
     assert_type(await helper(5), str)
+    assert_type(await reserve(5), str)
+    assert_type(await reserve(5).result(), Result[str, Declined])
     assert_type(await pay(5), str)
     assert_type(await charge(5).timeout(5), str)
     assert_type(await charge(5).map(len), int)
@@ -169,7 +194,7 @@ def bank_of(app: App) -> str:
 
 @do
 def in_a_generator(amount: int) -> Do[App, Declined, str]:
-    receipt = yield from charge(amount)
+    receipt = yield from reserve(amount)
     assert_type(receipt, str)
     price = yield from quote(receipt)
     assert_type(price, float)
@@ -247,6 +272,19 @@ async def mistakes() -> None:
     len(charge(5))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     await charge(ship("cap"))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     [charge(amount) + "!" for amount in (1, 2)]  # type: ignore[operator]  # pyright: ignore[reportOperatorIssue]
+
+
+@step(errors=Declined)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+def without_async(amount: int) -> Do[App, Declined, str]:
+    return (yield from charge(amount))
+
+
+step(errors=5)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
+
+
+@do
+def with_other_failures(amount: int) -> Do[App, Closed, str]:
+    return (yield from reserve(amount))  # type: ignore[misc]  # pyright: ignore[reportReturnType]
 
 
 @step

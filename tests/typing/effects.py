@@ -177,7 +177,7 @@ async def run(app: App) -> None:
     assert_type(await cart.run(app), Result[int, CartError])
     assert_type(await cart.run_or_raise(app), int)
     assert_type(cart.run_sync_or_raise(app, backend="trio"), int)
-    await cart  # type: ignore[misc]  # pyright: ignore[reportGeneralTypeIssues]
+    assert_type(await cart, int)
 
 
 # Functions as effects.
