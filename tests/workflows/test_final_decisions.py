@@ -80,7 +80,7 @@ def waiting(what: str, *, is_last: bool = False) -> AnyEffect:
     def look(app: App) -> AnyEffect:
         if REPAIRED in app.world.held:
             return acting(f"go on after {what}", lambda _: None)
-        first = from_async(others_wait) if is_last else pure(None)
+        first: AnyEffect = from_async(others_wait) if is_last else pure(None)
         return first.and_then(lambda _: waiting_forever(what))
 
     return from_fn(look).and_then(lambda effect: effect)
