@@ -461,8 +461,8 @@ class Workflow(Generic[Env, E, Input, Out]):
                 if scope.step is None:
                     raise TypeError(
                         f"{self.name}.{shown[0]}(...) drives a run of its own, and a resume would do "
-                        "that again: use .call(...) in the body of another workflow, or spawn(...), or put "
-                        "it into a step"
+                        "that again: use .call(...) in the body of another workflow, or spawn(...), or "
+                        "put it into a step"
                     )
                 return await scope.fiber.wait(scope, attempt, checkpoints, env, scope)
             return await attempt(checkpoints, env, scope)

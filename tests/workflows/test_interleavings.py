@@ -108,7 +108,7 @@ def row(
 @row(
     """
     started | acquire use release handle
-    V timeout | handle
+    V timeout | acquire release handle
     B acquire | acquire release handle
     C acquire | release handle
     B use | release handle
@@ -195,7 +195,7 @@ def par_traverse_with_a_failure(_: object) -> Do[Any, Any, Any]:
 @row(
     """
     started | acquire use release b
-    V par[0]/timeout | go-on b
+    V par[0]/timeout | acquire release b
     B par[0]/acquire | acquire release b
     C par[0]/acquire | release b
     B par[0]/use | release b
@@ -348,8 +348,8 @@ def race_after_a_handled_failure(_: object) -> Do[Any, Any, Any]:
 @row(
     """
     started | acquire use release handle
-    V timeout | handle
-    V timeout#2 | handle
+    V timeout | acquire release handle
+    V timeout#2 | acquire release handle
     B acquire | acquire release handle
     C acquire | release handle
     B use | release handle
@@ -370,7 +370,7 @@ def timeout_inside_timeout(_: object) -> Do[Any, Any, Any]:
 @row(
     """
     started | acquire use release handle
-    V timeout | handle
+    V timeout | acquire release handle
     B race[0]/acquire | acquire release handle
     W race[1]/sleep | acquire release handle
     C race[0]/acquire | release handle
@@ -392,9 +392,9 @@ def timeout_around_race(_: object) -> Do[Any, Any, Any]:
 @row(
     """
     started | acquire-1 acquire-2 use-2 release-2 release-1 handle
-    V timeout | handle
+    V timeout | acquire-1 release-1 handle
     B acquire-1 | acquire-1 release-1 handle
-    C acquire-1 | release-1 handle
+    C acquire-1 | acquire-2 release-2 release-1 handle
     B acquire-2 | acquire-2 release-2 release-1 handle
     C acquire-2 | release-2 release-1 handle
     B use-2 | release-2 release-1 handle
