@@ -29,7 +29,7 @@ from effectflow.effects.event_loop import (
 )
 from effectflow.effects.fiber import Fiber
 from effectflow.effects.nodes import Step
-from effectflow.effects.paths import child_path, step_path
+from effectflow.effects.paths import child_path, is_within, step_path
 
 if TYPE_CHECKING:
     from effectflow.checkpoint.run import Run
@@ -221,9 +221,12 @@ class DurableFiber(Fiber):
         if self.failures:
             self.failures = [cause for cause in self.failures if cause.stands][-1:]
 
-    def has_stood(self, error: object) -> bool:
-        """Return whether this error is that of a failure that stands."""
-        return any(cause.stands and cause.error is error for cause in self.failures)
+    def has_stood(self, error: object, within: str) -> bool:
+        """Return whether this exception is the failure of a step within another one, and stands."""
+        return isinstance(error, Exception) and any(
+            cause.stands and cause.error is error and is_within(cause.step, within)
+            for cause in self.failures
+        )
 
     def follows(self, path: str, entry: int | Held) -> None:
         """Note an entry that followed from the failures of this fiber."""

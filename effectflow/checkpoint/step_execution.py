@@ -465,7 +465,7 @@ class StepExecution:
         error: object = ended.error if isinstance(ended, TypedFailure) else ended
         inside = [] if retry_at else void_with(fiber.open_failures(), within=path)
         # What it fails with again is not tried again.
-        retryable = retryable and not fiber.has_stood(error)
+        retryable = retryable and not fiber.has_stood(error, path)
         entry = Failed(
             path,
             record,

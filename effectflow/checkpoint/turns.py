@@ -420,7 +420,8 @@ class Turns:
 
     def divergence(self, entry: Any) -> DefinitionChanged:
         """Return the error that names a recorded entry, and what the fibers wait for instead."""
-        found = sorted({fiber.place for fiber in self.fibers if fiber.place})
+        joining = [fork.outer.fiber for fork in self._forks.values()]
+        found = sorted({one.place for one in self.fibers if one.place and one not in joining})
         shown = ", ".join(f"{place!r:.200}" for place in found[:5]) + (
             " and more" if len(found) > 5 else ""
         )

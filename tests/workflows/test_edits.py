@@ -477,13 +477,13 @@ ITEMS = [
         "remove a completed item",
         QUOTED,
         upto(par_traverse(["cap"], quote)),
-        Refused("par_traverse[1]", "pause"),
+        Refused("par_traverse[1]/quote", "par_traverse[0]/quote"),
     ),
     edit(
         "remove a completed item with a key",
         KEYED,
         upto(par_traverse(["cap"], quote, key=str)),
-        Refused("par_traverse[hat]", "pause"),
+        Refused("par_traverse[hat]/quote", "par_traverse[cap]/quote"),
     ),
     Edit(
         "add an item",

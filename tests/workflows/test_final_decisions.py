@@ -18,6 +18,7 @@ from effectflow import (
     StateGraph,
     TimedOut,
     Workflow,
+    attempt,
     bracket,
     fail,
     from_async,
@@ -309,11 +310,18 @@ async def test_a_sibling_that_fails_while_the_run_is_stopped_decides_nothing(
 ) -> None:
     @step
     def stubborn() -> Effect[App, Any, str]:
-        async def run(app: App) -> None:
-            with anyio.CancelScope(shield=True):
-                await turns(60)
+        async def run(app: App) -> str:
+            if not stops:
+                return "yes"
+            try:
+                await anyio.sleep_forever()
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await turns(60)
+                # In answer to the cancellation.
+                raise ConnectionError("no")
 
-        return from_async(run).and_then(lambda _: fail("no") if stops else pure("yes"))
+        return attempt(run, ConnectionError)
 
     def lingering(_: object) -> AnyEffect:
         async def run(app: App) -> None:
