@@ -151,6 +151,10 @@ class Order:
                     return entry
         return None
 
+    def had_within(self, path: str) -> bool:
+        """Return whether anything was to be taken within a step."""
+        return any(is_within(ordered_path_of(entry), path) for entry in self.entries)
+
     def has_within(self, path: str) -> bool:
         """Return whether anything is still to be taken within a step."""
         inside = f"{path}/"

@@ -16,7 +16,7 @@ from effectflow.checkpoint.entries import (
     Interrupted,
 )
 from effectflow.checkpoint.errors import CheckpointError
-from effectflow.checkpoint.order import ordered_path_of, path_of
+from effectflow.checkpoint.order import path_of
 from effectflow.checkpoint.store import RunStatus
 from effectflow.effects.paths import is_within, outermost
 from effectflow.effects.trails import TypedFailure
@@ -44,13 +44,13 @@ class ResumePlan:
         retry: the members of `start` that have begun before.
         skip: the steps whose recorded output is used instead of running them, including those inside a
             member of `retry`.
-        recurs: the steps whose recorded failures end the run again. To try again, start the work with
-            another run id.
+        recurs: the steps whose recorded failures end the run again: their errors are what it ends with,
+            or are among the causes of that. To try again, start the work with another run id.
         waiting: the waits that have not ended.
         unverified: recorded steps that the plan could not reach without running effects.
         problem: the error with which a resume would fail; None if there is none.
         is_complete: whether the run is complete, so that a resume yields its recorded output.
-        reason: why `start` is empty, if the plan cannot tell what it would be.
+        reason: why `start` is empty, if neither `recurs` nor `waiting` says so.
     """
 
     start: tuple[str, ...] = ()
@@ -114,10 +114,6 @@ def plan_resume(checkpoint: Checkpoint, definition: Definition | None = None) ->
             return ResumePlan(tuple(step for step in steps if step not in done)[:1], (), skip)
 
 
-def _has_begun_within(turns: Turns, step: str) -> bool:
-    return any(is_within(ordered_path_of(entry), step) for entry in turns.order.entries)
-
-
 class Planning:
     """What a replay finds out that ends at the frontier, where a resume would begin something.
 
@@ -169,7 +165,7 @@ class Planning:
         for fiber in turns.frontier:
             is_cancelled = fiber.frontier_scope.cancelling_operator() is not None
             # A step that was cut off is entered again if something within it has begun.
-            if is_cancelled and not (fiber.ends_later and _has_begun_within(turns, fiber.place)):
+            if is_cancelled and not (fiber.ends_later and turns.order.had_within(fiber.place)):
                 continue
             if fiber.is_waiting:
                 self._waiting.append(fiber.place)
@@ -183,16 +179,14 @@ class Planning:
 
         Raises the defect that the body ended in, unless it is the recorded defect of a step.
         """
-        problem = run.writer.halted
+        problem, reason = run.writer.halted, self.reason
         recurs: list[str] = []
         error = outcome.error if isinstance(outcome, TypedFailure) else defect
         if problem is None and error is not None:
             recurs = self._origins(error)
-            if defect is None and not recurs:
-                # The failure was mapped on its way, or a handler ended in another one.
-                recurs = [path for path, _ in self._failures]
             if defect is not None and not recurs:
                 raise defect
+            reason = reason or f"the body fails with {error!r:.200}"
         return ResumePlan(
             tuple(self._start),
             tuple(self._retry),
@@ -201,7 +195,7 @@ class Planning:
             tuple(self._waiting),
             tuple(self._unverified),
             problem,
-            reason="" if self._start else self.reason,
+            reason="" if self._start or recurs else reason,
         )
 
     def _origins(self, error: object) -> list[str]:

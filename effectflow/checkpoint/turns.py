@@ -142,7 +142,7 @@ class Turns:
                 self.arrived.appendleft(self.overdue.pop(0)[1])
                 self._admit()
             elif self.run.planning is not None:
-                if not self.arrived:
+                if not self.arrived and not self._end_cut_off():
                     self._end_plan()
                     return
                 self._admit()
@@ -515,6 +515,15 @@ class Turns:
             # The baton is given up once this waits. Trio forbids to end a wait before it has begun.
             await anyio.lowlevel.cancel_shielded_checkpoint()
             await waiter
+
+    def _end_cut_off(self) -> bool:
+        """Let the steps end in a plan that a resume does not enter again, as they were cut off."""
+        for fiber in self.frontier[:]:
+            is_cancelled = fiber.frontier_scope.cancelling_operator() is not None
+            if is_cancelled and fiber.ends_later and not self.order.had_within(fiber.place):
+                self.frontier.remove(fiber)
+                self.arrived.append(fiber)
+        return bool(self.arrived)
 
     def _end_plan(self) -> None:
         if not self.working:
