@@ -163,7 +163,7 @@ class DurableFiber(Fiber):
         known = self._codes.setdefault(name, code)
         if known is not code:
             raise TypeError(
-                f"two functions give the name {name!r} to steps of one flow of run "
+                f"two functions give the name {name!r} to steps of one fiber of run "
                 f"{self.run.run_id!r}; the last one is {qualified!r}. Rename one of them, because a "
                 "resume could not tell them apart"
             )
