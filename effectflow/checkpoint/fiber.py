@@ -312,7 +312,7 @@ class DurableFiber(Fiber):
                     has_waited = True
                     if scope.is_planned:
                         end_coroutine(body)
-                        await self.park(scope, f"{body!r} would go on")
+                        await self.park(scope, f"{body.__qualname__!r} would go on")
                     effect, value = await self.released(driven(body, effect))
             except StopIteration as stop:
                 effect, value = ENDED, stop.value
