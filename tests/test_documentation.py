@@ -24,7 +24,6 @@ from effectflow.checkpoint import (
     Lease,
     Message,
     RunSummary,
-    SourceEnd,
 )
 from tests.pages import PAGES, ROOT, examples
 
@@ -66,7 +65,7 @@ def test_format_page_lists_every_field_of_every_entry() -> None:
 
 @pytest.mark.parametrize(
     ("name", "kind"),
-    [("error", ErrorRecord), ("arguments", Arguments), ("source_ends", SourceEnd)],
+    [("error", ErrorRecord), ("arguments", Arguments)],
 )
 def test_format_page_lists_every_field_of_the_parts_of_entries(name: str, kind: type[Any]) -> None:
     page = (ROOT / "docs" / "format.md").read_text(encoding="utf-8")

@@ -397,7 +397,7 @@ class Local:
 
 @frozen
 class Value:
-    """A value was computed once: the time, a random number, a decision to try again."""
+    """A value was computed once: the time, a random number, the delay of a retry, the end of a limit."""
 
     path: str
     value: Tree

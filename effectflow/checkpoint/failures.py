@@ -40,7 +40,7 @@ _FRAMES = 100
 class RecordedDefect(Copyable, Exception):
     """Stands for a defect of an earlier life whose class is neither declared nor built in.
 
-    It also stands for such an error of a finalizer that failed while something else ended its flow.
+    It also stands for such an error of a finalizer that failed while something else ended its fiber.
 
     Attributes:
         record: the name of its class, its text, and where it was raised.

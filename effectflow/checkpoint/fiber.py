@@ -163,7 +163,7 @@ class DurableFiber(Fiber):
         known = self._codes.setdefault(name, code)
         if known is not code:
             raise TypeError(
-                f"two functions give the name {name!r} to steps of one flow of run "
+                f"two functions give the name {name!r} to steps of one fiber of run "
                 f"{self.run.run_id!r}; the last one is {qualified!r}. Rename one of them, because a "
                 "resume could not tell them apart"
             )
@@ -312,7 +312,7 @@ class DurableFiber(Fiber):
                     has_waited = True
                     if scope.is_planned:
                         end_coroutine(body)
-                        await self.park(scope, f"{body!r} would go on")
+                        await self.park(scope, f"{body.__qualname__!r} would go on")
                     effect, value = await self.released(driven(body, effect))
             except StopIteration as stop:
                 effect, value = ENDED, stop.value

@@ -57,7 +57,7 @@ class JournalWriter:
         completed_since_save: the number of steps that have completed since the last save.
         due, is_watched: as in `Delayed`.
         halted: the error that ended the run, or None.
-        on_halt: ends the flows of the run when something other than a flow halts it.
+        on_halt: ends the fibers of the run when something other than a fiber halts it.
     """
 
     def __init__(

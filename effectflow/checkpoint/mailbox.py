@@ -77,7 +77,7 @@ class Mailbox:
             raise self._writer.halt(error) from error
 
     async def _refresh(self, store: CheckpointStore) -> None:
-        # All flows that ask before a read begins share the read.
+        # All fibers that ask before a read begins share the read.
         self._asked += 1
         number = self._asked
         async with self._reading:
@@ -89,7 +89,7 @@ class Mailbox:
             if new:
                 self.seen = new[-1].number
                 self._messages += [message for message in new if message.topic != NOTICE]
-                # Notices only ask the flows to look, which follows.
+                # Notices only ask the fibers to look, which follows.
                 self._writer.take(*(message.number for message in new if message.topic == NOTICE))
 
     def first(self, topic: str) -> Message | None:

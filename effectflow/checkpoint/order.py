@@ -292,6 +292,7 @@ class _Reader:
             # What a step has published: each attempt publishes again.
             return
         if isinstance(entry, Signalled):
+            order.take_returned(path, entry.topic)
             order.receive(entry)
         if entry.__class__ is SetAside:
             order.set_aside[path] = Aside(number, entry.value, number in self.dropped)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Unverified:
-    """A recorded step or nested run that a plan could not reach, and the reason."""
+    """A recorded step that a plan could not reach, and the reason."""
 
     step: str
     reason: str
@@ -37,19 +37,17 @@ class Unverified:
 
 @dataclass(frozen=True, slots=True)
 class ResumePlan:
-    """What a resume does, in the order of its flows.
+    """What a resume does.
 
     Attributes:
-        start: the steps and nested runs that it begins with, one for each flow that can continue. If a
-            branch ends a race or a parallel operator without a new step, scheduling determines which of
-            the other branches begin a step before they are cancelled.
+        start: the steps and spawned runs that it begins with, one for each fiber that can continue.
         retry: the members of `start` that have begun before.
         skip: the steps whose recorded output is used instead of running them, including those inside a
             member of `retry`.
         recurs: the steps whose recorded failures end the run again: their errors are what it ends with,
             or are among the causes of that. To try again, start the work with another run id.
         waiting: the waits that have not ended.
-        unverified: recorded steps and nested runs that the plan could not reach without running effects.
+        unverified: recorded steps that the plan could not reach without running effects.
         problem: the error with which a resume would fail; None if there is none.
         is_complete: whether the run is complete, so that a resume yields its recorded output.
         reason: why `start` is empty, if neither `recurs` nor `waiting` says so.

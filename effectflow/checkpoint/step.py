@@ -244,8 +244,8 @@ def with_checkpointing(
     with the `CheckpointError`. Outside a run, the effect just runs.
 
     Parameters:
-        step: the step's name. Its identity is its path: the name, its occurrence in its flow, and the
-            parallel operators around it.
+        step: the step's name. Its identity is its path: the name, its occurrence in its fiber, and
+            the parallel operators and steps around it.
         effect: the effect to run.
         output: the type of its value, needed to rebuild classes; plain data needs none. A value of
             another type is rejected.

@@ -40,7 +40,7 @@ class RunProgress:
     Attributes:
         completed: steps that this process completed.
         skipped: steps of the run whose recorded output was used.
-        begun: steps and nested runs that this process began.
+        begun: steps and spawned runs that this process began.
         began_with: the path of the step that a resumed run began with, or None.
         total: the number of steps of the run, known for the demo once it has found its files.
         bar: enter it while the run is driven.
@@ -73,7 +73,7 @@ class RunProgress:
     def notify(self, event: CheckpointEvent) -> None:
         match event:
             case RunResumed(run_id):
-                # The first one is the run itself, later ones are nested runs.
+                # The first one is the run itself, later ones are runs that its steps drive.
                 self._resumed = self._resumed or run_id
                 return
             case EntryAppended(run_id, BeforeStep(step=path) | ChildStarted(path=path)):
@@ -87,7 +87,6 @@ class RunProgress:
             case EntryAppended(_, Completed(step, output)):
                 self.completed += 1
             case StepSkipped(run_id, step, output, has_failed=False) if run_id == self._run_id:
-                # As in a plan, which does not look into nested runs.
                 self.skipped += 1
             case _:
                 return

@@ -104,6 +104,8 @@ class Children:
             raise first
         if self._was_cancelled_natively:
             await cancel_natively()
+        # A scope around this may have cancelled the children.
+        await anyio.lowlevel.checkpoint_if_cancelled()
 
     async def _watched(
         self, fiber: Fiber, run: Callable[..., Awaitable[object]], *arguments: Any

@@ -235,8 +235,8 @@ class Effect(BaseEffect, Generic[Env, E, A]):
     ) -> Effect[Env2, E | E2, A]:
         """Run the effect `f(error)` after a failure, then fail with the same error.
 
-        A failure of that effect replaces the error. In a durable run, a step of that effect settles the
-        failure: a resume fails with it again instead of repeating the failed step.
+        A failure of that effect replaces the error. In a durable run, the failure stands once a step of
+        that effect has begun: a resume fails with it again instead of repeating the failed step.
         """
         check_function(f, "tap_err")
         return nodes.TapErr(self, f)
@@ -491,8 +491,8 @@ class Effect(BaseEffect, Generic[Env, E, A]):
     ) -> Effect[Any, Any, Any]:
         """Run this effect again while it fails, according to the policy.
 
-        Defects and interruptions are not retried. In a durable run each decision is recorded with the
-        end of its delay, so a resume waits only for the remaining time. If giving up ended the run, a
+        Defects and interruptions are not retried. In a durable run the end of each delay is recorded, so
+        a resume waits only for the remaining time. If giving up ended the run, a
         resume repeats the last attempt. Every attempt of a step in this effect is a separate step with
         its own idempotency key; `@step(retry=policy)` uses one key for all attempts.
 
@@ -606,9 +606,9 @@ class Effect(BaseEffect, Generic[Env, E, A]):
 
         `finalizer` is an effect, or a function that receives the `Exit` and returns one. It is shielded
         from cancellation. If the effect ended in a defect or an interruption, a defect of the finalizer
-        is added as a note; otherwise it is raised. In a durable run, the steps of a finalizer settle a
-        failure, like those of `tap_err`. If the run is stopped from outside, the finalizer ends before
-        its next step, and the resume executes that step.
+        is added as a note; otherwise it is raised. In a durable run, a failure stands once a step of a
+        finalizer has begun, as in `tap_err`. If the run is stopped from outside, the finalizer ends
+        before its next step, and the resume executes that step.
         """
         if not isinstance(finalizer, Effect):
             check_function(finalizer, "on_exit")

@@ -603,7 +603,7 @@ def _explained_recursion(raised: Exception) -> Exception:
 async def _finalize(frame: OnExit, value: Any, env: Any, scope: Scope) -> Any:
     """Run one finalizer. Return the end of its source, or the finalizer's own failure.
 
-    An error of the finalizer is added to a failure of the source, and never replaces it. If the flow was
+    An error of the finalizer is added to a failure of the source, and never replaces it. If the fiber was
     cancelled meanwhile, its failure may be dropped, so the error is also logged.
     """
     try:
@@ -661,7 +661,7 @@ def add_suppressed(what: str, failed: Suppressed, ended: Any, cause: Operator | 
     Parameters:
         what: what failed, for the log: "a finalizer".
         ended: a `TypedFailure`, a defect or an interruption.
-        cause: the operator that cancelled the flow, if an interruption passes.
+        cause: the operator that cancelled the fiber, if an interruption passes.
     """
     error = failed.error if isinstance(failed.error, BaseException) else None
     if isinstance(ended, TypedFailure):
@@ -677,11 +677,11 @@ def add_suppressed(what: str, failed: Suppressed, ended: Any, cause: Operator | 
 
 
 def show_suppressed(failed: Suppressed, cause: Operator | None) -> None:
-    """Show the error of a finalizer in a cancelled flow, whose own end is dropped."""
+    """Show the error of a finalizer in a cancelled fiber, whose own end is dropped."""
     if cause is not None:
         cause.suppressed.append(failed)
     error = failed.error if isinstance(failed.error, BaseException) else None
-    log_hidden(error, "a finalizer failed in a flow that was cancelled: %r", failed.error)
+    log_hidden(error, "a finalizer failed after a cancellation: %r", failed.error)
 
 
 async def _run_finalizer(

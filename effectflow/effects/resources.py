@@ -56,10 +56,10 @@ def bracket(
     the whole. If the release fails after a cancellation, its error is logged. It is also in the trail of
     the operator that cancelled the use if that fails, as a `timeout` does.
 
-    In a durable run, a release that is a step settles a failure of the use: the resource is gone, so a
-    resume fails with the same failure. If the run is stopped from outside, such a release is not run,
-    because the resume continues to use the resource. If the run itself cancels the use, as a `timeout`
-    does, the release runs. Do not put into a step what each process must acquire again.
+    In a durable run, a failure of the use stands once a release that is a step has begun: the resource is
+    gone, so a resume fails with the same failure. If the run is stopped from outside, such a release is
+    not run, because the resume continues to use the resource. If the run itself cancels the use, as a
+    `timeout` does, the release runs. Do not put into a step what each process must acquire again.
 
     On asyncio, acquire and release run in separate tasks. What must be exited by the task that entered
     it, such as a task group, belongs in one `from_async` with `async with`.

@@ -101,7 +101,7 @@ class Worker(Generic[Env]):
             concurrency: the number of runs that it drives at the same time.
             limits: limits by the name of the workflow, across all workers. Give all workers the same.
             grace: the seconds, or the `timedelta`, that steps in progress may take at the end.
-            suspend_after: suspend a run once all its flows wait for more than this many seconds.
+            suspend_after: suspend a run once all its fibers wait for more than this many seconds.
             max_crashes: fail a run after this many processes in a row have died with it.
             clock: tells the time; tests pass a `TestClock`. Runs are due by this clock.
 

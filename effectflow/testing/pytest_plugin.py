@@ -375,7 +375,7 @@ def _crashed(
     calls = len(store.calls)
     begun = {call.run_id for call in store.calls if call.operation == "append"}
     result = yield
-    # A resumed run does not look at its complete nested runs again.
+    # A resumed run does not look again at complete runs that its steps have driven.
     forgotten = begun - store.completed - {call.run_id for call in store.calls[calls:]}
     if forgotten:
         pytest.fail(

@@ -87,7 +87,7 @@ class Service:
 
     Attributes:
         drain: asks its runs to stop.
-        suspend_after: a run is suspended when all of its flows wait for more than this many seconds.
+        suspend_after: a run is suspended when all of its fibers wait for more than this many seconds.
         max_crashes: a run is not continued after this many processes in a row have died before it got
             further.
     """
@@ -375,7 +375,7 @@ async def _replay(place: Place, run: Run, body: AnyEffect) -> Any:
             log_hidden(defect, "the body of a run failed after the run was cancelled")
         else:
             run.turns.take_cancellation()
-            # What comes after the decision is discarded.
+            # What comes after the cancellation is discarded.
             if not operator.is_decided:
                 return outcome
     if run.stopping.has_begun:

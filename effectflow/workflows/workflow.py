@@ -292,8 +292,7 @@ class Workflow(Generic[Env, E, Input, Out]):
         Parameters:
             run_id: the run.
             force: continue although the workflow changed, or although the outcome of an at-most-once
-                step is unknown (the step then runs again). This also holds for the nested runs that
-                the run continues.
+                step is unknown (the step then runs again).
 
         Fails with the workflow's own errors, with RunNotFound, RunBusy, DefinitionChanged,
         OutcomeUnknown, StepInputChanged, and the other CheckpointErrors.
@@ -425,7 +424,7 @@ class Workflow(Generic[Env, E, Input, Out]):
     ) -> Effect[Env2, CheckpointError, ResumePlan]:
         """Yield what `resume(run_id)` would do, without changing anything.
 
-        It replays the run up to the next step of every flow. It runs bodies and synchronous effects
+        It replays the run up to the next step of every branch. It runs bodies and synchronous effects
         between steps, but no steps, acquisitions, releases, finalizers or asynchronous effects. Recorded
         steps that it cannot reach without those are `unverified`.
 

@@ -250,7 +250,7 @@ async def test_a_release_that_fails_after_a_cancellation_is_in_the_trail(
 
     assert traced.trail == ("and a finalizer failed: 'STUCK'",)
     assert traced.suppressed == ("STUCK",)
-    assert caplog.messages == ["a finalizer failed in a flow that was cancelled: 'STUCK'"]
+    assert caplog.messages == ["a finalizer failed after a cancellation: 'STUCK'"]
 
 
 @anyio_test
@@ -268,7 +268,7 @@ async def test_a_release_that_fails_in_a_race_that_was_won_is_logged(
 ) -> None:
     assert await race([STUCK, sleep(0.01)]).run(None) == Success(None)
     assert await first_success([STUCK, sleep(0.01)]).run(None) == Success(None)
-    assert caplog.messages == ["a finalizer failed in a flow that was cancelled: 'STUCK'"] * 2
+    assert caplog.messages == ["a finalizer failed after a cancellation: 'STUCK'"] * 2
 
 
 @anyio_test
@@ -287,7 +287,7 @@ async def test_a_release_that_fails_after_a_cancellation_from_outside_is_logged(
     with anyio.CancelScope() as scope:
         await failing.and_then(lambda _: sleep(60)).run(None)
 
-    assert caplog.messages == ["a finalizer failed in a flow that was cancelled: 'STUCK'"]
+    assert caplog.messages == ["a finalizer failed after a cancellation: 'STUCK'"]
 
 
 @pytest.mark.asyncio
@@ -304,7 +304,7 @@ async def test_a_release_that_fails_after_a_native_cancellation_is_logged(
         await task
 
     assert len(caplog.messages) == 1
-    assert caplog.messages[0].startswith("a finalizer failed in a flow that was cancelled: ")
+    assert caplog.messages[0].startswith("a finalizer failed after a cancellation: ")
     assert "STUCK" in caplog.messages[0]
 
 

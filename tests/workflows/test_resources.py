@@ -414,7 +414,7 @@ async def test_a_timeout_of_the_acquisition_ends_one_that_hangs(
 # Releases that fail.
 
 
-LOGGED = "a finalizer failed in a flow that was cancelled: 'STUCK'"
+LOGGED = "a finalizer failed after a cancellation: 'STUCK'"
 
 
 def stuck(_: str) -> AnyEffect:
