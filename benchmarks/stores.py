@@ -89,7 +89,9 @@ def values() -> None:
 
 
 def long_run(steps: int) -> list[Entry]:
-    entries: list[Entry] = [Started("r", "w", "standard", "1", "f", {"n": 1}, {}, journal=1, at=1.0)]
+    entries: list[Entry] = [
+        Started("r", "w", "standard", "1", "f", {"n": 1}, {}, journal=1, at=1.0)
+    ]
     for number in range(steps):
         entries.append(BeforeStep(f"step#{number}", 1, at=number + 0.25))
         entries.append(Completed(f"step#{number}", {"total": number * 17}, 0.25, number + 0.5))
