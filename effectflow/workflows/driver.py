@@ -456,7 +456,8 @@ async def _record_interruption(run: Run) -> None:
                 seen=suspension.seen,
             )
         else:
-            entry = run.interruption(interruption_reason())
+            reason = interruption_reason() if run.ended_by is None else "defect"
+            entry = run.interruption(reason)
             await run.writer.finish(entry, RunStatus.INTERRUPTED, due_at=at_once(run.now()))
 
 
