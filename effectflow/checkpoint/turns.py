@@ -93,6 +93,7 @@ class Turns:
         self._last_turn = order.last_turn
         self._takers: dict[int, Arrival] = {}
         self._ends_turn: list[Waiter] = []
+        self._turns_before_save = 0
         self._forks: dict[str, Operator] = {}
         self._branches: set[str] = set()
 
@@ -128,7 +129,7 @@ class Turns:
             if self.ready:
                 self._grant(self.ready.popleft())
                 continue
-            if self._ends_turn:
+            if self._ends_turn and not (self.arrived and self._turns_before_save > 0):
                 wake(*self._ends_turn)
                 self._ends_turn.clear()
             if self.position < len(self.order.entries):
@@ -168,6 +169,7 @@ class Turns:
 
     def _admit(self) -> None:
         arrival = self.arrived.popleft()
+        self._turns_before_save -= 1
         self.next_turn()
         if callable(arrival):
             arrival()
@@ -510,6 +512,9 @@ class Turns:
     async def end_of_turn(self) -> None:
         """Wait until no fiber can run. Only a fiber that has given up the baton may call this."""
         if not self.is_over:
+            if not self._ends_turn:
+                has_order = self.is_live and self.explore is None
+                self._turns_before_save = len(self.arrived) if has_order else 0
             waiter = new_waiter()
             self._ends_turn.append(waiter)
             # The baton is given up once this waits. Trio forbids to end a wait before it has begun.
