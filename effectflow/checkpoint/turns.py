@@ -510,7 +510,10 @@ class Turns:
             self._begin_within_limits(fiber)
 
     async def end_of_turn(self) -> None:
-        """Wait until no fiber can run. Only a fiber that has given up the baton may call this."""
+        """Wait until no fiber can run, and those that have arrived before have had their turns.
+
+        Only a fiber that has given up the baton may call this.
+        """
         if not self.is_over:
             if not self._ends_turn:
                 has_order = self.is_live and self.explore is None
