@@ -37,7 +37,7 @@ from effectflow import (
 )
 from effectflow.checkpoint import CheckpointStore
 from effectflow.stores import MemoryStore
-from effectflow.testing import Exploration, ExplorationFailed, explore
+from effectflow.testing import ExplorationFailed, explore
 from tests.apps import both_backends
 
 pytestmark = [pytest.mark.anyio, both_backends]
@@ -236,8 +236,9 @@ decision = Signal("decision", str)
 
 
 @step
-async def send_later(app: App, seconds: float) -> None:
+async def send_later(seconds: float) -> None:
     await sleep(seconds)
+    app = await ask_env()
     await Client(app.checkpoints).handle(decided, "explore").send(decision, "yes")
 
 
