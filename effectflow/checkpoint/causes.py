@@ -1,8 +1,8 @@
 """Failures on their way through a run, and what a resume tries again.
 
-Each fiber carries the failures that its present state comes from. As soon as anything durable begins because
-of one (a handler, a finalizer, an undo begins a step), it stands. What a failed run has left at its end is
-left out by its resume, which so tries it again.
+Each fiber carries the failures that its present state comes from. As soon as anything durable begins
+because of one (a handler, a finalizer, an undo begins a step), it stands. What a failed run has left at
+its end is left out by its resume, which so tries it again.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Cause:
 
 
 def void_with(causes: Iterable[Cause], within: str = "") -> list[int]:
-    """Return the numbers of the entries that are void with these failures, within a step if one is given."""
+    """Return the numbers of the entries, within a step if one is given, that are void with failures."""
     numbers: list[int] = []
     for cause in causes:
         if not cause.is_retryable:

@@ -230,8 +230,8 @@ def _read_with(decode: Callable[[bytes], Tree], data: bytes) -> Checkpoint:
 def fold(entries: Iterable[Entry], run_id: str) -> Checkpoint:
     """Return the checkpoint of a journal.
 
-    Raises CorruptCheckpoint if the journal does not begin with `Started`, has two of them, or belongs to
-    another run.
+    Raises CorruptCheckpoint if the journal does not begin with `Started`, has two of them, belongs to
+    another run, or ends a step that has not begun.
     """
     iterator = iter(entries)
     started = _first_of(iterator, run_id)
@@ -250,6 +250,9 @@ def fold(entries: Iterable[Entry], run_id: str) -> Checkpoint:
         suspended_at = entry.at if isinstance(entry, Suspended) else None
         if isinstance(entry, HeadState):
             state = entry
+            if isinstance(entry, Completed | Failed) and entry.step not in steps.attempts:
+                reason = f"it ends step {entry.step!r}, which has not begun"
+                raise CorruptCheckpoint(run_id, reason, sequence=count)
             steps.take(entry)
         match entry:
             case Started():

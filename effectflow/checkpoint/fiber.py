@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 A = TypeVar("A")
 B = TypeVar("B")
 
+
 class DurableFiber(Fiber):
     """One sequential line of a durable run.
 
@@ -132,7 +133,14 @@ class DurableFiber(Fiber):
 
     # Paths.
 
+    def goes_on(self) -> None:
+        """Take the cancellation of the run, if it came where the body was until now."""
+        run = self.run
+        if not self.turns.is_live and self is run.root and run.cancellation is not None:
+            self.turns.take_cancellation()
+
     def next_path(self, name: str) -> str:
+        self.goes_on()
         count = self._counts.get(name, 0) + 1
         self._counts[name] = count
         self.place = path = step_path(self.path, name, count)
@@ -235,13 +243,14 @@ class DurableFiber(Fiber):
         """Raise what ends the fiber: a cancellation, or the end of this life."""
         run = self.run
         run.writer.check()
+        self.goes_on()
         if scope.operators:
             operator = scope.cancelling_operator()
             if operator is not None:
                 await self.leave_for(operator)
         if self.turns.is_over:
             await run.leave(scope)
-        is_pinned = scope.is_shielded or scope.is_at_most_once
+        is_pinned = scope.is_shielded or scope.is_at_most_once or not self.turns.is_live
         if run.drain is not None and run.drain.has_begun and not is_pinned:
             await waits.leave_to_another_worker(self, scope)
 
@@ -263,12 +272,15 @@ class DurableFiber(Fiber):
         effect, value = await self.run_local(scope, body, partial(body.send, None))
         if effect is not ENDED:
             end_coroutine(body)
-            raise RuntimeError(f"{effect!r} cannot be awaited here: {work!r} is not the code of an effect")
+            raise RuntimeError(
+                f"{effect!r} cannot be awaited here: {work!r} is not the code of an effect"
+            )
         return value
 
     async def begin_local(self, scope: Scope, work: object) -> None:
         if scope.is_planned:
             await self.park(scope, f"{work!r} would be awaited")
+        self.goes_on()
         operator = None if self.turns.is_over else scope.cancelling_operator()
         if operator is not None:
             await self.leave_for(operator)
@@ -348,9 +360,6 @@ class DurableFiber(Fiber):
             await turns.arrive(self, scope, may_end=True)
             if not turns.is_over:
                 await self._record_local(path, end, raised, scope)
-        if self is self.run.root:
-            # The run may have been cancelled here, even if nothing had to wait in this life.
-            turns.take_cancellation()
 
     async def breathe(self, scope: Scope) -> None:
         await self.unrecorded(scope, checkpoint())
@@ -401,7 +410,8 @@ class DurableFiber(Fiber):
                 DefinitionChanged(
                     run.run_id,
                     run.workflow,
-                    detail=f"{path!r} (async code that is no step) {was} when it ran before, and now {now}",
+                    detail=f"{path!r} (async code that is no step) {was} when it ran before, "
+                    f"and now {now}",
                 )
             )
 
@@ -494,7 +504,7 @@ class DurableFiber(Fiber):
         run.writer.announce()
 
     async def set_aside(self, scope: Scope, name: str, content: Callable[[], Any]) -> bool:
-        """Let the failures of this fiber stand, and record what failed. Return whether it still counts."""
+        """Let the failures here stand, and record what failed. Return whether it still counts."""
         run = self.run
         path = self.next_path(name)
         await self.check(scope)

@@ -1,7 +1,7 @@
 """The order of a run: what a resume takes from its journal, one entry after another.
 
-`read_order` is a pure pass over the entries. It leaves out what is void, and everything within a step that
-has ended, and puts the rest in the order of its turns.
+`read_order` is a pure pass over the entries. It leaves out what is void, and everything within a step
+that has ended, and puts the rest in the order of its turns.
 """
 
 from __future__ import annotations
@@ -27,12 +27,10 @@ from effectflow.checkpoint.entries import (
     Resumed,
     SetAside,
     Signalled,
-    Started,
     TimerFired,
     Value,
     Waiting,
 )
-from effectflow.checkpoint.errors import CorruptCheckpoint
 from effectflow.checkpoint.values import Tree
 from effectflow.effects.paths import is_within, steps_around
 
@@ -162,8 +160,7 @@ class Order:
 def read_order(entries: Sequence[Entry], void: Iterable[int] = ()) -> Order:
     """Return what a replay of a journal takes, and in which order. Pure.
 
-    `void` are the numbers of entries to leave out, besides those that the journal says are void. Raises
-    CorruptCheckpoint if an entry makes no sense where it stands.
+    `void` are the numbers of entries to leave out, besides those that the journal says are void.
     """
     reader = _Reader(entries, void)
     for number, entry in enumerate(entries, 1):
@@ -205,7 +202,6 @@ class _Reader:
         self.abandoned = Spans(span for one in resumes for span in one.abandoned)
         self.dropped = Spans(span for one in resumes for span in one.dropped)
         self.asides: dict[int, str] = {}
-        self.run_id = entries[0].run_id if entries and isinstance(entries[0], Started) else ""
         self.kept: dict[int, Entry] = {}
         self.open: set[str] = set()
         self.inside: dict[str, list[int | str]] = {}
@@ -265,9 +261,6 @@ class _Reader:
             return
         order.open.pop(path, None)
         order.end_attempt(path, is_last=getattr(entry, "retry_at", None) is None)
-        if entry.__class__ is not Interrupted and path not in order.begun:
-            reason = f"it ends step {path!r}, which has not begun"
-            raise CorruptCheckpoint(self.run_id, reason, sequence=number)
         if entry.__class__ is Failed:
             known = self._attempts_of(path)
             if not entry.error.is_defect:

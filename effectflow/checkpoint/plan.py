@@ -174,7 +174,7 @@ class Planning:
                 self._waiting.append(fiber.place)
             elif not fiber.ends_step:
                 self._start.append(fiber.place)
-                if fiber.ends_later:
+                if fiber.place in turns.order.begun:
                     self._retry.append(fiber.place)
 
     def plan(self, run: Run, outcome: Any, defect: Exception | None) -> ResumePlan:

@@ -246,9 +246,7 @@ def _read_lost(records: Sequence[Record], kept: int, run_id: str, seal: Seal) ->
     return _Lost(entries, intact)
 
 
-def _run_again(
-    order: Order, kept: Sequence[Entry], lost: Sequence[Entry]
-) -> tuple[str, ...]:
+def _run_again(order: Order, kept: Sequence[Entry], lost: Sequence[Entry]) -> tuple[str, ...]:
     """Return the steps that a resume executes, as far as the kept and the lost entries show."""
     finished = kept[-1] if isinstance(kept[-1], Finished) else None
     retried = Spans(() if finished is None else finished.retry)

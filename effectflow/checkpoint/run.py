@@ -147,6 +147,7 @@ class Run:
         self.interrupted_at: int | None = None
         self.savable: dict[str, Any] = {}
         self.ended_by: Exception | None = None
+        self._is_asked_to_cancel = False
         self._held: dict[str, list[Held]] = {}
         self._held_so_far = 0
         self._abandoned: list[int] = []
@@ -356,7 +357,9 @@ class Run:
         if self.planning is not None:
             raise Parked
         if scope.is_shielded:
-            raise LeftToResume(repr(scope.fiber.place if isinstance(scope.fiber, DurableFiber) else ""))
+            raise LeftToResume(
+                repr(scope.fiber.place if isinstance(scope.fiber, DurableFiber) else "")
+            )
         await raise_stop()
 
     def interruption(self, reason: str) -> Interrupted | None:
@@ -382,7 +385,12 @@ class Run:
         return min(message.sent_at, self.opened_at) if is_older else None
 
     def _record_cancellation(self) -> None:
-        if self.cancellation is not None and not self.cancellation.is_decided:
+        request = self.mailbox.first(CANCEL)
+        if request is None or self.cancellation is None:
+            return
+        # In one append with the entry, so that a crash loses neither.
+        self.mailbox.take(request)
+        if not self.cancellation.is_decided:
             self.add(CancelRequested(self.now(), self.root.place, self.turns.turn), "")
             self.cancel_body()
 
@@ -446,11 +454,11 @@ class Run:
         if self.first_seen < 0:
             self.first_seen = self.mailbox.seen
         request = self.mailbox.first(CANCEL)
-        if request is None or self.cancellation is None:
+        if request is None or self.cancellation is None or self._is_asked_to_cancel:
             return
         # The next life finds the request, too.
         if not self.stopping.has_begun and self.writer.halted is None:
-            self.mailbox.take(request)
+            self._is_asked_to_cancel = True
             self.turns.announce(self._record_cancellation, since=self.came_before(request))
 
     def decode_message(self, tree: Tree, path: str, decode: Callable[[Tree], A]) -> A:

@@ -71,8 +71,8 @@ X1 = TypeVar("X1", bound=Exception)
 
 NOTHING_TO_RETRY = (
     "it declares no failures, and an exception that it raises is a defect, which is not retried. Declare "
-    "what to retry: errors=... of @step on an async function or of @effect, or the error in the annotation, "
-    "as in Effect[Env, Declined, str]"
+    "what to retry: errors=... of @step on an async function or of @effect, or the error in the "
+    "annotation, as in Effect[Env, Declined, str]"
 )
 """Says why a retry policy would never apply."""
 
@@ -484,14 +484,14 @@ def step(
 ) -> Any:
     """Make the effect that a function returns a durable step; see `with_checkpointing`.
 
-    The function returns an effect, is a generator function as for `@do`, or is an async function, which may
-    await effects: `ask()` for the environment, or further steps, which are recorded within this one.
+    The function returns an effect, is a generator function as for `@do`, or is an async function, which
+    may await effects: `ask()` for the environment, or further steps, which are recorded within this one.
 
     The step has the name of the function. The classes of its output and errors are read from the return
-    annotation: `Effect[Env, Error, Output]`, `Do[...]` on a generator function, and the plain output on an
-    async function, whose failures are those in `errors=`. An output of another type than `Output` is
-    rejected, with `NotSerializable`. The function is called when the step runs, so any other exception that
-    it raises is a defect of the step. A resume does not call it for a completed step.
+    annotation: `Effect[Env, Error, Output]`, `Do[...]` on a generator function, and the plain output on
+    an async function, whose failures are those in `errors=`. An output of another type than `Output` is
+    rejected, with `NotSerializable`. The function is called when the step runs, so any other exception
+    that it raises is a defect of the step. A resume does not call it for a completed step.
 
     The step also records a digest of its arguments. If a resume reaches it with other arguments, the run
     fails with `StepInputChanged`. Arguments must be plain data or dataclasses. Other objects, such as a

@@ -58,7 +58,17 @@ class StepExecution:
         env, scope: the environment and the position of the step.
     """
 
-    __slots__ = ("arguments", "definition", "env", "fiber", "path", "retry_at", "run", "scope", "step")
+    __slots__ = (
+        "arguments",
+        "definition",
+        "env",
+        "fiber",
+        "path",
+        "retry_at",
+        "run",
+        "scope",
+        "step",
+    )
 
     def __init__(self, fiber: DurableFiber, step: Step, env: Any, scope: Scope) -> None:
         run, definition = fiber.run, step.definition
@@ -239,7 +249,9 @@ class StepExecution:
     def _unknown_within(self) -> str | None:
         """Return the step within this one whose outcome is unknown, and which must not run again."""
         order, path = self.fiber.turns.order, self.path
-        found = (one for one in order.open if is_within(one, path) and order.begun[one].at_most_once)
+        found = (
+            one for one in order.open if is_within(one, path) and order.begun[one].at_most_once
+        )
         return None if self.run.force else next(found, None)
 
     async def _continue(self, number: int, next_delay: Any) -> Any:
@@ -306,7 +318,8 @@ class StepExecution:
         if outcome.__class__ is TypedFailure:
             self._check_outcome(current, outcome.error)
             await self._record_failure(outcome, next_delay)
-            # Without its parts, which are not recorded, so that every life continues with the same failure.
+            # Without its parts, which are not recorded, so that every life continues with the same
+            # failure.
             return TypedFailure(outcome.error, outcome.trail)
         await self._reach_end()
         self._add_completed(outcome, began)

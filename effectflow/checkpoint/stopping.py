@@ -1,8 +1,8 @@
 """How a life of a run is stopped from outside: by its caller, a signal, or its worker.
 
-A stop cancels all work, but no acquisition and no finalizer. Meanwhile, a task watches for the cancellation,
-so that these begin no further step. A task group costs as much as a step, so a run has one only around what
-may need it: see `Stopping.supervised`.
+A stop cancels all work, but no acquisition and no finalizer. Meanwhile, a task watches for the
+cancellation, so that these begin no further step. A task group costs as much as a step, so a run has
+one only around what may need it: see `Stopping.supervised`.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ class Suspension:
     """What a run waited for when it was suspended.
 
     Attributes:
-        until: when the first fiber continues by itself, in seconds since the epoch; infinite if none does.
+        until: when the first fiber continues by itself, in seconds since the epoch; infinite
+            if none does.
         waits_for: what the fibers wait for, in words.
         seen: the number of the newest message that the run had read.
     """

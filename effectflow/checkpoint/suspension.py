@@ -110,7 +110,7 @@ class _Attendant:
             run.stopping.flows.cancel()
 
     async def _pass_on_messages(self) -> bool:
-        """Let all fibers look at new messages, even if one has read them. Return whether there are any."""
+        """Let all fibers look at new messages, even if one has read them. Return whether any came."""
         await self._run.look_for_messages()
         newest = self._run.mailbox.seen
         if newest == self._passed_on:

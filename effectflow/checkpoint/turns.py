@@ -1,10 +1,10 @@
 """The turns of one life of a run: who may run, what has arrived, and what is still to be replayed.
 
-A run is a sequence of turns. In each, one thing from outside arrives (an event), and the fibers run, one at
-a time, until all of them wait again. Only the fiber that holds the *baton* runs; the others get it in the
-order in which they became able to. A resume takes the recorded entries in their order, and lets nothing new
-begin before the last of them: until then, new operations wait at the *frontier*. So races, timeouts and
-cancellations go as they went, and none of them needs a record.
+A run is a sequence of turns. In each, one thing from outside arrives (an event), and the fibers run,
+one at a time, until all of them wait again. Only the fiber that holds the *baton* runs; the others get
+it in the order in which they became able to. A resume takes the recorded entries in their order, and
+lets nothing new begin before the last of them: until then, new operations wait at the *frontier*. So
+races, timeouts and cancellations go as they went, and none of them needs a record.
 
 The idea: deterministic replay of one history of events (Temporal), and the logged order of completion
 (Restate).
@@ -275,7 +275,9 @@ class Turns:
 
     def take_cancellation(self) -> None:
         """Take the cancellation of the run, if it is next, and came where the body is now."""
-        entry = self.order.entries[self.position] if self.position < len(self.order.entries) else None
+        entry = (
+            self.order.entries[self.position] if self.position < len(self.order.entries) else None
+        )
         if isinstance(entry, CancelRequested) and entry.place == self.run.root.place:
             self._take_cancellation(entry)
 
@@ -420,11 +422,13 @@ class Turns:
     def divergence(self, entry: Any) -> DefinitionChanged:
         """Return the error that names a recorded entry, and what the fibers wait for instead."""
         found = sorted({fiber.place for fiber in self.fibers if fiber.place})
-        shown = ", ".join(map(repr, found[:5])) + (" and more" if len(found) > 5 else "")
+        shown = ", ".join(f"{place!r:.200}" for place in found[:5]) + (
+            " and more" if len(found) > 5 else ""
+        )
         if entry.__class__ is CancelRequested:
-            recorded = f"it was cancelled at {entry.place!r}"
+            recorded = f"it was cancelled at {entry.place!r:.200}"
         else:
-            recorded = f"{path_of(entry)!r} has {_BEGUN[type(entry).__name__]}"
+            recorded = f"{path_of(entry)!r:.200} has {_BEGUN[type(entry).__name__]}"
         number = self.order.numbers[self.position]
         detail = f"by entry {number}, {recorded}, and now the run "
         detail += f"reaches {shown} instead" if found else "ends before that"

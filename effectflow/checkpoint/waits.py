@@ -1,8 +1,8 @@
 """The waits of a fiber: for a time or a message. And deadlines, which a fiber does not wait for.
 
 A wait is recorded when it begins, so that all lives of the run share its deadline, and the run can be
-suspended meanwhile. Within a step both entries are held back, until the step begins something or the run is
-suspended.
+suspended meanwhile. Within a step both entries are held back, until the step begins something or the
+run is suspended.
 """
 
 from __future__ import annotations
@@ -172,9 +172,7 @@ async def leave_to_another_worker(fiber: DurableFiber, scope: Scope) -> None:
         await anyio.sleep_forever()
 
 
-async def receive(
-    fiber: DurableFiber, scope: Scope, topic: str, decode: Callable[[Tree], A]
-) -> A:
+async def receive(fiber: DurableFiber, scope: Scope, topic: str, decode: Callable[[Tree], A]) -> A:
     """Wait for the next message about a topic. A resume yields the recorded one.
 
     Parameters:
@@ -240,7 +238,7 @@ class Deadline:
         self._cut.__enter__()
 
     def _recorded(self) -> tuple[int, float] | None:
-        """Return the number of the entry with the deadline, and the deadline, if an earlier life set it."""
+        """Return the entry number and the time of the deadline, if an earlier life set it."""
         run, path = self._fiber.run, self._operator.path
         known = run.turns.order.values.get(path)
         if known is None:
@@ -319,4 +317,3 @@ class Deadline:
         operator.causes = [cause]
         self._cut.cancel()
         self._fiber.turns.wake_cancelled()
-

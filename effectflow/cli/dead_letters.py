@@ -54,9 +54,7 @@ def dead_letters(
         # Then every argument is a key.
         run_id, chosen_keys = None, chosen_keys | {run_id}
 
-    async def read(
-        opened: CheckpointStore, chosen: str
-    ) -> tuple[Checkpoint, tuple[Entry, ...]]:
+    async def read(opened: CheckpointStore, chosen: str) -> tuple[Checkpoint, tuple[Entry, ...]]:
         entries = await read_existing(opened, chosen, access.seal)
         return fold(entries, chosen), entries
 

@@ -75,7 +75,7 @@ def _journal_lines(entries: Iterable[Entry]) -> Iterable[str]:
 
 
 def _entry_text(entry: Entry, aside: Sequence[int]) -> str:
-    """Return an entry as text. `aside` are the numbers of the entries that set something aside before it."""
+    """Return an entry as text. `aside` are the numbers of earlier entries that set something aside."""
     match entry:
         case Started():
             return f"Started      {entry.workflow} version {entry.version}"

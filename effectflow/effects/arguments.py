@@ -74,7 +74,9 @@ def check_function(function: Any, operator: str, way_out: str = RETURN_AN_EFFECT
         name = getattr(function, "__qualname__", None) or repr(function)
         raise TypeError(f"{operator} takes a plain function, and {name} is async: {way_out}")
     if _has_flags(function) and inspect.isasyncgenfunction(function):
-        raise TypeError(f"{operator} takes no async generator function such as {function.__qualname__}")
+        raise TypeError(
+            f"{operator} takes no async generator function such as {function.__qualname__}"
+        )
 
 
 def mark_as_effectful(function: Any, decorator: str) -> None:

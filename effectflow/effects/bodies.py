@@ -1,7 +1,8 @@
 """Bodies while they run: failures are raised in them, and what they raise ends them.
 
-A body is a generator, which yields effects, or a coroutine, which awaits them. The interpreter sends values
-to it itself. Once it has raised something in the body, a `Thrown` stands for the body on its stack.
+A body is a generator, which yields effects, or a coroutine, which awaits them. The interpreter sends
+values to it itself. Once it has raised something in the body, a `Thrown` stands for the body on its
+stack.
 """
 
 from __future__ import annotations
@@ -205,8 +206,8 @@ async def interrupt(body: Any, raised: BaseException, scope: Scope) -> BaseExcep
 def refuse_effect(body: Any, raised: BaseException, scope: Scope) -> BaseException:
     """End a body that wants an effect although it is interrupted. Return the exception that continues.
 
-    If an operator cancelled the fiber, the run continues without the effect, which must be visible. If the
-    whole run is stopped, its resume reaches the effect.
+    If an operator cancelled the fiber, the run continues without the effect, which must be visible. If
+    the whole run is stopped, its resume reaches the effect.
     """
     try:
         if body.__class__ is CoroutineType:
@@ -217,8 +218,9 @@ def refuse_effect(body: Any, raised: BaseException, scope: Scope) -> BaseExcepti
     if cause is None:
         return raised
     cause.unfinished = RuntimeError(
-        f"the body {body.__qualname__!r} came to an effect while it was cancelled, as in a `finally` block, "
-        "and that effect was not run: use `.on_exit(...)` or `bracket(...)`, whose finalizers run then, too"
+        f"the body {body.__qualname__!r} came to an effect while it was cancelled, as in a `finally` "
+        "block, and that effect was not run: use `.on_exit(...)` or `bracket(...)`, whose finalizers run "
+        "then, too"
     )
     return cause.unfinished
 

@@ -52,7 +52,9 @@ class Children:
         if self._running and raised_inside[0] is not GeneratorExit:
             self._has_ended = new_waiter()
             try:
-                await self._fiber.join(self._scope, self._has_ended, has_raised=raised_inside[0] is not None)
+                await self._fiber.join(
+                    self._scope, self._has_ended, has_raised=raised_inside[0] is not None
+                )
             except GeneratorExit as closed:
                 # Something closes the coroutine, so nothing may wait. The group leaves its scope.
                 leaving = self._tasks.__aexit__(None, None, None)

@@ -1,7 +1,7 @@
 """Coroutines that await effects: bodies, and the code of effects and steps.
 
-The interpreter drives such a coroutine itself, and so receives the effects that it awaits, however deep in
-its functions. Everything else that it waits for goes on to the event loop.
+The interpreter drives such a coroutine itself, and so receives the effects that it awaits, however deep
+in its functions. Everything else that it waits for goes on to the event loop.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Fibers: the sequential lines of a program, and what a durable run may change about them.
 
-The body of a run is a fiber, and so is each branch of a parallel operator. Operators tell their fiber when
-a branch begins and ends, when they wait, and what they decide. Outside of durable runs the only fiber is
-`PLAIN`, which is also the class of all fibers: its hooks just do the work, in no order, and record nothing.
-So no operator asks whether it is durable.
+The body of a run is a fiber, and so is each branch of a parallel operator. Operators tell their fiber
+when a branch begins and ends, when they wait, and what they decide. Outside of durable runs the only
+fiber is `PLAIN`, which is also the class of all fibers: its hooks just do the work, in no order, and
+record nothing. So no operator asks whether it is durable.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Fiber:
     async def run_local(
         self, scope: Scope, body: Coroutine[Any, Any, Any], resume: Callable[[], Any]
     ) -> tuple[Any, Any]:
-        """Run a coroutine from `resume()` to the next effect that it awaits. Return as `advanced` does."""
+        """Run a coroutine from `resume()` to the next effect it awaits. Return as `advanced` does."""
         return await advanced(body, resume)
 
     async def breathe(self, scope: Scope) -> None:

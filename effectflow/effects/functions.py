@@ -207,18 +207,20 @@ def do(
     function: Callable[P, Generator[Effect[Env, E, Any], Any, A]], /
 ) -> Callable[P, Effect[Env, E, A]]: ...
 @overload
-def do(function: Callable[P, Coroutine[Any, Any, A]], /) -> Callable[P, Effect[object, Never, A]]: ...
+def do(
+    function: Callable[P, Coroutine[Any, Any, A]], /
+) -> Callable[P, Effect[object, Never, A]]: ...
 def do(function: Callable[..., Any], /) -> Callable[..., Effect[Any, Any, Any]]:
     """Turn a function whose body runs effects into a function that returns an effect.
 
     In a generator function, `value = yield from effect` runs an effect and returns its value, with exact
-    types. In an async function, `value = await effect` does, beside any other `await`; its environment and
-    failures are not known to type checkers.
+    types. In an async function, `value = await effect` does, beside any other `await`; its environment
+    and failures are not known to type checkers.
 
-    A failure is raised there: the error itself if it is an exception, otherwise an `EffectError` around it.
-    So `try`, `except`, `else` and `finally` work, and `finally` may run effects. If a failure leaves the
-    body, the body fails with it. Any other exception that the body raises is a defect, unless the
-    annotation of a generator function declares its class.
+    A failure is raised there: the error itself if it is an exception, otherwise an `EffectError` around
+    it. So `try`, `except`, `else` and `finally` work, and `finally` may run effects. If a failure
+    leaves the body, the body fails with it. Any other exception that the body raises is a defect,
+    unless the annotation of a generator function declares its class.
 
     A cancellation ends the body. If an operator such as `timeout` cancelled it, a `finally` block that
     comes to an effect then is a defect: use `on_exit` or `bracket`, which also run after a cancellation.
@@ -245,8 +247,8 @@ def do(function: Callable[..., Any], /) -> Callable[..., Effect[Any, Any, Any]]:
     is_coroutine = is_async(function)
     if not is_coroutine and not inspect.isgeneratorfunction(function):
         raise TypeError(
-            f"@do needs a generator function or an async function, and {function!r} is neither; a function "
-            "that returns an effect needs no @do"
+            f"@do needs a generator function or an async function, and {function!r} is neither; a "
+            "function that returns an effect needs no @do"
         )
     node = nodes.FromCoroutine if is_coroutine else nodes.FromGenerator
 

@@ -310,7 +310,9 @@ async def interpret(effect: AnyEffect, env: Any, scope: Scope) -> Any:
                                 await scope.fiber.breathe(scope)
                             break
                         if kind is Thrown:
-                            current, value = await resume(frame, partial(frame.body.send, value), scope)
+                            current, value = await resume(
+                                frame, partial(frame.body.send, value), scope
+                            )
                             if current is ENDED:
                                 continue
                             stack.append(frame)
@@ -464,8 +466,8 @@ async def acquire(
 ) -> tuple[Any, BaseException | None]:
     """Run an effect that no operator may interrupt, because something undoes it later.
 
-    Return its value or a `TypedFailure`, and the cancellation that arrived meanwhile. `is_kept` says whether
-    a stop of the run waits for its end.
+    Return its value or a `TypedFailure`, and the cancellation that arrived meanwhile. `is_kept` says
+    whether a stop of the run waits for its end.
     """
     work = interpret(source, env, scope.shielded())
     return await scope.fiber.shield(work, is_kept=is_kept)

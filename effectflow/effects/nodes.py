@@ -270,9 +270,7 @@ class OnExit(Effect[Any, Any, Any]):
 
     __slots__ = ("finalizer", "source")
 
-    def __init__(
-        self, source: AnyEffect, finalizer: Callable[[Exit[Any, Any]], AnyEffect]
-    ) -> None:
+    def __init__(self, source: AnyEffect, finalizer: Callable[[Exit[Any, Any]], AnyEffect]) -> None:
         self.source: Final = source
         self.finalizer: Final = finalizer
 

@@ -34,6 +34,7 @@ Env = TypeVar("Env")
 E = TypeVar("E")
 A = TypeVar("A")
 
+
 def compensate(
     effect: Effect[Env, E, A], undo: Callable[[A], Effect[Env, object, object]]
 ) -> Effect[Env, E, A]:

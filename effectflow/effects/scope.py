@@ -159,7 +159,7 @@ class Scope:
         return None
 
     def hides_stop(self, error: object) -> bool:
-        """Return whether an error only says that the run is being stopped: it was raised in answer to that."""
+        """Return whether an error only says that the run is being stopped: it answers that."""
         return is_being_cancelled() and _answers_cancellation(error) and self.cause() is None
 
     @property

@@ -128,6 +128,7 @@ class DaskExecutor(Generic[Env]):
         executor was closed in the meantime. An item of an at-most-once step begins on one worker only,
         however Dask loses or moves it.
         """
+
         def perform(env: object, scope: Scope) -> Coroutine[Any, Any, Any]:
             return scope.fiber.wait(scope, self._perform, function, item, scope)
 

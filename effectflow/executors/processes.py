@@ -127,6 +127,7 @@ class ProcessExecutor(Generic[Env]):
         ExecutorLost if the executor was closed in the meantime. The death of a process affects no
         other item.
         """
+
         def perform(env: object, scope: Scope) -> Coroutine[Any, Any, Any]:
             return scope.fiber.wait(scope, self._perform, function, item, scope)
 

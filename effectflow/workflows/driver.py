@@ -229,9 +229,7 @@ def _life_of(
     )
 
 
-def _running(
-    started: Started, version: str, dead_letters: int, begins_at: float
-) -> RunSummary:
+def _running(started: Started, version: str, dead_letters: int, begins_at: float) -> RunSummary:
     """Return the summary of a run while it is driven by this version of the workflow."""
     return RunSummary(
         started.workflow,
@@ -263,8 +261,8 @@ async def _drive(
         raise
     if writer.halted is None and not stopping.has_begun:
         run.finish_replay(raised)
-    # The scope of the fibers has caught a cancellation: by the error that halted the run, by a worker that
-    # suspends it, or by asyncio itself, if the scope mistook that for its own.
+    # The scope of the fibers has caught a cancellation: by the error that halted the run, by a worker
+    # that suspends it, or by asyncio itself, if the scope mistook that for its own.
     is_cancelled = raised is not None and is_cancellation(raised)
     if writer.halted is not None:
         if is_cancelled or (isinstance(raised, Halt) and raised.reason is writer.halted):
@@ -366,7 +364,7 @@ async def _replay(place: Place, run: Run, body: AnyEffect) -> Any:
     operator = run.cancellation = Operator(scope, "")
     cut = operator.cut = anyio.CancelScope()
     await run.look_for_messages()
-    run.turns.take_cancellation()
+    run.root.goes_on()
     with cut:
         try:
             outcome = await interpret(body, place.env, operator.inside)
@@ -486,9 +484,9 @@ async def plan_run(place: Place, run_id: str, *, effects: bool) -> ResumePlan:
         entries = (*entries, Resumed("", at, void=void)) if void else entries
         removed = blueprint.removed(found.written.entries)
         run = _plan_of(place, found, read_order(entries, removed))
-        plan = await _end_of_plan(place, run, blueprint.body(input), effects=effects)
+        plan, has_failed = await _end_of_plan(place, run, blueprint.body(input), effects=effects)
         void = run.retry()
-        if run.stopping.has_begun or not run.is_tried_again():
+        if not has_failed or run.stopping.has_begun or not run.is_tried_again():
             return plan
         # The process died between the failure and the end of the run, so a resume tries it again.
 
@@ -509,8 +507,10 @@ def _plan_of(place: Place, found: Found, order: Order) -> Run:
     )
 
 
-async def _end_of_plan(place: Place, run: Run, body: AnyEffect, *, effects: bool) -> ResumePlan:
-    """Replay a run up to the frontier. Return what a resume does there."""
+async def _end_of_plan(
+    place: Place, run: Run, body: AnyEffect, *, effects: bool
+) -> tuple[ResumePlan, bool]:
+    """Replay a run up to the frontier. Return what a resume does there, and whether the run fails."""
     assert run.planning is not None
     place = replace(place, scope=place.scope.copy())
     place.scope.is_planned = not effects
@@ -529,4 +529,5 @@ async def _end_of_plan(place: Place, run: Run, body: AnyEffect, *, effects: bool
         defect = raised
     if not run.stopping.has_begun:
         run.finish_replay(defect)
-    return run.planning.plan(run, outcome, defect)
+    has_failed = defect is not None or isinstance(outcome, TypedFailure)
+    return run.planning.plan(run, outcome, defect), has_failed

@@ -136,7 +136,9 @@ def removed_entries(entries: Iterable[Entry], migrations: Mapping[int, Migration
                 removed = {name for one in _chain(version, migrations) for name in one.removes}
             case _:
                 path = entry.path if isinstance(entry, Value) else ordered_path_of(entry)
-                if removed and any(StepPath(part).name in removed for part in StepPath(path).segments):
+                if removed and any(
+                    StepPath(part).name in removed for part in StepPath(path).segments
+                ):
                     yield sequence
 
 

@@ -257,7 +257,9 @@ class Workflow(Generic[Env, E, Input, Out]):
         return self._durably(perform, ("start", saved, Options(run_id=run_id, context=context)))
 
     @overload
-    def call(self: Workflow[Env2, E2, None, Out2], input: None = None) -> Effect[Env2, E2, Out2]: ...
+    def call(
+        self: Workflow[Env2, E2, None, Out2], input: None = None
+    ) -> Effect[Env2, E2, Out2]: ...
     @overload
     def call(self: Workflow[Env2, E2, Input2, Out2], input: Input2) -> Effect[Env2, E2, Out2]: ...
     def call(self: Workflow[Env2, E2, Any, Out2], input: Any = None) -> Effect[Env2, E2, Out2]:
@@ -458,9 +460,9 @@ class Workflow(Generic[Env, E, Input, Out]):
             if scope.fiber is not PLAIN:
                 if scope.step is None:
                     raise TypeError(
-                        f"{self.name}.{shown[0]}(...) drives a run of its own, and a resume would do that "
-                        "again: use .call(...) in the body of another workflow, or spawn(...), or put "
-                        "it into a step"
+                        f"{self.name}.{shown[0]}(...) drives a run of its own, and a resume would do "
+                        "that again: use .call(...) in the body of another workflow, or spawn(...), or "
+                        "put it into a step"
                     )
                 return await scope.fiber.wait(scope, attempt, checkpoints, env, scope)
             return await attempt(checkpoints, env, scope)
@@ -555,9 +557,7 @@ def workflow(
 @overload
 def workflow(body: Body[Input2, Env2, E2, Out2], /) -> Workflow[Env2, E2, Input2, Out2]: ...
 @overload
-def workflow(
-    body: BodyWithoutInput[Env2, E2, Out2], /
-) -> Workflow[Env2, E2, None, Out2]: ...
+def workflow(body: BodyWithoutInput[Env2, E2, Out2], /) -> Workflow[Env2, E2, None, Out2]: ...
 @overload
 def workflow(
     *,

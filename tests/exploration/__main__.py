@@ -17,7 +17,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from tests.exploration.programs import KINDS, PROMISED
+from tests.exploration.programs import KINDS
 from tests.exploration.shrink import shrink
 from tests.exploration.story import code_of, story_of
 from tests.exploration.trials import Exploration, Trial
@@ -29,17 +29,16 @@ def main(
     backend: Literal["asyncio", "trio"] = "asyncio",
     store: Literal["memory", "sqlite"] = "memory",
     points: Annotated[int, typer.Option(help="At how many appends the first process dies.")] = 12,
-    promised: Annotated[bool, typer.Option(help="Draw only what the tests draw, too.")] = False,
     without: Annotated[str, typer.Option(help="Kinds of nodes to leave out, with commas.")] = "",
     show: Annotated[int | None, typer.Option(help="Show this seed.")] = None,
     shrunk: Annotated[int | None, typer.Option("--shrink", help="Shrink this seed.")] = None,
     seconds: Annotated[float, typer.Option(help="How long to shrink.")] = 60.0,
 ) -> None:
     """Explore the programs with the seeds FIRST to LAST - 1. Exit with 1 if a promise is broken."""
-    kinds = (PROMISED if promised else KINDS) - set(filter(None, without.split(",")))
+    kinds = KINDS - set(filter(None, without.split(",")))
 
     def explore(seed: int) -> Exploration:
-        exploration = Exploration(seed, frozenset(kinds), backend, store, points)
+        exploration = Exploration(seed, kinds, backend, store, points)
         exploration.run()
         return exploration
 

@@ -9,7 +9,6 @@
 - A run receives each message once, in order, and loses none.
 - The items that work at the same time are never more than the limit.
 - No run fails because something in it was cancelled.
-- A resume begins the steps that its plan names.
 - A failed run whose failure began nothing succeeds where it failed, once the cause is corrected.
 
 `world.py` checks resources and limits where they are used; everything else is here.
@@ -18,20 +17,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterator
 
-from effectflow.checkpoint import (
-    BeforeStep,
-    Completed,
-    Entry,
-    Failed,
-    Published,
-    ResumePlan,
-    Resumed,
-    Value,
-    Waiting,
-)
-from effectflow.effects.paths import is_within
+from effectflow.checkpoint import Completed, Failed, ResumePlan
 from tests.exploration.lives import End, Lived
 from tests.exploration.processes import Journals
 from tests.exploration.world import ABORTED, Problem, StepKey, World, node_name
@@ -46,7 +34,6 @@ BUSY_START = "a run that has ended does something when it is started again"
 OTHER_REPLAY = "a replay ends differently"
 BUSY_REPLAY = "a replay does something"
 PLAN = "a plan sees a problem, or changes something"
-OTHER_BEGINNING = "a resume begins other steps than its plan names"
 CAUSED_BY_CANCELLATION = "a run fails because something was cancelled"
 NOT_RETRIED = "a failure that began nothing is not tried again"
 
@@ -147,28 +134,6 @@ def _problems_of_messages(world: World) -> Iterator[Problem]:
             yield Problem("a message is taken, and nobody receives it", f"{number}")
         elif len(receivers) > 1:
             yield Problem("a message is received twice", f"{number} by {sorted(receivers)}")
-
-
-def first_begun(added: Iterable[Entry]) -> list[str]:
-    """Return the paths of the steps that a resume has begun before anything else happened."""
-    begun: list[str] = []
-    for entry in added:
-        if isinstance(entry, BeforeStep):
-            begun.append(entry.step)
-        elif not isinstance(entry, Resumed | Waiting | Value | Published):
-            break
-    return begun
-
-
-def are_begun(planned: Collection[str], begun: Collection[str]) -> bool:
-    """Return whether exactly these steps have begun, or continued with a step inside them."""
-    return all(any(_is_in(step, each) for each in planned) for step in begun) and all(
-        any(_is_in(each, step) for each in begun) for step in planned
-    )
-
-
-def _is_in(path: str, step: str) -> bool:
-    return path == step or is_within(path, step)
 
 
 def is_final(plan: ResumePlan | None) -> bool:

@@ -49,8 +49,6 @@ class LifePlan:
     Attributes:
         seed: chooses how long things take.
         by: who drives the run; "plan" only asks what a resume would do, and "result" how the run ended.
-        runs_effects: whether a plan runs what is between the steps.
-        is_frozen: whether no step ends in it.
         pause: the seconds before it begins, in which no process has the run.
         dies_after: the number of the append with which the process dies.
         is_durable: whether that append takes effect.
@@ -63,8 +61,6 @@ class LifePlan:
 
     seed: str = ""
     by: Driver = "start"
-    runs_effects: bool = False
-    is_frozen: bool = False
     pause: float = 0.0
     dies_after: int | None = None
     is_durable: bool = True
@@ -199,7 +195,7 @@ def live(
     """
     world.now += plan.pause
     before = len(world.log)
-    lived = Lived(End("hangs"), Life(world, plan.seed, is_frozen=plan.is_frozen))
+    lived = Lived(End("hangs"), Life(world, plan.seed))
     process = _Process(subject, world, plan, lived, backend, cancel_at)
 
     async def main(time: VirtualTime) -> None:
@@ -329,8 +325,7 @@ class _Process:
     async def _only_plan(self, checkpoints: Checkpoints) -> End:
         env = self.subject.environment(checkpoints, self.lived.life)
         try:
-            asked = self.subject.workflow.plan(RUN, effects=self.plan.runs_effects)
-            planned = await asked.run(env, clock=LoopClock())
+            planned = await self.subject.workflow.plan(RUN).run(env, clock=LoopClock())
         except Exception as defect:
             # A bug of the body also ends its replay.
             end = _end_of_defect(defect)

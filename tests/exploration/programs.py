@@ -60,29 +60,6 @@ HAPPENINGS = frozenset({"cancel", "plan"})
 KINDS = frozenset({*LEAVES, *NODES, "book"}) | HAPPENINGS
 """Everything that a trial can be made of. `book` is a step that its saga can undo."""
 
-KINDS_OF_TODAY = KINDS - {
-    "inner receive",
-    "coroutine",
-    "saga",
-    "book",
-    "fragile step",
-    "stubborn step",
-    "publish",
-    "call",
-    "cancel",
-    "timeout",
-    "limited step of",
-    "recover",
-    "try",
-    "bug",
-    "failing local",
-    "finally step",
-}
-"""What the engine with decisions of operators keeps its promises with, in almost all programs."""
-
-PROMISED = KINDS_OF_TODAY
-"""What the tests draw. Make it `KINDS` for an engine that keeps every promise."""
-
 SOURCES = ("list", "keyed", "async")
 """How `traverse` reads its items: from a list, asynchronously, or by key in a new order in each life."""
 

@@ -11,7 +11,7 @@ from tests.exploration.check import AGAIN, completed, problems_of_life
 from tests.exploration.found import FOUND
 from tests.exploration.lives import RUN, End, LifePlan, Storage, live
 from tests.exploration.processes import copy_of
-from tests.exploration.programs import KINDS, PROMISED, Node, draw, is_valid
+from tests.exploration.programs import KINDS, Node, draw, is_valid
 from tests.exploration.shrink import size, smaller_programs
 from tests.exploration.story import story_of
 from tests.exploration.trials import Case, Exploration, StoreKind, Trial
@@ -38,21 +38,19 @@ def test_random_programs_keep_every_promise_on_sqlite(backend: Backend, programs
 def explore(backend: Backend, store: StoreKind, programs: int) -> None:
     for seed in range(programs):
         points = 12 if programs > 10 else 4
-        exploration = Exploration(seed, PROMISED, backend, store, points)
+        exploration = Exploration(seed, KINDS, backend, store, points)
         exploration.run()
         if exploration.failed is not None:
             pytest.fail(f"seed {seed}\n{story_of(exploration.failed)}", pytrace=False)
 
 
-if PROMISED == KINDS:
-
-    @both_backends
-    @pytest.mark.parametrize("case", FOUND.values(), ids=FOUND)
-    def test_what_was_found_once_does_not_come_back(backend: Backend, case: Case) -> None:
-        trial = Trial(case.on(backend))
-        trial.run()
-        if trial.problems:
-            pytest.fail(story_of(trial), pytrace=False)
+@both_backends
+@pytest.mark.parametrize("case", FOUND.values(), ids=FOUND)
+def test_what_was_found_once_does_not_come_back(backend: Backend, case: Case) -> None:
+    trial = Trial(case.on(backend))
+    trial.run()
+    if trial.problems:
+        pytest.fail(story_of(trial), pytrace=False)
 
 
 # The exploration itself.

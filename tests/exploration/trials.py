@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from effectflow.checkpoint import RunStatus
 from effectflow.stores import MemoryStore
 from tests.exploration import check
 from tests.exploration.bodies import subject_of
@@ -126,24 +125,7 @@ class Trial:
         lived = self._lived(plan, self._world)
         if lived.end.text or lived.work or lived.journals != before:
             self.problems.append(Problem(check.PLAN, f"{lived.end} {lived.work}"))
-        elif not before.has_ended(RUN) or before.statuses[RUN] is RunStatus.FAILED:
-            self._begin_as_planned(plan)
         return lived
-
-    def _begin_as_planned(self, plan: LifePlan) -> None:
-        """In a copy in which no step ends, a resume begins the steps that a plan names."""
-        copy, world = self._copy(), self._another_world()
-        before = self.last.journals.entries[RUN]
-        asked = self._lived(replace(plan, pause=0.0, runs_effects=True), world, copy)
-        if asked.end.plan is None or asked.end.plan.problem is not None:
-            return
-        frozen = LifePlan(plan.seed, by="resume", dies_at=100.0, is_frozen=True)
-        resumed = self._lived(frozen, world, copy)
-        begun = check.first_begun(resumed.journals.entries[RUN][len(before) :])
-        planned = asked.end.plan.start
-        if not check.are_begun(planned, begun):
-            detail = f"{begun}, not {sorted(planned)}"
-            self.problems.append(Problem(check.OTHER_BEGINNING, detail))
 
     # What follows the end of a run.
 
@@ -171,22 +153,19 @@ class Trial:
             asked = self._plan(LifePlan(f"{self.case.seed} plan", by="plan"))
             if asked is None or not check.is_final(asked.end.plan):
                 return  # a resume would try something again
+        world = self._world
+        again = World(self.case.program, world.now, set(world.fixed), held=set(world.held))
         plan = LifePlan(f"{self.case.seed} replay", by="resume")
-        lived = self._lived(plan, self._another_world(), self._copy(without_end_of=RUN))
+        lived = self._lived(plan, again, self._copy())
         if not lived.end.is_like(end):
             self.problems.append(Problem(check.OTHER_REPLAY, f"{end} / {lived.end}"))
         elif lived.work:
             self.problems.append(Problem(check.BUSY_REPLAY, f"{lived.work}"))
 
-    def _another_world(self) -> World:
-        """Return a world like this one, for lives of copies."""
-        world = self._world
-        return World(self.case.program, world.now, set(world.fixed), held=set(world.held))
-
-    def _copy(self, *, without_end_of: str | None = None) -> Storage:
+    def _copy(self) -> Storage:
         async def main(time: VirtualTime) -> MemoryStore:
             async with self._storage.opened(time) as store:
-                return await copy_of(store, without_end_of=without_end_of)
+                return await copy_of(store, without_end_of=RUN)
 
         copy, _ = run_virtually(self.case.backend, main, now=0, seconds=1000)
         return Storage(copy)

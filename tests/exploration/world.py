@@ -29,9 +29,6 @@ class Bug(Exception):
     """A defect. Its argument is the name of the node."""
 
 
-FROZEN = 1000.0
-"""The seconds that a step takes in a life in which no step ends."""
-
 ABORTED = "aborted"
 """The failure of a fragile step that was cancelled. No run may fail with it: what cancels, decides."""
 
@@ -147,7 +144,6 @@ class Life:
     Parameters:
         world: the world.
         seed: chooses how long things take in this life.
-        is_frozen: whether no step ends in it.
 
     Attributes:
         is_dead: whether the process has died.
@@ -155,8 +151,8 @@ class Life:
         held: the brackets whose resource this process has acquired by local code.
     """
 
-    def __init__(self, world: World, seed: str, *, is_frozen: bool = False) -> None:
-        self.world, self._seed, self._is_frozen = world, seed, is_frozen
+    def __init__(self, world: World, seed: str) -> None:
+        self.world, self._seed = world, seed
         self.is_dead = False
         self.failed: set[str] = set()
         self.held: set[str] = set()
@@ -220,8 +216,7 @@ class Life:
         context = self.world.context_of(node, part)
         with self._limited(context, part):
             self._check_resources(name, context)
-            takes, rest = self.choose(name, seconds), self.choose(name, [0.1, 1, 3])
-            await _style_of(node, part)(FROZEN if self._is_frozen else takes, rest)
+            await _style_of(node, part)(self.choose(name, seconds), self.choose(name, [0.1, 1, 3]))
             if not self.is_dead:
                 self.world.done[key] += 1
                 self.world.log.append(name)

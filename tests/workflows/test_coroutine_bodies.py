@@ -1291,7 +1291,7 @@ async def test_a_body_that_swallows_its_cancellation_begins_nothing_more(
         try:
             result = await running.run(app)
         except RuntimeError as error:
-            assert body is not swallows_and_returns  # noqa: PT017
+            assert body is not swallows_and_returns
             assert "bracket" in str(error)  # noqa: PT017
         else:
             # What comes after the decision of the timeout is discarded.
