@@ -112,7 +112,7 @@ async def explore(
         ...     return Account(Checkpoints(store))
         >>> anyio.run(explore, pay_in_twice, 10, account)
         Traceback (most recent call last):
-        effectflow.testing.exploration.ExplorationFailed: seed 1: <Success: 10> instead of <Success: 20>
+        effectflow.testing.exploration.ExplorationFailed: seed 0: <Success: 10> instead of <Success: 20>
           1. step 'par[0]/read' begins
         > 2. step 'par[1]/read' begins, before step 'par[0]/write' begins
           3. step 'par[1]/write' begins
@@ -121,9 +121,23 @@ async def explore(
     if not isinstance(cast("object", workflow), Workflow):
         raise TypeError(f"explore takes a workflow, such as one of @workflow, not {workflow!r}")
 
+    async def problem_of(
+        result: Result[Out, Any] | None, expected: object, env: Env
+    ) -> Exception | None:
+        if result is None:
+            return AssertionError(f"the run does not end within {_LONGEST:g} s of real time")
+        if check is None:
+            return _compare(result, expected)
+        try:
+            if isawaitable(checked := check(result, env)):
+                await checked
+        except Exception as raised:
+            return raised
+        return None
+
     async def run(choose: Choose, expected: object = None) -> _Ended:
         env = make_env(store := MemoryStore())
-        result: Any = None
+        result: Result[Out, Any] | None = None
         problem: Exception | None = None
         with Explorer(choose) as explorer:
             try:
@@ -131,18 +145,12 @@ async def explore(
                     result = await TestClock().run(workflow.start(input, run_id=_RUN), env)
             except Exception as raised:
                 problem = raised
-        if await store.info(_RUN) is None and problem is None:
-            raise ValueError("make_env must put the store that it receives into the environment")
-        if result is None and problem is None:
-            problem = AssertionError(f"the run does not end within {_LONGEST:g} s of real time")
-        elif problem is None and check is None:
-            problem = _compare(result, expected)
-        elif problem is None and check is not None:
-            try:
-                if isawaitable(checked := check(result, env)):
-                    await checked
-            except Exception as raised:
-                problem = raised
+        if problem is None:
+            if await store.info(_RUN) is None:
+                raise ValueError(
+                    "make_env must put the store that it receives into the environment"
+                )
+            problem = await problem_of(result, expected, env)
         return _Ended(tuple(explorer.order), explorer.choices, result, problem)
 
     search = searched_orders(checked_seeds(seeds))

@@ -13,7 +13,6 @@ from random import Random
 from typing import Any, ClassVar, NamedTuple, Self, TypeAlias, cast
 
 import anyio
-from anyio import to_thread
 
 from effectflow.checkpoint.fiber import DurableFiber
 from effectflow.checkpoint.turns import Arrival, Turns
@@ -27,9 +26,6 @@ Choose: TypeAlias = Callable[[int, int], int]
 
 Choices: TypeAlias = dict[int, int]
 """Which arrivals to take in the turns in which that is not the first one."""
-
-_SECONDS_OF_THREADS = 5.0
-"""How long to wait for threads, in real time."""
 
 _SECONDS_TO_SHORTEN = 20.0
 
@@ -85,9 +81,9 @@ class Explorer:
     async def take_all(self) -> None:
         """Take what has arrived, one by one, whenever all other tasks wait."""
         async with self._lock:
-            await _let_arrive()
+            await let_others_wait()
             while self._take():
-                await _let_arrive()
+                await let_others_wait()
 
     def _take(self) -> bool:
         found = sorted(self._found(), key=lambda arrived: arrived.place)
@@ -124,15 +120,6 @@ class _Arrived(NamedTuple):
     arrival: Arrival
 
 
-async def _let_arrive() -> None:
-    await let_others_wait()
-    until = time.monotonic() + _SECONDS_OF_THREADS
-    threads = to_thread.current_default_thread_limiter()
-    while threads.borrowed_tokens and time.monotonic() < until:
-        await anyio.sleep(0.001)
-        await let_others_wait()
-
-
 def _in_words(arrival: Arrival) -> str:
     if not isinstance(arrival, DurableFiber):
         owner = getattr(arrival, "__self__", None)
@@ -167,8 +154,9 @@ def shown(order: Sequence[str], marked: Collection[int]) -> str:
 
 def checked_seeds(seeds: object) -> list[int]:
     """Return the seeds. Raise TypeError or ValueError unless there are some."""
-    given = list(cast("Iterable[Any]", seeds)) if isinstance(seeds, Iterable) else [None]
-    if not all(type(seed) is int for seed in given):
+    is_many = isinstance(seeds, Iterable)
+    given: list[Any] = list(cast("Iterable[Any]", seeds)) if is_many else []
+    if not is_many or not all(type(seed) is int for seed in given):
         raise TypeError(f"the seeds of explore are integers, such as range(20), not {seeds!r}")
     if not given:
         raise ValueError("explore needs at least one seed, such as seeds=range(20)")
