@@ -216,6 +216,11 @@ class DurableFiber(Fiber):
                     raise self.run.halt(cause.unreadable)
                 cause.stand()
 
+    def succeeds(self) -> None:
+        """Forget what a step has come from that has completed. What stands may still be the end."""
+        if self.failures:
+            self.failures = [cause for cause in self.failures if cause.stands][-1:]
+
     def has_stood(self, error: object) -> bool:
         """Return whether this error is that of a failure that stands."""
         return any(cause.stands and cause.error is error for cause in self.failures)

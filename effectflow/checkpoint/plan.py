@@ -16,7 +16,7 @@ from effectflow.checkpoint.entries import (
     Interrupted,
 )
 from effectflow.checkpoint.errors import CheckpointError
-from effectflow.checkpoint.order import path_of
+from effectflow.checkpoint.order import ordered_path_of, path_of
 from effectflow.checkpoint.store import RunStatus
 from effectflow.effects.paths import is_within, outermost
 from effectflow.effects.trails import TypedFailure
@@ -116,6 +116,10 @@ def plan_resume(checkpoint: Checkpoint, definition: Definition | None = None) ->
             return ResumePlan(tuple(step for step in steps if step not in done)[:1], (), skip)
 
 
+def _has_begun_within(turns: Turns, step: str) -> bool:
+    return any(is_within(ordered_path_of(entry), step) for entry in turns.order.entries)
+
+
 class Planning:
     """What a replay finds out that ends at the frontier, where a resume would begin something.
 
@@ -167,8 +171,7 @@ class Planning:
         for fiber in turns.frontier:
             is_cancelled = fiber.frontier_scope.cancelling_operator() is not None
             # A step that was cut off is entered again if something within it has begun.
-            goes_on = fiber.ends_later and turns.order.has_within(fiber.place)
-            if is_cancelled and not goes_on:
+            if is_cancelled and not (fiber.ends_later and _has_begun_within(turns, fiber.place)):
                 continue
             if fiber.is_waiting:
                 self._waiting.append(fiber.place)

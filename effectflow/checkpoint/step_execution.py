@@ -143,7 +143,7 @@ class StepExecution:
             await fiber.leave_for(operator)
         run.notify_skipped(path, ended)
         if isinstance(ended, Completed):
-            fiber.failures = []
+            fiber.succeeds()
             run.last_completed = path
             return run.decode(ended.output, path, self.definition.types, self.definition.output)
         types = run.checkpoints.known(self.definition.types)
@@ -363,7 +363,7 @@ class StepExecution:
         duration = run.clock.monotonic() - began
         stands = self._has_stood()
         run.end_step(Completed(path, output, duration, run.now(), stands, None, run.turns.turn))
-        self.fiber.failures = []
+        self.fiber.succeeds()
 
     def _has_stood(self) -> bool:
         """Return whether something has begun because an operator has cancelled the step."""
