@@ -45,7 +45,7 @@ async def crash_everywhere(
     A write is an append, the creation of a run, or a message to a run.
 
     With `at`, crash it only at the appends `before` and `after` certain steps. A name stands for all
-    steps of that name, and a path for one of them; steps of nested runs count too::
+    steps of that name, and a path for one of them; steps of called workflows count too::
 
         await crash_everywhere(checkout, cart, environment, at=[before("charge"), after("charge")])
 

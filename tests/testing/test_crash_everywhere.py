@@ -89,7 +89,7 @@ async def test_a_run_is_crashed_before_and_after_a_step() -> None:
 async def test_a_name_means_all_steps_with_that_name_and_a_path_only_one() -> None:
     named = await crash_everywhere(orders, ["cap", "hat"], app_on, at=[after("charge")])
     assert {point.append for point in named} == {
-        StepAppend("charge", "end", "crash-test/order"),
+        StepAppend("order/charge", "end", "crash-test"),
         StepAppend("par_traverse[cap]/charge", "end", "crash-test"),
         StepAppend("par_traverse[hat]/charge", "end", "crash-test"),
     }

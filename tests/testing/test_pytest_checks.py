@@ -85,7 +85,7 @@ FORGOTTEN = {
     "a start": ("pay.start(5)", "pay.start"),
     "a start with a timeout": ("pay.start(5).timeout(1)", "pay.start"),
     "a resume": ("pay.resume('r')", "pay.resume"),
-    "a call": ("pay.call(5)", "pay.call"),
+    "a call": ("pay.call(5)", "step 'pay'"),
     "a plan": ("pay.plan('r')", "pay.plan"),
 }
 
@@ -431,13 +431,13 @@ from effectflow.effects import nodes
 from effectflow.effects.interpreter import interpret
 
 def replaced():
-    from effectflow.checkpoint.flow import DurableFlow
+    from effectflow.checkpoint.fiber import DurableFiber
     from effectflow.checkpoint.step_execution import StepExecution
     from effectflow.effects import interpreter
 
     functions = [
-        Effect.run, Effect.run_or_raise, Effect.__iter__, Workflow._durably, StepExecution.attempt,
-        DurableFlow.execute, StepDefinition.execute_plainly, interpreter._unwind,
+        Effect.run, Effect.run_or_raise, Effect.__iter__, Workflow._durably, StepExecution.execute,
+        DurableFiber.execute, StepDefinition.execute_plainly, interpreter._unwind,
         *(node.__init__ for node in vars(nodes).values() if hasattr(node, "__init__")),
     ]
     return [each for each in functions if "testing/watch.py" in getattr(each, "__code__", each).__str__()]
@@ -549,13 +549,12 @@ def test_it():
     ("run", "found"),
     [
         ("cut.call(order)", 1),
-        ("cut.start(order, run_id='s')", 1),
         ("sleep(0)", 0),
         # The input of an outer run is recorded, so every life begins with the same.
         ("from_async(lambda app: cut.start(order).run(App()))", 0),
     ],
 )
-def test_a_nested_run_that_changes_its_input_is_found(
+def test_a_called_workflow_that_changes_its_input_is_found(
     pytester: pytest.Pytester, run: str, found: int
 ) -> None:
     ran = run_tests(
@@ -579,7 +578,7 @@ def test_it():
 
     ran.assert_outcomes(failed=found, passed=1 - found)
     if found:
-        what = "nested run 'cut' of run 'r' changed its arguments"
+        what = "step 'cut' of run 'r', attempt 1, changed its arguments"
         values = "from (input={'total': 7}) to (input={'total': 5})"
         ran.stdout.fnmatch_lines([f"effectflow: {what} {values}"])
 
