@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, Never, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Never, TypeAlias
 
 import anyio.lowlevel
 
@@ -68,9 +68,11 @@ class Turns:
         grants: how often a fiber has got the baton.
         working: how many fibers await something other than a time, a message or another run.
         on_idle: called when nothing can run.
-        explore: called in place of taking what has arrived first. It calls `take_arrival` later. None
-            outside of explorations.
+        explore: called in place of taking what has arrived first. It calls `take_arrival` later. It is
+            the same for all runs, and None outside of explorations.
     """
+
+    explore: ClassVar[Callable[[Turns], object] | None] = None
 
     def __init__(self, run: Run, order: Order) -> None:
         self.run = run
@@ -89,7 +91,6 @@ class Turns:
         self.deadlines: dict[Any, None] = {}
         self.working = self.grants = 0
         self.on_idle: Callable[[], object] | None = None
-        self.explore: Callable[[Turns], object] | None = None
         self._last_turn = order.last_turn
         self._takers: dict[int, Arrival] = {}
         self._ends_turn: list[Waiter] = []
@@ -150,8 +151,8 @@ class Turns:
             elif self.frontier:
                 self._begin_frontier()
             elif self.arrived:
-                if self.explore is not None:
-                    self.explore(self)
+                if Turns.explore is not None:
+                    Turns.explore(self)
                     return
                 self._admit()
             else:
@@ -247,7 +248,7 @@ class Turns:
 
     def _is_free(self) -> bool:
         has_other = self.holder or self.ready or self.arrived or self.overdue
-        return self.is_live and not has_other and self.explore is None
+        return self.is_live and not has_other and Turns.explore is None
 
     def announce(self, arrival: Callable[[], object], *, since: float | None = None) -> None:
         """Let something be called in a turn of its own."""
