@@ -18,7 +18,6 @@ from effectflow import Effect, fail, pure, sleep, traverse
 from effectflow.checkpoint.entries import ErrorRecord
 from effectflow.effects.trails import add_note
 from effectflow.executors import ProcessExecutor
-from effectflow.testing.orders import Taken
 from effectflow.workflows.machine._states import StateSet
 
 
@@ -90,7 +89,6 @@ EXAMPLES: dict[str, Any] = {
     "Mapping[str, Sequence[str]]": {"first": ("one", "two")},
     "tuple[str, ...]": ("first", "second"),
     "ErrorRecord": ErrorRecord("app.Declined", "no money", {"args": [5], "state": {}}),
-    "Sequence[Taken]": (Taken("step 'first' ends", "step 'second' ends"),),
     "StateSet": StateSet.named("paid", "sent"),
 }
 
