@@ -107,7 +107,7 @@ async def test_an_unknown_kind_of_value_is_rejected(imported: CheckpointStore) -
 async def test_a_run_in_a_newer_format_is_rejected(imported: CheckpointStore) -> None:
     first, *others = await trees_of(imported, "steps")
 
-    refused = await refusal("steps", [{**first, "format": 2}, *others], imported)
+    refused = await refusal("steps", [{**first, "journal": 2}, *others], imported)
     assert isinstance(refused, UnsupportedVersion)
     assert "Upgrade effectflow" in str(refused)
 

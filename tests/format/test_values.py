@@ -61,8 +61,8 @@ def test_format_1_is_read(format: str) -> None:
     assert checkpoint.initial_state == {"url": "x"}
     assert checkpoint.context == {"tenant": "t1"}
     assert checkpoint.status is RunStatus.COMPLETED
-    assert checkpoint.metadata.attempts == {"fetch": 2, "parse": 2, "undo": 1}
-    assert (checkpoint.metadata.resumes, checkpoint.metadata.entries) == (3, 26)
+    assert checkpoint.metadata.attempts == {"fetch": 2, "parse": 2, "notify": 1, "undo": 1}
+    assert (checkpoint.metadata.resumes, checkpoint.metadata.entries) == (3, 27)
     assert checkpoint.history == (
         HistoryItem("fetch", "completed"),
         HistoryItem("parse", "completed"),
