@@ -313,7 +313,7 @@ class DurableFiber(Fiber):
                     if scope.is_planned:
                         end_coroutine(body)
                         await self.park(scope, f"{body.__qualname__!r} would go on")
-                    effect, value = await self.released(driven(body, effect))
+                    effect, value = await self.released(driven(body, effect), scope)
             except StopIteration as stop:
                 effect, value = ENDED, stop.value
             except BaseException as error:
@@ -424,8 +424,11 @@ class DurableFiber(Fiber):
             )
 
     @coroutine
-    def released(self, work: Awaitable[A]) -> Generator[Any, Any, A]:
-        """Await a coroutine. The fiber gives up the baton once it really waits."""
+    def released(self, work: Awaitable[A], local: Scope | None = None) -> Generator[Any, Any, A]:
+        """Await a coroutine. The fiber gives up the baton once it really waits.
+
+        In an exploration, local code, whose position is `local`, goes on in a new turn after each wait.
+        """
         turns = self.turns
         work = cast("Coroutine[Any, Any, A]", work)
         try:
@@ -438,10 +441,16 @@ class DurableFiber(Fiber):
             while True:
                 try:
                     sent = yield wanted
+                    if local is not None and turns.is_live and turns.explore is not None:
+                        # What it has waited for has happened, so a cancellation comes too late.
+                        with anyio.CancelScope(shield=True):  # noqa: ASYNC100  # it does wait
+                            yield from turns.arrive(self, local, may_end=True).__await__()
                 except BaseException as raised:
                     wanted = work.throw(raised)
                 else:
                     wanted = work.send(sent)
+                if turns.holder is self:
+                    turns.release(self)
         except StopIteration as stop:
             return stop.value
         finally:

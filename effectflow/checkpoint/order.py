@@ -291,7 +291,7 @@ class _Reader:
         if not path:
             # What a step has published: each attempt publishes again.
             return
-        if isinstance(entry, Signalled):
+        if entry.__class__ is Signalled:
             order.take_returned(path, entry.topic)
             order.receive(entry)
         if entry.__class__ is SetAside:

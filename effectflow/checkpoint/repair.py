@@ -12,12 +12,15 @@ import orjson
 
 from effectflow.checkpoint.checkpoint import Checkpoint, fold
 from effectflow.checkpoint.entries import (
+    BEGINNINGS,
     BeforeStep,
     CancelRequested,
     Completed,
     Entry,
     Failed,
     Finished,
+    Ranges,
+    Resumed,
     Signalled,
     Started,
 )
@@ -35,6 +38,8 @@ from effectflow.checkpoint.store import (
     at_once,
     has_result,
 )
+
+_BEGINNINGS = (*BEGINNINGS, Started, Resumed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,10 +251,19 @@ def _read_lost(records: Sequence[Record], kept: int, run_id: str, seal: Seal) ->
     return _Lost(entries, intact)
 
 
+def _tried_again(kept: Sequence[Entry], lost: Sequence[Entry]) -> Ranges:
+    """Return the entries that a resume leaves out because it tries again what failed."""
+    ends = [one for one in (*kept[-1:], *lost) if isinstance(one, Finished)]
+    if ends:
+        return ends[-1].retry
+    # The process died before the end, and what has failed since the last beginning is tried again.
+    began = max(number for number, one in enumerate(kept, 1) if isinstance(one, _BEGINNINGS))
+    return ((began + 1, len(kept)),)
+
+
 def _run_again(order: Order, kept: Sequence[Entry], lost: Sequence[Entry]) -> tuple[str, ...]:
     """Return the steps that a resume executes, as far as the kept and the lost entries show."""
-    finished = kept[-1] if isinstance(kept[-1], Finished) else None
-    retried = Spans(() if finished is None else finished.retry)
+    retried = Spans(_tried_again(kept, lost))
     failed = [
         one.step
         for number, one in enumerate(kept, 1)

@@ -67,6 +67,7 @@ E = TypeVar("E")
 A = TypeVar("A")
 P = ParamSpec("P")
 X = TypeVar("X", bound=Exception)
+X2 = TypeVar("X2", bound=Exception)
 X1 = TypeVar("X1", bound=Exception)
 
 NOTHING_TO_RETRY = (
@@ -451,6 +452,26 @@ def step(
     retryable: bool | Callable[[Any], bool] | None = None,
     at_most_once: bool = False,
 ) -> TimedStepDecorator: ...
+@overload
+def step(
+    *,
+    errors: tuple[type[X], type[X2]],
+    name: str | None = None,
+    retry: RetryPolicy | None = None,
+    timeout: None = None,
+    retryable: bool | Callable[[Any], bool] | None = None,
+    at_most_once: bool = False,
+) -> CoroutineStepDecorator[X | X2]: ...
+@overload
+def step(
+    *,
+    errors: tuple[type[X], type[X2]],
+    name: str | None = None,
+    retry: RetryPolicy | None = None,
+    timeout: Duration,
+    retryable: bool | Callable[[Any], bool] | None = None,
+    at_most_once: bool = False,
+) -> CoroutineStepDecorator[X | X2 | TimedOut]: ...
 @overload
 def step(
     *,

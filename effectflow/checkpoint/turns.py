@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, Never, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Never, TypeAlias
 
 import anyio.lowlevel
 
@@ -68,9 +68,11 @@ class Turns:
         grants: how often a fiber has got the baton.
         working: how many fibers await something other than a time, a message or another run.
         on_idle: called when nothing can run.
-        explore: called in place of taking what has arrived first. It calls `take_arrival` later. None
-            outside of explorations.
+        explore: called in place of taking what has arrived first. It calls `take_arrival` later. It is
+            the same for all runs, and None outside of explorations.
     """
+
+    explore: ClassVar[Callable[[Turns], object] | None] = None
 
     def __init__(self, run: Run, order: Order) -> None:
         self.run = run
@@ -89,10 +91,10 @@ class Turns:
         self.deadlines: dict[Any, None] = {}
         self.working = self.grants = 0
         self.on_idle: Callable[[], object] | None = None
-        self.explore: Callable[[Turns], object] | None = None
         self._last_turn = order.last_turn
         self._takers: dict[int, Arrival] = {}
         self._ends_turn: list[Waiter] = []
+        self._turns_before_save = 0
         self._forks: dict[str, Operator] = {}
         self._branches: set[str] = set()
 
@@ -128,7 +130,7 @@ class Turns:
             if self.ready:
                 self._grant(self.ready.popleft())
                 continue
-            if self._ends_turn:
+            if self._ends_turn and not (self.arrived and self._turns_before_save > 0):
                 wake(*self._ends_turn)
                 self._ends_turn.clear()
             if self.position < len(self.order.entries):
@@ -149,8 +151,8 @@ class Turns:
             elif self.frontier:
                 self._begin_frontier()
             elif self.arrived:
-                if self.explore is not None:
-                    self.explore(self)
+                if Turns.explore is not None:
+                    Turns.explore(self)
                     return
                 self._admit()
             else:
@@ -168,6 +170,7 @@ class Turns:
 
     def _admit(self) -> None:
         arrival = self.arrived.popleft()
+        self._turns_before_save -= 1
         self.next_turn()
         if callable(arrival):
             arrival()
@@ -245,7 +248,7 @@ class Turns:
 
     def _is_free(self) -> bool:
         has_other = self.holder or self.ready or self.arrived or self.overdue
-        return self.is_live and not has_other and self.explore is None
+        return self.is_live and not has_other and Turns.explore is None
 
     def announce(self, arrival: Callable[[], object], *, since: float | None = None) -> None:
         """Let something be called in a turn of its own."""
@@ -508,8 +511,14 @@ class Turns:
             self._begin_within_limits(fiber)
 
     async def end_of_turn(self) -> None:
-        """Wait until no fiber can run. Only a fiber that has given up the baton may call this."""
+        """Wait until no fiber can run, and those that have arrived before have had their turns.
+
+        Only a fiber that has given up the baton may call this.
+        """
         if not self.is_over:
+            if not self._ends_turn:
+                has_order = self.is_live and self.explore is None
+                self._turns_before_save = len(self.arrived) if has_order else 0
             waiter = new_waiter()
             self._ends_turn.append(waiter)
             # The baton is given up once this waits. Trio forbids to end a wait before it has begun.

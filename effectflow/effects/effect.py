@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from functools import partial
 from types import FunctionType, UnionType
 from typing import (
@@ -524,7 +524,7 @@ class Effect(BaseEffect, Generic[Env, E, A]):
 
     def into_sink(
         self: Effect[Env2, E2, A2],
-        f: Callable[[Any], Effect[Env2, Never, object] | Awaitable[object] | None],
+        f: Callable[[Any], Effect[Env2, Never, object] | Coroutine[Any, Any, object] | None],
     ) -> Effect[Env2, E2, A2]:
         """Pass each event to `f` immediately. The emitter continues when `f` has taken the event.
 

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
         TestClock as TestClock,
     )
     from effectflow.testing.exploration import (
-        Exploration as Exploration,
         ExplorationFailed as ExplorationFailed,
         explore as explore,
     )
@@ -43,7 +42,7 @@ if not TYPE_CHECKING:  # a type checker would take every name for one of this pa
         {
             "crash": "crash_everywhere",
             "doubles": "RecordingObserver TestClock",
-            "exploration": "Exploration ExplorationFailed explore",
+            "exploration": "ExplorationFailed explore",
             "faulty_store": "Busy Call CrashPoint Crashed Fault FaultyStore SaveFails Slow StepAppend "
             "TakenOver Unavailable after before",
             "store_conformance": "store_conformance",

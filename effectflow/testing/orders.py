@@ -1,34 +1,25 @@
-"""Choose in which order runs take what arrives, write the order down, and find a shorter one.
+"""Choose the order in which runs take what arrives, write it down, and find a shorter one.
 
-What may be taken is sorted by run, and then by fiber, in the order in which the fibers began. Always to
-take the first of them is the *first order*: each branch goes on as far as it can before the next one.
+What has arrived is sorted: first what belongs to the branch that went on last, and then by run and by
+branch. Always to take the first of it is the *first order*: each branch goes on as far as it can before
+the next one does. So the choices of an order are its switches between branches.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from random import Random
-from types import coroutine
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias, cast
+from typing import Any, ClassVar, NamedTuple, Self, TypeAlias, cast
 
 import anyio
-from anyio import to_thread
 
-from effectflow.checkpoint import Lease
 from effectflow.checkpoint.fiber import DurableFiber
-from effectflow.checkpoint.turns import Turns
+from effectflow.checkpoint.turns import Arrival, Turns
 from effectflow.checkpoint.waits import Deadline
-from effectflow.effects.event_loop import PerEventLoop, spawn_background
-from effectflow.effects.paths import StepPath, is_within
-from effectflow.stores import MemoryStore
-from effectflow.testing import doubles
-from effectflow.testing.rest import come_to_rest, seconds_to_next_timer
-from effectflow.testing.watch import Watch
-
-if TYPE_CHECKING:
-    from effectflow.checkpoint.order import Order
-    from effectflow.checkpoint.run import Run
+from effectflow.effects.event_loop import spawn_background
+from effectflow.effects.paths import StepPath
+from effectflow.testing.rest import let_others_wait
 
 Choose: TypeAlias = Callable[[int, int], int]
 """Returns which arrival to take, given the number of the turn, and of arrivals."""
@@ -36,81 +27,174 @@ Choose: TypeAlias = Callable[[int, int], int]
 Choices: TypeAlias = dict[int, int]
 """Which arrivals to take in the turns in which that is not the first one."""
 
-_MOST_TURNS = 20_000
-"""Runs that take more turns, or jumps of the time, count as endless."""
-
-_SOON = 0.2
-"""The real seconds in which a timer of the event loop may still let something arrive."""
+_SECONDS_TO_SHORTEN = 20.0
 
 _MOST_LINES = 40
 """The lines of an order that are shown without leaving any out."""
 
 
-class Taken(NamedTuple):
-    """One turn of an order.
+async def come_to_rest() -> None:
+    """Let the other tasks run until all of them wait, and the explorer has taken what has arrived."""
+    explorer = Explorer.active
+    if explorer is None:
+        await let_others_wait()
+    else:
+        await explorer.take_all()
+
+
+class Explorer:
+    """Takes what arrives in all runs within the block, in an order of its choice.
 
     Attributes:
-        what: what was taken, in words.
-        before: what the first order takes here; empty if that is the same.
+        order: what was taken, in words.
+        choices: which arrivals, where that was not the first one.
     """
 
-    what: str
-    before: str = ""
+    active: ClassVar[Explorer | None] = None
 
-    def __str__(self) -> str:
-        return f"{self.what}, before {self.before}" if self.before else self.what
+    def __init__(self, choose: Choose) -> None:
+        self.order: list[str] = []
+        self.choices: Choices = {}
+        self._choose = choose
+        self._runs: dict[Turns, None] = {}
+        self._last: Arrival | None = None
+        self._lock = anyio.Lock()
 
-
-def shown(order: Sequence[Taken]) -> str:
-    """Return an order as text. Marks show where it differs from the first order."""
-    marked = [at for at, taken in enumerate(order) if taken.before]
-    lines: list[str] = []
-    for at, taken in enumerate(order):
-        is_near = any(-2 <= at - mark <= 2 for mark in marked)
-        if is_near or len(order) <= _MOST_LINES:
-            lines.append(
-                f"{'>' if taken.before else ' '} {at + 1:>{len(str(len(order)))}}. {taken}"
+    def __enter__(self) -> Self:
+        if Explorer.active is not None:
+            raise RuntimeError(
+                "another exploration is in progress, and there can be only one at a time"
             )
-        elif not lines or lines[-1] != "  ...":
+        Explorer.active = self
+        Turns.explore = self._notice
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        Explorer.active = Turns.explore = None
+
+    def _notice(self, turns: Turns) -> None:
+        self._runs[turns] = None
+        # Otherwise a task is about to take it.
+        if not self._lock.locked():
+            spawn_background(self.take_all)
+
+    async def take_all(self) -> None:
+        """Take what has arrived, one by one, whenever all other tasks wait."""
+        async with self._lock:
+            await let_others_wait()
+            while self._take():
+                await let_others_wait()
+
+    def _take(self) -> bool:
+        found = sorted(self._found(), key=lambda arrived: arrived.place)
+        if not found:
+            return False
+        turn = len(self.order)
+        at = self._choose(turn, len(found)) if len(found) > 1 else 0
+        what = found[at].what
+        if at:
+            self.choices[turn] = at
+            what += f", before {found[0].what}"
+        self.order.append(what)
+        turns, self._last = found[at].turns, found[at].arrival
+        del self._runs[turns]
+        turns.take_arrival(turns.arrived.index(self._last))
+        return True
+
+    def _found(self) -> Iterator[_Arrived]:
+        for turns in self._runs:
+            if not (turns.is_over or turns.holder or turns.ready or turns.overdue):
+                fibers = {fiber: at for at, fiber in enumerate(turns.fibers)}
+                for arrival in turns.arrived:
+                    # Timeouts and cancellations come after all branches.
+                    at = fibers[arrival] if isinstance(arrival, DurableFiber) else len(fibers)
+                    what = _in_words(arrival)
+                    place = (arrival is not self._last, turns.run.run_id, at, what)
+                    yield _Arrived(place, what, turns, arrival)
+
+
+class _Arrived(NamedTuple):
+    place: tuple[bool, str, int, str]
+    what: str
+    turns: Turns
+    arrival: Arrival
+
+
+def _in_words(arrival: Arrival) -> str:
+    if not isinstance(arrival, DurableFiber):
+        owner = getattr(arrival, "__self__", None)
+        return (
+            f"timeout {owner.path!r} fires"
+            if isinstance(owner, Deadline)
+            else "the run is cancelled"
+        )
+    place, step, line = arrival.place, arrival.step, arrival.line
+    if place == step:
+        return f"step {step!r} begins"
+    match StepPath(place).name:
+        case "sleep":
+            return f"timer {place!r} fires"
+        case "local":
+            owner = f"step {step!r}" if step else f"branch {line!r}" if line else "the body"
+            return f"{owner} goes on"
+        case _:
+            return f"{place!r} goes on"
+
+
+def shown(order: Sequence[str], marked: Collection[int]) -> str:
+    """Return an order as text, with marks at some turns. Of a long one, show what is near the marks."""
+    lines: list[str] = []
+    for at, what in enumerate(order):
+        if len(order) <= _MOST_LINES or any(abs(at - mark) <= 2 for mark in marked):
+            lines.append(f"{'>' if at in marked else ' '} {at + 1:>{len(str(len(order)))}}. {what}")
+        elif lines[-1:] != ["  ..."]:
             lines.append("  ...")
     return "\n".join(lines)
 
 
 def checked_seeds(seeds: object) -> list[int]:
     """Return the seeds. Raise TypeError or ValueError unless there are some."""
-    chosen: list[Any] = (
-        list(cast("Iterable[Any]", seeds)) if isinstance(seeds, Iterable) else [seeds]
-    )
-    if not isinstance(seeds, Iterable) or not all(type(seed) is int for seed in chosen):
+    is_many = isinstance(seeds, Iterable)
+    given: list[Any] = list(cast("Iterable[Any]", seeds)) if is_many else []
+    if not is_many or not all(type(seed) is int for seed in given):
         raise TypeError(f"the seeds of explore are integers, such as range(20), not {seeds!r}")
-    if not chosen:
+    if not given:
         raise ValueError("explore needs at least one seed, such as seeds=range(20)")
-    return chosen
+    return given
 
 
-def by_seed(seed: int) -> Choose:
-    """Return a function that chooses by a seed."""
-    random = Random(seed)
-    return lambda _turn, arrivals: int(random.random() * arrivals)
+def first_order(_turn: int, _arrivals: int) -> int:
+    """Choose the first arrival."""
+    return 0
 
 
-def by_choices(choices: Choices) -> Choose:
-    """Return a function that chooses as another run did, and otherwise the first arrival."""
-    return lambda turn, arrivals: min(choices.get(turn, 0), arrivals - 1)
+def searched_orders(seeds: Iterable[int]) -> Generator[tuple[int, Choose], Choices | None, None]:
+    """Yield an order for each seed. After one that fails, yield shorter ones instead.
 
-
-def shrinking(choices: Choices) -> Generator[Choices, Choices | None, None]:
-    """Yield choices that differ less from the first order.
-
-    Expects to be sent the choices that were made, if these show the problem, too; otherwise None.
+    Expects to be sent the choices that were made in the order if it fails, and None if it passes. The
+    last order that fails is the shortest one.
     """
+    for seed in seeds:
+        choices = yield seed, _by_seed(seed)
+        if choices is not None:
+            yield from _shorter_orders(seed, choices)
+            return
+
+
+def _shorter_orders(
+    seed: int, choices: Choices
+) -> Generator[tuple[int, Choose], Choices | None, None]:
+    """Yield orders with fewer choices: without all, without each half, each quarter, and so on."""
+    until = time.monotonic() + _SECONDS_TO_SHORTEN
     size = len(choices)
     while size:
         turns = sorted(choices)
         for start in range(0, len(turns), size):
             left_out = turns[start : start + size]
-            fewer = {turn: at for turn, at in choices.items() if turn not in left_out}
-            made = yield fewer
+            fewer = {turn: choices[turn] for turn in turns if turn not in left_out}
+            made = yield seed, _by_choices(fewer)
+            if time.monotonic() > until:
+                return
             if made is not None:
                 choices = made
                 size = min(size, len(choices))
@@ -119,232 +203,10 @@ def shrinking(choices: Choices) -> Generator[Choices, Choices | None, None]:
             size //= 2
 
 
-class TakesTurns(MemoryStore):
-    """A MemoryStore whose appends wait, as those of other stores do, so that other branches go on."""
-
-    was_used = False
-
-    async def append(self, lease: Lease, *bodies: Any, **options: Any) -> None:
-        self.was_used = True
-        await anyio.lowlevel.cancel_shielded_checkpoint()
-        await super().append(lease, *bodies, **options)
+def _by_seed(seed: int) -> Choose:
+    random = Random(seed)
+    return lambda _turn, arrivals: int(random.random() * arrivals)
 
 
-class _Candidate(NamedTuple):
-    """Something that may be taken.
-
-    Attributes:
-        place: its place in the first order.
-        what: what it is, in words.
-        arrival: an arrival in the turns of a run, or a fiber whose async code may go on.
-    """
-
-    place: tuple[int, int, int, str]
-    what: str
-    turns: Turns
-    arrival: Arrival
-
-
-class Explorer(Watch):
-    """Takes what arrives in the runs that begin within the block, in an order of its choice.
-
-    Parameters:
-        choose: chooses among several arrivals.
-        patience: the real seconds to wait for a thread.
-        is_whole: whether nothing but the runs goes on in the block. Then they end with an error if
-            nothing happens for that long.
-
-    Attributes:
-        order: what was taken.
-        choices: which arrivals, where it was not the first one.
-        begun: how many runs have begun.
-    """
-
-    def __init__(self, choose: Choose, *, patience: float, is_whole: bool = False) -> None:
-        super().__init__()
-        self.order: list[Taken] = []
-        self.choices: Choices = {}
-        self.begun = 0
-        self._choose = choose
-        self._patience = patience
-        self._is_whole = is_whole
-        self._runs: list[Turns] = []
-        self._waiting: dict[DurableFiber, Waiter] = {}
-        self._last: tuple[DurableFiber, str] | None = None
-        self._happened = 0
-        self._happened_at = time.monotonic()
-        self._locks = PerEventLoop(anyio.Lock)
-
-    def __enter__(self) -> Self:
-        super().__enter__()
-        self.begin()
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        self._note_end()
-        super().__exit__(*raised)
-
-    def replace_functions(self) -> None:
-        self.around(Turns, "__init__", self._creating)
-        self.around(DurableFiber, "released", self._releasing)
-        self.around(doubles, "come_to_rest", lambda _: self._rest)
-        self.around(doubles.TestClock, "_jump", self._jumping)
-
-    def _creating(self, create: Callable[..., None]) -> Callable[..., None]:
-        def creating(turns: Turns, run: Run, order: Order) -> None:
-            create(turns, run, order)
-            if run.planning is None:
-                turns.explore = self._note
-                self._runs.append(turns)
-                self.begun += 1
-
-        return creating
-
-    def _releasing(self, release: Callable[..., Any]) -> Callable[..., Any]:
-        def releasing(fiber: DurableFiber, work: Any) -> Any:
-            # Coroutines are work of the engine, such as saves.
-            is_local = isinstance(work, Generator)
-            return release(fiber, self._stepwise(fiber, work) if is_local else work)
-
-        return releasing
-
-    @coroutine
-    def _stepwise(self, fiber: DurableFiber, work: Any) -> Generator[Any, Any, Any]:
-        """Run async code. After each wait, it goes on once that is taken."""
-        try:
-            wanted = work.send(None)
-            while True:
-                try:
-                    sent = yield wanted
-                    yield from self._wait_to_go_on(fiber).__await__()
-                except BaseException as raised:
-                    wanted = work.throw(raised)
-                else:
-                    wanted = work.send(sent)
-        except StopIteration as stop:
-            return stop.value
-
-    async def _wait_to_go_on(self, fiber: DurableFiber) -> None:
-        waiter = self._waiting[fiber] = new_waiter()
-        self._note(fiber.turns)
-        try:
-            # What the code has waited for has happened, so it is too late for a cancellation.
-            with anyio.CancelScope(shield=True):
-                await waiter
-        finally:
-            del self._waiting[fiber]
-
-    def _jumping(self, jump: Callable[[Any], None]) -> Callable[[Any], None]:
-        def jumping(clock: Any) -> None:
-            jump(clock)
-            # What is due at the same time may arrive in any order.
-            while clock._next_due() == clock.monotonic():
-                jump(clock)
-            self._happens()
-
-        return jumping
-
-    def _note(self, _: Turns) -> None:
-        """Take an arrival soon. If a clock comes to rest, it does that."""
-        if not self._locks.get().locked():
-            spawn_background(self._rest)
-
-    async def _rest(self) -> None:
-        """Let the event loop come to rest, and take what has arrived, until nothing is left."""
-        async with self._locks.get():
-            await self._let_arrive()
-            while self._take():
-                await self._let_arrive()
-            if self._is_whole and time.monotonic() - self._happened_at > self._patience:
-                self._end_runs(f"nothing has happened for {self._patience:g} s")
-
-    async def _let_arrive(self) -> None:
-        """Wait until everything that can arrive has arrived."""
-        await come_to_rest()
-        began = time.monotonic()
-        while any(turns.working for turns in self._runs):
-            passed = time.monotonic() - began
-            may_be_timer = passed + seconds_to_next_timer() < _SOON
-            has_threads = to_thread.current_default_thread_limiter().borrowed_tokens > 0
-            if not may_be_timer and not (has_threads and passed < self._patience):
-                return
-            await anyio.sleep(0.001)
-            await come_to_rest()
-
-    def _take(self) -> bool:
-        """Take an arrival. Return False if there is none."""
-        self._note_end()
-        self._runs = [turns for turns in self._runs if not turns.run.writer.is_ending]
-        found = sorted(self._candidates(), key=lambda candidate: candidate.place)
-        if not found:
-            return False
-        turn = len(self.order)
-        chosen = self._choose(turn, len(found)) if len(found) > 1 else 0
-        if chosen:
-            self.choices[turn] = chosen
-        _, what, turns, arrival = found[chosen]
-        self.order.append(Taken(what, found[0].what if chosen else ""))
-        self._happens()
-        if isinstance(arrival, DurableFiber) and is_within(arrival.place, arrival.step):
-            self._last = arrival, arrival.step
-        if arrival in self._waiting:
-            wake(self._waiting[arrival])
-        else:
-            turns.take_arrival(turns.arrived.index(arrival))
-        return True
-
-    def _candidates(self) -> Iterator[_Candidate]:
-        for number, turns in enumerate(self._runs):
-            places = {fiber: place for place, fiber in enumerate(turns.fibers)}
-            run = f" in run {turns.run.run_id!r}" if self.begun > 1 else ""
-            may_take = not (turns.is_over or turns.holder or turns.ready or turns.overdue)
-            for arrival in (*self._waiting, *(turns.arrived if may_take else ())):
-                if isinstance(arrival, DurableFiber):
-                    if arrival not in places:
-                        continue
-                    what, place = _of_fiber(arrival), (0, places[arrival], "")
-                elif isinstance(deadline := getattr(arrival, "__self__", None), Deadline):
-                    what, place = f"timeout {deadline.path!r} fires", (1, 0, deadline.path)
-                else:
-                    what, place = "the run is cancelled", (2, 0, "")
-                yield _Candidate((number, *place), what + run, turns, arrival)
-
-    def _note_end(self) -> None:
-        """Note whether the step that went on in the last turn has ended in it."""
-        if self._last is not None:
-            fiber, step = self._last
-            if fiber.step != step and not is_within(fiber.step, step):
-                what, before = self.order[-1]
-                self.order[-1] = Taken(what.replace("goes on", "ends", 1), before)
-            self._last = None
-
-    def _happens(self) -> None:
-        self._happened += 1
-        self._happened_at = time.monotonic()
-        if self._happened == _MOST_TURNS:
-            self._end_runs(f"it has taken {self._happened:,} turns")
-
-    def _end_runs(self, reason: str) -> None:
-        for turns in self._runs:
-            run = turns.run
-            if not turns.is_over and not run.writer.is_ending:
-                places = sorted({fiber.place for fiber in turns.fibers if fiber.place})
-                where = ", ".join(map(repr, places)) or "its beginning"
-                run.give_up_life(
-                    AssertionError(f"run {run.run_id!r} does not end: {reason}. It is at {where}")
-                )
-
-
-def _of_fiber(fiber: DurableFiber) -> str:
-    """Return what goes on if a fiber does, in words."""
-    place = fiber.place
-    name = StepPath(place).name
-    if place == fiber.step:
-        return f"step {place!r} begins"
-    if name == "sleep":
-        return f"timer {place!r} fires"
-    if name.startswith("signal:"):
-        return f"the wait for {place!r} goes on"
-    if fiber.step:
-        return f"step {fiber.step!r} goes on"
-    return f"{place!r} goes on"
+def _by_choices(choices: Choices) -> Choose:
+    return lambda turn, arrivals: min(choices.get(turn, 0), arrivals - 1)

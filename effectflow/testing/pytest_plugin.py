@@ -17,13 +17,12 @@ append to the store: it is crashed there, and run again like a restarted process
 holding. Fixtures are the outside world, which survives the crash; each crash gets new ones. Objects
 that the test function creates are lost with the process.
 
-A test with `@pytest.mark.explore(seeds=20)` runs once for each seed, with new fixtures, and its runs take
-what arrives in an order that the seed chooses. See `effectflow.testing.explore`.
+A test with `@pytest.mark.explore(seeds=20)` runs once for each seed, with new fixtures. The seed chooses
+the order in which its runs take what arrives. See `effectflow.testing.explore`.
 """
 
 from __future__ import annotations
 
-import time
 import warnings
 from collections.abc import Generator, Iterable
 from contextlib import ExitStack, closing, suppress
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
     from effectflow.checkpoint import Checkpoints, CheckpointStore
     from effectflow.testing.doubles import TestClock
     from effectflow.testing.faulty_store import CrashPoint, Fault, FaultyStore
-    from effectflow.testing.orders import Choose, Explorer
+    from effectflow.testing.orders import Explorer
     from effectflow.testing.unused_effects import CreatedEffect
 
 __all__ = ["checkpoints", "test_clock"]
@@ -50,11 +49,6 @@ _EXPLORE = "explore"
 _STORE = pytest.StashKey["CheckpointStore"]()
 _EXPLORER = pytest.StashKey["tuple[int, Explorer] | str"]()
 _POINTS = pytest.StashKey["list[CrashPoint]"]()
-
-_PATIENCE = 5.0
-"""The real seconds that the runs of an explored test wait for a thread."""
-
-_SECONDS_TO_SHRINK = 20.0
 
 _UNUSED_EFFECTS = "effectflow_unused_effects"
 _CHANGED_ARGUMENTS = "effectflow_changed_arguments"
@@ -196,12 +190,8 @@ def _crash_everywhere(item: pytest.Item, test: _Repeated) -> list[pytest.TestRep
 
 def _explore(item: pytest.Item, test: _Repeated) -> list[pytest.TestReport]:
     """Return the reports of the last run, or of the one in the shortest order that fails."""
-    from effectflow.testing.orders import Explorer, TakesTurns, by_choices, by_seed, shrinking
-
-    def run(seed: int, choose: Choose) -> tuple[list[pytest.TestReport], Explorer]:
-        explorer = Explorer(choose, patience=_PATIENCE)
-        item.stash[_EXPLORER] = seed, explorer
-        return test.run(TakesTurns()), explorer
+    from effectflow.stores import MemoryStore
+    from effectflow.testing.orders import Choices, Explorer, searched_orders
 
     seeds: list[int] = []
     try:
@@ -209,20 +199,19 @@ def _explore(item: pytest.Item, test: _Repeated) -> list[pytest.TestReport]:
     except (TypeError, ValueError) as error:
         item.stash[_EXPLORER] = str(error)
     if not seeds:
-        return test.run(TakesTurns())
+        return test.run(MemoryStore())
+    search = searched_orders(seeds)
     reports: list[pytest.TestReport] = []
-    for seed in seeds:
-        reports, explorer = run(seed, by_seed(seed))
-        until = time.monotonic() + _SECONDS_TO_SHRINK
-        search, made = shrinking(explorer.choices), None
-        with suppress(StopIteration):
-            while any(map(_has_failed, reports)) and time.monotonic() < until:
-                tried, explorer = run(seed, by_choices(search.send(made)))
-                made = explorer.choices if any(map(_has_failed, tried)) else None
-                reports = reports if made is None else tried
-        if not all(map(_is_as_expected, reports)):
-            break
-    return reports
+    failed: list[pytest.TestReport] = []
+    made: Choices | None = None
+    with suppress(StopIteration):
+        while not any(report.skipped for report in reports):
+            seed, choose = search.send(made)
+            item.stash[_EXPLORER] = seed, (explorer := Explorer(choose))
+            reports, made = test.run(MemoryStore()), None
+            if not all(map(_is_as_expected, reports)):
+                failed, made = reports, explorer.choices
+    return failed or reports
 
 
 def _seeds_of(item: pytest.Item) -> list[int]:
@@ -242,10 +231,6 @@ def _seeds_of(item: pytest.Item) -> list[int]:
 def _is_as_expected(report: pytest.TestReport) -> bool:
     # A test that is expected to fail may well do so after a crash.
     return report.passed or str(report.longrepr).startswith("[XPASS(strict)]")
-
-
-def _has_failed(report: pytest.TestReport) -> bool:
-    return report.failed
 
 
 class _Repeated:
@@ -325,16 +310,11 @@ def _in_order(explored: tuple[int, Explorer] | str) -> Generator[None, object, o
         with explorer:
             result = yield
     except BaseException as raised:
-        order = shown(explorer.order)
-        which = f"this order of arrivals, found by seed {seed}:"
-        if not explorer.choices:
-            which = f"the first order, in which each branch goes on as far as it can (seed {seed}):"
-        raised.add_note(f"explore: in {which}\n{order}")
+        order = shown(explorer.order, explorer.choices)
+        raised.add_note(f"explore: seed {seed} has found this order of arrivals:\n{order}")
         raise
-    if not explorer.begun:
-        pytest.fail(
-            "explore: the test starts no run, so there is nothing to explore", pytrace=False
-        )
+    if not explorer.order:
+        pytest.fail("explore: no run of the test has branches, so it has one order", pytrace=False)
     return result
 
 

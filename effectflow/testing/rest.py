@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import sys
-from collections.abc import Iterable, Sized
-from typing import Any
+from collections.abc import Sized
 
 import anyio.lowlevel
 
@@ -15,10 +13,10 @@ _ROUNDS = 50
 """The most rounds of the event loop that a task may take until it waits again."""
 
 
-async def come_to_rest() -> None:
+async def let_others_wait() -> None:
     """Let the other tasks run until all of them wait, for at most `_ROUNDS` rounds of the loop."""
     if running_backend() == "trio":
-        await _come_to_rest_on_trio()
+        await _let_others_wait_on_trio()
         return
     import asyncio
 
@@ -30,7 +28,7 @@ async def come_to_rest() -> None:
             return
 
 
-async def _come_to_rest_on_trio() -> None:
+async def _let_others_wait_on_trio() -> None:
     # The running program has imported it already; this package does not depend on it.
     trio = sys.modules["trio"].lowlevel
     steps = _Steps()
@@ -57,16 +55,3 @@ class _Steps:
 
     def before_task_step(self, task: object) -> None:
         self.taken += 1
-
-
-def seconds_to_next_timer() -> float:
-    """Return the real seconds until the event loop wakes a task by itself; infinite if it will not."""
-    if running_backend() == "trio":
-        return sys.modules["trio"].lowlevel.current_statistics().seconds_to_next_deadline
-    import asyncio
-
-    loop = asyncio.get_running_loop()
-    # Other implementations of the loop may not show their timers.
-    timers: Iterable[Any] = getattr(loop, "_scheduled", ())
-    ends = (timer.when() for timer in timers if not timer.cancelled())
-    return min(ends, default=math.inf) - loop.time()

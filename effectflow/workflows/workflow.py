@@ -546,6 +546,10 @@ class WorkflowDecorator(Protocol):
 
 
 @overload
+def workflow(body: Body[Input2, Env2, E2, Out2], /) -> Workflow[Env2, E2, Input2, Out2]: ...
+@overload
+def workflow(body: BodyWithoutInput[Env2, E2, Out2], /) -> Workflow[Env2, E2, None, Out2]: ...
+@overload
 def workflow(
     body: Callable[[Input2], Coroutine[Any, Any, Out2]], /
 ) -> Workflow[HasCheckpoints, Never, Input2, Out2]: ...
@@ -553,10 +557,6 @@ def workflow(
 def workflow(
     body: Callable[[], Coroutine[Any, Any, Out2]], /
 ) -> Workflow[HasCheckpoints, Never, None, Out2]: ...
-@overload
-def workflow(body: Body[Input2, Env2, E2, Out2], /) -> Workflow[Env2, E2, Input2, Out2]: ...
-@overload
-def workflow(body: BodyWithoutInput[Env2, E2, Out2], /) -> Workflow[Env2, E2, None, Out2]: ...
 @overload
 def workflow(
     *,

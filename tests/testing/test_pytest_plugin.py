@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.test_documentation import ROOT, examples
+from tests.pages import ROOT, examples
 
 pytest_plugins = ["pytester"]
 
