@@ -120,12 +120,11 @@ class DurableFiber(Fiber):
         if turns.is_live and turns.is_alone and not turns.is_over:
             await writer.save(required=required)
             return
-        await self.unrecorded(scope, self._save_after_turn(required=required))
+        if turns.is_over:
+            await writer.save(required=required)
+        else:
+            await turns.save(self, scope, required=required)
         await self.check(scope)
-
-    async def _save_after_turn(self, *, required: bool) -> None:
-        await self.turns.end_of_turn()
-        await self.run.writer.save(required=required)
 
     async def save_now(self, reason: str) -> None:
         if self.run.planning is None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any, ClassVar, Never, TypeAlias
 
 import anyio.lowlevel
@@ -22,6 +22,7 @@ import anyio.lowlevel
 from effectflow.checkpoint.entries import CancelRequested
 from effectflow.checkpoint.errors import CorruptCheckpoint, DefinitionChanged
 from effectflow.checkpoint.order import Order, path_of
+from effectflow.effects.errors import Halt
 from effectflow.effects.event_loop import Waiter, is_cancellation, new_waiter, wake
 
 if TYPE_CHECKING:
@@ -93,7 +94,9 @@ class Turns:
         self.on_idle: Callable[[], object] | None = None
         self._last_turn = order.last_turn
         self._takers: dict[int, Arrival] = {}
-        self._ends_turn: list[Waiter] = []
+        self._unsaved: list[DurableFiber] = []
+        self._must_save = False
+        self._ends_turn: Waiter | None = None
         self._turns_before_save = 0
         self._forks: dict[str, Operator] = {}
         self._branches: set[str] = set()
@@ -130,9 +133,9 @@ class Turns:
             if self.ready:
                 self._grant(self.ready.popleft())
                 continue
-            if self._ends_turn and not (self.arrived and self._turns_before_save > 0):
-                wake(*self._ends_turn)
-                self._ends_turn.clear()
+            if self._ends_turn is not None and not (self.arrived and self._turns_before_save > 0):
+                wake(self._ends_turn)
+                self._ends_turn = None
             if self.position < len(self.order.entries):
                 if not self._take_recorded():
                     return
@@ -268,10 +271,41 @@ class Turns:
     def stop(self) -> None:
         """End the order: all fibers that wait for the baton end."""
         self.is_over = True
-        wake(*self._ends_turn)
+        if self._ends_turn is not None:
+            wake(self._ends_turn)
         for fiber in self.fibers:
             if fiber.waiter is not None:
                 wake(fiber.waiter)
+
+    # Saves.
+
+    async def save(self, fiber: DurableFiber, scope: Scope, *, required: bool) -> None:
+        """Save what the run has recorded, in one append with what others record in the meantime."""
+        self._unsaved.append(fiber)
+        self._must_save = self._must_save or required
+        self.working += 1
+        if len(self._unsaved) == 1:
+            self.run.stopping.start(self._save)
+        self.release(fiber)
+        await self.regain(fiber, scope)
+
+    async def _save(self) -> None:
+        """Save once no fiber can run, and those that have arrived before have had their turns."""
+        in_order = self.is_live and Turns.explore is None
+        self._turns_before_save = len(self.arrived) if in_order else 0
+        if not self.is_over and (self.holder or self.ready or self._turns_before_save):
+            waiter = self._ends_turn = new_waiter()
+            await waiter
+        fibers, self._unsaved = self._unsaved, []
+        required, self._must_save = self._must_save, False
+        try:
+            # If it is impossible, the life ends, and with it the waits of the fibers.
+            with suppress(Halt):
+                await self.run.writer.save(required=required)
+        finally:
+            self.working -= len(fibers)
+            self.arrived.extend(fibers)
+            self.pass_on()
 
     # The replay.
 
@@ -509,21 +543,6 @@ class Turns:
         self.frontier = [fiber for fiber in self.frontier if not fiber.is_waiting]
         for fiber in waiting:
             self._begin_within_limits(fiber)
-
-    async def end_of_turn(self) -> None:
-        """Wait until no fiber can run, and those that have arrived before have had their turns.
-
-        Only a fiber that has given up the baton may call this.
-        """
-        if not self.is_over:
-            if not self._ends_turn:
-                has_order = self.is_live and self.explore is None
-                self._turns_before_save = len(self.arrived) if has_order else 0
-            waiter = new_waiter()
-            self._ends_turn.append(waiter)
-            # The baton is given up once this waits. Trio forbids to end a wait before it has begun.
-            await anyio.lowlevel.cancel_shielded_checkpoint()
-            await waiter
 
     def _end_cut_off(self) -> bool:
         """Let the steps end in a plan that a resume does not enter again, as they were cut off."""
