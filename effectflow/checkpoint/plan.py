@@ -50,7 +50,7 @@ class ResumePlan:
         unverified: recorded steps that the plan could not reach without running effects.
         problem: the error with which a resume would fail; None if there is none.
         is_complete: whether the run is complete, so that a resume yields its recorded output.
-        reason: why `start` is empty, if neither `recurs` nor `waiting` says so.
+        reason: why `start` is empty, if the plan cannot tell what it would be.
     """
 
     start: tuple[str, ...] = ()
@@ -179,14 +179,13 @@ class Planning:
 
         Raises the defect that the body ended in, unless it is the recorded defect of a step.
         """
-        problem, reason = run.writer.halted, self.reason
+        problem = run.writer.halted
         recurs: list[str] = []
         error = outcome.error if isinstance(outcome, TypedFailure) else defect
         if problem is None and error is not None:
             recurs = self._origins(error)
             if defect is not None and not recurs:
                 raise defect
-            reason = reason or f"the body fails with {error!r:.200}"
         return ResumePlan(
             tuple(self._start),
             tuple(self._retry),
@@ -195,7 +194,7 @@ class Planning:
             tuple(self._waiting),
             tuple(self._unverified),
             problem,
-            reason="" if self._start or recurs else reason,
+            reason="" if self._start else self.reason,
         )
 
     def _origins(self, error: object) -> list[str]:

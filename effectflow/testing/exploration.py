@@ -52,13 +52,11 @@ class ExplorationFailed(Copyable, AssertionError):
         result: the result of the run in that order; None if it has none.
     """
 
-    def __init__(self, seed: int | None, ended: _Ended) -> None:
-        found_by = "in the first order" if seed is None else f"seed {seed}"
-        order = shown(ended.order, ended.choices)
-        super().__init__(f"{found_by}: {_in_words(ended.problem)}\n{order}")
+    def __init__(self, text: str, seed: int | None, order: tuple[str, ...], result: Any) -> None:
+        super().__init__(text)
         self.seed = seed
-        self.order = ended.order
-        self.result = ended.result
+        self.order = order
+        self.result = result
 
 
 async def explore(
@@ -157,7 +155,7 @@ async def explore(
     search = searched_orders(checked_seeds(seeds))
     first = await run(first_order)
     if first.problem is not None:
-        raise ExplorationFailed(None, first) from first.problem
+        raise first.error(None) from first.problem
     failed: tuple[int, _Ended] | None = None
     different = {first.order}
     made: Choices | None = None
@@ -170,7 +168,8 @@ async def explore(
             if ended.problem is not None:
                 failed = seed, ended
     if failed is not None:
-        raise ExplorationFailed(*failed) from failed[1].problem
+        seed, ended = failed
+        raise ended.error(seed) from ended.problem
     return len(different)
 
 
@@ -179,6 +178,16 @@ class _Ended(NamedTuple):
     choices: Choices
     result: Any
     problem: Exception | None
+
+    def error(self, seed: int | None) -> ExplorationFailed:
+        """Return the error about it. `seed` has found it."""
+        found_by = "in the first order" if seed is None else f"seed {seed}"
+        problem = self.problem
+        what = (
+            str(problem) if isinstance(problem, AssertionError) else f"the run raises {problem!r}"
+        )
+        text = f"{found_by}: {what}\n{shown(self.order, self.choices)}"
+        return ExplorationFailed(text, seed, self.order, self.result)
 
 
 def _compare(result: Any, expected: object) -> AssertionError | None:
@@ -189,7 +198,3 @@ def _compare(result: Any, expected: object) -> AssertionError | None:
     elif result != expected and repr(result) != repr(expected):
         return AssertionError(f"{result!r} instead of {expected!r}")
     return None
-
-
-def _in_words(problem: Exception | None) -> str:
-    return str(problem) if isinstance(problem, AssertionError) else f"the run raises {problem!r}"

@@ -223,6 +223,7 @@ def test_a_format_from_before_the_first_release_is_rejected() -> None:
         pytest.param([], id="empty"),
         pytest.param([BeforeStep("a", 1)], id="without-its-beginning"),
         pytest.param([STARTED, BeforeStep("a", 1), STARTED], id="begun-twice"),
+        pytest.param([STARTED, Completed("a", 1, 0.1, 2.0)], id="step-ends-and-has-not-begun"),
     ],
 )
 def test_a_journal_that_no_run_writes_is_rejected(journal: list[Entry]) -> None:
@@ -257,17 +258,18 @@ def test_a_retried_step_has_the_outcome_of_its_last_attempt() -> None:
 
 
 def test_the_digest_is_of_the_whole_checkpoint() -> None:
-    one = fold([STARTED, Completed("a", 1, 0.1, 2.0)], "r")
-    same = fold([STARTED, Completed("a", 1, 0.1, 2.0)], "r")
-    other = fold([STARTED, Completed("a", 2, 0.1, 2.0)], "r")
+    one = fold([STARTED, BeforeStep("a", 1), Completed("a", 1, 0.1, 2.0)], "r")
+    same = fold([STARTED, BeforeStep("a", 1), Completed("a", 1, 0.1, 2.0)], "r")
+    other = fold([STARTED, BeforeStep("a", 1), Completed("a", 2, 0.1, 2.0)], "r")
 
     assert one.digest == same.digest != other.digest
-    assert one.id == "r@2"
+    assert one.id == "r@3"
 
 
 @given(st.lists(entries.filter(lambda entry: not isinstance(entry, Started)), max_size=8))
 def test_a_checkpoint_comes_back_from_json_and_binary(journal: list[Entry]) -> None:
-    checkpoint = fold([STARTED, *journal], "r")
+    begun = [BeforeStep(one.step, 1) for one in journal if isinstance(one, Completed | Failed)]
+    checkpoint = fold([STARTED, *begun, *journal], "r")
 
     assert Checkpoint.from_json(checkpoint.to_json()) == checkpoint
     assert Checkpoint.from_binary(checkpoint.to_binary()) == checkpoint

@@ -18,7 +18,6 @@ from effectflow import Effect, fail, pure, sleep, traverse
 from effectflow.checkpoint.entries import ErrorRecord
 from effectflow.effects.trails import add_note
 from effectflow.executors import ProcessExecutor
-from effectflow.testing.exploration import _Ended
 from effectflow.workflows.machine._states import StateSet
 
 
@@ -78,6 +77,7 @@ EXAMPLES: dict[str, Any] = {
     "float": 1.5,
     "float | None": 1.5,
     "bool": True,
+    "Any": Failure("declined"),
     "object": {"amount": 5},
     "E": "declined",
     "E | WorkerLost | TimedOut": "declined",
@@ -89,7 +89,6 @@ EXAMPLES: dict[str, Any] = {
     "Mapping[str, Sequence[str]]": {"first": ("one", "two")},
     "tuple[str, ...]": ("first", "second"),
     "ErrorRecord": ErrorRecord("app.Declined", "no money", {"args": [5], "state": {}}),
-    "_Ended": _Ended(("step 'pay' ends",), {}, Failure("declined"), None),
     "StateSet": StateSet.named("paid", "sent"),
 }
 
