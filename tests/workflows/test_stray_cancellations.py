@@ -6,7 +6,7 @@ A client library raises one when its own future is cancelled. asyncio would end 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -86,7 +86,7 @@ async def of_another_scope(_: object) -> None:
     await task
 
 
-Kind = Callable[[object], Awaitable[None]]
+Kind = Callable[[object], Coroutine[Any, Any, None]]
 
 KINDS: list[Kind] = [cancelled_future, cancelled_task, bare, late, of_another_scope]
 
