@@ -349,6 +349,10 @@ class Run:
         """Stop this life, not the run: its resume continues."""
         self.stopping.begin()
 
+    def let_go(self) -> None:
+        """Forget the parts that refer to this life, after its end: so it needs no garbage collector."""
+        del self.turns, self.root, self.stopping
+
     async def leave(self, scope: Scope) -> Never:
         """Raise what ends a fiber of a life that is being ended."""
         self.writer.check()

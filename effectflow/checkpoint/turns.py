@@ -17,7 +17,7 @@ from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any, ClassVar, Never, TypeAlias
 
-import anyio.lowlevel
+import anyio
 
 from effectflow.checkpoint.entries import CancelRequested
 from effectflow.checkpoint.errors import CorruptCheckpoint, DefinitionChanged

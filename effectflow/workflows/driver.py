@@ -100,7 +100,10 @@ class Service:
 async def begin_run(claim: Claim, started: Started, input: Any) -> Any:
     """Drive a new run. Return its output or `TypedFailure`."""
     run = _life_of(claim, started, Order())
-    return await _drive(claim, run, input, is_new=True)
+    try:
+        return await _drive(claim, run, input, is_new=True)
+    finally:
+        run.let_go()
 
 
 async def continue_run(
