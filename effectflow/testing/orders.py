@@ -38,8 +38,13 @@ async def come_to_rest() -> None:
     explorer = Explorer.active
     if explorer is None:
         await let_others_wait()
-    else:
+        return
+    try:
         await explorer.take_all()
+    except anyio.get_cancelled_exc_class():
+        # Runs that do not need this clock go on.
+        spawn_background(explorer.take_all)
+        raise
 
 
 class Explorer:
