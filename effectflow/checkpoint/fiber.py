@@ -18,7 +18,7 @@ from effectflow.checkpoint.errors import CompensationFailed, DefinitionChanged
 from effectflow.checkpoint.step_execution import StepExecution
 from effectflow.checkpoint.values import NO_TYPES, KnownTypes, from_tree, safe_repr, to_tree
 from effectflow.effects.arguments import BaseEffect
-from effectflow.effects.coroutines import ENDED, advanced, driven, end_coroutine
+from effectflow.effects.coroutines import ENDED, driven, end_coroutine
 from effectflow.effects.errors import Parked
 from effectflow.effects.event_loop import (
     Waiter,
@@ -298,7 +298,14 @@ class DurableFiber(Fiber):
         turns = self.turns
         path = self.next_path("local")
         if turns.is_over or (turns.is_live and turns.is_alone):
-            return await advanced(body, resume)
+            # As `advanced`, whose call each step would pay for.
+            try:
+                wanted = resume()
+            except StopIteration as stop:
+                return ENDED, stop.value
+            if isinstance(wanted, BaseEffect):
+                return wanted, False
+            return await driven(body, wanted)
         is_alone, at = turns.is_alone, turns.next_at(path)
         effect: Any = None
         value: Any = None

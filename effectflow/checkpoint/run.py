@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Never, TypeVar
 
-import anyio.lowlevel
-
 from effectflow.checkpoint.causes import Held, void_with
 from effectflow.checkpoint.changes import woken_by
 from effectflow.checkpoint.checkpoints import Checkpoints
@@ -284,14 +282,16 @@ class Run:
             output = None if isinstance(ended, Failed) else ended.output
             self.notify(StepSkipped(self.run_id, path, output, has_failed))
 
-    async def breathe(self, fiber: DurableFiber, scope: Scope) -> None:
-        """Let other tasks run now and then, if the steps of the run never wait."""
+    def is_out_of_breath(self) -> bool:
+        """Return whether the steps of the run have not let other tasks run for long. Count them."""
         self._steps += 1
-        if self._steps & 31 == 0:
-            now = time.monotonic()
-            if now - self._breathed_at > _BREATH:
-                await fiber.unrecorded(scope, anyio.lowlevel.checkpoint())
-                self._breathed_at = time.monotonic()
+        if self._steps & 31:
+            return False
+        now = time.monotonic()
+        is_due = now - self._breathed_at > _BREATH
+        if is_due:
+            self._breathed_at = now
+        return is_due
 
     def retry(self) -> Ranges:
         """Return the entries that a resume of the run, which has failed, leaves out."""
@@ -351,6 +351,8 @@ class Run:
 
     def let_go(self) -> None:
         """Forget the parts that refer to this life, after its end: so it needs no garbage collector."""
+        self.turns.fibers.clear()
+        self.turns.holder = None
         del self.turns, self.root, self.stopping
 
     async def leave(self, scope: Scope) -> Never:

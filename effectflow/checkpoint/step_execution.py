@@ -94,7 +94,8 @@ class StepExecution:
         fiber, scope, path = self.fiber, self.scope, self.path
         order = fiber.turns.order
         await fiber.check(scope)
-        await self.run.breathe(fiber, scope)
+        if self.run.is_out_of_breath():
+            await fiber.breathe(scope)
         if order.results and path in order.results:
             left = order.results.pop(path)
             if self._may_use(left):
@@ -231,7 +232,10 @@ class StepExecution:
             unknown = path if is_unknown else self._unknown_within() if is_planned else None
             if unknown is not None and (is_planned or turns.order.has_within(path)):
                 raise self.run.halt(OutcomeUnknown(self.run.run_id, unknown))
-        if await turns.to_frontier(self.fiber, self.scope, has_begun=begun is not None):
+        is_alone = turns.is_live and turns.is_alone
+        if not is_alone and await turns.to_frontier(
+            self.fiber, self.scope, has_begun=begun is not None
+        ):
             operator = self.scope.cancelling_operator()
             assert operator is not None
             self._add_interrupted(operator)
@@ -321,7 +325,8 @@ class StepExecution:
             # Without its parts, which are not recorded, so that every life continues with the same
             # failure.
             return TypedFailure(outcome.error, outcome.trail)
-        await self._reach_end()
+        if not fiber.turns.is_live:
+            await self._reach_end()
         self._add_completed(outcome, began)
         if current.is_cancelled:
             await anyio.lowlevel.checkpoint()
@@ -351,8 +356,7 @@ class StepExecution:
     async def _reach_end(self) -> None:
         """Let the end of the step be an event of this life, so that it comes after what is recorded."""
         fiber = self.fiber
-        if not fiber.turns.is_live:
-            await fiber.turns.to_frontier(fiber, self.scope, has_begun=True, ends_step=True)
+        await fiber.turns.to_frontier(fiber, self.scope, has_begun=True, ends_step=True)
 
     def _add_completed(self, value: Any, began: float) -> None:
         """Add the entry that the step has succeeded. Halt the run if its value cannot be saved."""
@@ -426,7 +430,8 @@ class StepExecution:
         if is_cancellation(raised) and not isinstance(raised, Halt) and not run.turns.is_over:
             operator = scope.cause()
         if operator is not None:
-            await self._reach_end()
+            if not self.fiber.turns.is_live:
+                await self._reach_end()
             self._add_interrupted(operator)
         elif run.turns.is_live:
             run.cut_off[path] = None
@@ -459,7 +464,8 @@ class StepExecution:
         self, ended: TypedFailure | Exception, retryable: bool, *, retry_at: float | None = None
     ) -> None:
         run, fiber, path = self.run, self.fiber, self.path
-        await self._reach_end()
+        if not self.fiber.turns.is_live:
+            await self._reach_end()
         types = run.checkpoints.known(self.definition.types)
         record = write_end(ended, types)
         error: object = ended.error if isinstance(ended, TypedFailure) else ended
