@@ -135,11 +135,12 @@ class DurableFiber(Fiber):
     def goes_on(self) -> None:
         """Take the cancellation of the run, if it came where the body was until now."""
         run = self.run
-        if not self.turns.is_live and self is run.root and run.cancellation is not None:
+        if self is run.root and run.cancellation is not None:
             self.turns.take_cancellation()
 
     def next_path(self, name: str) -> str:
-        self.goes_on()
+        if not self.turns.is_live:
+            self.goes_on()
         count = self._counts.get(name, 0) + 1
         self._counts[name] = count
         self.place = path = step_path(self.path, name, count)
@@ -250,7 +251,8 @@ class DurableFiber(Fiber):
         """Raise what ends the fiber: a cancellation, or the end of this life."""
         run = self.run
         run.writer.check()
-        self.goes_on()
+        if not self.turns.is_live:
+            self.goes_on()
         if scope.operators:
             operator = scope.cancelling_operator()
             if operator is not None:

@@ -371,7 +371,7 @@ class StepExecution:
 
     def _has_stood(self) -> bool:
         """Return whether something has begun because an operator has cancelled the step."""
-        return any(
+        return bool(self.scope.operators) and any(
             cause.stands
             for operator in self.scope.operators
             if operator.is_decided
