@@ -243,34 +243,38 @@ def fold(entries: Iterable[Entry], run_id: str) -> Checkpoint:
     state: HeadState | None = None
     current = _state_in(kind, started.input, started.input)
     finished: Finished | None = None
-    suspended_at: float | None = None
-    resumes, count, updated_at = 0, 1, started.at
-    for count, entry in enumerate(iterator, 2):
-        updated_at = max(started.at, entry.at)
-        suspended_at = entry.at if isinstance(entry, Suspended) else None
-        if isinstance(entry, HeadState):
+    last: Entry = started
+    resumes, count = 0, 1
+    # By its class, which takes a third of the time of a `match` with a class pattern.
+    for count, last in enumerate(iterator, 2):
+        entry: Any = last
+        kind_of_entry = entry.__class__
+        if kind_of_entry is BeforeStep:
+            state, finished = entry, None
+            steps.begin(entry)
+        elif kind_of_entry is Completed or kind_of_entry is Failed:
             state = entry
-            if isinstance(entry, Completed | Failed) and entry.step not in steps.attempts:
+            if entry.step not in steps.attempts:
                 reason = f"it ends step {entry.step!r}, which has not begun"
                 raise CorruptCheckpoint(run_id, reason, sequence=count)
-            steps.take(entry)
-        match entry:
-            case Started():
-                raise CorruptCheckpoint(run_id, "its journal begins twice", sequence=count)
-            case Completed(step, output) if kind != "machine" or not flow_of(step):
-                # Steps within an attempt of a state machine do not move the machine.
-                current = _state_in(kind, output, current)
-            case Resumed():
-                # The first one directly after `Started` begins a submitted run.
-                resumes += count > 2
-                finished = None
-                definition = _definition_after(entry, definition)
-            case BeforeStep():
-                finished = None
-            case Finished():
-                finished = entry
-            case _:
-                pass
+            if kind_of_entry is Failed:
+                steps.fail(entry)
+                continue
+            steps.complete(entry)
+            # Steps within an attempt of a state machine do not move the machine.
+            if kind != "machine" or not flow_of(entry.step):
+                current = _state_in(kind, entry.output, current)
+        elif kind_of_entry is Interrupted:
+            state = entry
+        elif kind_of_entry is Resumed:
+            # The first one directly after `Started` begins a submitted run.
+            resumes += count > 2
+            finished = None
+            definition = _definition_after(entry, definition)
+        elif kind_of_entry is Finished:
+            finished = entry
+        elif kind_of_entry is Started:
+            raise CorruptCheckpoint(run_id, "its journal begins twice", sequence=count)
     return Checkpoint(
         version=FORMAT,
         run_id=run_id,
@@ -285,10 +289,10 @@ def fold(entries: Iterable[Entry], run_id: str) -> Checkpoint:
         metadata=Metadata(steps.attempts, resumes, count),
         context=started.context,
         created_at=started.at,
-        updated_at=updated_at,
+        updated_at=max(started.at, last.at),
         finished=finished,
         module=started.module,
-        suspended_at=suspended_at,
+        suspended_at=last.at if isinstance(last, Suspended) else None,
     )
 
 
@@ -329,29 +333,31 @@ class _Steps:
         self.attempts: dict[str, int] = {}
         self._completed_within: dict[str, list[str]] = {}
 
-    def take(self, entry: HeadState) -> None:
-        match entry:
-            case BeforeStep(step, attempt):
-                # It keeps its place, and what an earlier attempt has led to counts no longer.
-                self.outcomes[step] = None
-                # A step that begins again moves to the end.
-                self.attempts.pop(step, None)
-                self.attempts[step] = attempt
-            case Completed(step, output, duration, at):
-                attempt = self.attempts.get(step, 1)
-                self.completed[step] = CompletedStep(step, output, attempt, duration, at)
-                for outer in steps_around(step, self.attempts):
-                    self._completed_within.setdefault(outer, []).append(step)
-                self.outcomes[step] = HistoryItem(step, "completed")
-            case Failed(step, error, retry_at=retry_at):
-                if retry_at is not None:
-                    # The next attempt executes what is inside the step again.
-                    for inner in self._completed_within.pop(step, ()):
-                        self.completed.pop(inner, None)
-                detail = f"{error.type}: {error.message}"
-                self.outcomes[step] = HistoryItem(step, "failed", detail)
-            case Interrupted():
-                pass
+    def begin(self, begun: BeforeStep) -> None:
+        step = begun.step
+        # It keeps its place, and what an earlier attempt has led to counts no longer.
+        self.outcomes[step] = None
+        # A step that begins again moves to the end.
+        self.attempts.pop(step, None)
+        self.attempts[step] = begun.attempt
+
+    def complete(self, ended: Completed) -> None:
+        step = ended.step
+        self.completed[step] = CompletedStep(
+            step, ended.output, self.attempts[step], ended.duration, ended.at
+        )
+        if "/" in step:
+            for outer in steps_around(step, self.attempts):
+                self._completed_within.setdefault(outer, []).append(step)
+        self.outcomes[step] = HistoryItem(step, "completed")
+
+    def fail(self, ended: Failed) -> None:
+        step, error = ended.step, ended.error
+        if ended.retry_at is not None:
+            # The next attempt executes what is inside the step again.
+            for inner in self._completed_within.pop(step, ()):
+                self.completed.pop(inner, None)
+        self.outcomes[step] = HistoryItem(step, "failed", f"{error.type}: {error.message}")
 
 
 def _state_in(kind: str, tree: Tree, otherwise: Tree) -> Tree:

@@ -135,7 +135,7 @@ class DurableFiber(Fiber):
     def goes_on(self) -> None:
         """Take the cancellation of the run, if it came where the body was until now."""
         run = self.run
-        if self is run.root and run.cancellation is not None:
+        if self.turns.order.is_cancelled and self is run.root and run.cancellation is not None:
             self.turns.take_cancellation()
 
     def next_path(self, name: str) -> str:
@@ -181,7 +181,7 @@ class DurableFiber(Fiber):
             return None
         # A cancellation that comes in between did not lead to it.
         causes = self.open_failures()
-        entry = await turns.take(self, at, scope, kind)
+        entry = turns.take_next(self, at, kind) or await turns.take(self, at, scope, kind)
         self.begins(causes)
         return entry
 
@@ -195,7 +195,7 @@ class DurableFiber(Fiber):
         if at is None:
             return None
         number = turns.order.numbers[at]
-        entry = await turns.take(self, at, scope, kind)
+        entry = turns.take_next(self, at, kind) or await turns.take(self, at, scope, kind)
         self.follows(path, number)
         return entry
 

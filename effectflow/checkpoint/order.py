@@ -169,23 +169,29 @@ def read_order(entries: Sequence[Entry], void: Iterable[int] = ()) -> Order:
     reader = _Reader(entries, void)
     for number, entry in enumerate(entries, 1):
         reader.take(number, entry)
+    ordered: Iterable[Any] = (entry for entry in entries if entry.__class__ in _ORDERED)
+    reader.order.last_turn = max((entry.turn for entry in ordered), default=0)
     return reader.finish()
 
 
-_ORDERED = (
-    BeforeStep,
-    Waiting,
-    ChildStarted,
-    Published,
-    SetAside,
-    Completed,
-    Failed,
-    Interrupted,
-    TimerFired,
-    Signalled,
-    ChildEnded,
-    Local,
-    CancelRequested,
+_OF_STEPS = frozenset((BeforeStep, Completed, Failed, Interrupted))
+
+_ORDERED = frozenset(
+    (
+        BeforeStep,
+        Waiting,
+        ChildStarted,
+        Published,
+        SetAside,
+        Completed,
+        Failed,
+        Interrupted,
+        TimerFired,
+        Signalled,
+        ChildEnded,
+        Local,
+        CancelRequested,
+    )
 )
 
 
@@ -210,14 +216,12 @@ class _Reader:
         self.open: set[str] = set()
         self.inside: dict[str, list[int | str]] = {}
 
-    def take(self, number: int, entry: Entry) -> None:
+    def take(self, number: int, entry: Any) -> None:
         order = self.order
-        if isinstance(entry, _ORDERED) and entry.turn > order.last_turn:
-            order.last_turn = entry.turn
         is_void = bool(self.void) and number in self.void
-        if isinstance(entry, BeforeStep):
+        if entry.__class__ is BeforeStep:
             self._begin_step(number, entry, is_void=is_void)
-        elif isinstance(entry, Completed | Failed | Interrupted):
+        elif entry.__class__ in _OF_STEPS:
             self._end_step(number, entry, is_void=is_void)
         elif isinstance(entry, Value):
             if not is_void:
@@ -225,7 +229,7 @@ class _Reader:
                 self._note_inside(entry.path, entry.path)
         elif isinstance(entry, Resumed):
             self._reopen(entry)
-        elif isinstance(entry, _ORDERED):
+        elif entry.__class__ in _ORDERED:
             if isinstance(entry, SetAside):
                 self.asides[number] = entry.path
             elif isinstance(entry, ChildStarted):
@@ -264,7 +268,8 @@ class _Reader:
                 self._attempts_of(path).spent += 1
             return
         order.open.pop(path, None)
-        order.end_attempt(path, is_last=getattr(entry, "retry_at", None) is None)
+        if order.received or order.returned:
+            order.end_attempt(path, is_last=getattr(entry, "retry_at", None) is None)
         if entry.__class__ is Failed:
             known = self._attempts_of(path)
             if not entry.error.is_defect:
@@ -365,13 +370,12 @@ def _turn_of(kept: tuple[int, Any]) -> int:
 def ordered_path_of(entry: Entry) -> str:
     """Return the path of an entry that a replay takes; empty for others."""
     is_of_body = isinstance(entry, CancelRequested)
-    return path_of(entry) if isinstance(entry, _ORDERED) and not is_of_body else ""
+    return path_of(entry) if entry.__class__ in _ORDERED and not is_of_body else ""
 
 
 def path_of(entry: Any) -> str:
     """Return the path of the operation that an entry belongs to."""
-    is_of_step = isinstance(entry, BeforeStep | Completed | Failed | Interrupted)
-    return (entry.step if is_of_step else entry.path) or ""
+    return (entry.step if entry.__class__ in _OF_STEPS else entry.path) or ""
 
 
 class Spans:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, ClassVar, Never, TypeAlias
 
 import anyio
@@ -22,7 +22,6 @@ import anyio
 from effectflow.checkpoint.entries import CancelRequested
 from effectflow.checkpoint.errors import CorruptCheckpoint, DefinitionChanged
 from effectflow.checkpoint.order import Order, path_of
-from effectflow.effects.errors import Halt
 from effectflow.effects.event_loop import Waiter, is_cancellation, new_waiter, wake
 
 if TYPE_CHECKING:
@@ -96,6 +95,7 @@ class Turns:
         self._takers: dict[int, Arrival] = {}
         self._unsaved: list[DurableFiber] = []
         self._must_save = False
+        self._failed_saves: dict[DurableFiber, BaseException] = {}
         self._ends_turn: Waiter | None = None
         self._turns_before_save = 0
         self._forks: dict[str, Operator] = {}
@@ -288,24 +288,30 @@ class Turns:
             self.run.stopping.start(self._save)
         self.release(fiber)
         await self.regain(fiber, scope)
+        failed = self._failed_saves.pop(fiber, None)
+        if failed is not None:
+            raise failed
 
     async def _save(self) -> None:
         """Save once no fiber can run, and those that have arrived before have had their turns."""
-        in_order = self.is_live and Turns.explore is None
-        self._turns_before_save = len(self.arrived) if in_order else 0
-        if not self.is_over and (self.holder or self.ready or self._turns_before_save):
-            waiter = self._ends_turn = new_waiter()
-            await waiter
-        fibers, self._unsaved = self._unsaved, []
-        required, self._must_save = self._must_save, False
-        try:
-            # If it is impossible, the life ends, and with it the waits of the fibers.
-            with suppress(Halt):
+        # The fibers must not go on without it.
+        with anyio.CancelScope(shield=True):
+            in_order = self.is_live and Turns.explore is None
+            self._turns_before_save = len(self.arrived) if in_order else 0
+            if not self.is_over and (self.holder or self.ready or self._turns_before_save):
+                waiter = self._ends_turn = new_waiter()
+                await waiter
+            fibers, self._unsaved = self._unsaved, []
+            required, self._must_save = self._must_save, False
+            try:
                 await self.run.writer.save(required=required)
-        finally:
-            self.working -= len(fibers)
-            self.arrived.extend(fibers)
-            self.pass_on()
+            except BaseException as raised:
+                # Each fiber raises it in its turn.
+                self._failed_saves.update(dict.fromkeys(fibers, raised))
+            finally:
+                self.working -= len(fibers)
+                self.arrived.extend(fibers)
+                self.pass_on()
 
     # The replay.
 
@@ -337,16 +343,26 @@ class Turns:
             kind: the classes that make sense for the operation.
             may_end: return if the life is being ended, instead of raising that.
         """
+        entry = self.take_next(fiber, at, kind)
+        if entry is not None:
+            return entry
         entry = self.known_at(at, kind)
         self.order.places[path_of(entry)].pop()
-        is_next = at == self.position and self.holder is fiber
-        # In the same turn it did not wait for the other fibers that could run.
-        if is_next and (not self.ready or entry.turn == self.turn):
-            self._advance(entry)
-            return entry
         self._takers[at] = fiber
         self.release(fiber)
         await self.regain(fiber, scope, may_end=may_end)
+        return entry
+
+    def take_next(self, fiber: DurableFiber, at: int, kind: type[Any]) -> Any:
+        """Return a recorded entry if the fiber need not wait for it; otherwise None."""
+        if at != self.position or self.holder is not fiber:
+            return None
+        entry = self.known_at(at, kind)
+        # In the same turn it did not wait for the other fibers that could run.
+        if self.ready and entry.turn != self.turn:
+            return None
+        self.order.places[path_of(entry)].pop()
+        self._advance(entry)
         return entry
 
     def known_at(self, at: int, kind: type[Any]) -> Any:
