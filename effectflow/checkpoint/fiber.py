@@ -123,7 +123,7 @@ class DurableFiber(Fiber):
         if turns.is_over:
             await writer.save(required=required)
         else:
-            await turns.save(self, scope, required=required)
+            await turns.commits.save(self, scope, required=required)
         await self.check(scope)
 
     async def save_now(self, reason: str) -> None:

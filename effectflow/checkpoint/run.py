@@ -351,9 +351,10 @@ class Run:
 
     def let_go(self) -> None:
         """Forget the parts that refer to this life, after its end: so it needs no garbage collector."""
-        self.turns.fibers.clear()
-        self.turns.holder = None
-        del self.turns, self.root, self.stopping
+        turns = self.turns
+        turns.fibers.clear()
+        turns.holder = None
+        del turns.commits, self.turns, self.root, self.stopping
 
     async def leave(self, scope: Scope) -> Never:
         """Raise what ends a fiber of a life that is being ended."""

@@ -21,8 +21,9 @@ import anyio
 
 from effectflow.checkpoint.entries import CancelRequested
 from effectflow.checkpoint.errors import CorruptCheckpoint, DefinitionChanged
+from effectflow.checkpoint.group_commit import GroupCommit
 from effectflow.checkpoint.order import Order, path_of
-from effectflow.effects.event_loop import Waiter, is_cancellation, new_waiter, wake
+from effectflow.effects.event_loop import is_cancellation, new_waiter, wake
 
 if TYPE_CHECKING:
     from effectflow.checkpoint.fiber import DurableFiber
@@ -68,6 +69,7 @@ class Turns:
         grants: how often a fiber has got the baton.
         working: how many fibers await something other than a time, a message or another run.
         on_idle: called when nothing can run.
+        commits: saves for several fibers at once.
         explore: called in place of taking what has arrived first. It calls `take_arrival` later. It is
             the same for all runs, and None outside of explorations.
     """
@@ -91,13 +93,9 @@ class Turns:
         self.deadlines: dict[Any, None] = {}
         self.working = self.grants = 0
         self.on_idle: Callable[[], object] | None = None
+        self.commits = GroupCommit(self)
         self._last_turn = order.last_turn
         self._takers: dict[int, Arrival] = {}
-        self._unsaved: list[DurableFiber] = []
-        self._must_save = False
-        self._failed_saves: dict[DurableFiber, BaseException] = {}
-        self._ends_turn: Waiter | None = None
-        self._turns_before_save = 0
         self._forks: dict[str, Operator] = {}
         self._branches: set[str] = set()
 
@@ -133,9 +131,7 @@ class Turns:
             if self.ready:
                 self._grant(self.ready.popleft())
                 continue
-            if self._ends_turn is not None and not (self.arrived and self._turns_before_save > 0):
-                wake(self._ends_turn)
-                self._ends_turn = None
+            self.commits.begin()
             if self.position < len(self.order.entries):
                 if not self._take_recorded():
                     return
@@ -173,7 +169,7 @@ class Turns:
 
     def _admit(self) -> None:
         arrival = self.arrived.popleft()
-        self._turns_before_save -= 1
+        self.commits.note_turn()
         self.next_turn()
         if callable(arrival):
             arrival()
@@ -249,9 +245,14 @@ class Turns:
         self.pass_on()
         await self.regain(fiber, scope, may_end=may_end)
 
+    @property
+    def takes_first(self) -> bool:
+        """Whether what has arrived first is taken first. In a replay and an exploration it is not."""
+        return self.is_live and Turns.explore is None
+
     def _is_free(self) -> bool:
         has_other = self.holder or self.ready or self.arrived or self.overdue
-        return self.is_live and not has_other and Turns.explore is None
+        return self.takes_first and not has_other
 
     def announce(self, arrival: Callable[[], object], *, since: float | None = None) -> None:
         """Let something be called in a turn of its own."""
@@ -271,47 +272,10 @@ class Turns:
     def stop(self) -> None:
         """End the order: all fibers that wait for the baton end."""
         self.is_over = True
-        if self._ends_turn is not None:
-            wake(self._ends_turn)
+        self.commits.begin(is_over=True)
         for fiber in self.fibers:
             if fiber.waiter is not None:
                 wake(fiber.waiter)
-
-    # Saves.
-
-    async def save(self, fiber: DurableFiber, scope: Scope, *, required: bool) -> None:
-        """Save what the run has recorded, in one append with what others record in the meantime."""
-        self._unsaved.append(fiber)
-        self._must_save = self._must_save or required
-        self.working += 1
-        if len(self._unsaved) == 1:
-            self.run.stopping.start(self._save)
-        self.release(fiber)
-        await self.regain(fiber, scope)
-        failed = self._failed_saves.pop(fiber, None)
-        if failed is not None:
-            raise failed
-
-    async def _save(self) -> None:
-        """Save once no fiber can run, and those that have arrived before have had their turns."""
-        # The fibers must not go on without it.
-        with anyio.CancelScope(shield=True):
-            in_order = self.is_live and Turns.explore is None
-            self._turns_before_save = len(self.arrived) if in_order else 0
-            if not self.is_over and (self.holder or self.ready or self._turns_before_save):
-                waiter = self._ends_turn = new_waiter()
-                await waiter
-            fibers, self._unsaved = self._unsaved, []
-            required, self._must_save = self._must_save, False
-            try:
-                await self.run.writer.save(required=required)
-            except BaseException as raised:
-                # Each fiber raises it in its turn.
-                self._failed_saves.update(dict.fromkeys(fibers, raised))
-            finally:
-                self.working -= len(fibers)
-                self.arrived.extend(fibers)
-                self.pass_on()
 
     # The replay.
 
