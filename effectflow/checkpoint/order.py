@@ -169,7 +169,7 @@ def read_order(entries: Sequence[Entry], void: Iterable[int] = ()) -> Order:
     reader = _Reader(entries, void)
     for number, entry in enumerate(entries, 1):
         reader.take(number, entry)
-    ordered: Iterable[Any] = (entry for entry in entries if entry.__class__ in _ORDERED)
+    ordered: list[Any] = [entry for entry in entries if entry.__class__ in _ORDERED]
     reader.order.last_turn = max((entry.turn for entry in ordered), default=0)
     return reader.finish()
 
