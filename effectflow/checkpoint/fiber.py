@@ -443,7 +443,7 @@ class DurableFiber(Fiber):
             wanted = work.send(None)
         except StopIteration as stop:
             return stop.value
-        turns.working += 1
+        turns.working[self] = None
         turns.release(self)
         try:
             while True:
@@ -462,7 +462,7 @@ class DurableFiber(Fiber):
         except StopIteration as stop:
             return stop.value
         finally:
-            turns.working -= 1
+            del turns.working[self]
 
     async def unrecorded(self, scope: Scope, work: Coroutine[Any, Any, A]) -> A:
         """Await work whose end is no event, such as a save. The fiber goes on in another turn."""

@@ -67,7 +67,7 @@ class Turns:
         fibers: all fibers.
         deadlines: the deadlines that may still fire.
         grants: how often a fiber has got the baton.
-        working: how many fibers await something other than a time, a message or another run.
+        working: the fibers that await something other than a time, a message or another run.
         on_idle: called when nothing can run.
         commits: saves for several fibers at once.
         explore: called in place of taking what has arrived first. It calls `take_arrival` later. It is
@@ -91,7 +91,8 @@ class Turns:
         self.frontier: list[DurableFiber] = []
         self.fibers: dict[DurableFiber, None] = {}
         self.deadlines: dict[Any, None] = {}
-        self.working = self.grants = 0
+        self.working: dict[DurableFiber, None] = {}
+        self.grants = 0
         self.on_idle: Callable[[], object] | None = None
         self.commits = GroupCommit(self)
         self._last_turn = order.last_turn
@@ -386,6 +387,9 @@ class Turns:
         if self._begin_branch(path):
             return True
         owner = self._owner_of(path)
+        if owner in self.working:
+            # It will come to it by itself.
+            return False
         for fiber in self.fibers:
             if fiber in self.arrived and (fiber is owner or _is_in(fiber.line, owner.line)):
                 # It has awaited what is not recorded, and got further when it ran before.
