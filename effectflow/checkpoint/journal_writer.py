@@ -57,7 +57,7 @@ class JournalWriter:
         completed_since_save: the number of steps that have completed since the last save.
         due, is_watched: as in `Delayed`.
         halted: the error that ended the run, or None.
-        on_halt: ends the fibers of the run when something other than a fiber halts it.
+        on_halt: ends the fibers of the run, which may wait for something else.
     """
 
     def __init__(
@@ -305,8 +305,7 @@ class JournalWriter:
             if self.length > self.durable_length and self.due is None:
                 self._linger_from_now()
         except Halt:
-            if self.on_halt is not None:
-                self.on_halt()
+            pass
         except BaseException as raised:
             if is_cancellation(raised) or isinstance(raised, KeyboardInterrupt | SystemExit):
                 raise
@@ -318,13 +317,13 @@ class JournalWriter:
         if self.is_ending or self.is_released:
             return
         self.halt(error)
-        if self.on_halt is not None:
-            self.on_halt()
 
     def halt(self, error: CheckpointError) -> Halt:
         """End the run with this error, so that no more steps begin. Return the exception to raise."""
         if self.halted is None:
             self.halted = error
+            if self.on_halt is not None:
+                self.on_halt()
         return Halt(self.halted)
 
     def check(self) -> None:

@@ -326,7 +326,7 @@ async def _run_body(
     outcome: Any = None
     raised: BaseException | None = None
     with stopping.flows, life_of(run.turns):
-        writer.on_halt = stopping.flows.cancel
+        writer.on_halt = run.end_fibers
         try:
             if is_new or (service is not None and claim.was_left):
                 # So the journal shows how many processes in a row have died with this run.
