@@ -378,7 +378,12 @@ class DurableFiber(Fiber):
                 await self._record_local(path, end, raised, scope)
 
     async def breathe(self, scope: Scope) -> None:
-        await self.unrecorded(scope, checkpoint())
+        if self.turns.is_live:
+            await self.unrecorded(scope, checkpoint())
+        else:
+            # What is recorded comes first, and finds this fiber ready to go on.
+            await checkpoint()
+            await self.turns.arrive(self, scope)
 
     async def _record_local(
         self, path: str, end: str, raised: BaseException | None, scope: Scope

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Never, TypeAlias
 
 import anyio
 
-from effectflow.checkpoint.entries import CancelRequested
+from effectflow.checkpoint.entries import CancelRequested, Interrupted, Local
 from effectflow.checkpoint.errors import CorruptCheckpoint, DefinitionChanged
 from effectflow.checkpoint.group_commit import GroupCommit
 from effectflow.checkpoint.order import Order, path_of
@@ -314,6 +314,7 @@ class Turns:
         entry = self.known_at(at, kind)
         self.order.places[path_of(entry)].pop()
         self._takers[at] = fiber
+        fiber.frontier_scope = scope
         self.release(fiber)
         await self.regain(fiber, scope, may_end=may_end)
         return entry
@@ -354,9 +355,15 @@ class Turns:
         entry = self.order.entries[self.position]
         if entry.__class__ is CancelRequested:
             return self._take_cancellation(entry)
-        taker = self._takers.pop(self.position, None)
+        taker = self._takers.get(self.position)
         if taker is None:
             return self._help(entry)
+        if entry.__class__ is Interrupted and not callable(taker):
+            # Code that is not recorded may have cut it off, and gets further first.
+            is_cut = taker.frontier_scope.cancelling_operator() is not None
+            if not is_cut and (self._let_one_go_on() or self.working):
+                return bool(self.holder)
+        del self._takers[self.position]
         self._advance(entry)
         if callable(taker):
             taker()
@@ -387,21 +394,32 @@ class Turns:
         if self._begin_branch(path):
             return True
         owner = self._owner_of(path)
-        if owner in self.working:
+        is_cut = entry.__class__ is Local and entry.end == "cut"
+        if owner in self.working and not is_cut:
             # It will come to it by itself.
             return False
-        for fiber in self.fibers:
-            if fiber in self.arrived and (fiber is owner or _is_in(fiber.line, owner.line)):
-                # It has awaited what is not recorded, and got further when it ran before.
-                self.arrived.remove(fiber)
-                self._grant(fiber)
-                return True
+        if self._let_one_go_on(owner.line):
+            return True
         if self._may_plan_without(entry):
             self._skip()
+            return True
+        if self._let_one_go_on():
             return True
         if self.working and not self._is_blamed(path):
             return False
         return self._diverge(entry)
+
+    def _let_one_go_on(self, line: str = "") -> bool:
+        """Let a fiber within a line go on that has awaited what is not recorded. Return whether one does.
+
+        It got further when it ran before.
+        """
+        for fiber in self.fibers:
+            if fiber in self.arrived and (fiber.line == line or _is_in(fiber.line, line)):
+                self.arrived.remove(fiber)
+                self._grant(fiber)
+                return True
+        return False
 
     def _may_plan_without(self, entry: Any) -> bool:
         planning = self.run.planning
