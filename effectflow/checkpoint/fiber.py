@@ -124,7 +124,8 @@ class DurableFiber(Fiber):
             await writer.save(required=required)
         else:
             await turns.commits.save(self, scope, required=required)
-        await self.check(scope)
+        # What has begun is not left to another worker.
+        await self.check(scope, has_begun=True)
 
     async def save_now(self, reason: str) -> None:
         if self.run.planning is None:
@@ -247,8 +248,11 @@ class DurableFiber(Fiber):
 
     # What it does.
 
-    async def check(self, scope: Scope) -> None:
-        """Raise what ends the fiber: a cancellation, or the end of this life."""
+    async def check(self, scope: Scope, *, has_begun: bool = False) -> None:
+        """Raise what ends the fiber: a cancellation, or the end of this life.
+
+        `has_begun` says whether a step goes on that has begun in this life.
+        """
         run = self.run
         run.writer.check()
         if not self.turns.is_live:
@@ -259,7 +263,9 @@ class DurableFiber(Fiber):
                 await self.leave_for(operator)
         if self.turns.is_over:
             await run.leave(scope)
-        is_pinned = scope.is_shielded or scope.is_at_most_once or not self.turns.is_live
+        is_pinned = (
+            has_begun or scope.is_shielded or scope.is_at_most_once or not self.turns.is_live
+        )
         if run.drain is not None and run.drain.has_begun and not is_pinned:
             await waits.leave_to_another_worker(self, scope)
 
@@ -424,7 +430,7 @@ class DurableFiber(Fiber):
             # It may succeed in another life, so the journal stays as it is.
             assert isinstance(raised, Exception)
             raise self.run.give_up_life(raised)
-        elif recorded.end != end:
+        elif recorded.end != end and not self.run.force:
             run = self.run
             was, now = _ENDS[recorded.end], _ENDS[end]
             raise run.halt(

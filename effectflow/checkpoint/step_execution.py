@@ -136,6 +136,9 @@ class StepExecution:
                 if run.planning is not None and run.planning.is_parked:
                     # What cancelled it could not be reached.
                     await fiber.park(scope, run.planning.reason)
+                if run.force:
+                    run.abandon(fiber.turns.number_taken, ended)
+                    return await self.attempt(fiber.turns.order.begun.get(path))
                 detail = f"{path!r} was cancelled, and now nothing cancels it"
                 raise run.halt(DefinitionChanged(run.run_id, run.workflow, detail=detail))
             fiber.adopt(operator)
