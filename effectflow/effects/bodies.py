@@ -217,7 +217,7 @@ def _was_cancelled_by_itself(raised: BaseException, scope: Scope) -> bool:
 def _own_cancellation(body: Any) -> RuntimeError:
     return RuntimeError(
         f"a cancel scope or a timeout of asyncio or anyio in the body {body.__qualname__!r} has "
-        "cancelled an effect that it awaits, which no journal records: use `.timeout(...)` or `race(...)`"
+        "cancelled an effect that it awaits: use `.timeout(...)` or `race(...)`, which resumes repeat"
     )
 
 

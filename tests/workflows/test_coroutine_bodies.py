@@ -56,6 +56,7 @@ from effectflow.checkpoint import (
     Completed,
     DefinitionChanged,
     RunStatus,
+    read_checkpoint,
     read_entries,
 )
 from effectflow.stores import MemoryStore
@@ -1647,3 +1648,39 @@ async def died_everywhere(made: Any) -> None:
 @pytest.mark.parametrize("made", CRASHING, ids=lambda made: made.name)
 async def test_a_run_ends_the_same_wherever_it_crashes(made: Any) -> None:
     await died_everywhere(made)
+
+
+# Cancel scopes of bodies.
+
+
+async def moves_on() -> str:
+    with anyio.move_on_after(0.01):
+        await never()
+    return "moved on"
+
+
+async def moves_on_to_another() -> str:
+    with anyio.move_on_after(0.01):
+        await par(never(), never())
+    return await charge(5)
+
+
+async def fails_after() -> str:
+    try:
+        with anyio.fail_after(0.01):
+            await never()
+        return "in time"
+    except TimeoutError:
+        return "late"
+
+
+@pytest.mark.parametrize("body", [moves_on, moves_on_to_another, fails_after])
+async def test_a_body_that_limits_an_effect_by_a_scope_of_its_own_is_told_what_to_write(
+    body: Callable[[], Any], store: MemoryStore
+) -> None:
+    app = app_on(store)
+    made = workflow(name="made")(body)
+    for run in (made.start(run_id="r"), made.resume("r")):
+        with pytest.raises(RuntimeError, match=r"use `\.timeout\(\.\.\.\)` or `race"):
+            await run.run(app)
+    assert (await read_checkpoint(store, "r")).status is RunStatus.FAILED

@@ -34,6 +34,7 @@ from tests.workflows.journals import (
     AnyEffect,
     AnyWorkflow,
     act,
+    hang,
     in_turn,
     journal,
     made_of,
@@ -244,6 +245,24 @@ async def test_force_continues_with_fewer_items(store: MemoryStore) -> None:
     assert app.world.done == ["last"]
     app = app_on(store)
     assert await resume(parallel("a"), app) == Success(["a", "last"])
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (lambda: hang("slow").timeout(0.05).result(), lambda: act("slow")),
+        (lambda: race(hang("slow"), act("quick")), lambda: race(act("slow"))),
+    ],
+    ids=["timeout", "race"],
+)
+async def test_force_executes_a_step_that_nothing_cancels_any_more(
+    old: Callable[[], AnyEffect], new: Callable[[], AnyEffect], store: MemoryStore
+) -> None:
+    await start(made_of(lambda: in_turn(old(), act("last"))), app_on(store, failing=["last"]))
+    changed, app = made_of(lambda: in_turn(new(), act("last"))), app_on(store)
+    assert isinstance((await resume(changed, app_on(store))).failure(), DefinitionChanged)
+    assert await resume(changed, app, force=True) == Success("last")
+    assert app.world.done == ["slow", "last"]
 
 
 async def test_a_defect_is_reported_as_itself(store: MemoryStore) -> None:

@@ -44,10 +44,13 @@ from effectflow import (
     traverse,
     workflow,
 )
-from effectflow.checkpoint import RunStatus
+from effectflow.checkpoint import RunStatus, read_checkpoint
 from effectflow.effects.child_tasks import Children, ImmediateChildren
 from effectflow.executors import LocalExecutor
-from tests.apps import App
+from effectflow.stores import MemoryStore
+from tests.apps import App, World
+from tests.service.conftest import Service
+from tests.service.lives import working
 from tests.sweeps import in_pairs
 
 pytestmark = pytest.mark.asyncio
@@ -335,3 +338,26 @@ async def test_an_operator_that_lost_a_child_does_not_complete(
         monkeypatch.setattr(kind, "start", losing(kind.start))
     with pytest.raises(RuntimeError, match="children were lost"):
         await LOSING[name]().run(None)
+
+
+async def test_a_body_whose_task_group_fails_ends_a_run_of_a_worker_once() -> None:
+    @step
+    async def charge() -> str:
+        return "charged"
+
+    async def one() -> str:
+        return await charge()
+
+    store = MemoryStore()
+
+    @workflow
+    async def grouped(_: None) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(one())
+            tasks.create_task(one())
+
+    async with working(Service(store, World()), grouped) as worker:
+        handle = await worker.client.submit(grouped, None, run_id="r")
+        with pytest.raises(Exception, match="unhandled errors in a TaskGroup"):
+            await handle.result(timeout=10)
+    assert (await read_checkpoint(store, "r")).metadata.resumes <= 1
