@@ -363,8 +363,8 @@ def _check_returns_an_effect(function: Callable[..., Any]) -> None:
         return
     raise TypeError(
         f"@step takes a function that returns an effect, and {function.__qualname__} returns "
-        f"{getattr(annotation, '__name__', annotation)}: write @effect below @step, and make the "
-        "environment the first parameter"
+        f"{getattr(annotation, '__name__', annotation)}: make it an async function, or write @effect "
+        "below @step and make the environment the first parameter"
     )
 
 

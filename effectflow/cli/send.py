@@ -27,9 +27,9 @@ def cancel(
 ) -> None:
     """Request that a run ends: its finalizers and compensations run, and it is cancelled.
 
-    The worker that drives the run does that, or the next one. A process without a worker, such as
-    `effectflow run`, notices the request only where the run waits for a signal. Otherwise, stop that
-    process, and then `effectflow resume` does it.
+    The worker that drives the run does that, or the next one. The process that has begun the run without
+    a worker, such as `effectflow run`, does not notice the request: stop it, and then `effectflow resume`
+    does it.
     """
 
     async def ask(opened: CheckpointStore, chosen: str) -> tuple[str, RunInfo | None]:
@@ -47,9 +47,9 @@ def cancel(
         )
     elif access.app is None and info.summary.status is RunStatus.RUNNING:
         say(
-            "If a worker drives it, the worker carries the request out. Another process, such as that of "
-            "`effectflow run`, notices the request only where the run waits for a signal. If it does "
-            f"not, stop that process. Then this carries the request out: {suggested('resume', chosen)}"
+            "If a worker drives it, the worker carries the request out. A process that has begun it "
+            "without a worker, such as that of `effectflow run`, does not notice the request: stop it. "
+            f"Then this carries the request out: {suggested('resume', chosen)}"
         )
 
 

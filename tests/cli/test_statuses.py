@@ -127,5 +127,5 @@ def test_cancel_of_a_run_without_a_worker_says_when_the_request_takes_effect(
         worker.kill()
         worker.wait()
     assert "Its status is running." in said
-    assert "where the run waits for a signal" in said
+    assert "does not notice the request: stop it" in said
     assert "effectflow resume p" in said

@@ -133,7 +133,7 @@ CASES: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "a step that returns a value": (
         lambda: step(double),  # type: ignore[arg-type]
-        "double returns int: write @effect below @step",
+        "double returns int: make it an async function, or write @effect below @step",
     ),
     "a step that is not called": (
         lambda: run(yielding(doubled).start(1)),
@@ -454,7 +454,9 @@ def test_an_effect_as_an_output_asks_for_yield_from(
     value: object, declared: object, problem: str
 ) -> None:
     ended: Any = run(returning(value, declared).start(None))
-    with pytest.raises(NotSerializable, match=rf"{problem} \(did you forget `yield from`\?\)"):
+    with pytest.raises(
+        NotSerializable, match=rf"{problem} \(did you forget `await` or `yield from`\?\)"
+    ):
         raise ended.failure()
 
 

@@ -446,7 +446,9 @@ def _declared_kind(value: Any, types: KnownTypes) -> _Kind:
     if kind is not None:
         return kind
     if isinstance(value, Effect):
-        raise _Fault(f"{value!r} is an effect, not its value (did you forget `yield from`?)")
+        raise _Fault(
+            f"{value!r} is an effect, not its value (did you forget `await` or `yield from`?)"
+        )
     raise _Fault(cannot_be_saved(cls.__qualname__))
 
 

@@ -335,7 +335,12 @@ def _first(parts: Any) -> Mismatch | None:
 def _other(value: Any, annotation: Any) -> Mismatch:
     problem = f"{safe_repr(value):.80} is not of the declared type {name_of_type(annotation)}"
     is_effect = isinstance(value, Effect)
-    return "", f"{problem}, but an effect (did you forget `yield from`?)" if is_effect else problem
+    return (
+        "",
+        f"{problem}, but an effect (did you forget `await` or `yield from`?)"
+        if is_effect
+        else problem,
+    )
 
 
 def name_of_type(annotation: Any) -> str:
