@@ -589,7 +589,7 @@ class DurableFiber(Fiber):
             for cause in self.open_failures():
                 cause.stand()
 
-    def cancels(self, operator: Operator) -> None:
+    def cancels(self) -> None:
         self.turns.wake_cancelled()
 
     def joins(self, operator: Operator) -> None:

@@ -88,7 +88,7 @@ class JournalWriter:
         self._seal = checkpoints.seal
         self._digest = digest
         self._shared = SharedParts()
-        self._opening = [opening]
+        self._opening: Entry | None = opening
         self._newest_step = newest_step
         self._buffer: list[bytes] = []
         self._takes: list[int] = []
@@ -110,7 +110,7 @@ class JournalWriter:
 
         The first entry follows the `opening`, such as `Resumed`.
         """
-        if self._opening:
+        if self._opening is not None:
             self.open()
         try:
             body, self._digest = self._seal.close(entry, self._digest, shorten=self._shorten)
@@ -146,24 +146,14 @@ class JournalWriter:
 
     def open(self) -> None:
         """Add the opening now."""
-        opening, self._opening = self._opening, []
-        for entry in opening:
-            self.add(entry)
+        opening, self._opening = self._opening, None
+        if opening is not None:
+            self.add(opening)
 
     def begin_again(self, opening: Entry) -> None:
         """Let another opening precede what is added from now on. Messages taken before were not."""
-        self._opening.append(opening)
+        self._opening = opening
         self._takes.clear()
-
-    def add_to_opening(self, entry: Entry) -> int:
-        """Add an entry. If this life has added none, do that with the next one. Return its number.
-
-        So if the run is refused before that, its journal and its status are unchanged.
-        """
-        if not self._opening:
-            return self.add(entry)
-        self._opening.append(entry)
-        return self.length + len(self._opening)
 
     def save(
         self, *, required: bool = False, reason: str | None = None

@@ -117,10 +117,6 @@ class Order:
         self.is_cancelled = False
         self.last_turn = 0
 
-    def is_unknown(self, path: str) -> bool:
-        """Return whether a step has begun, and its outcome is unknown."""
-        return path in self.open
-
     @property
     def dead_letters(self) -> int:
         """How many things that were set aside still count."""

@@ -218,10 +218,6 @@ class Run:
         for held in found:
             held.number = self.writer.add(held.entry)
 
-    def note_begun(self, path: str, entry: BeforeStep) -> None:
-        """Note that a step has begun an attempt."""
-        self.turns.order.begun[path] = entry
-
     # The replay.
 
     def begin_live(self) -> None:

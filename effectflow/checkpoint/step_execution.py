@@ -224,7 +224,7 @@ class StepExecution:
         turns, path, definition = self.fiber.turns, self.path, self.definition
         is_unknown = False
         if begun is not None and not turns.is_live:
-            is_unknown = definition.at_most_once and turns.order.is_unknown(path)
+            is_unknown = definition.at_most_once and path in turns.order.open
             is_unknown = is_unknown and not self.run.force
             is_planned = self.run.planning is not None
             if turns.order.has_within(path) and not is_planned and not is_unknown:
@@ -280,7 +280,7 @@ class StepExecution:
             fiber.turns.turn,
         )
         run.add(entry, fiber.step)
-        run.note_begun(self.path, entry)
+        fiber.turns.order.begun[self.path] = entry
         policy = run.checkpoints.policy
         return definition.at_most_once or policy.is_due(run.writer.completed_since_save)
 
@@ -312,7 +312,7 @@ class StepExecution:
                 await raise_caught_cancellation()
         except BaseException as raised:
             fiber.leave_step(outer)
-            await self._record_bad_end(current, raised, next_delay)
+            await self._record_bad_end(current, raised)
             raise
         finally:
             running_step.reset(token)
@@ -409,9 +409,7 @@ class StepExecution:
         self.retry_at = None if delay is None else self.run.time_after(delay)
         await self._record_error(failed, retryable, retry_at=self.retry_at)
 
-    async def _record_bad_end(
-        self, current: CurrentStep, raised: BaseException, next_delay: Any
-    ) -> None:
+    async def _record_bad_end(self, current: CurrentStep, raised: BaseException) -> None:
         """Record the end of an attempt by a defect or an interruption."""
         run, path, scope = self.run, self.path, self.scope
         if scope.observer is not None:

@@ -118,8 +118,8 @@ class Fiber:
     def decides(self, operator: Operator, *, has_failed: bool) -> None:
         """Note that an end in this fiber decides the operator, which will cancel its other branches."""
 
-    def cancels(self, operator: Operator) -> None:
-        """Note that an operator of this fiber has cancelled what is within it."""
+    def cancels(self) -> None:
+        """Note that an operator has cancelled what is within it."""
 
     def joins(self, operator: Operator) -> None:
         """Note that all branches of an operator of this fiber have ended."""
