@@ -116,14 +116,13 @@ class DurableFiber(Fiber):
 
     async def save(self, scope: Scope, *, required: bool) -> None:
         """Save what the run has recorded, together with what other fibers record in this turn."""
-        turns, writer = self.turns, self.run.writer
-        if turns.is_live and turns.is_alone and not turns.is_over:
-            await writer.save(required=required)
-            return
-        if turns.is_over:
-            await writer.save(required=required)
-        else:
+        turns, is_over = self.turns, self.turns.is_over
+        if not turns.is_unordered:
             await turns.commits.save(self, scope, required=required)
+        else:
+            await self.run.writer.save(required=required)
+            if not is_over:
+                return
         await self.check(scope)
 
     async def save_now(self, reason: str) -> None:
@@ -273,7 +272,7 @@ class DurableFiber(Fiber):
         return StepExecution(self, step, env, scope).outcome()
 
     async def wait(self, scope: Scope, work: Callable[..., Awaitable[A]], *arguments: Any) -> A:
-        if self.turns.is_over or (self.turns.is_live and self.turns.is_alone):
+        if self.turns.is_unordered:
             self.next_path("local")
             return await work(*arguments)
         await self.begin_local(scope, work)
@@ -299,7 +298,7 @@ class DurableFiber(Fiber):
     ) -> tuple[Any, Any]:
         turns = self.turns
         path = self.next_path("local")
-        if turns.is_over or (turns.is_live and turns.is_alone):
+        if turns.is_unordered:
             # As `advanced`, whose call each step would pay for.
             try:
                 wanted = resume()
@@ -466,8 +465,7 @@ class DurableFiber(Fiber):
 
     async def unrecorded(self, scope: Scope, work: Coroutine[Any, Any, A]) -> A:
         """Await work whose end is no event, such as a save. The fiber goes on in another turn."""
-        turns = self.turns
-        if turns.is_over or (turns.is_live and turns.is_alone):
+        if self.turns.is_unordered:
             return await work
         try:
             return await self.released(work)
@@ -476,7 +474,7 @@ class DurableFiber(Fiber):
                 scope.cause()
             raise
         finally:
-            await turns.arrive(self, scope)
+            await self.turns.arrive(self, scope)
 
     def value(self, scope: Scope, name: str, compute: Callable[[], A]) -> A:
         run = self.run

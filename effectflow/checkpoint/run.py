@@ -12,14 +12,12 @@ from effectflow.checkpoint.changes import woken_by
 from effectflow.checkpoint.checkpoints import Checkpoints
 from effectflow.checkpoint.entries import (
     BEGINNINGS,
-    BeforeStep,
     CancelRequested,
     Completed,
     ErrorRecord,
     Failed,
     Interrupted,
     Ranges,
-    Resumed,
     Signalled,
 )
 from effectflow.checkpoint.errors import (
@@ -148,7 +146,6 @@ class Run:
         self._is_asked_to_cancel = False
         self._held: dict[str, list[Held]] = {}
         self._held_so_far = 0
-        self._abandoned: list[int] = []
         self._steps = 0
         self._breathed_at = time.monotonic()
 
@@ -219,46 +216,6 @@ class Run:
             held.number = self.writer.add(held.entry)
 
     # The replay.
-
-    def begin_live(self) -> None:
-        """Note that the replay is over."""
-        if self._abandoned and self.planning is None:
-            ranges = in_ranges(self._abandoned)
-            self.writer.add(Resumed(self.writer.lease.owner, self.now(), abandoned=ranges))
-
-    def finish_replay(self, raised: BaseException | None) -> None:
-        """End the replay, as the body has ended. Halt the run if recorded entries were not reached.
-
-        If the body raised a defect before that, this life ends with it, and the journal stays as it is.
-        """
-        turns, planning = self.turns, self.planning
-        while not turns.is_live and turns.position < len(turns.order.entries):
-            entry = turns.order.entries[turns.position]
-            if self.force:
-                self.abandon(turns.order.numbers[turns.position], entry)
-            elif planning is None or not planning.may_skip(entry, ()):
-                if isinstance(raised, Exception):
-                    self.ended_by = raised
-                else:
-                    self.root.place = ""
-                    self.halt(turns.divergence(entry))
-                return
-            turns.position += 1
-        if not turns.is_live:
-            turns.is_live = True
-            self.begin_live()
-
-    def abandon(self, number: int, entry: Any) -> None:
-        """Leave an entry out that the changed code does not reach, as `force` allows.
-
-        If the code reaches the step later, with the same arguments, its recorded result stands.
-        """
-        self._abandoned.append(number)
-        results = self.turns.order.results
-        if isinstance(entry, Completed | Failed):
-            results[entry.step] = entry
-        elif isinstance(entry, BeforeStep):
-            results.setdefault(entry.step, None)
 
     def read_failure(
         self, record: ErrorRecord, path: str, types: KnownTypes

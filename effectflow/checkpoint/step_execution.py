@@ -501,8 +501,8 @@ class StepExecution:
             await self._save_failure()
 
     async def _save_failure(self) -> None:
-        run, turns = self.run, self.fiber.turns
-        if turns.is_over or turns.is_alone:
+        run = self.run
+        if run.turns.is_unordered:
             await run.writer.save()
         else:
             # The fiber goes on in the same turn, as it does in a replay.

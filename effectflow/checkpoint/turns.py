@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Never, TypeAlias
 
 import anyio
 
-from effectflow.checkpoint.entries import CancelRequested
+from effectflow.checkpoint.entries import CancelRequested, Resumed
 from effectflow.checkpoint.errors import CorruptCheckpoint, DefinitionChanged
 from effectflow.checkpoint.group_commit import GroupCommit
-from effectflow.checkpoint.order import Order, path_of
+from effectflow.checkpoint.order import Order, in_ranges, path_of
 from effectflow.effects.event_loop import is_cancellation, new_waiter, wake
 
 if TYPE_CHECKING:
@@ -106,10 +106,24 @@ class Turns:
         return is_single and not (self.deadlines or self.arrived or self.overdue)
 
     @property
+    def is_unordered(self) -> bool:
+        """Whether a fiber need not wait for turns: it is alone, or the life is being ended."""
+        if self.is_over:
+            return True
+        # As `is_alone`, whose call each step would pay for.
+        is_single = self.is_live and len(self.fibers) == 1 and self.run.planning is None
+        return is_single and not (self.deadlines or self.arrived or self.overdue)
+
+    @property
     def is_replaying(self) -> bool:
         """Whether the fibers repeat what an earlier life has done."""
-        is_ahead = not self.is_live and self.position < len(self.order.entries)
-        return is_ahead or self.run.planning is not None
+        return self.next_entry is not None or self.run.planning is not None
+
+    @property
+    def next_entry(self) -> Any:
+        """The recorded entry that is taken next; None after the last one."""
+        entries = self.order.entries
+        return entries[self.position] if self.position < len(entries) else None
 
     @property
     def is_idle(self) -> bool:
@@ -132,8 +146,9 @@ class Turns:
                 self._grant(self.ready.popleft())
                 continue
             self.commits.begin()
-            if self.position < len(self.order.entries):
-                if not self._take_recorded():
+            entry = self.next_entry
+            if entry is not None:
+                if not self._take_recorded(entry):
                     return
             elif not self.is_live:
                 self._end_replay()
@@ -281,9 +296,7 @@ class Turns:
 
     def take_cancellation(self) -> None:
         """Take the cancellation of the run, if it is next, and came where the body is now."""
-        entry = (
-            self.order.entries[self.position] if self.position < len(self.order.entries) else None
-        )
+        entry = self.next_entry
         if isinstance(entry, CancelRequested) and entry.place == self.run.root.place:
             self._take_cancellation(entry)
 
@@ -348,9 +361,8 @@ class Turns:
         for at in [at for at, known in self._takers.items() if known is taker]:
             del self._takers[at]
 
-    def _take_recorded(self) -> bool:
+    def _take_recorded(self, entry: Any) -> bool:
         """Take the next recorded entry. Return False if something else must come first."""
-        entry = self.order.entries[self.position]
         if entry.__class__ is CancelRequested:
             return self._take_cancellation(entry)
         taker = self._takers.pop(self.position, None)
@@ -366,11 +378,9 @@ class Turns:
     def _take_cancellation(self, entry: CancelRequested) -> bool:
         if not self.run.has_reached(entry.place):
             if self._may_plan_without(entry):
-                self._skip()
+                self._skip(entry)
                 return True
-            if self.working:
-                return False
-            return self._diverge(entry)
+            return not self.working and self._diverge(entry)
         self._advance(entry)
         self.run.cancel_body()
         return True
@@ -393,7 +403,7 @@ class Turns:
                 self._grant(fiber)
                 return True
         if self._may_plan_without(entry):
-            self._skip()
+            self._skip(entry)
             return True
         if self.working and not self._is_blamed(path):
             return False
@@ -429,13 +439,31 @@ class Turns:
     def _diverge(self, entry: Any) -> bool:
         """Leave an entry out that the code does not reach, if the resume is forced. Else end the life."""
         if self.run.force:
-            self.run.abandon(self.order.numbers[self.position], entry)
-            self._skip()
+            self.order.abandon(self.order.numbers[self.position], entry)
+            self._skip(entry)
             return True
-        self.run.halt(self.divergence(entry))
+        self.run.halt(self._divergence(entry))
         return False
 
-    def divergence(self, entry: Any) -> DefinitionChanged:
+    def finish(self, raised: BaseException | None) -> None:
+        """End the replay, as the body has ended. Halt the run if recorded entries were not reached.
+
+        If the body raised a defect before that, this life ends with it, and the journal stays as it is.
+        """
+        run = self.run
+        run.root.place = ""
+        while (entry := self.next_entry) is not None:
+            if self._may_plan_without(entry):
+                self._skip(entry)
+            elif isinstance(raised, Exception) and not run.force:
+                run.ended_by = raised
+                return
+            elif not self._diverge(entry):
+                return
+        if not self.is_live:
+            self._begin_live()
+
+    def _divergence(self, entry: Any) -> DefinitionChanged:
         """Return the error that names a recorded entry, and what the fibers wait for instead."""
         joining = [fork.outer.fiber for fork in self._forks.values()]
         found = sorted({one.place for one in self.fibers if one.place and one not in joining})
@@ -451,8 +479,7 @@ class Turns:
         detail += f"reaches {shown} instead" if found else "ends before that"
         return DefinitionChanged(self.run.run_id, self.run.workflow, detail=detail)
 
-    def _skip(self) -> None:
-        entry = self.order.entries[self.position]
+    def _skip(self, entry: Any) -> None:
         if entry.__class__ is not CancelRequested:
             places = self.order.places[path_of(entry)]
             if self.position in places:
@@ -511,8 +538,7 @@ class Turns:
 
     def _end_replay(self) -> None:
         """Take what has happened meanwhile, and then let what waits at the frontier begin."""
-        self.is_live = True
-        self.run.begin_live()
+        self._begin_live()
         if self.frontier or self.overdue:
             self.next_turn()
         self._give_places()
@@ -523,6 +549,13 @@ class Turns:
         self.frontier = [fiber for fiber in self.frontier if not fiber.is_waiting]
         for fiber in waiting:
             self._begin_within_limits(fiber)
+
+    def _begin_live(self) -> None:
+        run, abandoned = self.run, self.order.abandoned
+        self.is_live = True
+        if abandoned:
+            ranges = in_ranges(abandoned)
+            run.writer.add(Resumed(run.writer.lease.owner, run.now(), abandoned=ranges))
 
     def _end_cut_off(self) -> bool:
         """Let the steps end in a plan that a resume does not enter again, as they were cut off."""
