@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Never, TypeVar
 
 from effectflow.checkpoint.causes import Held, void_with
-from effectflow.checkpoint.changes import woken_by
 from effectflow.checkpoint.checkpoints import Checkpoints
 from effectflow.checkpoint.entries import (
     BEGINNINGS,
@@ -18,7 +17,6 @@ from effectflow.checkpoint.entries import (
     Failed,
     Interrupted,
     Ranges,
-    Signalled,
 )
 from effectflow.checkpoint.errors import (
     CLASS_CHANGED,
@@ -48,7 +46,6 @@ from effectflow.checkpoint.values import (
     plain_json,
     to_tree,
 )
-from effectflow.checkpoint.waits import resting
 from effectflow.effects.clock import Clock, SystemClock
 from effectflow.effects.errors import Halt, LeftToResume, Parked
 from effectflow.effects.event_loop import raise_stop
@@ -368,46 +365,6 @@ class Run:
         reached = self.root.place
         return reached == place or is_within(reached, place) or is_within(place, reached)
 
-    # Messages.
-
-    async def await_message(self, fiber: DurableFiber, scope: Scope, topic: str) -> None:
-        """Wait for the first message about a topic, and for the turn of its arrival. Leave it there."""
-        if self.mailbox.first(topic) is not None and await self._arrives(fiber, scope, topic):
-            return
-        if self.planning is not None:
-            await self.turns.rest_in_plan(fiber, scope)
-        async with woken_by(self.checkpoints.store, self.run_id) as woken:
-            while True:
-                await fiber.unrecorded(scope, self.look_for_messages())
-                await fiber.check(scope)
-                if await self._arrives(fiber, scope, topic):
-                    return
-                what = topic.replace(":", " ", 1)
-                async with resting(fiber, scope, what, look=woken.set):
-                    await woken.wait()
-
-    async def _arrives(self, fiber: DurableFiber, scope: Scope, topic: str) -> bool:
-        """Return whether there is a message, in a turn of its arrival."""
-        message = self.mailbox.first(topic)
-        if message is None:
-            return False
-        since = self.came_before(message)
-        if since is not None and not self.turns.is_alone:
-            await self.turns.arrive(fiber, scope, since=since)
-        # Another fiber may have taken it.
-        return self.mailbox.first(topic) is not None
-
-    def take_message(self, fiber: DurableFiber, path: str, message: Message, value: Tree) -> None:
-        """Record that a wait has received a message."""
-        self.mailbox.take(message)
-        self.receive(fiber, path, message.topic, message.key, value)
-
-    def receive(self, fiber: DurableFiber, path: str, topic: str, key: str, value: Tree) -> None:
-        """Record what a wait has received."""
-        entry = Signalled(path, topic, key, value, self.now(), turn=self.turns.turn)
-        self.turns.order.receive(entry)
-        fiber.follows(path, self.add(entry, fiber.step))
-
     async def look_for_messages(self) -> None:
         """Read the new messages. One of them may cancel the run."""
         await self.mailbox.refresh()
@@ -420,14 +377,6 @@ class Run:
         if not self.stopping.has_begun and self.writer.halted is None:
             self._is_asked_to_cancel = True
             self.turns.announce(self._record_cancellation, since=self.came_before(request))
-
-    def decode_message(self, tree: Tree, path: str, decode: Callable[[Tree], A]) -> A:
-        """Return the value of a message. Halt the run if it is not what the wait declares."""
-        try:
-            return decode(tree)
-        except MalformedValue as error:
-            reason = f"the message that {path!r} receives is not what the signal declares: {error}"
-            raise self.halt(CorruptCheckpoint(self.run_id, reason)) from error
 
     # Values.
 

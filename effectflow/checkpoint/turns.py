@@ -243,6 +243,8 @@ class Turns:
         if self.is_over:
             self.next_turn()
             return
+        if since is not None and self.is_alone:
+            return
         if since is None and self.is_live and self.holder is fiber:
             # It did not have to wait, so it goes on in the same turn.
             return
@@ -507,34 +509,32 @@ class Turns:
             is_wait: whether it is such a wait.
             ends_step: whether what waits is the end of a step.
         """
-        is_planned = self.run.planning is not None
-        may_go_on = self.is_live and (is_wait or not is_planned)
+        may_go_on = self.is_live and (is_wait or self.run.planning is None)
         if not may_go_on or self._without_place(fiber) is not None:
-            fiber.frontier_scope = scope
-            fiber.ends_later = has_begun and not is_wait
-            if not fiber.ends_later:
+            ends_later = has_begun and not is_wait
+            if not ends_later:
                 await fiber.check(scope)
-            fiber.is_waiting = is_wait
-            fiber.ends_step = ends_step
-            if self.is_live and not is_planned:
-                self._begin_within_limits(fiber)
-            else:
-                self.frontier.append(fiber)
-            self.release(fiber)
-            await self.regain(fiber, scope)
-            if not fiber.ends_later:
-                await fiber.check(scope)
+            fiber.is_waiting, fiber.ends_later, fiber.ends_step = is_wait, ends_later, ends_step
+            await self._wait_at_frontier(fiber, scope)
         return scope.cancelling_operator() is not None
 
     async def rest_in_plan(self, fiber: DurableFiber, scope: Scope) -> Never:
         """Wait at the frontier of a plan, because what the fiber waits for has not come."""
-        fiber.frontier_scope = scope
         fiber.is_waiting, fiber.ends_later, fiber.ends_step = True, False, False
-        self.frontier.append(fiber)
+        await self._wait_at_frontier(fiber, scope)
+        raise AssertionError("a plan does not go on from here")
+
+    async def _wait_at_frontier(self, fiber: DurableFiber, scope: Scope) -> None:
+        fiber.frontier_scope = scope
+        if self.is_live and self.run.planning is None:
+            # It waits for a place within a limit.
+            self._begin_within_limits(fiber)
+        else:
+            self.frontier.append(fiber)
         self.release(fiber)
         await self.regain(fiber, scope)
-        await fiber.check(scope)
-        raise AssertionError("a plan does not go on from here")
+        if not fiber.ends_later:
+            await fiber.check(scope)
 
     def _end_replay(self) -> None:
         """Take what has happened meanwhile, and then let what waits at the frontier begin."""
