@@ -112,7 +112,7 @@ class DurableFiber(Fiber):
         return self.run.started_version
 
     def stop(self) -> None:
-        self.run.stop()
+        self.run.stopping.begin()
 
     async def save(self, scope: Scope, *, required: bool) -> None:
         """Save what the run has recorded, together with what other fibers record in this turn."""

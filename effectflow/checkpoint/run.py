@@ -292,12 +292,8 @@ class Run:
         self._end_fibers()
 
     def _end_fibers(self) -> None:
-        self.stop()
-        self.stopping.flows.cancel()
-
-    def stop(self) -> None:
-        """Stop this life, not the run: its resume continues."""
         self.stopping.begin()
+        self.stopping.flows.cancel()
 
     def let_go(self) -> None:
         """Forget the parts that refer to this life, after its end: so it needs no garbage collector."""

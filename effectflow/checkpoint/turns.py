@@ -159,7 +159,8 @@ class Turns:
                 self._admit()
             elif self.run.planning is not None:
                 if not self.arrived and not self._end_cut_off():
-                    self._end_plan()
+                    if not self.working:
+                        self.run.end_plan()
                     return
                 self._admit()
             elif self.frontier:
@@ -565,10 +566,6 @@ class Turns:
                 self.frontier.remove(fiber)
                 self.arrived.append(fiber)
         return bool(self.arrived)
-
-    def _end_plan(self) -> None:
-        if not self.working:
-            self.run.end_plan()
 
     def _begin_frontier(self) -> None:
         frontier, self.frontier = self.frontier, []
