@@ -595,13 +595,7 @@ class DurableFiber(Fiber):
         self.failures += [cause for cause in known if cause not in self.failures]
         self.turns.end_fork(operator.path)
 
-    async def join(self, scope: Scope, waiter: Waiter, *, has_raised: bool) -> None:
-        await self._rest(scope, waiter, waits_natively=not has_raised)
-
-    async def rest(self, scope: Scope, waiter: Waiter) -> None:
-        await self._rest(scope, waiter, waits_natively=True)
-
-    async def _rest(self, scope: Scope, waiter: Waiter, *, waits_natively: bool) -> None:
+    async def rest(self, scope: Scope, waiter: Waiter, *, has_raised: bool = False) -> None:
         turns, operator = self.turns, scope.operators[-1]
         self.place = f"{operator.path}[{operator.read}]"
         if not turns.is_over:
@@ -609,7 +603,7 @@ class DurableFiber(Fiber):
             await turns.regain(self, scope, may_end=True)
         if not turns.is_over:
             await anyio.lowlevel.checkpoint_if_cancelled()
-        elif waits_natively:
+        elif not has_raised:
             await waiter
 
     def wake(self, waiter: Waiter) -> None:

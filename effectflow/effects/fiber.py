@@ -124,14 +124,10 @@ class Fiber:
     def joins(self, operator: Operator) -> None:
         """Note that all branches of an operator of this fiber have ended."""
 
-    async def join(self, scope: Scope, waiter: Waiter, *, has_raised: bool) -> None:
-        """Wait until the last child wakes this fiber. If it has raised, its task group waits instead."""
+    async def rest(self, scope: Scope, waiter: Waiter, *, has_raised: bool = False) -> None:
+        """Wait until another fiber wakes this one. If it has raised, its task group waits instead."""
         if not has_raised:
             await waiter
-
-    async def rest(self, scope: Scope, waiter: Waiter) -> None:
-        """Wait until another fiber wakes this one."""
-        await waiter
 
     def wake(self, waiter: Waiter) -> None:
         """Wake a fiber that rests. It runs once no other one does."""
