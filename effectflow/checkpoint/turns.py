@@ -359,10 +359,9 @@ class Turns:
         self.order.places[path_of(self.order.entries[at])].pop()
         self._takers[at] = taker
 
-    def expect_no_more(self, taker: Callable[[], object]) -> None:
-        """Do not call this any more."""
-        for at in [at for at, known in self._takers.items() if known is taker]:
-            del self._takers[at]
+    def expect_no_more(self, at: int) -> None:
+        """Call nothing for this recorded entry any more."""
+        self._takers.pop(at, None)
 
     def _take_recorded(self, entry: Any) -> bool:
         """Take the next recorded entry. Return False if something else must come first."""

@@ -240,6 +240,7 @@ class Deadline:
         self._step = fiber.step
         self._seconds = seconds
         self._known: tuple[int | Held, float] | None = None
+        self._fired: int | None = None
         self._is_closed = False
         # A stop of the run does not end it, because a finalizer may go on.
         self._timer = anyio.CancelScope(shield=True)
@@ -249,11 +250,10 @@ class Deadline:
         path, turns = self._operator.path, self._fiber.turns
         self._known = self._recorded()
         turns.deadlines[self] = None
-        fired = turns.next_at(path)
-        if fired is not None:
-            turns.known_at(fired, TimerFired)
-            self._fired_by = turns.order.numbers[fired]
-            turns.expect(fired, self._fire_again)
+        self._fired = turns.next_at(path)
+        if self._fired is not None:
+            turns.known_at(self._fired, TimerFired)
+            turns.expect(self._fired, self._fire_again)
         elif turns.is_live:
             self.begin_live()
         self._cut.__enter__()
@@ -275,7 +275,8 @@ class Deadline:
         self._timer.cancel()
         turns = self._fiber.turns
         turns.deadlines.pop(self, None)
-        turns.expect_no_more(self._fire_again)
+        if self._fired is not None:
+            turns.expect_no_more(self._fired)
         return self._cut.__exit__(*raised)
 
     @property
@@ -324,7 +325,7 @@ class Deadline:
         self._decide(run.record(entry, self._step))
 
     def _fire_again(self) -> None:
-        self._decide(self._fired_by)
+        self._decide(self._fiber.turns.number_taken)
 
     def _decide(self, fired: int | Held) -> None:
         operator = self._operator
