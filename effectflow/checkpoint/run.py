@@ -86,7 +86,7 @@ class Run:
         spawned: the ids of the spawned runs that are cancelled with this one, by the entries that began
             them.
         observers: receive its events.
-        cut_off: the paths of the steps that a stop of the run has cut off, in order of time.
+        cut_off: the path of the step that a stop of the run has cut off last; None before.
         known: how many entries there were when the run was continued; 0 for a new one.
         has_begun: whether this life has begun anything.
         interrupted_at: the newest `Interrupted` entry of a step, or None.
@@ -135,7 +135,7 @@ class Run:
         self.now = time.time if type(clock) is SystemClock else self._now
         self.opened_at = self.now()
         self.observers = () if planning is not None else checkpoints.observers
-        self.cut_off: dict[str, None] = {}
+        self.cut_off: str | None = None
         self.has_begun = False
         self.interrupted_at: int | None = None
         self.savable: dict[str, Any] = {}
@@ -322,9 +322,8 @@ class Run:
         """
         if self.interrupted_at == self.writer.length:
             return None
-        step, in_progress = self.last_completed, False
-        if self.cut_off:
-            step, in_progress = next(reversed(self.cut_off)), True
+        in_progress = self.cut_off is not None
+        step = self.cut_off if in_progress else self.last_completed
         return Interrupted(step, in_progress=in_progress, reason=reason, at=self.now())
 
     # The cancellation of the run.

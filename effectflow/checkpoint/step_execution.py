@@ -442,7 +442,7 @@ class StepExecution:
                 await self._reach_end()
             self._add_interrupted(operator)
         elif run.turns.is_live:
-            run.cut_off[path] = None
+            run.cut_off = path
             reason = interruption_reason()
             interrupted = Interrupted(path, in_progress=True, reason=reason, at=run.now())
             run.interrupted_at = run.writer.add(interrupted)
