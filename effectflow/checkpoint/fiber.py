@@ -476,7 +476,7 @@ class DurableFiber(Fiber):
         finally:
             await self.turns.arrive(self, scope)
 
-    def value(self, scope: Scope, name: str, compute: Callable[[], A]) -> A:
+    def value(self, name: str, compute: Callable[[], A]) -> A:
         run = self.run
         path = self.next_path(name)
         known = self.turns.order.values

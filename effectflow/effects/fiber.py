@@ -64,7 +64,7 @@ class Fiber:
         """Let other tasks run."""
         await checkpoint()
 
-    def value(self, scope: Scope, name: str, compute: Callable[[], A]) -> A:
+    def value(self, name: str, compute: Callable[[], A]) -> A:
         """Compute a value once. A resume returns the recorded value."""
         return compute()
 
