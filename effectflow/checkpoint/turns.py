@@ -253,7 +253,7 @@ class Turns:
             self.holder = None
         if since is not None:
             self.overdue.append((since, fiber))
-        elif self._is_free():
+        elif self.takes_first and not (self.holder or self.ready or self.arrived or self.overdue):
             self.next_turn()
             self.grants += 1
             self.holder = fiber
@@ -267,10 +267,6 @@ class Turns:
     def takes_first(self) -> bool:
         """Whether what has arrived first is taken first. In a replay and an exploration it is not."""
         return self.is_live and Turns.explore is None
-
-    def _is_free(self) -> bool:
-        has_other = self.holder or self.ready or self.arrived or self.overdue
-        return self.takes_first and not has_other
 
     def announce(self, arrival: Callable[[], object], *, since: float | None = None) -> None:
         """Let something be called in a turn of its own."""
@@ -379,10 +375,7 @@ class Turns:
 
     def _take_cancellation(self, entry: CancelRequested) -> bool:
         if not self.run.has_reached(entry.place):
-            if self._may_plan_without(entry):
-                self._skip(entry)
-                return True
-            return not self.working and self._diverge(entry)
+            return self._pass_over(entry, may_wait=True)
         self._advance(entry)
         self.run.cancel_body()
         return True
@@ -404,12 +397,14 @@ class Turns:
                 self.arrived.remove(fiber)
                 self._grant(fiber)
                 return True
+        return self._pass_over(entry, may_wait=not self._is_blamed(owner))
+
+    def _pass_over(self, entry: Any, *, may_wait: bool) -> bool:
+        """Leave an entry out that no fiber reaches, if that is possible. Else wait, or end the life."""
         if self._may_plan_without(entry):
             self._skip(entry)
             return True
-        if self.working and not self._is_blamed(path):
-            return False
-        return self._diverge(entry)
+        return not (may_wait and self.working) and self._diverge(entry)
 
     def _may_plan_without(self, entry: Any) -> bool:
         planning = self.run.planning
@@ -433,9 +428,8 @@ class Turns:
         around = (fiber for fiber in self.fibers if _is_in(path, fiber.line))
         return max(around, key=lambda fiber: len(fiber.line))
 
-    def _is_blamed(self, path: str) -> bool:
-        """Return whether the fiber that should reach a path waits for something else."""
-        owner = self._owner_of(path)
+    def _is_blamed(self, owner: DurableFiber) -> bool:
+        """Return whether the fiber that should reach the next entry waits for something else."""
         return owner in self.frontier or owner in self._takers.values()
 
     def _diverge(self, entry: Any) -> bool:
