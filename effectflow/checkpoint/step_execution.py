@@ -195,8 +195,7 @@ class StepExecution:
         if left is not None and has_arguments:
             return True
         if self.definition.at_most_once:
-            if not has_arguments:
-                assert begun is not None
+            if begun is not None:
                 self._check_arguments(begun.arguments)
             raise run.halt(OutcomeUnknown(run.run_id, path))
         return False
@@ -404,7 +403,7 @@ class StepExecution:
             logger.exception("the retryable predicate of step %r raised", self.path)
         delay = self._next_delay() if may_retry else None
         self.retry_at = None if delay is None else self.run.time_after(delay)
-        await self._record_error(failed, retryable, retry_at=self.retry_at)
+        await self._record_error(failed, retryable)
 
     def _next_delay(self) -> float | None:
         """Return the delay before the next attempt, or None if the last one was."""
@@ -468,11 +467,9 @@ class StepExecution:
         )
         fiber.follows(path, run.end_step(entry))
 
-    async def _record_error(
-        self, ended: TypedFailure | Exception, retryable: bool, *, retry_at: float | None = None
-    ) -> None:
-        run, fiber, path = self.run, self.fiber, self.path
-        if not self.fiber.turns.is_live:
+    async def _record_error(self, ended: TypedFailure | Exception, retryable: bool) -> None:
+        run, fiber, path, retry_at = self.run, self.fiber, self.path, self.retry_at
+        if not run.turns.is_live:
             await self._reach_end()
         types = run.checkpoints.known(self.definition.types)
         record = write_end(ended, types)
