@@ -361,7 +361,7 @@ class DurableFiber(Fiber):
             number = turns.order.numbers[at]
             recorded = await turns.take(self, at, scope, Local, may_end=True)
             if not turns.is_over:
-                await self._compare(path, number, recorded, end, raised, scope)
+                await self._note_local(scope, path, number, recorded.end, end, raised)
         elif not has_waited:
             # It did not give up the baton, so it goes on in the same turn.
             pass
@@ -374,61 +374,48 @@ class DurableFiber(Fiber):
         else:
             await turns.arrive(self, scope, may_end=True)
             if not turns.is_over:
-                await self._record_local(path, end, raised, scope)
+                entry = Local(path, self.run.now(), end, turns.turn)
+                # An end in a replay that is not recorded is none yet.
+                held = self.run.hold(entry, self.step) if turns.is_live else None
+                await self._note_local(scope, path, held, end, end, raised)
+
+    async def _note_local(
+        self,
+        scope: Scope,
+        path: str,
+        number: int | Held | None,
+        was: str,
+        end: str,
+        raised: BaseException | None,
+    ) -> None:
+        """Go on after the end of local code, in its turn.
+
+        `was` is how it ended in the life that recorded it with this number, which decides.
+        """
+        operator = scope.cancelling_operator()
+        if operator is not None:
+            self.adopt(operator)
+        if number is not None:
+            self.follows(path, number)
+        if operator is not None and "cut" in (end, was):
+            if raised is None or isinstance(raised, Exception):
+                await self.leave_for(operator)
+        elif was == end:
+            if end == "failed" and number is not None:
+                self.failures.append(Cause((path, number)))
+        elif isinstance(raised, Exception) and end == "failed":
+            # It may succeed in another life, so the journal stays as it is.
+            raise self.run.give_up_life(raised)
+        else:
+            run = self.run
+            detail = (
+                f"{path!r} (async code that is no step) {_ENDS[was]} when it ran before, and now "
+                f"{_ENDS[end]}"
+            )
+            raise run.halt(DefinitionChanged(run.run_id, run.workflow, detail=detail))
 
     async def breathe(self, scope: Scope) -> None:
         await self.unrecorded(scope, checkpoint())
-
-    async def _record_local(
-        self, path: str, end: str, raised: BaseException | None, scope: Scope
-    ) -> None:
-        run, turns = self.run, self.turns
-        operator = scope.cancelling_operator()
-        if operator is not None:
-            self.adopt(operator)
-        if turns.is_live:
-            held = run.hold(Local(path, run.now(), end, turns.turn), self.step)
-            self.follows(path, held)
-            if end == "failed":
-                self.failures.append(Cause((path, held)))
-        if end == "cut" and operator is not None and isinstance(raised, Exception):
-            await self.leave_for(operator)
-
-    async def _compare(
-        self,
-        path: str,
-        number: int,
-        recorded: Local,
-        end: str,
-        raised: BaseException | None,
-        scope: Scope,
-    ) -> None:
-        """Compare the end of local code with that in an earlier life, which decides."""
-        operator = scope.cancelling_operator()
-        if operator is not None:
-            self.adopt(operator)
-        self.follows(path, number)
-        if operator is not None and "cut" in (end, recorded.end):
-            if raised is None or isinstance(raised, Exception):
-                await self.leave_for(operator)
-            return
-        if recorded.end == "failed" and end == "failed":
-            self.failures.append(Cause((path, number)))
-        elif end == "failed":
-            # It may succeed in another life, so the journal stays as it is.
-            assert isinstance(raised, Exception)
-            raise self.run.give_up_life(raised)
-        elif recorded.end != end:
-            run = self.run
-            was, now = _ENDS[recorded.end], _ENDS[end]
-            raise run.halt(
-                DefinitionChanged(
-                    run.run_id,
-                    run.workflow,
-                    detail=f"{path!r} (async code that is no step) {was} when it ran before, "
-                    f"and now {now}",
-                )
-            )
 
     @coroutine
     def released(self, work: Awaitable[A], local: Scope | None = None) -> Generator[Any, Any, A]:

@@ -230,14 +230,12 @@ class StepExecution:
             unknown = path if is_unknown else self._unknown_within() if is_planned else None
             if unknown is not None and (is_planned or turns.order.has_within(path)):
                 raise self.run.halt(OutcomeUnknown(self.run.run_id, unknown))
-        is_alone = turns.is_live and turns.is_alone
-        if not is_alone and await turns.to_frontier(
-            self.fiber, self.scope, has_begun=begun is not None
-        ):
+        if not (turns.is_live and turns.is_alone):
+            await turns.to_frontier(self.fiber, self.scope, has_begun=begun is not None)
             operator = self.scope.cancelling_operator()
-            assert operator is not None
-            self._add_interrupted(operator)
-            await self.fiber.leave_for(operator)
+            if operator is not None:
+                self._add_interrupted(operator)
+                await self.fiber.leave_for(operator)
         if is_unknown:
             raise self.run.halt(OutcomeUnknown(self.run.run_id, path))
         self._check_savable()

@@ -492,8 +492,8 @@ class Turns:
         has_begun: bool,
         is_wait: bool = False,
         ends_step: bool = False,
-    ) -> bool:
-        """Wait until the replay is over. Return whether the fiber was cancelled meanwhile.
+    ) -> None:
+        """Wait until the replay is over.
 
         What an earlier life has begun ends after the replay, as an event. The cancellation of anything
         else, and of a wait for a time, a message or another run, ends it at once, in the same turn.
@@ -510,7 +510,6 @@ class Turns:
                 await fiber.check(scope)
             fiber.is_waiting, fiber.ends_later, fiber.ends_step = is_wait, ends_later, ends_step
             await self._wait_at_frontier(fiber, scope)
-        return scope.cancelling_operator() is not None
 
     async def rest_in_plan(self, fiber: DurableFiber, scope: Scope) -> Never:
         """Wait at the frontier of a plan, because what the fiber waits for has not come."""
