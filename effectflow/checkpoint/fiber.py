@@ -359,7 +359,9 @@ class DurableFiber(Fiber):
             return
         if at is not None:
             number = turns.order.numbers[at]
-            recorded = await turns.take(self, at, scope, Local, may_end=True)
+            recorded = turns.take_next(self, at, Local) or await turns.take(
+                self, at, scope, Local, may_end=True
+            )
             if not turns.is_over:
                 await self._note_local(scope, path, number, recorded.end, end, raised)
         elif not has_waited:

@@ -313,18 +313,13 @@ class Turns:
         *,
         may_end: bool = False,
     ) -> Any:
-        """Wait until a recorded entry is the next one, and return it.
+        """Wait until a recorded entry is the next one, and return it. Call `take_next` first.
 
         Parameters:
             kind: the classes that make sense for the operation.
             may_end: return if the life is being ended, instead of raising that.
         """
-        entry = self.take_next(fiber, at, kind)
-        if entry is not None:
-            return entry
-        entry = self.known_at(at, kind)
-        self.order.places[path_of(entry)].pop()
-        self._takers[at] = fiber
+        entry = self.expect(at, kind, fiber)
         self.release(fiber)
         await self.regain(fiber, scope, may_end=may_end)
         return entry
@@ -333,27 +328,28 @@ class Turns:
         """Return a recorded entry if the fiber need not wait for it; otherwise None."""
         if at != self.position or self.holder is not fiber:
             return None
-        entry = self.known_at(at, kind)
         # In the same turn it did not wait for the other fibers that could run.
-        if self.ready and entry.turn != self.turn:
+        if self.ready and self.order.entries[at].turn != self.turn:
             return None
-        self.order.places[path_of(entry)].pop()
+        entry = self._entry_at(at, kind)
         self._advance(entry)
         return entry
 
-    def known_at(self, at: int, kind: type[Any]) -> Any:
-        """Return a recorded entry. Halt the run if it is of another class than makes sense."""
+    def expect(self, at: int, kind: type[Any], taker: Arrival) -> Any:
+        """Let something take a recorded entry once it is the next one. Return the entry."""
+        entry = self._entry_at(at, kind)
+        self._takers[at] = taker
+        return entry
+
+    def _entry_at(self, at: int, kind: type[Any]) -> Any:
+        """Return the entry that an operation takes. Halt the run if its class makes no sense there."""
         entry = self.order.entries[at]
         if not isinstance(entry, kind):
             run, number = self.run, self.order.numbers[at]
             reason = f"{type(entry).__name__} makes no sense for {path_of(entry)!r}"
             raise run.halt(CorruptCheckpoint(run.run_id, reason, sequence=number))
+        self.order.places[path_of(entry)].pop()
         return entry
-
-    def expect(self, at: int, taker: Callable[[], object]) -> None:
-        """Let something be called once a recorded entry is the next one."""
-        self.order.places[path_of(self.order.entries[at])].pop()
-        self._takers[at] = taker
 
     def expect_no_more(self, at: int) -> None:
         """Call nothing for this recorded entry any more."""

@@ -252,8 +252,7 @@ class Deadline:
         turns.deadlines[self] = None
         self._fired = turns.next_at(path)
         if self._fired is not None:
-            turns.known_at(self._fired, TimerFired)
-            turns.expect(self._fired, self._fire_again)
+            turns.expect(self._fired, TimerFired, self._fire_again)
         elif turns.is_live:
             self.begin_live()
         self._cut.__enter__()
