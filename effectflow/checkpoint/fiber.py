@@ -417,7 +417,12 @@ class DurableFiber(Fiber):
             raise run.halt(DefinitionChanged(run.run_id, run.workflow, detail=detail))
 
     async def breathe(self, scope: Scope) -> None:
-        await self.unrecorded(scope, checkpoint())
+        if self.turns.is_live:
+            await self.unrecorded(scope, checkpoint())
+        else:
+            # What is recorded comes first, and finds this fiber ready to go on.
+            await checkpoint()
+            await self.turns.arrive(self, scope)
 
     @coroutine
     def released(self, work: Awaitable[A], local: Scope | None = None) -> Generator[Any, Any, A]:
@@ -431,7 +436,7 @@ class DurableFiber(Fiber):
             wanted = work.send(None)
         except StopIteration as stop:
             return stop.value
-        turns.working += 1
+        turns.working[self] = None
         turns.release(self)
         try:
             while True:
@@ -450,7 +455,7 @@ class DurableFiber(Fiber):
         except StopIteration as stop:
             return stop.value
         finally:
-            turns.working -= 1
+            del turns.working[self]
 
     async def unrecorded(self, scope: Scope, work: Coroutine[Any, Any, A]) -> A:
         """Await work whose end is no event, such as a save. The fiber goes on in another turn."""

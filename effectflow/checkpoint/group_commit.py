@@ -36,7 +36,7 @@ class GroupCommit:
         turns = self._turns
         self._fibers.append(fiber)
         self._is_required = self._is_required or required
-        turns.working += 1
+        turns.working[fiber] = None
         if len(self._fibers) == 1:
             turns.run.stopping.start(self._commit)
         turns.release(fiber)
@@ -61,7 +61,8 @@ class GroupCommit:
             except BaseException as raised:
                 self._failed.update(dict.fromkeys(fibers, raised))
             finally:
-                turns.working -= len(fibers)
+                for fiber in fibers:
+                    del turns.working[fiber]
                 turns.arrived.extend(fibers)
                 turns.pass_on()
 

@@ -47,15 +47,19 @@ class _Halting:
 
     Attributes:
         halted: that error, or None.
+        on_halt: ends the fibers of the run, which may wait for something else.
     """
 
     def __init__(self) -> None:
         self.halted: CheckpointError | None = None
+        self.on_halt: Callable[[], object] | None = None
 
     def halt(self, error: CheckpointError) -> Halt:
         """End the run with this error, so that no more steps begin. Return the exception to raise."""
         if self.halted is None:
             self.halted = error
+            if self.on_halt is not None:
+                self.on_halt()
         return Halt(self.halted)
 
     def check(self) -> None:
@@ -91,7 +95,6 @@ class JournalWriter(_Halting):
         summary, durable_summary: the summary of the run, and the last one that was saved, or None.
         completed_since_save: the number of steps that have completed since the last save.
         due, is_watched: as in `Delayed`.
-        on_halt: ends the fibers of the run when something other than a fiber halts it.
     """
 
     def __init__(
@@ -117,7 +120,6 @@ class JournalWriter(_Halting):
         self.completed_since_save = 0
         self.due: float | None = None
         self.is_watched = False
-        self.on_halt: Callable[[], object] | None = None
         self._observers = checkpoints.observers
         self._seal = checkpoints.seal
         self._digest = digest
@@ -329,8 +331,7 @@ class JournalWriter(_Halting):
             if self.length > self.durable_length and self.due is None:
                 self._linger_from_now()
         except Halt:
-            if self.on_halt is not None:
-                self.on_halt()
+            pass
         except BaseException as raised:
             if is_cancellation(raised) or isinstance(raised, KeyboardInterrupt | SystemExit):
                 raise
@@ -342,8 +343,6 @@ class JournalWriter(_Halting):
         if self.is_ending or self.is_released:
             return
         self.halt(error)
-        if self.on_halt is not None:
-            self.on_halt()
 
     def _linger_from_now(self) -> None:
         """Schedule a save of the buffer, in case no step saves it."""

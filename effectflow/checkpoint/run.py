@@ -260,14 +260,14 @@ class Run:
         """End a plan at the frontier."""
         assert self.planning is not None
         self.planning.note_frontier(self.turns)
-        self._end_fibers()
+        self.end_fibers()
 
     # How this life ends.
 
     def halt(self, error: CheckpointError) -> Halt:
         """End this life with an error, so that nothing more begins. Return the exception to raise."""
         halt = self.writer.halt(error)
-        self._end_fibers()
+        self.end_fibers()
         return halt
 
     def give_up(self, error: CheckpointError, fiber: DurableFiber) -> Halt:
@@ -277,21 +277,22 @@ class Run:
             # What its step says about attempts does not count here.
             cause.is_retryable = True
         self.stopping.given_up = self.stopping.given_up or error
-        self._end_fibers()
+        self.end_fibers()
         return LeftToResume(str(error))
 
     def give_up_life(self, error: Exception) -> Halt:
         """End this life with an exception that no earlier life has met. The journal stays as it is."""
         self.ended_by = self.ended_by or error
-        self._end_fibers()
+        self.end_fibers()
         return Halt(error)
 
     def suspend(self, suspension: Suspension) -> None:
         """Stop this life because all fibers wait. A resume continues them."""
         self.stopping.suspension = suspension
-        self._end_fibers()
+        self.end_fibers()
 
-    def _end_fibers(self) -> None:
+    def end_fibers(self) -> None:
+        """Let all fibers end, because this life does."""
         self.stopping.begin()
         self.stopping.flows.cancel()
 

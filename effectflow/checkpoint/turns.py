@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Never, TypeAlias
 
 import anyio
 
-from effectflow.checkpoint.entries import CancelRequested, Resumed
+from effectflow.checkpoint.entries import CancelRequested, Interrupted, Local, Resumed
 from effectflow.checkpoint.errors import CorruptCheckpoint, DefinitionChanged
 from effectflow.checkpoint.group_commit import GroupCommit
 from effectflow.checkpoint.order import Order, in_ranges, path_of
@@ -67,7 +67,7 @@ class Turns:
         fibers: all fibers.
         deadlines: the deadlines that may still fire.
         grants: how often a fiber has got the baton.
-        working: how many fibers await something other than a time, a message or another run.
+        working: the fibers that await something other than a time, a message or another run.
         on_idle: called when nothing can run.
         commits: saves for several fibers at once.
         explore: called in place of taking what has arrived first. It calls `take_arrival` later. It is
@@ -91,7 +91,8 @@ class Turns:
         self.frontier: list[DurableFiber] = []
         self.fibers: dict[DurableFiber, None] = {}
         self.deadlines: dict[Any, None] = {}
-        self.working = self.grants = 0
+        self.working: dict[DurableFiber, None] = {}
+        self.grants = 0
         self.on_idle: Callable[[], object] | None = None
         self.commits = GroupCommit(self)
         self._last_turn = order.last_turn
@@ -320,6 +321,7 @@ class Turns:
             may_end: return if the life is being ended, instead of raising that.
         """
         entry = self.expect(at, kind, fiber)
+        fiber.frontier_scope = scope
         self.release(fiber)
         await self.regain(fiber, scope, may_end=may_end)
         return entry
@@ -359,9 +361,15 @@ class Turns:
         """Take the next recorded entry. Return False if something else must come first."""
         if entry.__class__ is CancelRequested:
             return self._take_cancellation(entry)
-        taker = self._takers.pop(self.position, None)
+        taker = self._takers.get(self.position)
         if taker is None:
             return self._help(entry)
+        if entry.__class__ is Interrupted and not callable(taker):
+            # Code that is not recorded may have cut it off, and gets further first.
+            is_cut = taker.frontier_scope.cancelling_operator() is not None
+            if not is_cut and (self._let_one_go_on() or self.working):
+                return bool(self.holder)
+        del self._takers[self.position]
         self._advance(entry)
         if callable(taker):
             taker()
@@ -371,7 +379,10 @@ class Turns:
 
     def _take_cancellation(self, entry: CancelRequested) -> bool:
         if not self.run.has_reached(entry.place):
-            return self._pass_over(entry, may_wait=True)
+            if self._may_plan_without(entry):
+                self._skip(entry)
+                return True
+            return not self.working and self._diverge(entry)
         self._advance(entry)
         self.run.cancel_body()
         return True
@@ -387,20 +398,32 @@ class Turns:
         if self._begin_branch(path):
             return True
         owner = self._owner_of(path)
-        for fiber in self.fibers:
-            if fiber in self.arrived and (fiber is owner or _is_in(fiber.line, owner.line)):
-                # It has awaited what is not recorded, and got further when it ran before.
-                self.arrived.remove(fiber)
-                self._grant(fiber)
-                return True
-        return self._pass_over(entry, may_wait=not self._is_blamed(owner))
-
-    def _pass_over(self, entry: Any, *, may_wait: bool) -> bool:
-        """Leave an entry out that no fiber reaches, if that is possible. Else wait, or end the life."""
+        is_cut = entry.__class__ is Local and entry.end == "cut"
+        if owner in self.working and not is_cut:
+            # It will come to it by itself.
+            return False
+        if self._let_one_go_on(owner.line):
+            return True
         if self._may_plan_without(entry):
             self._skip(entry)
             return True
-        return not (may_wait and self.working) and self._diverge(entry)
+        if self._let_one_go_on():
+            return True
+        if self.working and not self._is_blamed(owner):
+            return False
+        return self._diverge(entry)
+
+    def _let_one_go_on(self, line: str = "") -> bool:
+        """Let a fiber within a line go on that has awaited what is not recorded. Return whether one does.
+
+        It got further when it ran before.
+        """
+        for fiber in self.fibers:
+            if fiber in self.arrived and (fiber.line == line or _is_in(fiber.line, line)):
+                self.arrived.remove(fiber)
+                self._grant(fiber)
+                return True
+        return False
 
     def _may_plan_without(self, entry: Any) -> bool:
         planning = self.run.planning

@@ -65,7 +65,8 @@ async def resting(
     fiber.resting = rest = Rest(scope, what, until, look)
     # What such a step has begun must not be cut off by a suspension.
     is_pinned = scope.is_at_most_once
-    turns.working += is_pinned
+    if is_pinned:
+        turns.working[fiber] = None
     turns.release(fiber)
     try:
         with _ends_when_stopped(fiber, scope, what):
@@ -77,7 +78,7 @@ async def resting(
         fiber.resting = None
         raise
     finally:
-        turns.working -= is_pinned
+        turns.working.pop(fiber, None)
     await _end_rest(fiber, scope, rest)
 
 

@@ -189,18 +189,36 @@ async def interrupt(body: Any, raised: BaseException, scope: Scope) -> BaseExcep
             end_coroutine(body)
         else:
             effect, _ = await scope.fiber.run_local(scope, body, partial(body.throw, raised))
+            if _was_cancelled_by_itself(raised, scope):
+                end_coroutine(body)
+                return _own_cancellation(body)
             if effect is not ENDED:
                 return refuse_effect(body, raised, scope)
     except RuntimeError as refused:
         if str(refused) != "generator ignored GeneratorExit":
-            return _noted(raised, refused)
+            return refused if _was_cancelled_by_itself(raised, scope) else _noted(raised, refused)
         return refuse_effect(body, raised, scope)
     except Exception as defect:
+        if _was_cancelled_by_itself(raised, scope):
+            return _own_cancellation(body) if isinstance(defect, TimeoutError) else defect
         return _noted(raised, defect)
     except BaseException as ended:
         # Another cancellation may have come while the coroutine cleaned up.
         return raised if is_cancellation(ended) else ended
     return raised
+
+
+def _was_cancelled_by_itself(raised: BaseException, scope: Scope) -> bool:
+    """Return whether a cancel scope in a body has cancelled it, which the body has left meanwhile."""
+    is_requested = scope.cause() is not None or is_being_cancelled()
+    return is_cancellation(raised) and not is_requested
+
+
+def _own_cancellation(body: Any) -> RuntimeError:
+    return RuntimeError(
+        f"a cancel scope or a timeout of asyncio or anyio in the body {body.__qualname__!r} has "
+        "cancelled an effect that it awaits, which no journal records: use `.timeout(...)` or `race(...)`"
+    )
 
 
 def refuse_effect(body: Any, raised: BaseException, scope: Scope) -> BaseException:

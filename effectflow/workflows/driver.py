@@ -43,6 +43,7 @@ from effectflow.effects import Halt
 from effectflow.effects.errors import LeftToResume, Parked
 from effectflow.effects.event_loop import (
     is_cancellation,
+    is_cancelled_by_scope,
     mark_as_cancelled,
     raise_caught_cancellation,
     raise_stop,
@@ -295,7 +296,9 @@ async def _outcome_of(claim: Claim, run: Run, outcome: Any, defect: Exception | 
     writer = run.writer
     has_failed = defect is not None or outcome.__class__ is TypedFailure
     ended = outcome.error if isinstance(outcome, TypedFailure) else defect
-    if has_failed and claim.place.scope.hides_stop(ended):
+    # A worker stops its runs by scopes only. An asyncio.TaskGroup may leave its task cancelled.
+    may_be_stopped = run.drain is None or is_cancelled_by_scope()
+    if has_failed and may_be_stopped and claim.place.scope.hides_stop(ended):
         await _record_interruption(run)
         await raise_caught_cancellation()
     if writer.halted is None and has_failed and run.is_tried_again():
@@ -326,7 +329,7 @@ async def _run_body(
     outcome: Any = None
     raised: BaseException | None = None
     with stopping.flows, life_of(run.turns):
-        writer.on_halt = stopping.flows.cancel
+        writer.on_halt = run.end_fibers
         try:
             if is_new or (service is not None and claim.was_left):
                 # So the journal shows how many processes in a row have died with this run.

@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 
 from effectflow.checkpoint.causes import Cause
 from effectflow.checkpoint.changes import woken_by
-from effectflow.checkpoint.entries import ChildEnded, ChildStarted, Finished, Waiting
+from effectflow.checkpoint.entries import ChildEnded, ChildStarted, Finished, Local, Waiting
 from effectflow.checkpoint.errors import (
     CheckpointError,
     DefinitionChanged,
@@ -100,13 +100,14 @@ class _Spawn:
         if begun is not None:
             _check_same(run, begun, run_id, digest)
             run_id = begun.run_id
-        rejected = await fiber.reach_end(path, scope, ChildEnded)
-        if rejected is not None:
+        ended = await fiber.reach_end(path, scope, ChildEnded | Local)
+        if isinstance(ended, ChildEnded):
             # The run was rejected, and a resume does not try to create it again.
-            return _failed(fiber, path, rejected, place, turns.number_taken)
+            return _failed(fiber, path, ended, place, turns.number_taken)
         spawned = Child(workflow, run_id)
-        if begun is not None and turns.position < len(turns.order.entries):
-            # The run went on from here, so the child exists.
+        went_on = turns.is_alone and turns.position < len(turns.order.entries)
+        if ended is not None or (begun is not None and went_on):
+            await fiber.check(scope)
             return spawned
         await turns.to_frontier(fiber, scope, has_begun=False)
         await fiber.check(scope)
@@ -119,6 +120,7 @@ class _Spawn:
             if not self.is_detached:
                 run.spawned[number] = run_id
             await fiber.unrecorded(scope, run.writer.save())
+        is_alone = turns.is_alone
         try:
             # An operator cannot cut this off: the run could be created after all, and nothing would
             # cancel it.
@@ -129,8 +131,12 @@ class _Spawn:
             return _record_refusal(fiber, path, refused)
         except CheckpointError as error:
             raise run.halt(error) from error
+        if not (is_alone or turns.is_over):
+            # Its end is an event, as that of local code.
+            fiber.follows(path, run.hold(Local(path, run.now(), turn=turns.turn), fiber.step))
         if cancelled is not None:
             raise cancelled
+        await fiber.check(scope)
         return spawned
 
     async def _create(self, run: Run, place: Place, run_id: str) -> None:

@@ -100,9 +100,8 @@ def problems_of_end(end: End, world: World) -> Iterator[Problem]:
 
 def _problems_of_sagas(end: End, world: World) -> Iterator[Problem]:
     for name in sorted(world.booked):
-        saga = world.ancestry.outermost_saga(name)
-        assert saga is not None
-        is_kept = saga.name in world.kept
+        # An inner saga that has lost a race is undone, although the outer one succeeds.
+        is_kept = all(saga.name in world.kept for saga in world.ancestry.sagas(name))
         if not is_kept and not world.undone[name]:
             yield Problem("something is booked, not kept and not undone", f"{name} after {end}")
         if is_kept and world.undone[name] and not retried_around(world, name):

@@ -353,4 +353,32 @@ FOUND: dict[str, Case] = {
         program=Node("try", "t19", (Node("failing step", "fs17"), Node("local", "l18"))),
         lives=(LifePlan("634"),),
     ),
+    "local code that ended early in a replay lets nothing begin early": Case(
+        seed="1036.3",
+        program=Node(
+            kind="race",
+            name="r15",
+            parts=(
+                Node(kind="mixed bracket", name="mb3", parts=(Node(kind="local", name="fs1"),)),
+                Node(
+                    kind="traverse",
+                    name="t14",
+                    parts=(
+                        Node(kind="local", name="l4"),
+                        Node(kind="par", name="p7", parts=(Node(kind="step", name="ss5"),)),
+                        Node(kind="local", name="l11"),
+                    ),
+                    count=2,
+                    how="async",
+                    is_patient=True,
+                ),
+            ),
+        ),
+        lives=(
+            LifePlan(seed="1036.3 first", dies_after=3, grace=0.5, is_slow=True),
+            LifePlan(seed="1036.3 0", dies_at=0.7, suspend_after=1),
+            LifePlan(seed="1036.3 last", grace=10),
+        ),
+        cancel_at=1.0,
+    ),
 }

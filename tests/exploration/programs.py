@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import count
+from itertools import count, takewhile
 
 LEAVES = {
     "step": 2,
@@ -218,7 +218,7 @@ def is_valid(program: Node) -> bool:
     """Return whether each booking has a saga, and each keyed item begins with a step."""
     ancestry = Ancestry.of(program)
     return all(
-        ancestry.outermost_saga(node.name) is not None
+        ancestry.sagas(node.name)
         if node.kind == "book"
         else node.how != "keyed" or all(map(is_unit, node.parts))
         for node in program
@@ -247,12 +247,7 @@ class Ancestry:
         """Return the nodes around a node, from the inside out."""
         return [node for node, _ in self.around[name]]
 
-    def outermost_saga(self, name: str) -> Node | None:
-        """Return the outermost saga around a node that is in the same step or workflow."""
-        found: Node | None = None
-        for node in self.nodes(name):
-            if is_unit(node):
-                break
-            if node.kind == "saga":
-                found = node
-        return found
+    def sagas(self, name: str) -> list[Node]:
+        """Return the sagas around a node that are in the same step or workflow."""
+        found = takewhile(lambda node: not is_unit(node), self.nodes(name))
+        return [node for node in found if node.kind == "saga"]

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
+from effectflow.checkpoint import Finished
 from effectflow.stores import MemoryStore
 from tests.exploration import check
 from tests.exploration.bodies import subject_of
@@ -153,6 +154,10 @@ class Trial:
             asked = self._plan(LifePlan(f"{self.case.seed} plan", by="plan"))
             if asked is None or not check.is_final(asked.end.plan):
                 return  # a resume would try something again
+            ended = self.last.journals.entries[RUN][-1]
+            if isinstance(ended, Finished) and ended.retry:
+                # What it tries again begins no step, such as a timeout around a failure that stands.
+                return
         world = self._world
         again = World(self.case.program, world.now, set(world.fixed), held=set(world.held))
         plan = LifePlan(f"{self.case.seed} replay", by="resume")

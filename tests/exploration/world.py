@@ -123,8 +123,8 @@ class World:
         if part != "undo":
             return list(around)
         # The saga that undoes a booking may be any one around it.
-        saga = self.ancestry.outermost_saga(node.name)
-        return list(around if saga is None else self.ancestry.around[saga.name])
+        sagas = self.ancestry.sagas(node.name)
+        return list(self.ancestry.around[sagas[-1].name] if sagas else around)
 
 
 def letters(program: Node, seed: str) -> list[Letter]:

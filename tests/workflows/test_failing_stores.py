@@ -9,7 +9,20 @@ import anyio
 import pytest
 from returns.result import Failure, Success
 
-from effectflow import Checkpoints, Do, Effect, fail, from_async, pure, sleep, spawn, step, workflow
+from effectflow import (
+    CheckpointPolicy,
+    Checkpoints,
+    Do,
+    Effect,
+    fail,
+    from_async,
+    par,
+    pure,
+    sleep,
+    spawn,
+    step,
+    workflow,
+)
 from effectflow.checkpoint import (
     CheckpointError,
     CheckpointStore,
@@ -28,8 +41,10 @@ from effectflow.checkpoint import (
 )
 from effectflow.service import Client
 from effectflow.stores import MemoryStore
+from effectflow.testing import Fault, FaultyStore, SaveFails, TakenOver, Unavailable
 from effectflow.testing.forwarding import ForwardingStore
-from tests.apps import App
+from tests.apps import App, both_backends
+from tests.workflows.journals import in_turn, made_of
 
 pytestmark = pytest.mark.anyio
 
@@ -326,3 +341,22 @@ async def test_a_run_whose_end_was_written_is_not_claimed_again_to_find_that_out
     info = await store.info("r")
     assert info is not None
     assert (info.summary.status, info.lease) == (RunStatus.COMPLETED, None)
+
+
+@both_backends
+@pytest.mark.parametrize("every_steps", [1, 2])
+@pytest.mark.parametrize(
+    "fault",
+    [SaveFails(3), Unavailable("append", 3), TakenOver(3)],
+    ids=lambda fault: type(fault).__name__,
+)
+@pytest.mark.parametrize("other", [sleep(60), from_async(lambda _: anyio.sleep(60))])
+async def test_a_failed_save_ends_the_branches_that_wait(
+    store: MemoryStore, other: Effect[App, Any, None], fault: Fault, every_steps: int
+) -> None:
+    made = made_of(lambda: par(other, in_turn(*(act(True) for _ in range(8)))))
+    policy = CheckpointPolicy(every_steps=every_steps)
+    faulty = FaultyStore(store, [fault])
+    with anyio.fail_after(10), faulty.life():
+        failed = await made.start(None, run_id="r").run(App(Checkpoints(faulty, policy=policy)))
+        assert isinstance(failed.failure(), SaveFailed | StoreUnavailable | LeaseLost)
