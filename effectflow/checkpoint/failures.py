@@ -83,11 +83,6 @@ def write_suppressed(trail: Iterable[str], types: KnownTypes) -> tuple[ErrorReco
     )
 
 
-def read_suppressed(record: ErrorRecord, types: KnownTypes) -> Suppressed:
-    """Return the line of a trail about a finalizer that failed in an earlier life."""
-    return Suppressed(_read_any(record, types), is_defect=record.is_defect)
-
-
 def _read_trail(record: ErrorRecord, types: KnownTypes) -> tuple[str, ...]:
     """Return the trail of a failure. Its lines about failed finalizers have the errors."""
     lines = [line for line in record.trail if line.startswith(Suppressed.PREFIX)]

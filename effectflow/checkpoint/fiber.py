@@ -112,18 +112,17 @@ class DurableFiber(Fiber):
         return self.run.started_version
 
     def stop(self) -> None:
-        self.run.stop()
+        self.run.stopping.begin()
 
     async def save(self, scope: Scope, *, required: bool) -> None:
         """Save what the run has recorded, together with what other fibers record in this turn."""
-        turns, writer = self.turns, self.run.writer
-        if turns.is_live and turns.is_alone and not turns.is_over:
-            await writer.save(required=required)
-            return
-        if turns.is_over:
-            await writer.save(required=required)
-        else:
+        turns, is_over = self.turns, self.turns.is_over
+        if not turns.is_unordered:
             await turns.commits.save(self, scope, required=required)
+        else:
+            await self.run.writer.save(required=required)
+            if not is_over:
+                return
         # What has begun is not left to another worker.
         await self.check(scope, has_begun=True)
 
@@ -279,7 +278,7 @@ class DurableFiber(Fiber):
         return StepExecution(self, step, env, scope).outcome()
 
     async def wait(self, scope: Scope, work: Callable[..., Awaitable[A]], *arguments: Any) -> A:
-        if self.turns.is_over or (self.turns.is_live and self.turns.is_alone):
+        if self.turns.is_unordered:
             self.next_path("local")
             return await work(*arguments)
         await self.begin_local(scope, work)
@@ -305,7 +304,7 @@ class DurableFiber(Fiber):
     ) -> tuple[Any, Any]:
         turns = self.turns
         path = self.next_path("local")
-        if turns.is_over or (turns.is_live and turns.is_alone):
+        if turns.is_unordered:
             # As `advanced`, whose call each step would pay for.
             try:
                 wanted = resume()
@@ -366,9 +365,11 @@ class DurableFiber(Fiber):
             return
         if at is not None:
             number = turns.order.numbers[at]
-            recorded = await turns.take(self, at, scope, Local, may_end=True)
+            recorded = turns.take_next(self, at, Local) or await turns.take(
+                self, at, scope, Local, may_end=True
+            )
             if not turns.is_over:
-                await self._compare(path, number, recorded, end, raised, scope)
+                await self._note_local(scope, path, number, recorded.end, end, raised)
         elif not has_waited:
             # It did not give up the baton, so it goes on in the same turn.
             pass
@@ -381,7 +382,45 @@ class DurableFiber(Fiber):
         else:
             await turns.arrive(self, scope, may_end=True)
             if not turns.is_over:
-                await self._record_local(path, end, raised, scope)
+                entry = Local(path, self.run.now(), end, turns.turn)
+                # An end in a replay that is not recorded is none yet.
+                held = self.run.hold(entry, self.step) if turns.is_live else None
+                await self._note_local(scope, path, held, end, end, raised)
+
+    async def _note_local(
+        self,
+        scope: Scope,
+        path: str,
+        number: int | Held | None,
+        was: str,
+        end: str,
+        raised: BaseException | None,
+    ) -> None:
+        """Go on after the end of local code, in its turn.
+
+        `was` is how it ended in the life that recorded it with this number, which decides.
+        """
+        operator = scope.cancelling_operator()
+        if operator is not None:
+            self.adopt(operator)
+        if number is not None:
+            self.follows(path, number)
+        if operator is not None and "cut" in (end, was):
+            if raised is None or isinstance(raised, Exception):
+                await self.leave_for(operator)
+        elif was == end:
+            if end == "failed" and number is not None:
+                self.failures.append(Cause((path, number)))
+        elif isinstance(raised, Exception) and end == "failed":
+            # It may succeed in another life, so the journal stays as it is.
+            raise self.run.give_up_life(raised)
+        elif not self.run.force:
+            run = self.run
+            detail = (
+                f"{path!r} (async code that is no step) {_ENDS[was]} when it ran before, and now "
+                f"{_ENDS[end]}"
+            )
+            raise run.halt(DefinitionChanged(run.run_id, run.workflow, detail=detail))
 
     async def breathe(self, scope: Scope) -> None:
         if self.turns.is_live:
@@ -390,57 +429,6 @@ class DurableFiber(Fiber):
             # What is recorded comes first, and finds this fiber ready to go on.
             await checkpoint()
             await self.turns.arrive(self, scope)
-
-    async def _record_local(
-        self, path: str, end: str, raised: BaseException | None, scope: Scope
-    ) -> None:
-        run, turns = self.run, self.turns
-        operator = scope.cancelling_operator()
-        if operator is not None:
-            self.adopt(operator)
-        if turns.is_live:
-            held = run.hold(Local(path, run.now(), end, turns.turn), self.step)
-            self.follows(path, held)
-            if end == "failed":
-                self.failures.append(Cause((path, held)))
-        if end == "cut" and operator is not None and isinstance(raised, Exception):
-            await self.leave_for(operator)
-
-    async def _compare(
-        self,
-        path: str,
-        number: int,
-        recorded: Local,
-        end: str,
-        raised: BaseException | None,
-        scope: Scope,
-    ) -> None:
-        """Compare the end of local code with that in an earlier life, which decides."""
-        operator = scope.cancelling_operator()
-        if operator is not None:
-            self.adopt(operator)
-        self.follows(path, number)
-        if operator is not None and "cut" in (end, recorded.end):
-            if raised is None or isinstance(raised, Exception):
-                await self.leave_for(operator)
-            return
-        if recorded.end == "failed" and end == "failed":
-            self.failures.append(Cause((path, number)))
-        elif end == "failed":
-            # It may succeed in another life, so the journal stays as it is.
-            assert isinstance(raised, Exception)
-            raise self.run.give_up_life(raised)
-        elif recorded.end != end and not self.run.force:
-            run = self.run
-            was, now = _ENDS[recorded.end], _ENDS[end]
-            raise run.halt(
-                DefinitionChanged(
-                    run.run_id,
-                    run.workflow,
-                    detail=f"{path!r} (async code that is no step) {was} when it ran before, "
-                    f"and now {now}",
-                )
-            )
 
     @coroutine
     def released(self, work: Awaitable[A], local: Scope | None = None) -> Generator[Any, Any, A]:
@@ -477,8 +465,7 @@ class DurableFiber(Fiber):
 
     async def unrecorded(self, scope: Scope, work: Coroutine[Any, Any, A]) -> A:
         """Await work whose end is no event, such as a save. The fiber goes on in another turn."""
-        turns = self.turns
-        if turns.is_over or (turns.is_live and turns.is_alone):
+        if self.turns.is_unordered:
             return await work
         try:
             return await self.released(work)
@@ -487,9 +474,9 @@ class DurableFiber(Fiber):
                 scope.cause()
             raise
         finally:
-            await turns.arrive(self, scope)
+            await self.turns.arrive(self, scope)
 
-    def value(self, scope: Scope, name: str, compute: Callable[[], A]) -> A:
+    def value(self, name: str, compute: Callable[[], A]) -> A:
         run = self.run
         path = self.next_path(name)
         known = self.turns.order.values
@@ -600,7 +587,7 @@ class DurableFiber(Fiber):
             for cause in self.open_failures():
                 cause.stand()
 
-    def cancels(self, operator: Operator) -> None:
+    def cancels(self) -> None:
         self.turns.wake_cancelled()
 
     def joins(self, operator: Operator) -> None:
@@ -608,13 +595,7 @@ class DurableFiber(Fiber):
         self.failures += [cause for cause in known if cause not in self.failures]
         self.turns.end_fork(operator.path)
 
-    async def join(self, scope: Scope, waiter: Waiter, *, has_raised: bool) -> None:
-        await self._rest(scope, waiter, waits_natively=not has_raised)
-
-    async def rest(self, scope: Scope, waiter: Waiter) -> None:
-        await self._rest(scope, waiter, waits_natively=True)
-
-    async def _rest(self, scope: Scope, waiter: Waiter, *, waits_natively: bool) -> None:
+    async def rest(self, scope: Scope, waiter: Waiter, *, has_raised: bool = False) -> None:
         turns, operator = self.turns, scope.operators[-1]
         self.place = f"{operator.path}[{operator.read}]"
         if not turns.is_over:
@@ -622,7 +603,7 @@ class DurableFiber(Fiber):
             await turns.regain(self, scope, may_end=True)
         if not turns.is_over:
             await anyio.lowlevel.checkpoint_if_cancelled()
-        elif waits_natively:
+        elif not has_raised:
             await waiter
 
     def wake(self, waiter: Waiter) -> None:

@@ -42,7 +42,46 @@ _DELAYS_AT_THE_END = (0.1, 0.5, 2.0)
 """The seconds between the attempts to save the end of a run."""
 
 
-class JournalWriter:
+class _Halting:
+    """A writer that keeps the first error that ended its run.
+
+    Attributes:
+        halted: that error, or None.
+        on_halt: ends the fibers of the run, which may wait for something else.
+    """
+
+    def __init__(self) -> None:
+        self.halted: CheckpointError | None = None
+        self.on_halt: Callable[[], object] | None = None
+
+    def halt(self, error: CheckpointError) -> Halt:
+        """End the run with this error, so that no more steps begin. Return the exception to raise."""
+        if self.halted is None:
+            self.halted = error
+            if self.on_halt is not None:
+                self.on_halt()
+        return Halt(self.halted)
+
+    def check(self) -> None:
+        """Raise `Halt` if the run was halted."""
+        if self.halted is not None:
+            raise Halt(self.halted)
+
+
+class NoJournal(_Halting):
+    """The writer of a plan, which adds no entries."""
+
+    is_released = True
+
+    def add(self, entry: Entry) -> int:
+        """Add nothing. Return a number that no entry has."""
+        return LATER
+
+    def take(self, *messages: int) -> None:
+        """Leave the messages in the mailbox of the run."""
+
+
+class JournalWriter(_Halting):
     """Adds entries to a buffer, and makes them durable: `save` waits until all added entries are durable.
 
     Parallel steps share a batch. If an entry cannot be saved, the run is halted.
@@ -56,8 +95,6 @@ class JournalWriter:
         summary, durable_summary: the summary of the run, and the last one that was saved, or None.
         completed_since_save: the number of steps that have completed since the last save.
         due, is_watched: as in `Delayed`.
-        halted: the error that ended the run, or None.
-        on_halt: ends the fibers of the run, which may wait for something else.
     """
 
     def __init__(
@@ -72,6 +109,7 @@ class JournalWriter:
         opening: Entry,
         newest_step: str | None,
     ) -> None:
+        super().__init__()
         self.run_id = run_id
         self.checkpoints = checkpoints
         self.lease = lease
@@ -82,13 +120,11 @@ class JournalWriter:
         self.completed_since_save = 0
         self.due: float | None = None
         self.is_watched = False
-        self.halted: CheckpointError | None = None
-        self.on_halt: Callable[[], object] | None = None
         self._observers = checkpoints.observers
         self._seal = checkpoints.seal
         self._digest = digest
         self._shared = SharedParts()
-        self._opening = [opening]
+        self._opening: Entry | None = opening
         self._newest_step = newest_step
         self._buffer: list[bytes] = []
         self._takes: list[int] = []
@@ -110,7 +146,7 @@ class JournalWriter:
 
         The first entry follows the `opening`, such as `Resumed`.
         """
-        if self._opening:
+        if self._opening is not None:
             self.open()
         try:
             body, self._digest = self._seal.close(entry, self._digest, shorten=self._shorten)
@@ -146,24 +182,14 @@ class JournalWriter:
 
     def open(self) -> None:
         """Add the opening now."""
-        opening, self._opening = self._opening, []
-        for entry in opening:
-            self.add(entry)
+        opening, self._opening = self._opening, None
+        if opening is not None:
+            self.add(opening)
 
     def begin_again(self, opening: Entry) -> None:
         """Let another opening precede what is added from now on. Messages taken before were not."""
-        self._opening.append(opening)
+        self._opening = opening
         self._takes.clear()
-
-    def add_to_opening(self, entry: Entry) -> int:
-        """Add an entry. If this life has added none, do that with the next one. Return its number.
-
-        So if the run is refused before that, its journal and its status are unchanged.
-        """
-        if not self._opening:
-            return self.add(entry)
-        self._opening.append(entry)
-        return self.length + len(self._opening)
 
     def save(
         self, *, required: bool = False, reason: str | None = None
@@ -318,19 +344,6 @@ class JournalWriter:
             return
         self.halt(error)
 
-    def halt(self, error: CheckpointError) -> Halt:
-        """End the run with this error, so that no more steps begin. Return the exception to raise."""
-        if self.halted is None:
-            self.halted = error
-            if self.on_halt is not None:
-                self.on_halt()
-        return Halt(self.halted)
-
-    def check(self) -> None:
-        """Raise `Halt` if the run was halted."""
-        if self.halted is not None:
-            raise Halt(self.halted)
-
     def _linger_from_now(self) -> None:
         """Schedule a save of the buffer, in case no step saves it."""
         if self._linger is not None:
@@ -439,29 +452,3 @@ class JournalWriter:
             # The lease had expired. The run is free, but another process may have driven it.
             raise LeaseLost(self.run_id, "another process has driven it since")
         self._unsure, self._unsure_takes = [], []
-
-
-class NoJournal:
-    """The writer of a plan, which adds no entries. It keeps the error that would halt a resume."""
-
-    def __init__(self) -> None:
-        self.halted: CheckpointError | None = None
-        self.is_released = True
-
-    def add(self, entry: Entry) -> int:
-        """Add nothing. Return a number that no entry has."""
-        return LATER
-
-    def take(self, *messages: int) -> None:
-        """Leave the messages in the mailbox of the run."""
-
-    def halt(self, error: CheckpointError) -> Halt:
-        """Keep the first error. Return the exception to raise."""
-        if self.halted is None:
-            self.halted = error
-        return Halt(self.halted)
-
-    def check(self) -> None:
-        """Raise `Halt` if there was an error."""
-        if self.halted is not None:
-            raise Halt(self.halted)

@@ -87,6 +87,7 @@ class Order:
         attempts: what is known of the attempts of steps that did not simply succeed, by path.
         open: the steps that have begun and not ended, whether that counts or not.
         results: the ends of steps that changed code has left behind, by path.
+        abandoned: the numbers of the entries that changed code did not reach in this life.
         set_aside: what was set aside, by path.
         reopenings: how often something that was set aside was tried again or dropped.
         retried: for what is tried again, the number of the reopening, by path.
@@ -107,6 +108,7 @@ class Order:
         self.attempts: dict[str, Attempts] = {}
         self.open: dict[str, None] = {}
         self.results: dict[str, Completed | Failed | None] = {}
+        self.abandoned: list[int] = []
         self.set_aside: dict[str, Aside] = {}
         self.reopenings = 0
         self.retried: dict[str, int] = {}
@@ -117,14 +119,25 @@ class Order:
         self.is_cancelled = False
         self.last_turn = 0
 
-    def is_unknown(self, path: str) -> bool:
-        """Return whether a step has begun, and its outcome is unknown."""
-        return path in self.open
-
     @property
     def dead_letters(self) -> int:
         """How many things that were set aside still count."""
         return sum(not one.is_dropped for one in self.set_aside.values())
+
+    def abandon(self, number: int, entry: Entry) -> None:
+        """Leave an entry out that changed code does not reach, in this life and in later ones."""
+        self.abandoned.append(number)
+        self.leave_behind(entry)
+
+    def leave_behind(self, entry: Entry) -> None:
+        """Keep the end of a step that changed code does not reach in its place.
+
+        If the code reaches the step later, with the same arguments, that end stands.
+        """
+        if isinstance(entry, Completed | Failed):
+            self.results[entry.step] = entry
+        elif isinstance(entry, BeforeStep):
+            self.results.setdefault(entry.step, None)
 
     def forget_values(self, path: str) -> None:
         """Forget the values that were computed within a step, which begins anew."""
@@ -316,17 +329,10 @@ class _Reader:
 
     def _keep(self, number: int, path: str, entry: Entry) -> None:
         if self.abandoned and number in self.abandoned:
-            self._leave_behind(path, entry)
+            self.order.leave_behind(entry)
             return
         self.kept[number] = entry
         self._note_inside(path, number)
-
-    def _leave_behind(self, path: str, entry: Entry) -> None:
-        """Keep the end of a step that changed code does not reach in its place."""
-        if isinstance(entry, Completed | Failed):
-            self.order.results[path] = entry
-        elif isinstance(entry, BeforeStep):
-            self.order.results.setdefault(path, None)
 
     def _note_inside(self, path: str, what: int | str) -> None:
         if self.open and "/" in path:

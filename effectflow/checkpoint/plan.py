@@ -163,10 +163,6 @@ class Planning:
     def note_frontier(self, turns: Turns) -> None:
         """Note what the fibers wait for at the end of the replay."""
         for fiber in turns.frontier:
-            is_cancelled = fiber.frontier_scope.cancelling_operator() is not None
-            # A step that was cut off is entered again if something within it has begun.
-            if is_cancelled and not (fiber.ends_later and turns.order.had_within(fiber.place)):
-                continue
             if fiber.is_waiting:
                 self._waiting.append(fiber.place)
             elif not fiber.ends_step:

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Never, TypeVar
 
 from effectflow.checkpoint.causes import Held, void_with
-from effectflow.checkpoint.changes import woken_by
 from effectflow.checkpoint.checkpoints import Checkpoints
 from effectflow.checkpoint.entries import (
     BEGINNINGS,
-    BeforeStep,
     CancelRequested,
     Completed,
     ErrorRecord,
     Failed,
     Interrupted,
     Ranges,
-    Resumed,
-    Signalled,
 )
 from effectflow.checkpoint.errors import (
     CLASS_CHANGED,
@@ -50,7 +46,6 @@ from effectflow.checkpoint.values import (
     plain_json,
     to_tree,
 )
-from effectflow.checkpoint.waits import resting
 from effectflow.effects.clock import Clock, SystemClock
 from effectflow.effects.errors import Halt, LeftToResume, Parked
 from effectflow.effects.event_loop import raise_stop
@@ -91,7 +86,7 @@ class Run:
         spawned: the ids of the spawned runs that are cancelled with this one, by the entries that began
             them.
         observers: receive its events.
-        cut_off: the paths of the steps that a stop of the run has cut off, in order of time.
+        cut_off: the path of the step that a stop of the run has cut off last; None before.
         known: how many entries there were when the run was continued; 0 for a new one.
         has_begun: whether this life has begun anything.
         interrupted_at: the newest `Interrupted` entry of a step, or None.
@@ -140,7 +135,7 @@ class Run:
         self.now = time.time if type(clock) is SystemClock else self._now
         self.opened_at = self.now()
         self.observers = () if planning is not None else checkpoints.observers
-        self.cut_off: dict[str, None] = {}
+        self.cut_off: str | None = None
         self.has_begun = False
         self.interrupted_at: int | None = None
         self.savable: dict[str, Any] = {}
@@ -148,7 +143,6 @@ class Run:
         self._is_asked_to_cancel = False
         self._held: dict[str, list[Held]] = {}
         self._held_so_far = 0
-        self._abandoned: list[int] = []
         self._steps = 0
         self._breathed_at = time.monotonic()
 
@@ -218,51 +212,7 @@ class Run:
         for held in found:
             held.number = self.writer.add(held.entry)
 
-    def note_begun(self, path: str, entry: BeforeStep) -> None:
-        """Note that a step has begun an attempt."""
-        self.turns.order.begun[path] = entry
-
     # The replay.
-
-    def begin_live(self) -> None:
-        """Note that the replay is over."""
-        if self._abandoned and self.planning is None:
-            ranges = in_ranges(self._abandoned)
-            self.writer.add(Resumed(self.writer.lease.owner, self.now(), abandoned=ranges))
-
-    def finish_replay(self, raised: BaseException | None) -> None:
-        """End the replay, as the body has ended. Halt the run if recorded entries were not reached.
-
-        If the body raised a defect before that, this life ends with it, and the journal stays as it is.
-        """
-        turns, planning = self.turns, self.planning
-        while not turns.is_live and turns.position < len(turns.order.entries):
-            entry = turns.order.entries[turns.position]
-            if self.force:
-                self.abandon(turns.order.numbers[turns.position], entry)
-            elif planning is None or not planning.may_skip(entry, ()):
-                if isinstance(raised, Exception):
-                    self.ended_by = raised
-                else:
-                    self.root.place = ""
-                    self.halt(turns.divergence(entry))
-                return
-            turns.position += 1
-        if not turns.is_live:
-            turns.is_live = True
-            self.begin_live()
-
-    def abandon(self, number: int, entry: Any) -> None:
-        """Leave an entry out that the changed code does not reach, as `force` allows.
-
-        If the code reaches the step later, with the same arguments, its recorded result stands.
-        """
-        self._abandoned.append(number)
-        results = self.turns.order.results
-        if isinstance(entry, Completed | Failed):
-            results[entry.step] = entry
-        elif isinstance(entry, BeforeStep):
-            results.setdefault(entry.step, None)
 
     def read_failure(
         self, record: ErrorRecord, path: str, types: KnownTypes
@@ -343,12 +293,8 @@ class Run:
 
     def end_fibers(self) -> None:
         """Let all fibers end, because this life does."""
-        self.stop()
-        self.stopping.flows.cancel()
-
-    def stop(self) -> None:
-        """Stop this life, not the run: its resume continues."""
         self.stopping.begin()
+        self.stopping.flows.cancel()
 
     def let_go(self) -> None:
         """Forget the parts that refer to this life, after its end: so it needs no garbage collector."""
@@ -377,9 +323,8 @@ class Run:
         """
         if self.interrupted_at == self.writer.length:
             return None
-        step, in_progress = self.last_completed, False
-        if self.cut_off:
-            step, in_progress = next(reversed(self.cut_off)), True
+        in_progress = self.cut_off is not None
+        step = self.cut_off if in_progress else self.last_completed
         return Interrupted(step, in_progress=in_progress, reason=reason, at=self.now())
 
     # The cancellation of the run.
@@ -416,46 +361,6 @@ class Run:
         reached = self.root.place
         return reached == place or is_within(reached, place) or is_within(place, reached)
 
-    # Messages.
-
-    async def await_message(self, fiber: DurableFiber, scope: Scope, topic: str) -> None:
-        """Wait for the first message about a topic, and for the turn of its arrival. Leave it there."""
-        if self.mailbox.first(topic) is not None and await self._arrives(fiber, scope, topic):
-            return
-        if self.planning is not None:
-            await self.turns.rest_in_plan(fiber, scope)
-        async with woken_by(self.checkpoints.store, self.run_id) as woken:
-            while True:
-                await fiber.unrecorded(scope, self.look_for_messages())
-                await fiber.check(scope)
-                if await self._arrives(fiber, scope, topic):
-                    return
-                what = topic.replace(":", " ", 1)
-                async with resting(fiber, scope, what, look=woken.set):
-                    await woken.wait()
-
-    async def _arrives(self, fiber: DurableFiber, scope: Scope, topic: str) -> bool:
-        """Return whether there is a message, in a turn of its arrival."""
-        message = self.mailbox.first(topic)
-        if message is None:
-            return False
-        since = self.came_before(message)
-        if since is not None and not self.turns.is_alone:
-            await self.turns.arrive(fiber, scope, since=since)
-        # Another fiber may have taken it.
-        return self.mailbox.first(topic) is not None
-
-    def take_message(self, fiber: DurableFiber, path: str, message: Message, value: Tree) -> None:
-        """Record that a wait has received a message."""
-        self.mailbox.take(message)
-        self.receive(fiber, path, message.topic, message.key, value)
-
-    def receive(self, fiber: DurableFiber, path: str, topic: str, key: str, value: Tree) -> None:
-        """Record what a wait has received."""
-        entry = Signalled(path, topic, key, value, self.now(), turn=self.turns.turn)
-        self.turns.order.receive(entry)
-        fiber.follows(path, self.add(entry, fiber.step))
-
     async def look_for_messages(self) -> None:
         """Read the new messages. One of them may cancel the run."""
         await self.mailbox.refresh()
@@ -468,14 +373,6 @@ class Run:
         if not self.stopping.has_begun and self.writer.halted is None:
             self._is_asked_to_cancel = True
             self.turns.announce(self._record_cancellation, since=self.came_before(request))
-
-    def decode_message(self, tree: Tree, path: str, decode: Callable[[Tree], A]) -> A:
-        """Return the value of a message. Halt the run if it is not what the wait declares."""
-        try:
-            return decode(tree)
-        except MalformedValue as error:
-            reason = f"the message that {path!r} receives is not what the signal declares: {error}"
-            raise self.halt(CorruptCheckpoint(self.run_id, reason)) from error
 
     # Values.
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeGuard, cast
 
 import anyio.lowlevel
 
@@ -55,6 +54,8 @@ class StepExecution:
         step, definition: the step, and its name and options.
         path: the path of the step.
         arguments: the arguments of the step; None if it compares none.
+        since: when the first attempt that counts began, in seconds since the epoch; None before.
+        retry_at: when the attempt that has failed is followed by another one; None if by none.
         env, scope: the environment and the position of the step.
     """
 
@@ -67,6 +68,7 @@ class StepExecution:
         "retry_at",
         "run",
         "scope",
+        "since",
         "step",
     )
 
@@ -81,6 +83,7 @@ class StepExecution:
         self.scope = scope
         if definition.code is not None:
             fiber.check_function(definition.name, definition.code, definition.function)
+        self.since: float | None = None
         self.retry_at: float | None = None
         self.arguments: Arguments | None = None
         if step.arguments is not None:
@@ -91,28 +94,39 @@ class StepExecution:
 
     async def outcome(self) -> Any:
         """Return the value of the step or a `TypedFailure`, of this life or an earlier one."""
-        fiber, scope, path = self.fiber, self.scope, self.path
-        order = fiber.turns.order
+        run, fiber, scope, path = self.run, self.fiber, self.scope, self.path
+        turns, order = run.turns, run.turns.order
         await fiber.check(scope)
-        if self.run.is_out_of_breath():
+        if run.is_out_of_breath():
             await fiber.breathe(scope)
         if order.results and path in order.results:
             left = order.results.pop(path)
             if self._may_use(left):
                 return self._result_of(left)
-        if self.definition.retry is not None:
-            return await _Retries(self).outcome()
-        begun = ended = None
-        if path in order.places:
-            begun = await self.reach_begin()
-            ended = await fiber.reach_end(path, scope, _ENDS)
-        fiber.place = path
-        if isinstance(ended, Failed) and ended.retry_at is not None:
-            # Earlier code has retried it.
-            return await _Retries(self).outcome(ended)
-        if ended is not None:
-            return await self.replay(ended)
-        return await self.attempt(begun)
+        while True:
+            begun = ended = None
+            if path in order.places:
+                begun = await self.reach_begin()
+                ended = await fiber.reach_end(path, scope, _ENDS)
+            fiber.place = path
+            if isinstance(ended, Failed) and ended.retry_at is not None:
+                fiber.failures = []
+                if turns.next_at(path) is None:
+                    await turns.to_frontier(fiber, scope, has_begun=False, is_wait=True)
+                    longest = max(0.0, ended.retry_at - ended.at)
+                    await wait_until_retry(fiber, scope, ended.retry_at, longest)
+                continue
+            if ended is not None:
+                return await self.replay(ended)
+            if self.definition.retry is not None and self.since is None:
+                known = order.attempts.get(path)
+                self.since = run.now() if known is None or known.since is None else known.since
+            self.retry_at = None
+            outcome = await self.attempt(begun)
+            retry_at = self.retry_at
+            if outcome.__class__ is not TypedFailure or retry_at is None:
+                return outcome
+            await wait_until_retry(fiber, scope, retry_at, retry_at - run.now())
 
     # What earlier lives recorded.
 
@@ -137,14 +151,21 @@ class StepExecution:
                     # What cancelled it could not be reached.
                     await fiber.park(scope, run.planning.reason)
                 if run.force:
-                    run.abandon(fiber.turns.number_taken, ended)
-                    return await self.attempt(fiber.turns.order.begun.get(path))
+                    order = run.turns.order
+                    order.abandon(run.turns.number_taken, ended)
+                    return await self.attempt(order.begun.get(path))
                 detail = f"{path!r} was cancelled, and now nothing cancels it"
                 raise run.halt(DefinitionChanged(run.run_id, run.workflow, detail=detail))
             fiber.adopt(operator)
-            number = fiber.turns.number_taken
-            self._follow(ended.inside, number)
+            for number in (*_numbers_in(ended.inside), run.turns.number_taken):
+                fiber.follows(path, number)
             await fiber.leave_for(operator)
+        inside = [] if isinstance(ended, Completed) else _numbers_in(ended.inside)
+        return self._result_of(ended, *inside, run.turns.number_taken)
+
+    def _result_of(self, ended: Completed | Failed, *numbers: int) -> Any:
+        """Return or raise a recorded result. The entries with these numbers are void with a failure."""
+        run, fiber, path = self.run, self.fiber, self.path
         run.notify_skipped(path, ended)
         if isinstance(ended, Completed):
             fiber.succeeds()
@@ -154,7 +175,6 @@ class StepExecution:
         failure, unreadable = run.read_failure(ended.error, path, types)
         if run.planning is not None:
             run.planning.fails(path, failure.error)
-        numbers = [*_numbers_in(ended.inside), fiber.turns.number_taken]
         fiber.failures = [
             Cause(
                 *[(path, number) for number in numbers],
@@ -168,11 +188,7 @@ class StepExecution:
             raise failure.error
         return failure
 
-    def _follow(self, inside: Any, number: int) -> None:
-        for one in [*_numbers_in(inside), number]:
-            self.fiber.follows(self.path, one)
-
-    def _may_use(self, left: Completed | Failed | None) -> bool:
+    def _may_use(self, left: Completed | Failed | None) -> TypeGuard[Completed | Failed]:
         """Return whether the end of a step that changed code had left behind stands here.
 
         Halts if it does not, and the step must not be executed again.
@@ -183,25 +199,10 @@ class StepExecution:
         if left is not None and has_arguments:
             return True
         if self.definition.at_most_once:
-            if not has_arguments:
-                assert begun is not None
+            if begun is not None:
                 self._check_arguments(begun.arguments)
             raise run.halt(OutcomeUnknown(run.run_id, path))
         return False
-
-    def _result_of(self, ended: Completed | Failed | None) -> Any:
-        run, path = self.run, self.path
-        assert ended is not None
-        run.notify_skipped(path, ended)
-        if isinstance(ended, Completed):
-            return run.decode(ended.output, path, self.definition.types, self.definition.output)
-        types = run.checkpoints.known(self.definition.types)
-        failure, unreadable = run.read_failure(ended.error, path, types)
-        if unreadable is not None:
-            raise run.halt(unreadable)
-        if ended.error.is_defect:
-            raise failure.error
-        return failure
 
     def _has_arguments(self, recorded: Arguments | None) -> bool:
         """Return whether the arguments equal the recorded ones, as far as they are known."""
@@ -217,32 +218,28 @@ class StepExecution:
 
     # An attempt.
 
-    async def attempt(self, begun: BeforeStep | None, next_delay: Any = None) -> Any:
+    async def attempt(self, begun: BeforeStep | None) -> Any:
         """Attempt the step once, or continue an attempt that has begun something within the step.
 
-        Parameters:
-            begun: its recorded beginning, if it has begun.
-            next_delay: returns the delay before another attempt, for a step with a retry policy.
+        `begun` is its recorded beginning, if it has begun.
         """
         turns, path, definition = self.fiber.turns, self.path, self.definition
         is_unknown = False
         if begun is not None and not turns.is_live:
-            is_unknown = definition.at_most_once and turns.order.is_unknown(path)
+            is_unknown = definition.at_most_once and path in turns.order.open
             is_unknown = is_unknown and not self.run.force
             is_planned = self.run.planning is not None
             if turns.order.has_within(path) and not is_planned and not is_unknown:
-                return await self._continue(turns.order.begun[path].attempt, next_delay)
+                return await self._continue(turns.order.begun[path].attempt)
             unknown = path if is_unknown else self._unknown_within() if is_planned else None
             if unknown is not None and (is_planned or turns.order.has_within(path)):
                 raise self.run.halt(OutcomeUnknown(self.run.run_id, unknown))
-        is_alone = turns.is_live and turns.is_alone
-        if not is_alone and await turns.to_frontier(
-            self.fiber, self.scope, has_begun=begun is not None
-        ):
+        if not (turns.is_live and turns.is_alone):
+            await turns.to_frontier(self.fiber, self.scope, has_begun=begun is not None)
             operator = self.scope.cancelling_operator()
-            assert operator is not None
-            self._add_interrupted(operator)
-            await self.fiber.leave_for(operator)
+            if operator is not None:
+                self._add_interrupted(operator)
+                await self.fiber.leave_for(operator)
         if is_unknown:
             raise self.run.halt(OutcomeUnknown(self.run.run_id, path))
         self._check_savable()
@@ -251,7 +248,7 @@ class StepExecution:
         known = turns.order.begun.get(path)
         number = 1 if known is None else known.attempt + 1
         must_save = self._begin(number)
-        return await self.execute(number, next_delay, must_save=must_save)
+        return await self.execute(number, must_save=must_save)
 
     def _unknown_within(self) -> str | None:
         """Return the step within this one whose outcome is unknown, and which must not run again."""
@@ -261,10 +258,10 @@ class StepExecution:
         )
         return None if self.run.force else next(found, None)
 
-    async def _continue(self, number: int, next_delay: Any) -> Any:
+    async def _continue(self, number: int) -> Any:
         """Continue an attempt that has begun something within the step."""
         try:
-            return await self.execute(number, next_delay, must_save=False)
+            return await self.execute(number, must_save=False)
         finally:
             # Another attempt begins anew.
             self.fiber.turns.order.forget_values(self.path)
@@ -283,11 +280,11 @@ class StepExecution:
             fiber.turns.turn,
         )
         run.add(entry, fiber.step)
-        run.note_begun(self.path, entry)
+        fiber.turns.order.begun[self.path] = entry
         policy = run.checkpoints.policy
         return definition.at_most_once or policy.is_due(run.writer.completed_since_save)
 
-    async def execute(self, number: int, next_delay: Any, *, must_save: bool) -> Any:
+    async def execute(self, number: int, *, must_save: bool) -> Any:
         """Run the body once it may begin, and record how it ends."""
         run, fiber, definition, scope, path = (
             self.run,
@@ -315,7 +312,7 @@ class StepExecution:
                 await raise_caught_cancellation()
         except BaseException as raised:
             fiber.leave_step(outer)
-            await self._record_bad_end(current, raised, next_delay)
+            await self._record_bad_end(current, raised)
             raise
         finally:
             running_step.reset(token)
@@ -324,7 +321,7 @@ class StepExecution:
             scope.observer.ended(path, exit_of(outcome))
         if outcome.__class__ is TypedFailure:
             self._check_outcome(current, outcome.error)
-            await self._record_failure(outcome, next_delay)
+            await self._record_failure(outcome)
             # Without its parts, which are not recorded, so that every life continues with the same
             # failure.
             return TypedFailure(outcome.error, outcome.trail)
@@ -396,9 +393,7 @@ class StepExecution:
             unknown.__cause__ = lost
             raise run.halt(unknown)
 
-    async def _record_failure(
-        self, failed: TypedFailure, next_delay: Callable[[], float | None] | None
-    ) -> None:
+    async def _record_failure(self, failed: TypedFailure) -> None:
         definition, error = self.definition, failed.error
         retryable = not definition.may_have_happened(error)
         may_retry = False
@@ -408,13 +403,24 @@ class StepExecution:
         except Exception:
             # A broken predicate must not hide the failure, or prevent its recording.
             logger.exception("the retryable predicate of step %r raised", self.path)
-        delay = next_delay() if next_delay and may_retry else None
+        delay = self._next_delay() if may_retry else None
         self.retry_at = None if delay is None else self.run.time_after(delay)
-        await self._record_error(failed, retryable, retry_at=self.retry_at)
+        await self._record_error(failed, retryable)
 
-    async def _record_bad_end(
-        self, current: CurrentStep, raised: BaseException, next_delay: Any
-    ) -> None:
+    def _next_delay(self) -> float | None:
+        """Return the delay before the next attempt, or None if the last one was."""
+        retry = self.definition.retry
+        if retry is None:
+            return None
+        order, path = self.run.turns.order, self.path
+        known = order.attempts.get(path)
+        spent = 0 if known is None else known.spent
+        assert self.since is not None
+        # An attempt that a resume continues may have been spent.
+        failed = max(0, order.begun[path].attempt - spent - 1)
+        return retry.next_delay(failed, max(0.0, self.run.now() - self.since))
+
+    async def _record_bad_end(self, current: CurrentStep, raised: BaseException) -> None:
         """Record the end of an attempt by a defect or an interruption."""
         run, path, scope = self.run, self.path, self.scope
         if scope.observer is not None:
@@ -437,7 +443,7 @@ class StepExecution:
                 await self._reach_end()
             self._add_interrupted(operator)
         elif run.turns.is_live:
-            run.cut_off[path] = None
+            run.cut_off = path
             reason = interruption_reason()
             interrupted = Interrupted(path, in_progress=True, reason=reason, at=run.now())
             run.interrupted_at = run.writer.add(interrupted)
@@ -463,11 +469,9 @@ class StepExecution:
         )
         fiber.follows(path, run.end_step(entry))
 
-    async def _record_error(
-        self, ended: TypedFailure | Exception, retryable: bool, *, retry_at: float | None = None
-    ) -> None:
-        run, fiber, path = self.run, self.fiber, self.path
-        if not self.fiber.turns.is_live:
+    async def _record_error(self, ended: TypedFailure | Exception, retryable: bool) -> None:
+        run, fiber, path, retry_at = self.run, self.fiber, self.path, self.retry_at
+        if not run.turns.is_live:
             await self._reach_end()
         types = run.checkpoints.known(self.definition.types)
         record = write_end(ended, types)
@@ -506,68 +510,12 @@ class StepExecution:
             await self._save_failure()
 
     async def _save_failure(self) -> None:
-        run, turns = self.run, self.fiber.turns
-        if turns.is_over or turns.is_alone:
+        run = self.run
+        if run.turns.is_unordered:
             await run.writer.save()
         else:
             # The fiber goes on in the same turn, as it does in a replay.
             run.stopping.start(run.writer.save_late)
-
-
-class _Retries:
-    """The attempts of a step with a retry policy."""
-
-    def __init__(self, execution: StepExecution) -> None:
-        self.execution = execution
-        known = execution.run.turns.order.attempts.get(execution.path)
-        self.spent = 0 if known is None else known.spent
-        self.since = None if known is None else known.since
-
-    async def outcome(self, ended: Failed | None = None) -> Any:
-        """Attempt the step until it succeeds or its policy gives up.
-
-        `ended` is the end of the first attempt, if that was taken.
-        """
-        execution = self.execution
-        run, fiber, scope, path = execution.run, execution.fiber, execution.scope, execution.path
-        turns = fiber.turns
-        begun: BeforeStep | None = None
-        while True:
-            if ended is None:
-                begun = await execution.reach_begin()
-                ended = await fiber.reach_end(path, scope, _ENDS)
-            fiber.place = path
-            if isinstance(ended, Failed) and ended.retry_at is not None:
-                fiber.failures = []
-                if turns.next_at(path) is None:
-                    await turns.to_frontier(fiber, scope, has_begun=False, is_wait=True)
-                    longest = max(0.0, ended.retry_at - ended.at)
-                    await wait_until_retry(fiber, scope, ended.retry_at, longest)
-                ended = None
-                continue
-            if ended is not None:
-                return await execution.replay(ended)
-            if self.since is None:
-                self.since = run.now()
-            execution.retry_at = None
-            outcome = await execution.attempt(begun, self._next_delay)
-            retry_at = execution.retry_at
-            if outcome.__class__ is not TypedFailure or retry_at is None:
-                return outcome
-            await wait_until_retry(fiber, scope, retry_at, retry_at - run.now())
-
-    def _next_delay(self) -> float | None:
-        """Return the delay before the next attempt, or None if the last one was."""
-        execution = self.execution
-        run = execution.run
-        number = run.turns.order.begun[execution.path].attempt
-        assert self.since is not None
-        elapsed = max(0.0, run.now() - self.since)
-        if execution.definition.retry is None:
-            return None
-        # An attempt that a resume continues may have been spent.
-        failed = max(0, number - self.spent - 1)
-        return execution.definition.retry.next_delay(failed, elapsed)
 
 
 def _why_unreadable(error: object, record: Any, types: Any, path: str) -> NotSerializable | None:

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Never, TypeAlias
 
 import anyio
 
-from effectflow.checkpoint.entries import CancelRequested, Interrupted, Local
+from effectflow.checkpoint.entries import CancelRequested, Interrupted, Local, Resumed
 from effectflow.checkpoint.errors import CorruptCheckpoint, DefinitionChanged
 from effectflow.checkpoint.group_commit import GroupCommit
-from effectflow.checkpoint.order import Order, path_of
+from effectflow.checkpoint.order import Order, in_ranges, path_of
 from effectflow.effects.event_loop import is_cancellation, new_waiter, wake
 
 if TYPE_CHECKING:
@@ -107,10 +107,24 @@ class Turns:
         return is_single and not (self.deadlines or self.arrived or self.overdue)
 
     @property
+    def is_unordered(self) -> bool:
+        """Whether a fiber need not wait for turns: it is alone, or the life is being ended."""
+        if self.is_over:
+            return True
+        # As `is_alone`, whose call each step would pay for.
+        is_single = self.is_live and len(self.fibers) == 1 and self.run.planning is None
+        return is_single and not (self.deadlines or self.arrived or self.overdue)
+
+    @property
     def is_replaying(self) -> bool:
         """Whether the fibers repeat what an earlier life has done."""
-        is_ahead = not self.is_live and self.position < len(self.order.entries)
-        return is_ahead or self.run.planning is not None
+        return self.next_entry is not None or self.run.planning is not None
+
+    @property
+    def next_entry(self) -> Any:
+        """The recorded entry that is taken next; None after the last one."""
+        entries = self.order.entries
+        return entries[self.position] if self.position < len(entries) else None
 
     @property
     def is_idle(self) -> bool:
@@ -133,8 +147,9 @@ class Turns:
                 self._grant(self.ready.popleft())
                 continue
             self.commits.begin()
-            if self.position < len(self.order.entries):
-                if not self._take_recorded():
+            entry = self.next_entry
+            if entry is not None:
+                if not self._take_recorded(entry):
                     return
             elif not self.is_live:
                 self._end_replay()
@@ -145,7 +160,8 @@ class Turns:
                 self._admit()
             elif self.run.planning is not None:
                 if not self.arrived and not self._end_cut_off():
-                    self._end_plan()
+                    if not self.working:
+                        self.run.end_plan()
                     return
                 self._admit()
             elif self.frontier:
@@ -229,6 +245,8 @@ class Turns:
         if self.is_over:
             self.next_turn()
             return
+        if since is not None and self.is_alone:
+            return
         if since is None and self.is_live and self.holder is fiber:
             # It did not have to wait, so it goes on in the same turn.
             return
@@ -236,7 +254,7 @@ class Turns:
             self.holder = None
         if since is not None:
             self.overdue.append((since, fiber))
-        elif self._is_free():
+        elif self.takes_first and not (self.holder or self.ready or self.arrived or self.overdue):
             self.next_turn()
             self.grants += 1
             self.holder = fiber
@@ -250,10 +268,6 @@ class Turns:
     def takes_first(self) -> bool:
         """Whether what has arrived first is taken first. In a replay and an exploration it is not."""
         return self.is_live and Turns.explore is None
-
-    def _is_free(self) -> bool:
-        has_other = self.holder or self.ready or self.arrived or self.overdue
-        return self.takes_first and not has_other
 
     def announce(self, arrival: Callable[[], object], *, since: float | None = None) -> None:
         """Let something be called in a turn of its own."""
@@ -282,9 +296,7 @@ class Turns:
 
     def take_cancellation(self) -> None:
         """Take the cancellation of the run, if it is next, and came where the body is now."""
-        entry = (
-            self.order.entries[self.position] if self.position < len(self.order.entries) else None
-        )
+        entry = self.next_entry
         if isinstance(entry, CancelRequested) and entry.place == self.run.root.place:
             self._take_cancellation(entry)
 
@@ -302,18 +314,13 @@ class Turns:
         *,
         may_end: bool = False,
     ) -> Any:
-        """Wait until a recorded entry is the next one, and return it.
+        """Wait until a recorded entry is the next one, and return it. Call `take_next` first.
 
         Parameters:
             kind: the classes that make sense for the operation.
             may_end: return if the life is being ended, instead of raising that.
         """
-        entry = self.take_next(fiber, at, kind)
-        if entry is not None:
-            return entry
-        entry = self.known_at(at, kind)
-        self.order.places[path_of(entry)].pop()
-        self._takers[at] = fiber
+        entry = self.expect(at, kind, fiber)
         fiber.frontier_scope = scope
         self.release(fiber)
         await self.regain(fiber, scope, may_end=may_end)
@@ -323,36 +330,35 @@ class Turns:
         """Return a recorded entry if the fiber need not wait for it; otherwise None."""
         if at != self.position or self.holder is not fiber:
             return None
-        entry = self.known_at(at, kind)
         # In the same turn it did not wait for the other fibers that could run.
-        if self.ready and entry.turn != self.turn:
+        if self.ready and self.order.entries[at].turn != self.turn:
             return None
-        self.order.places[path_of(entry)].pop()
+        entry = self._entry_at(at, kind)
         self._advance(entry)
         return entry
 
-    def known_at(self, at: int, kind: type[Any]) -> Any:
-        """Return a recorded entry. Halt the run if it is of another class than makes sense."""
+    def expect(self, at: int, kind: type[Any], taker: Arrival) -> Any:
+        """Let something take a recorded entry once it is the next one. Return the entry."""
+        entry = self._entry_at(at, kind)
+        self._takers[at] = taker
+        return entry
+
+    def _entry_at(self, at: int, kind: type[Any]) -> Any:
+        """Return the entry that an operation takes. Halt the run if its class makes no sense there."""
         entry = self.order.entries[at]
         if not isinstance(entry, kind):
             run, number = self.run, self.order.numbers[at]
             reason = f"{type(entry).__name__} makes no sense for {path_of(entry)!r}"
             raise run.halt(CorruptCheckpoint(run.run_id, reason, sequence=number))
+        self.order.places[path_of(entry)].pop()
         return entry
 
-    def expect(self, at: int, taker: Callable[[], object]) -> None:
-        """Let something be called once a recorded entry is the next one."""
-        self.order.places[path_of(self.order.entries[at])].pop()
-        self._takers[at] = taker
+    def expect_no_more(self, at: int) -> None:
+        """Call nothing for this recorded entry any more."""
+        self._takers.pop(at, None)
 
-    def expect_no_more(self, taker: Callable[[], object]) -> None:
-        """Do not call this any more."""
-        for at in [at for at, known in self._takers.items() if known is taker]:
-            del self._takers[at]
-
-    def _take_recorded(self) -> bool:
+    def _take_recorded(self, entry: Any) -> bool:
         """Take the next recorded entry. Return False if something else must come first."""
-        entry = self.order.entries[self.position]
         if entry.__class__ is CancelRequested:
             return self._take_cancellation(entry)
         taker = self._takers.get(self.position)
@@ -374,11 +380,9 @@ class Turns:
     def _take_cancellation(self, entry: CancelRequested) -> bool:
         if not self.run.has_reached(entry.place):
             if self._may_plan_without(entry):
-                self._skip()
+                self._skip(entry)
                 return True
-            if self.working:
-                return False
-            return self._diverge(entry)
+            return not self.working and self._diverge(entry)
         self._advance(entry)
         self.run.cancel_body()
         return True
@@ -401,11 +405,11 @@ class Turns:
         if self._let_one_go_on(owner.line):
             return True
         if self._may_plan_without(entry):
-            self._skip()
+            self._skip(entry)
             return True
         if self._let_one_go_on():
             return True
-        if self.working and not self._is_blamed(path):
+        if self.working and not self._is_blamed(owner):
             return False
         return self._diverge(entry)
 
@@ -443,21 +447,38 @@ class Turns:
         around = (fiber for fiber in self.fibers if _is_in(path, fiber.line))
         return max(around, key=lambda fiber: len(fiber.line))
 
-    def _is_blamed(self, path: str) -> bool:
-        """Return whether the fiber that should reach a path waits for something else."""
-        owner = self._owner_of(path)
+    def _is_blamed(self, owner: DurableFiber) -> bool:
+        """Return whether the fiber that should reach the next entry waits for something else."""
         return owner in self.frontier or owner in self._takers.values()
 
     def _diverge(self, entry: Any) -> bool:
         """Leave an entry out that the code does not reach, if the resume is forced. Else end the life."""
         if self.run.force:
-            self.run.abandon(self.order.numbers[self.position], entry)
-            self._skip()
+            self.order.abandon(self.order.numbers[self.position], entry)
+            self._skip(entry)
             return True
-        self.run.halt(self.divergence(entry))
+        self.run.halt(self._divergence(entry))
         return False
 
-    def divergence(self, entry: Any) -> DefinitionChanged:
+    def finish(self, raised: BaseException | None) -> None:
+        """End the replay, as the body has ended. Halt the run if recorded entries were not reached.
+
+        If the body raised a defect before that, this life ends with it, and the journal stays as it is.
+        """
+        run = self.run
+        run.root.place = ""
+        while (entry := self.next_entry) is not None:
+            if self._may_plan_without(entry):
+                self._skip(entry)
+            elif isinstance(raised, Exception) and not run.force:
+                run.ended_by = raised
+                return
+            elif not self._diverge(entry):
+                return
+        if not self.is_live:
+            self._begin_live()
+
+    def _divergence(self, entry: Any) -> DefinitionChanged:
         """Return the error that names a recorded entry, and what the fibers wait for instead."""
         joining = [fork.outer.fiber for fork in self._forks.values()]
         found = sorted({one.place for one in self.fibers if one.place and one not in joining})
@@ -473,8 +494,7 @@ class Turns:
         detail += f"reaches {shown} instead" if found else "ends before that"
         return DefinitionChanged(self.run.run_id, self.run.workflow, detail=detail)
 
-    def _skip(self) -> None:
-        entry = self.order.entries[self.position]
+    def _skip(self, entry: Any) -> None:
         if entry.__class__ is not CancelRequested:
             places = self.order.places[path_of(entry)]
             if self.position in places:
@@ -491,8 +511,8 @@ class Turns:
         has_begun: bool,
         is_wait: bool = False,
         ends_step: bool = False,
-    ) -> bool:
-        """Wait until the replay is over. Return whether the fiber was cancelled meanwhile.
+    ) -> None:
+        """Wait until the replay is over.
 
         What an earlier life has begun ends after the replay, as an event. The cancellation of anything
         else, and of a wait for a time, a message or another run, ends it at once, in the same turn.
@@ -502,39 +522,35 @@ class Turns:
             is_wait: whether it is such a wait.
             ends_step: whether what waits is the end of a step.
         """
-        is_planned = self.run.planning is not None
-        may_go_on = self.is_live and (is_wait or not is_planned)
+        may_go_on = self.is_live and (is_wait or self.run.planning is None)
         if not may_go_on or self._without_place(fiber) is not None:
-            fiber.frontier_scope = scope
-            fiber.ends_later = has_begun and not is_wait
-            if not fiber.ends_later:
+            ends_later = has_begun and not is_wait
+            if not ends_later:
                 await fiber.check(scope)
-            fiber.is_waiting = is_wait
-            fiber.ends_step = ends_step
-            if self.is_live and not is_planned:
-                self._begin_within_limits(fiber)
-            else:
-                self.frontier.append(fiber)
-            self.release(fiber)
-            await self.regain(fiber, scope)
-            if not fiber.ends_later:
-                await fiber.check(scope)
-        return scope.cancelling_operator() is not None
+            fiber.is_waiting, fiber.ends_later, fiber.ends_step = is_wait, ends_later, ends_step
+            await self._wait_at_frontier(fiber, scope)
 
     async def rest_in_plan(self, fiber: DurableFiber, scope: Scope) -> Never:
         """Wait at the frontier of a plan, because what the fiber waits for has not come."""
-        fiber.frontier_scope = scope
         fiber.is_waiting, fiber.ends_later, fiber.ends_step = True, False, False
-        self.frontier.append(fiber)
+        await self._wait_at_frontier(fiber, scope)
+        raise AssertionError("a plan does not go on from here")
+
+    async def _wait_at_frontier(self, fiber: DurableFiber, scope: Scope) -> None:
+        fiber.frontier_scope = scope
+        if self.is_live and self.run.planning is None:
+            # It waits for a place within a limit.
+            self._begin_within_limits(fiber)
+        else:
+            self.frontier.append(fiber)
         self.release(fiber)
         await self.regain(fiber, scope)
-        await fiber.check(scope)
-        raise AssertionError("a plan does not go on from here")
+        if not fiber.ends_later:
+            await fiber.check(scope)
 
     def _end_replay(self) -> None:
         """Take what has happened meanwhile, and then let what waits at the frontier begin."""
-        self.is_live = True
-        self.run.begin_live()
+        self._begin_live()
         if self.frontier or self.overdue:
             self.next_turn()
         self._give_places()
@@ -546,6 +562,13 @@ class Turns:
         for fiber in waiting:
             self._begin_within_limits(fiber)
 
+    def _begin_live(self) -> None:
+        run, abandoned = self.run, self.order.abandoned
+        self.is_live = True
+        if abandoned:
+            ranges = in_ranges(abandoned)
+            run.writer.add(Resumed(run.writer.lease.owner, run.now(), abandoned=ranges))
+
     def _end_cut_off(self) -> bool:
         """Let the steps end in a plan that a resume does not enter again, as they were cut off."""
         for fiber in self.frontier[:]:
@@ -554,10 +577,6 @@ class Turns:
                 self.frontier.remove(fiber)
                 self.arrived.append(fiber)
         return bool(self.arrived)
-
-    def _end_plan(self) -> None:
-        if not self.working:
-            self.run.end_plan()
 
     def _begin_frontier(self) -> None:
         frontier, self.frontier = self.frontier, []

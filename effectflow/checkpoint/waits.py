@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import anyio
 
 from effectflow.checkpoint.causes import Cause, Held
+from effectflow.checkpoint.changes import woken_by
 from effectflow.checkpoint.entries import Signalled, TimerFired, Value, Waiting
 from effectflow.checkpoint.errors import CorruptCheckpoint
 from effectflow.checkpoint.schema import LATEST
-from effectflow.checkpoint.values import Tree
+from effectflow.checkpoint.store import Message
+from effectflow.checkpoint.values import MalformedValue, Tree
 from effectflow.effects.event_loop import is_cancellation
 from effectflow.effects.paths import as_name
 
@@ -58,6 +60,8 @@ async def resting(
         look: ends the block, so that the fiber checks whether it still has to wait.
     """
     turns = fiber.turns
+    if fiber.run.planning is not None:
+        await turns.rest_in_plan(fiber, scope)
     fiber.resting = rest = Rest(scope, what, until, look)
     # What such a step has begun must not be cut off by a suspension.
     is_pinned = scope.is_at_most_once
@@ -116,52 +120,27 @@ async def sleep_until(
     await turns.to_frontier(fiber, scope, has_begun=begun is not None, is_wait=True)
     await fiber.check(scope)
     if begun is None:
-        begun = _begin(fiber, Waiting(path, min(choose(), LATEST), run.now(), turn=turns.turn))[0]
+        fiber.begins()
+        begun = Waiting(path, min(choose(), LATEST), run.now(), turn=turns.turn)
+        run.record(begun, fiber.step)
     until = begun.until or 0.0
     left = min(max(0.0, until - run.now()), longest)
     if left > 0:
-        if run.planning is not None:
-            await turns.rest_in_plan(fiber, scope)
         async with resting(fiber, scope, "a time", run.now() + left):
             await scope.clock.sleep(left)
+    elif until <= run.opened_at:
+        await turns.arrive(fiber, scope, since=until)
     else:
-        await _await_overdue(fiber, scope, until)
-    _note_fired(fiber, path)
+        await fiber.breathe(scope)
+    fired = TimerFired(path, run.now(), turns.turn)
+    fiber.follows(path, run.record(fired, fiber.step))
     await fiber.check(scope)
-
-
-async def _await_overdue(fiber: DurableFiber, scope: Scope, since: float) -> None:
-    """Wait for the turn of what happened before now. What happened before this life comes by its time."""
-    is_earlier = since <= fiber.run.opened_at and not fiber.turns.is_alone
-    if is_earlier:
-        await fiber.turns.arrive(fiber, scope, since=since)
-    else:
-        await fiber.unrecorded(scope, _breathe())
-
-
-async def _breathe() -> None:
-    await anyio.lowlevel.checkpoint()
-
-
-def _begin(fiber: DurableFiber, entry: Waiting) -> tuple[Waiting, int | Held]:
-    """Record that a wait begins: at once, or with what the step around it begins later."""
-    fiber.begins()
-    run = fiber.run
-    return entry, run.record(entry, fiber.step)
-
-
-def _note_fired(fiber: DurableFiber, path: str) -> None:
-    run = fiber.run
-    entry = TimerFired(path, run.now(), fiber.turns.turn)
-    fiber.follows(path, run.record(entry, fiber.step))
 
 
 async def wait_until_retry(fiber: DurableFiber, scope: Scope, until: float, longest: float) -> None:
     """Wait for the next attempt of a step, whose beginning will be the event."""
     left = min(max(0.0, until - fiber.run.now()), longest)
     if left > 0:
-        if fiber.run.planning is not None:
-            await fiber.turns.rest_in_plan(fiber, scope)
         async with resting(fiber, scope, "a retry", fiber.run.now() + left):
             await scope.clock.sleep(left)
     await fiber.check(scope)
@@ -187,25 +166,67 @@ async def receive(fiber: DurableFiber, scope: Scope, topic: str, decode: Callabl
     received = await fiber.reach_end(path, scope, Signalled)
     if received is not None:
         await fiber.check(scope)
-        return run.decode_message(received.value, path, decode)
+        return _decoded(fiber, received.value, path, decode)
     await turns.to_frontier(fiber, scope, has_begun=begun is not None, is_wait=True)
     await fiber.check(scope)
     if begun is None:
         fiber.begins()
         run.add(Waiting(path, None, run.now(), topic=topic, turn=turns.turn), fiber.step)
-    returned = turns.order.take_returned(path, topic)
-    if returned is not None:
-        run.receive(fiber, path, topic, returned.key, returned.value)
-        return run.decode_message(returned.value, path, decode)
-    await run.await_message(fiber, scope, topic)
-    # The message stays in the mailbox if an operator has cancelled the wait meanwhile.
-    await fiber.check(scope)
-    message = run.mailbox.first(topic)
-    assert message is not None
-    tree = run.mailbox.open(message)
-    value = run.decode_message(tree, path, decode)
-    run.take_message(fiber, path, message, tree)
+    message = turns.order.take_returned(path, topic)
+    if message is not None:
+        # An earlier attempt of a step around it has received it.
+        tree = message.value
+    else:
+        await _await_message(fiber, scope, topic)
+        # The message stays in the mailbox if an operator has cancelled the wait meanwhile.
+        await fiber.check(scope)
+        message = run.mailbox.first(topic)
+        assert message is not None
+        tree = run.mailbox.open(message)
+    value = _decoded(fiber, tree, path, decode)
+    if isinstance(message, Message):
+        run.mailbox.take(message)
+    entry = Signalled(path, topic, message.key, tree, run.now(), turn=turns.turn)
+    turns.order.receive(entry)
+    fiber.follows(path, run.add(entry, fiber.step))
     return value
+
+
+async def _await_message(fiber: DurableFiber, scope: Scope, topic: str) -> None:
+    """Wait for the first message about a topic, and for the turn of its arrival. Leave it there."""
+    run = fiber.run
+    if await _has_arrived(fiber, scope, topic):
+        return
+    if run.planning is not None:
+        await fiber.turns.rest_in_plan(fiber, scope)
+    async with woken_by(run.checkpoints.store, run.run_id) as woken:
+        while True:
+            await fiber.unrecorded(scope, run.look_for_messages())
+            await fiber.check(scope)
+            if await _has_arrived(fiber, scope, topic):
+                return
+            async with resting(fiber, scope, topic.replace(":", " ", 1), look=woken.set):
+                await woken.wait()
+
+
+async def _has_arrived(fiber: DurableFiber, scope: Scope, topic: str) -> bool:
+    """Return whether there is a message, in a turn of its arrival."""
+    run = fiber.run
+    message = run.mailbox.first(topic)
+    since = None if message is None else run.came_before(message)
+    if since is not None:
+        await fiber.turns.arrive(fiber, scope, since=since)
+    # Another fiber may have taken it.
+    return run.mailbox.first(topic) is not None
+
+
+def _decoded(fiber: DurableFiber, tree: Tree, path: str, decode: Callable[[Tree], A]) -> A:
+    """Return the value of a message. Halt the run if it is not what the wait declares."""
+    try:
+        return decode(tree)
+    except MalformedValue as error:
+        reason = f"the message that {path!r} receives is not what the signal declares: {error}"
+        raise fiber.run.halt(CorruptCheckpoint(fiber.run.run_id, reason)) from error
 
 
 class Deadline:
@@ -220,6 +241,7 @@ class Deadline:
         self._step = fiber.step
         self._seconds = seconds
         self._known: tuple[int | Held, float] | None = None
+        self._fired: int | None = None
         self._is_closed = False
         # A stop of the run does not end it, because a finalizer may go on.
         self._timer = anyio.CancelScope(shield=True)
@@ -229,11 +251,9 @@ class Deadline:
         path, turns = self._operator.path, self._fiber.turns
         self._known = self._recorded()
         turns.deadlines[self] = None
-        fired = turns.next_at(path)
-        if fired is not None:
-            turns.known_at(fired, TimerFired)
-            self._fired_by = turns.order.numbers[fired]
-            turns.expect(fired, self._fire_again)
+        self._fired = turns.next_at(path)
+        if self._fired is not None:
+            turns.expect(self._fired, TimerFired, self._fire_again)
         elif turns.is_live:
             self.begin_live()
         self._cut.__enter__()
@@ -255,7 +275,8 @@ class Deadline:
         self._timer.cancel()
         turns = self._fiber.turns
         turns.deadlines.pop(self, None)
-        turns.expect_no_more(self._fire_again)
+        if self._fired is not None:
+            turns.expect_no_more(self._fired)
         return self._cut.__exit__(*raised)
 
     @property
@@ -304,7 +325,7 @@ class Deadline:
         self._decide(run.record(entry, self._step))
 
     def _fire_again(self) -> None:
-        self._decide(self._fired_by)
+        self._decide(self._fiber.turns.number_taken)
 
     def _decide(self, fired: int | Held) -> None:
         operator = self._operator

@@ -52,7 +52,7 @@ class Children:
         if self._running and raised_inside[0] is not GeneratorExit:
             self._has_ended = new_waiter()
             try:
-                await self._fiber.join(
+                await self._fiber.rest(
                     self._scope, self._has_ended, has_raised=raised_inside[0] is not None
                 )
             except GeneratorExit as closed:

@@ -275,6 +275,6 @@ def uuid() -> Effect[object, Never, UUID]:
 
 def _observed(name: str, take: Callable[[Scope], A]) -> Effect[object, Never, A]:
     async def perform(_env: object, scope: Scope) -> A:
-        return scope.fiber.value(scope, name, partial(take, scope))
+        return scope.fiber.value(name, partial(take, scope))
 
     return nodes.Perform(perform, (name,))

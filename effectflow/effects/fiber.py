@@ -64,7 +64,7 @@ class Fiber:
         """Let other tasks run."""
         await checkpoint()
 
-    def value(self, scope: Scope, name: str, compute: Callable[[], A]) -> A:
+    def value(self, name: str, compute: Callable[[], A]) -> A:
         """Compute a value once. A resume returns the recorded value."""
         return compute()
 
@@ -118,20 +118,16 @@ class Fiber:
     def decides(self, operator: Operator, *, has_failed: bool) -> None:
         """Note that an end in this fiber decides the operator, which will cancel its other branches."""
 
-    def cancels(self, operator: Operator) -> None:
-        """Note that an operator of this fiber has cancelled what is within it."""
+    def cancels(self) -> None:
+        """Note that an operator has cancelled what is within it."""
 
     def joins(self, operator: Operator) -> None:
         """Note that all branches of an operator of this fiber have ended."""
 
-    async def join(self, scope: Scope, waiter: Waiter, *, has_raised: bool) -> None:
-        """Wait until the last child wakes this fiber. If it has raised, its task group waits instead."""
+    async def rest(self, scope: Scope, waiter: Waiter, *, has_raised: bool = False) -> None:
+        """Wait until another fiber wakes this one. If it has raised, its task group waits instead."""
         if not has_raised:
             await waiter
-
-    async def rest(self, scope: Scope, waiter: Waiter) -> None:
-        """Wait until another fiber wakes this one."""
-        await waiter
 
     def wake(self, waiter: Waiter) -> None:
         """Wake a fiber that rests. It runs once no other one does."""

@@ -381,7 +381,7 @@ class Fork(Operator):
         self.is_over = True
         self.decide(fiber, has_failed=has_failed)
         self.children.cancel()
-        self.outer.fiber.cancels(self)
+        self.outer.fiber.cancels()
 
 
 async def _next_of(items: AsyncIterator[Any]) -> Any:

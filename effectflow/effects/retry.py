@@ -276,7 +276,7 @@ def retry(
                 return outcome
             drawn = None if is_refused else next(delays, None)
             elapsed = clock.monotonic() - began
-            elapsed, delay, until = scope.fiber.value(scope, "retry", draw)
+            elapsed, delay, until = scope.fiber.value("retry", draw)
             if on_retry is not None:
                 hooked = on_retry(FailedAttempt(outcome.error, attempt, delay, elapsed))
                 if hooked is not None:

@@ -264,7 +264,7 @@ async def _drive(
         await _record_interruption(run)
         raise
     if writer.halted is None and not stopping.has_begun:
-        run.finish_replay(raised)
+        run.turns.finish(raised)
     # The scope of the fibers has caught a cancellation: by the error that halted the run, by a worker
     # that suspends it, or by asyncio itself, if the scope mistook that for its own.
     is_cancelled = raised is not None and is_cancellation(raised)
@@ -535,6 +535,6 @@ async def _end_of_plan(
     except Exception as raised:
         defect = raised
     if not run.stopping.has_begun:
-        run.finish_replay(defect)
+        run.turns.finish(defect)
     has_failed = defect is not None or isinstance(outcome, TypedFailure)
     return run.planning.plan(run, outcome, defect), has_failed

@@ -292,11 +292,9 @@ async def _end_of(fiber: DurableFiber, scope: Scope, place: Place, run_id: str) 
                 raise run.halt(error) from error
             await fiber.check(scope)
             if finished is not None:
-                if finished.at <= run.opened_at and not fiber.turns.is_alone:
+                if finished.at <= run.opened_at:
                     await fiber.turns.arrive(fiber, scope, since=finished.at)
                 return finished
-            if run.planning is not None:
-                await fiber.turns.rest_in_plan(fiber, scope)
             async with resting(fiber, scope, f"run {run_id!r}", look=woken.set):
                 await woken.wait()
 
