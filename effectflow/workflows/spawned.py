@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Generic, TypeVar
 
 from effectflow.checkpoint.causes import Cause
 from effectflow.checkpoint.changes import woken_by
-from effectflow.checkpoint.entries import ChildEnded, ChildStarted, Finished, Local, Waiting
+from effectflow.checkpoint.entries import (
+    BEGINNINGS,
+    ChildEnded,
+    ChildStarted,
+    Finished,
+    Local,
+    Waiting,
+)
 from effectflow.checkpoint.errors import (
     CheckpointError,
     DefinitionChanged,
@@ -19,6 +27,7 @@ from effectflow.checkpoint.errors import (
 )
 from effectflow.checkpoint.failures import write_error
 from effectflow.checkpoint.fiber import DurableFiber
+from effectflow.checkpoint.order import path_of
 from effectflow.checkpoint.run import Run
 from effectflow.checkpoint.store import RunStatus, has_result
 from effectflow.checkpoint.values import KnownTypes, digest_of
@@ -26,7 +35,7 @@ from effectflow.checkpoint.waits import resting
 from effectflow.effects import Effect
 from effectflow.effects.arguments import check_type
 from effectflow.effects.nodes import Options, Perform, Written
-from effectflow.effects.paths import as_name
+from effectflow.effects.paths import as_name, is_within
 from effectflow.effects.scope import Scope
 from effectflow.effects.trails import TypedFailure
 from effectflow.workflows.lookup import Place, find, look
@@ -105,8 +114,7 @@ class _Spawn:
             # The run was rejected, and a resume does not try to create it again.
             return _failed(fiber, path, ended, place, turns.number_taken)
         spawned = Child(workflow, run_id)
-        went_on = turns.is_alone and turns.position < len(turns.order.entries)
-        if ended is not None or (begun is not None and went_on):
+        if ended is not None or (begun is not None and _has_gone_on(fiber)):
             await fiber.check(scope)
             return spawned
         await turns.to_frontier(fiber, scope, has_begun=False)
@@ -149,6 +157,14 @@ class _Spawn:
             priority=self.priority,
             parent=run.run_id,
         )
+
+
+def _has_gone_on(fiber: DurableFiber) -> bool:
+    """Return whether a fiber has begun something after this, so that the run exists."""
+    turns, line = fiber.turns, fiber.line
+    left = islice(turns.order.entries, turns.position, None)
+    begun = (path_of(entry) for entry in left if isinstance(entry, BEGINNINGS))
+    return any(not line or is_within(path, line) for path in begun)
 
 
 def _default_id(run: Run, path: str, digest: str) -> str:

@@ -198,7 +198,8 @@ def has_cancelling_release(tree: Tree) -> bool:
 async def check_plans(tree: Tree) -> None:
     made, store = workflow_of(tree), MemoryStore()
     expected = await ending(made.start(None, run_id="r"), TreeApp(Checkpoints(store)))
-    can_end_without_steps = bool(re.search("race|plain", repr(tree)))
+    # A plan does not read items asynchronously, so it does not know what an async source begins.
+    can_end_without_steps = bool(re.search("race|plain|async", repr(tree)))
     for count in range(1, len(await read_entries(store, "r"))):
         shorter = await cut(store, count)
         before = await read_entries(shorter, "r")
