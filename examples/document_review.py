@@ -20,8 +20,9 @@ from typing import Never
 import anyio
 
 from effectflow import Checkpoints, Do, Effect, StateGraph, ask, do, effect, pure, sleep
-from effectflow.checkpoint import CheckpointEvent, NodeStarted, read_checkpoint
+from effectflow.checkpoint import CheckpointEvent, read_checkpoint
 from effectflow.stores import SqliteStore
+from effectflow.workflows import NodeStarted
 
 WIDTH = 80
 ROUNDS = 50

@@ -95,16 +95,10 @@ if TYPE_CHECKING:
         CheckpointEvent as CheckpointEvent,
         CheckpointLoaded as CheckpointLoaded,
         CheckpointSaved as CheckpointSaved,
-        CycleDetected as CycleDetected,
-        EdgeEvaluated as EdgeEvaluated,
         EntryAppended as EntryAppended,
-        NodeEnded as NodeEnded,
-        NodeStarted as NodeStarted,
         Observer as Observer,
         RunResumed as RunResumed,
         StepSkipped as StepSkipped,
-        TransitionEnded as TransitionEnded,
-        TransitionStarted as TransitionStarted,
     )
     from effectflow.checkpoint.plan import (
         ResumePlan as ResumePlan,
@@ -166,9 +160,8 @@ if not TYPE_CHECKING:  # a type checker would take every name for one of this pa
             ),
             "lease": "Lease Owner",
             "observers": (
-                "CheckpointEvent CheckpointLoaded CheckpointSaved CycleDetected "
-                "EdgeEvaluated EntryAppended NodeEnded NodeStarted Observer RunResumed "
-                "StepSkipped TransitionEnded TransitionStarted"
+                "CheckpointEvent CheckpointLoaded CheckpointSaved EntryAppended Observer RunResumed "
+                "StepSkipped"
             ),
             "plan": "ResumePlan Unverified plan_resume",
             "replays": "ReplayFilter replaying",

@@ -10,6 +10,12 @@ from effectflow.workflows.workflow import Workflow as Workflow, workflow as work
 
 if TYPE_CHECKING:
     from effectflow.workflows.graph._builder import Graph as Graph, StateGraph as StateGraph
+    from effectflow.workflows.graph._events import (
+        CycleDetected as CycleDetected,
+        EdgeEvaluated as EdgeEvaluated,
+        NodeEnded as NodeEnded,
+        NodeStarted as NodeStarted,
+    )
     from effectflow.workflows.graph._problems import InvalidGraph as InvalidGraph
     from effectflow.workflows.graph._visits import GraphProgress as GraphProgress
     from effectflow.workflows.graph._walk import (
@@ -26,6 +32,10 @@ if TYPE_CHECKING:
         transition_info as transition_info,
     )
     from effectflow.workflows.machine._chart import InvalidMachine as InvalidMachine
+    from effectflow.workflows.machine._events import (
+        TransitionEnded as TransitionEnded,
+        TransitionStarted as TransitionStarted,
+    )
     from effectflow.workflows.machine._machine import (
         History as History,
         HistoryEntry as HistoryEntry,
@@ -68,12 +78,14 @@ if not TYPE_CHECKING:  # a type checker would take every name for one of this pa
         __name__,
         {
             "graph._builder": "Graph StateGraph",
+            "graph._events": "CycleDetected EdgeEvaluated NodeEnded NodeStarted",
             "graph._problems": "InvalidGraph",
             "graph._visits": "GraphProgress",
             "graph._walk": "GraphError MaxIterationsExceeded NoEdge",
             "iterative": "Iterative IterativeResult",
             "machine._attempt": "TransitionInfo transition_info",
             "machine._chart": "InvalidMachine",
+            "machine._events": "TransitionEnded TransitionStarted",
             "machine._machine": "History HistoryEntry Machine MachineMetadata PendingRetry",
             "machine._state_machine": "DEFAULT_RETRY StateMachine",
             "machine._transition": (

@@ -9,7 +9,6 @@ from typing import Any, Literal, NamedTuple
 
 from returns.result import Result, Success
 
-from effectflow.checkpoint.observers import CycleDetected, EdgeEvaluated, NodeEnded, NodeStarted
 from effectflow.checkpoint.step import durable
 from effectflow.checkpoint.values import encode_arguments, safe_repr
 from effectflow.effects import Exit, Interruption, par_traverse
@@ -18,6 +17,7 @@ from effectflow.effects.nodes import AnyEffect, Context, Suspend
 from effectflow.effects.scope import Scope
 from effectflow.workflows.audience import Audience, path_of, with_audience
 from effectflow.workflows.engine import Done, Next, Stuck, advance
+from effectflow.workflows.graph._events import CycleDetected, EdgeEvaluated, NodeEnded, NodeStarted
 from effectflow.workflows.graph._structure import Edge, Function, Nested, Node, Parallel, Structure
 
 _SHOWN_VISITS = 20

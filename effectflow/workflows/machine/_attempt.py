@@ -22,7 +22,6 @@ from uuid import uuid4
 from returns.result import Success
 
 from effectflow.checkpoint.fiber import DurableFiber
-from effectflow.checkpoint.observers import TransitionEnded, TransitionStarted
 from effectflow.checkpoint.step import StepDefinition, StepInfo, durable, info_of
 from effectflow.checkpoint.values import ValueOptions, dict_type, digest_of, union_of
 from effectflow.effects import Effect, Exit, Interruption, RetryPolicy
@@ -30,6 +29,7 @@ from effectflow.effects.nodes import AndThen, AnyEffect, Die, Fail, Perform, Pur
 from effectflow.effects.scope import Scope
 from effectflow.workflows.audience import Audience, path_of, with_audience
 from effectflow.workflows.machine._chart import Chart
+from effectflow.workflows.machine._events import TransitionEnded, TransitionStarted
 from effectflow.workflows.machine._machine import (
     HistoryEntry,
     Machine,

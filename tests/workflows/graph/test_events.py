@@ -15,17 +15,13 @@ from effectflow.checkpoint import (
     CheckpointEvent,
     CheckpointLoaded,
     CheckpointSaved,
-    CycleDetected,
-    EdgeEvaluated,
     EntryAppended,
-    NodeEnded,
-    NodeStarted,
     RunResumed,
     StepSkipped,
 )
 from effectflow.stores import MemoryStore
 from effectflow.testing import RecordingObserver
-from effectflow.workflows import Graph
+from effectflow.workflows import CycleDetected, EdgeEvaluated, Graph, NodeEnded, NodeStarted
 from tests.apps import App, Broken, Told, app_on, both_backends, note
 from tests.workflows.graph.shapes import branched, line
 from tests.workflows.journals import act, stopped_once, waiting_once

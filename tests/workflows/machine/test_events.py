@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from effectflow import Checkpoints, StateMachine, Transition, never
-from effectflow.checkpoint import CheckpointEvent, TransitionEnded, TransitionStarted
+from effectflow.checkpoint import CheckpointEvent
 from effectflow.stores import MemoryStore
 from effectflow.testing import RecordingObserver
+from effectflow.workflows import TransitionEnded, TransitionStarted
 from tests.apps import both_backends, cut_off
 from tests.workflows.machine.orders import App, Declined, World, only, orders
 from tests.workflows.machine.timeline import Timeline
