@@ -114,15 +114,18 @@ class DurableFiber(Fiber):
     def stop(self) -> None:
         self.run.stopping.begin()
 
-    async def save(self, scope: Scope, *, required: bool) -> None:
+    def save(self, scope: Scope, *, required: bool) -> Coroutine[Any, Any, object]:
         """Save what the run has recorded, together with what other fibers record in this turn."""
-        turns, is_over = self.turns, self.turns.is_over
-        if not turns.is_unordered:
-            await turns.commits.save(self, scope, required=required)
-        else:
+        turns = self.turns
+        if turns.is_unordered and not turns.is_over:
+            return self.run.writer.save(required=required)
+        return self._save_together(scope, required=required)
+
+    async def _save_together(self, scope: Scope, *, required: bool) -> None:
+        if self.turns.is_over:
             await self.run.writer.save(required=required)
-            if not is_over:
-                return
+        else:
+            await self.turns.commits.save(self, scope, required=required)
         # What has begun is not left to another worker.
         await self.check(scope, has_begun=True)
 

@@ -173,7 +173,7 @@ class Run:
         """
         if self._held:
             self._release_held(step)
-        if isinstance(entry, BEGINNINGS):
+        if not self.has_begun and isinstance(entry, BEGINNINGS):
             self.has_begun = True
         return self.writer.add(entry)
 
