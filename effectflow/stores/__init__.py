@@ -14,6 +14,7 @@ from effectflow.checkpoint.store import CheckpointStore
 from effectflow.effects.imports import needs
 from effectflow.stores._memory import MemoryStore
 from effectflow.stores._sqlite import SqliteStore
+from effectflow.stores._url_options import split_options
 
 if TYPE_CHECKING:
     from effectflow.stores._file import FileStore
@@ -41,7 +42,7 @@ if not TYPE_CHECKING:  # a type checker would take every name for one of this pa
         return _with_driver(name)
 
 
-def _with_driver(name: str) -> Callable[[str], CheckpointStore]:
+def _with_driver(name: str) -> Callable[..., CheckpointStore]:
     with needs(_EXTRAS[name]):
         return getattr(import_module(f"{__name__}._{_EXTRAS[name]}"), name)
 
@@ -62,8 +63,12 @@ def open_store(url: str) -> CheckpointStore:
                                 installed package, returns for the whole URL
     ==========================  =====================================================
 
-    Raise ValueError for any other URL, and ModuleNotFoundError if the driver is missing, with the
-    command that installs it. An entry point is imported only when its name is used.
+    A URL may have options of the store, such as `sqlite:///runs.db?durability=process`,
+    `postgresql://host/name?schema=x`, `redis://host?prefix=x`, `pool_size=`, and the timeouts in
+    seconds. Other options of a server belong to its driver.
+
+    Raise ValueError for any other URL or option, and ModuleNotFoundError if the driver is missing, with
+    the command that installs it. An entry point is imported only when its name is used.
 
     Example:
         >>> open_store("runs.db")
@@ -85,22 +90,26 @@ def open_store(url: str) -> CheckpointStore:
         case "memory":
             return MemoryStore()
         case "sqlite" if len(rest) > 3 and rest.startswith("///"):
-            return SqliteStore(rest[3:])
+            path, options = split_options("sqlite", rest[3:])
+            return SqliteStore(path, **options)
         case "sqlite":
             raise ValueError(
                 f"{shown!r}: write sqlite:///FILE for a file in the current folder, "
                 "or sqlite:////PATH"
             )
-        case "file" if path := rest.removeprefix("//"):
-            return _with_driver("FileStore")(path)
+        case "file" if named := rest.removeprefix("//"):
+            path, options = split_options("file", named)
+            return _with_driver("FileStore")(path, **options)
         case "file":
             raise ValueError(
                 f"{shown!r}: write file:DIRECTORY, such as file:./runs or file:/var/runs"
             )
         case "postgres" | "postgresql":
-            return _with_driver("PostgresStore")(url)
+            address, options = split_options("postgresql", url)
+            return _with_driver("PostgresStore")(address, **options)
         case "redis" | "rediss" | "unix":
-            return _with_driver("RedisStore")(url)
+            address, options = split_options("redis", url)
+            return _with_driver("RedisStore")(address, **options)
         case _:
             return _from_entry_point(scheme, shown)(url)
 

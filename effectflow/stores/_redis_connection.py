@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import socket
 from typing import Any
 
-from redis.asyncio.connection import parse_url
+from redis.asyncio.connection import (
+    URL_QUERY_ARGUMENT_PARSERS,
+    Connection,
+    SSLConnection,
+    parse_url,
+)
 from redis.exceptions import (
     BusyLoadingError,
     ConnectionError as LostConnection,
@@ -17,8 +23,21 @@ from redis.exceptions import (
 
 from effectflow.stores._changes import Watcher
 from effectflow.stores._servers import Subscription
+from effectflow.stores._url_options import unknown_option
 
 logger = logging.getLogger(__name__)
+
+
+_OPTIONS = {
+    *("path", "connection_class"),
+    *URL_QUERY_ARGUMENT_PARSERS,
+    *(
+        name
+        for kind in (*Connection.__mro__, *SSLConnection.__mro__)
+        for name in inspect.signature(kind.__init__).parameters
+    ),
+}
+"""What redis-py reads in a URL. It would fail late, and say nothing about the URL, with anything else."""
 
 
 def checked(url: str) -> str:
@@ -33,6 +52,9 @@ def checked(url: str) -> str:
                 "the URL of the Redis server contains decode_responses, which the store does not "
                 "support: remove it"
             )
+        unknown = options.keys() - _OPTIONS
+        if unknown:
+            raise ValueError(unknown_option("redis", min(unknown)))
         return url
     raise ValueError(
         "the URL of the Redis server cannot be parsed. Write redis://USER:PASSWORD@HOST:PORT/NUMBER or "

@@ -644,3 +644,40 @@ async def test_a_run_ends_although_its_parent_is_damaged(
 
         assert await bodies_of(store) == [b"1", b"2"]
     assert "'parent' is not notified about run 'r'" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("url", "store"),
+    [
+        ("sqlite:///runs.db?durability=process&lock_timeout=2", "process"),
+        ("sqlite:///runs.db", "full"),
+    ],
+)
+async def test_a_url_has_options_of_its_store(
+    url: str, store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    async with open_store(url) as opened:
+        assert opened.durability == store
+    assert (tmp_path / "runs.db").exists()
+
+
+@pytest.mark.parametrize(
+    ("url", "problem"),
+    [
+        (
+            "sqlite:///runs.db?mode=ro",
+            "unknown option 'mode'; the store has durability, lock_timeout",
+        ),
+        ("sqlite:///runs.db?durability=none", "durability must be"),
+        ("sqlite:///runs.db?lock_timeout=soon", "lock_timeout of a store is a number of seconds"),
+        ("file:runs?prefix=x", "unknown option 'prefix'"),
+        ("postgresql://me:s3cret@host/db?pool_size=many", "pool_size of a store is a whole number"),
+        ("postgresql://me:s3cret@host/db?prefix=x", "prefix|parsed"),
+        ("redis://me:s3cret@host?schema=x", "unknown option 'schema'"),
+    ],
+)
+def test_a_url_with_a_wrong_option_is_rejected(url: str, problem: str) -> None:
+    with pytest.raises(ValueError, match=problem) as refused:
+        open_store(url)
+    assert "s3cret" not in str(refused.value)

@@ -557,8 +557,8 @@ BRANCHES = [
 WAITS = [
     edit(
         "swap the wait that won a race with a loser",
-        upto(race([sleep(0.001).map(lambda _: "late"), act("slow", 60)]), charge(5)),
-        upto(race([act("slow", 60), sleep(0.001).map(lambda _: "late")]), charge(5)),
+        upto(race([sleep(0.01).map(lambda _: "late"), act("slow", 60)]), charge(5)),
+        upto(race([act("slow", 60), sleep(0.01).map(lambda _: "late")]), charge(5)),
         Refused("race[0]/sleep", "race[0]/slow"),
     ),
     edit("remove a sleep", SLEPT, CHARGED, Refused("sleep", "charge")),
