@@ -681,3 +681,10 @@ def test_a_url_with_a_wrong_option_is_rejected(url: str, problem: str) -> None:
     with pytest.raises(ValueError, match=problem) as refused:
         open_store(url)
     assert "s3cret" not in str(refused.value)
+
+
+def test_a_url_of_a_server_has_options_of_its_store_and_of_its_driver() -> None:
+    postgres = open_store("postgresql://host/shop?schema=orders&connect_timeout=2")
+    assert "schema='orders'" in repr(postgres)
+    redis = open_store("redis://host?prefix=orders&socket_timeout=3")
+    assert "prefix='orders'" in repr(redis)
