@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import typer
@@ -49,6 +50,7 @@ def make_app() -> typer.Typer:
         pretty_exceptions_enable=False,
         rich_markup_mode="rich",
     )
+    app.callback()(_options_of(typer))
     for name, command, example in (
         ("demo", drive.demo, "demo ~/projects/shop --report shop"),
         ("run", drive.run, """run shop.orders:checkout --input '{"cart": 7}'"""),
@@ -76,3 +78,24 @@ def make_app() -> typer.Typer:
     ):
         app.command(name, epilog=f"Example: effectflow {example}")(command)
     return app
+
+
+def _options_of(typer: Any) -> Callable[..., None]:
+    """Return the function with the options that come before a command."""
+
+    def show_version(is_asked: bool) -> None:
+        if is_asked:
+            # Imported late: it takes 10 ms.
+            from importlib.metadata import version
+
+            typer.echo(f"effectflow {version('effectflow')}")
+            raise typer.Exit
+
+    option = typer.Option(
+        False, "--version", callback=show_version, is_eager=True, help="Show the version and exit."
+    )
+
+    def options(show: bool = option) -> None:
+        """Durable workflows: run them, watch them, and resume them after a crash."""
+
+    return options

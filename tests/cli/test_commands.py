@@ -10,6 +10,7 @@ import sys
 import textwrap
 from contextlib import closing
 from datetime import datetime, timedelta
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -425,3 +426,8 @@ def test_a_workflow_is_found_in_a_module_without_evaluating_what_is_lazy_there(
     for named in (["mall:buy"], ["mall:lazy"], ["buy", "--app", "mall"]):
         assert effectflow("run", *named).code == 0
     assert "it has: buy" in effectflow("run", "mall:sell").err
+
+
+def test_the_version_is_that_of_the_installed_package(effectflow: Command) -> None:
+    shown = effectflow("--version")
+    assert (shown.code, shown.out) == (0, f"effectflow {version('effectflow')}\n")
