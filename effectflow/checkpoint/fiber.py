@@ -417,7 +417,8 @@ class DurableFiber(Fiber):
         elif isinstance(raised, Exception) and end == "failed":
             # It may succeed in another life, so the journal stays as it is.
             raise self.run.give_up_life(raised)
-        elif not self.run.force:
+        elif was != "cut" and not self.run.force:
+            # What cut it off may be corrected. Then nothing that followed from it may be recorded.
             run = self.run
             detail = (
                 f"{path!r} (async code that is no step) {_ENDS[was]} when it ran before, and now "

@@ -353,6 +353,11 @@ class Turns:
         self.order.places[path_of(entry)].pop()
         return entry
 
+    def forget(self, arrival: Arrival) -> None:
+        """Let something that has arrived have no turn."""
+        if arrival in self.arrived:
+            self.arrived.remove(arrival)
+
     def expect_no_more(self, at: int) -> None:
         """Call nothing for this recorded entry any more."""
         self._takers.pop(at, None)

@@ -275,6 +275,7 @@ class Deadline:
         self._timer.cancel()
         turns = self._fiber.turns
         turns.deadlines.pop(self, None)
+        turns.forget(self._fire)
         if self._fired is not None:
             turns.expect_no_more(self._fired)
         return self._cut.__exit__(*raised)

@@ -381,4 +381,74 @@ FOUND: dict[str, Case] = {
         ),
         cancel_at=1.0,
     ),
+    "a timeout that fires as its work ends leaves nothing to take": Case(
+        seed="5405.5",
+        program=Node(
+            kind="seq",
+            name="s25",
+            parts=(
+                Node(
+                    kind="chain",
+                    name="c14",
+                    parts=(
+                        Node(
+                            kind="timeout",
+                            name="t5",
+                            parts=(
+                                Node(
+                                    kind="first_success",
+                                    name="f4",
+                                    parts=(
+                                        Node(kind="local", name="l1"),
+                                        Node(kind="value", name="v2", how="now"),
+                                    ),
+                                ),
+                            ),
+                            seconds=0.5,
+                        ),
+                        Node(
+                            kind="timeout",
+                            name="t8",
+                            parts=(
+                                Node(
+                                    kind="finally",
+                                    name="f7",
+                                    parts=(Node(kind="value", name="v6", how="random"),),
+                                ),
+                            ),
+                            seconds=1,
+                        ),
+                    ),
+                ),
+                Node(
+                    kind="call",
+                    name="c23",
+                    parts=(Node(kind="inner receive", name="ir21", how="b"),),
+                ),
+            ),
+        ),
+        lives=(LifePlan(seed="5405.5 last", suspend_after=5, grace=0.5),),
+        cancel_at=8.0,
+    ),
+    "a corrected bug had cut local code off before the process died": Case(
+        seed="5476.7",
+        program=Node(
+            kind="traverse",
+            name="t19",
+            parts=(
+                Node(kind="timed bracket", name="tb6", parts=(Node(kind="local", name="fs5"),)),
+                Node(
+                    kind="traverse",
+                    name="t18",
+                    parts=(Node(kind="bug", name="b15"), Node(kind="local", name="r17")),
+                    count=2,
+                    how="async",
+                    is_patient=True,
+                ),
+            ),
+            count=2,
+            how="async",
+        ),
+        lives=(LifePlan(seed="5476.7 last", suspend_after=1),),
+    ),
 }
