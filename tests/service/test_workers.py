@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -19,12 +19,13 @@ from effectflow import (
     bracket,
     do,
     from_async,
+    par,
     pure,
     sleep,
     step,
     workflow,
 )
-from effectflow.checkpoint import CheckpointStore, RunQuery, RunStatus, StoreUnavailable
+from effectflow.checkpoint import CheckpointStore, Lease, RunQuery, RunStatus, StoreUnavailable
 from effectflow.checkpoint.lease import begin_claim, end_claim
 from effectflow.checkpoint.store import Claimed, DueRuns
 from effectflow.service import App, BadEnvironment, Limit, Worker
@@ -451,3 +452,40 @@ def test_an_app_rejects_workflows_and_schedules_with_the_same_name() -> None:
 def patient(seconds: float) -> Do[apps.App, Broken, int]:
     yield from sleep(seconds)
     return (yield from note("awake"))
+
+
+class HeldAtOnce(ForwardingStore):
+    """It holds the append with the beginning of the step `once` back until `go_on` is set."""
+
+    def __init__(self) -> None:
+        super().__init__(MemoryStore())
+        self.is_held, self.go_on = anyio.Event(), anyio.Event()
+
+    async def append(self, lease: Lease, bodies: Sequence[bytes], **options: Any) -> None:
+        if any(b'/once"' in body for body in bodies) and not self.go_on.is_set():
+            self.is_held.set()
+            await self.go_on.wait()
+        await super().append(lease, bodies, **options)
+
+
+@both_backends
+async def test_a_step_whose_beginning_is_being_saved_when_its_worker_is_left_is_executed() -> None:
+    @step(at_most_once=True)
+    def once() -> Effect[apps.App, Broken, None]:
+        return note("once")
+
+    @workflow
+    def beside(_: None) -> Do[apps.App, Broken, object]:
+        return (yield from par(once(), sleep(60)))
+
+    async def go_on_soon() -> None:
+        await anyio.sleep(0.1)
+        store.go_on.set()
+
+    async with HeldAtOnce() as store:
+        service = Service(store)
+        await service.client.submit(beside, None, run_id="r")
+        async with anyio.create_task_group() as tasks, service.worker(beside, grace=10):
+            await store.is_held.wait()
+            tasks.start_soon(go_on_soon)
+        assert service.world.done == ["once"]
