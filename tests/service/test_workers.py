@@ -461,11 +461,11 @@ class HeldAtOnce(ForwardingStore):
         super().__init__(MemoryStore())
         self.is_held, self.go_on = anyio.Event(), anyio.Event()
 
-    async def append(self, lease: Lease, bodies: Sequence[bytes], **options: Any) -> None:
+    async def append(self, lease: Lease, bodies: Sequence[bytes], **options: Any) -> int:
         if any(b'/once"' in body for body in bodies) and not self.go_on.is_set():
             self.is_held.set()
             await self.go_on.wait()
-        await super().append(lease, bodies, **options)
+        return await super().append(lease, bodies, **options)
 
 
 @both_backends
