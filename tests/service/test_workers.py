@@ -461,17 +461,17 @@ class HeldAtOnce(ForwardingStore):
         super().__init__(MemoryStore())
         self.is_held, self.go_on = anyio.Event(), anyio.Event()
 
-    async def append(self, lease: Lease, bodies: Sequence[bytes], **options: Any) -> int:
+    async def append(self, lease: Lease, bodies: Sequence[bytes], **options: Any) -> None:
         if any(b'/once"' in body for body in bodies) and not self.go_on.is_set():
             self.is_held.set()
             await self.go_on.wait()
-        return await super().append(lease, bodies, **options)
+        await super().append(lease, bodies, **options)
 
 
 @both_backends
 async def test_a_step_whose_beginning_is_being_saved_when_its_worker_is_left_is_executed() -> None:
     @step(at_most_once=True)
-    def once() -> Effect[apps.App, Broken, None]:
+    def once() -> Effect[apps.App, Broken, int]:
         return note("once")
 
     @workflow
