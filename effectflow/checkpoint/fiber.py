@@ -550,7 +550,8 @@ class DurableFiber(Fiber):
         return child
 
     async def begin(self, scope: Scope) -> None:
-        await self.turns.regain(self, scope)
+        # The branches of a finalizer also run while the run is being stopped.
+        await self.turns.regain(self, scope, may_end=scope.is_shielded)
 
     def end(self) -> None:
         del self.turns.fibers[self]

@@ -334,6 +334,24 @@ async def test_finalizers_that_are_no_steps_run_when_the_run_is_stopped(
 
 
 @everywhere
+async def test_the_branches_of_a_finalizer_run_when_the_run_is_stopped(
+    store: MemoryStore, way: str
+) -> None:
+    closed: list[str] = []
+
+    def closing(name: str) -> Effect[object, Any, object]:
+        return from_async(lambda _: turns(2)).and_then(lambda _: from_fn(lambda _: closed.append(name)))
+
+    @workflow
+    def made(what: str) -> Do[App, Any, object]:
+        return (yield from use(what).on_exit(par(closing("a"), closing("b"))))
+
+    app = App(Checkpoints(store), stop_in="use a")
+    await run_until(app.began.wait, made.start("a", run_id="r"), app, way)
+    assert sorted(closed) == ["a", "b"]
+
+
+@everywhere
 async def test_a_stopped_run_records_nothing_in_its_finalizers_and_begins_no_other_run(
     store: MemoryStore, way: str
 ) -> None:
@@ -357,6 +375,22 @@ async def test_a_stopped_run_records_nothing_in_its_finalizers_and_begins_no_oth
     again = App(Checkpoints(store), app.world)
     assert await again.run(made.resume("r")) == Success("use a")
     assert await store.info("other") is not None
+
+
+@everywhere
+async def test_a_race_in_a_finalizer_ends_with_the_branch_that_a_stop_leaves_to_the_resume(
+    store: MemoryStore, way: str
+) -> None:
+    @workflow
+    def made(what: str) -> Do[App, Any, object]:
+        forever = from_async(lambda _: anyio.sleep_forever())
+        return (yield from use(what).on_exit(race(forever, release(what))))
+
+    app = App(Checkpoints(store), stop_in="use a")
+    with anyio.fail_after(10):
+        await run_until(app.began.wait, made.start("a", run_id="r"), app, way)
+    assert await App(Checkpoints(store), app.world).run(made.resume("r")) == Success("use a")
+    assert app.world.done == ["use a", "use a", "release a"]
 
 
 @everywhere

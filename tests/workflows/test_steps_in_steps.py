@@ -36,7 +36,7 @@ from effectflow import (
 from effectflow.checkpoint import CheckpointStore, Completed, DefinitionChanged, read_entries
 from effectflow.service import Client
 from effectflow.stores import MemoryStore
-from tests.apps import App, Broken, Crash, app_on, both_backends
+from tests.apps import App, Broken, Crash, app_on, both_backends, cut_off
 from tests.workflows.journals import (
     AnyEffect,
     AnyWorkflow,
@@ -174,8 +174,7 @@ async def test_what_a_step_acquired_is_released_when_its_run_is_cancelled(
     store: MemoryStore,
 ) -> None:
     made = made_of(lambda: in_a_step(held(hang("use"))))
-    with anyio.move_on_after(0.1):
-        await start(made, app_on(store))
+    await cut_off(made.start(None, run_id="r"), app_on(store))
     lines = await journal(store)
     for count in range(lines.index("C step/acquire") + 1, len(lines) + 1):
         app = app_on(await cut(store, count))
