@@ -219,7 +219,7 @@ async def check_life(
     result: str | None = None
     with faulty.life():
         result = await cancelled_after(
-            life, lambda: ending(made.start(None, run_id="r"), app, HurriedClock())
+            life, lambda: ending(made.start(None, run_id="r"), app, HurriedClock(), deadline=500)
         )
     shown = f"{result} in {life}:\n{await journals(store, seal)}"
     last = before["r"][-1] if "r" in before else None

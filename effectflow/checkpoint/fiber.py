@@ -592,6 +592,10 @@ class DurableFiber(Fiber):
             for cause in self.open_failures():
                 cause.stand()
 
+    def awaits_steps(self, operator: Operator) -> bool:
+        inside = f"{operator.path}["
+        return any(fiber.step.startswith(inside) for fiber in self.turns.fibers)
+
     def cancels(self) -> None:
         self.turns.wake_cancelled()
 

@@ -121,6 +121,10 @@ class Fiber:
     def cancels(self) -> None:
         """Note that an operator has cancelled what is within it."""
 
+    def awaits_steps(self, operator: Operator) -> bool:
+        """Return whether steps within an operator are in progress, for whose ends a stop waits."""
+        return False
+
     def joins(self, operator: Operator) -> None:
         """Note that all branches of an operator of this fiber have ended."""
 

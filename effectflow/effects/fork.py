@@ -353,10 +353,11 @@ class Fork(Operator):
     def _stop_for(self, raised: BaseException, fiber: Fiber) -> None:
         """Stop because a branch ended in a defect. Raise what must end the task of the branch."""
         if isinstance(raised, Halt):
-            # The life of the run ends, and nothing is decided. In a finalizer, nothing else ends the others.
+            # The life of the run ends, and nothing is decided.
             self.children.defects.append(raised)
             self.is_over = True
-            self.children.cancel()
+            if not self.outer.fiber.awaits_steps(self):
+                self.children.cancel()
             return
         defect = raised if isinstance(raised, Exception) else stray_cancellation(raised)
         if defect is None:

@@ -109,14 +109,19 @@ def test_a_plan_names_the_steps_that_a_resume_begins_first(backend: str, example
     check()
 
 
-async def ending(effect: Any, app: TreeApp, clock: Clock | None = None) -> str:
-    """Return the end of an effect as text, whether it is a result or a defect."""
+async def ending(
+    effect: Any, app: TreeApp, clock: Clock | None = None, *, deadline: float | None = None
+) -> str:
+    """Return the end of an effect as text, whether it is a result or a defect.
+
+    `deadline` ends finalizers that hang: a stop waits for their steps.
+    """
     try:
         with anyio.fail_after(60):
             if clock is None:
                 result = await StoppedClock().run(effect, app)
             else:
-                result = await effect.run(app, clock=clock)
+                result = await effect.run(app, clock=clock, finalizer_deadline=deadline)
         halted = isinstance(result, Failure) and isinstance(result.failure(), CheckpointError)
         return f"CheckpointError: {result}" if halted else repr(result)
     except RecordedDefect as defect:
