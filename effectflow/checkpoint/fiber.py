@@ -18,7 +18,7 @@ from effectflow.checkpoint.errors import CompensationFailed, DefinitionChanged
 from effectflow.checkpoint.step_execution import StepExecution
 from effectflow.checkpoint.values import NO_TYPES, KnownTypes, from_tree, safe_repr, to_tree
 from effectflow.effects.arguments import BaseEffect
-from effectflow.effects.coroutines import ENDED, driven, end_coroutine
+from effectflow.effects.coroutines import ENDED, advanced, driven, end_coroutine
 from effectflow.effects.errors import Parked
 from effectflow.effects.event_loop import (
     Waiter,
@@ -106,6 +106,10 @@ class DurableFiber(Fiber):
     @property
     def is_stopping(self) -> bool:
         return self.run.stopping.has_begun
+
+    @property
+    def is_unordered(self) -> bool:
+        return self.turns.is_unordered
 
     @property
     def started_version(self) -> str | None:
@@ -302,20 +306,19 @@ class DurableFiber(Fiber):
         if operator is not None:
             await self.leave_for(operator)
 
+    def goes_on_at_once(self) -> bool:
+        if not self.turns.is_unordered:
+            return False
+        self.next_path("local")
+        return True
+
     async def run_local(
         self, scope: Scope, body: Coroutine[Any, Any, Any], resume: Callable[[], Any]
     ) -> tuple[Any, Any]:
+        if self.goes_on_at_once():
+            return await advanced(body, resume)
         turns = self.turns
         path = self.next_path("local")
-        if turns.is_unordered:
-            # As `advanced`, whose call each step would pay for.
-            try:
-                wanted = resume()
-            except StopIteration as stop:
-                return ENDED, stop.value
-            if isinstance(wanted, BaseEffect):
-                return wanted, False
-            return await driven(body, wanted)
         is_alone, at = turns.is_alone, turns.next_at(path)
         effect: Any = None
         value: Any = None

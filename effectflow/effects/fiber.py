@@ -38,6 +38,11 @@ class Fiber:
         """The version of the workflow that the run was started with; None outside of runs."""
         return None
 
+    @property
+    def is_unordered(self) -> bool:
+        """Whether nothing that this fiber does has to wait for its turn."""
+        return True
+
     # What a fiber does.
 
     def execute(self, step: Any, env: Any, scope: Scope) -> Coroutine[Any, Any, Any]:
@@ -53,6 +58,10 @@ class Fiber:
 
     async def begin_local(self, scope: Scope, work: object) -> None:
         """Raise what ends the fiber before it begins local code."""
+
+    def goes_on_at_once(self) -> bool:
+        """Return whether local code goes on without `run_local`, which nothing here needs. Count it."""
+        return True
 
     async def run_local(
         self, scope: Scope, body: Coroutine[Any, Any, Any], resume: Callable[[], Any]

@@ -191,7 +191,7 @@ async def interpret(effect: AnyEffect, env: Any, scope: Scope) -> Any:
                         await scope.fiber.park(scope, f"{current!r} would be run")
                     value = current.f(env)
                 elif kind is FromAsync:
-                    if scope.fiber is not PLAIN:
+                    if not (scope.fiber is PLAIN or scope.fiber.is_unordered):
                         await scope.fiber.begin_local(scope, current)
                     stack.append(_coroutine_of(current, current.f(env)))
                     value = None
@@ -287,7 +287,7 @@ async def interpret(effect: AnyEffect, env: Any, scope: Scope) -> Any:
                             value = Success(value)
                             continue
                         if kind is CoroutineType:
-                            if scope.fiber is PLAIN:
+                            if scope.fiber is PLAIN or scope.fiber.goes_on_at_once():
                                 try:
                                     current = frame.send(value)
                                 except StopIteration as stop:
