@@ -25,7 +25,7 @@ from effectflow.checkpoint.entries import (
     Suspended,
 )
 from effectflow.checkpoint.errors import CorruptCheckpoint, UnsupportedVersion
-from effectflow.checkpoint.schema import schema_of
+from effectflow.checkpoint.schema import frozen, schema_of
 from effectflow.checkpoint.store import RunStatus
 from effectflow.checkpoint.values import (
     MalformedValue,
@@ -38,7 +38,7 @@ from effectflow.checkpoint.values import (
 from effectflow.effects.paths import flow_of, steps_around
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CompletedStep:
     """A completed step. `duration` is in seconds, `completed_at` in seconds since the epoch."""
 
@@ -49,7 +49,7 @@ class CompletedStep:
     completed_at: float
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class HistoryItem:
     """How one step ended. A history is in the order in which the steps first began.
 

@@ -79,6 +79,11 @@ class Delays:
             if self._woken is not None:
                 self._woken.set()
 
+    def forget(self, journal: Delayed) -> None:
+        """Stop watching a journal whose run has ended, so that it is not kept in memory."""
+        journal.is_watched = False
+        self._journals.pop(id(journal), None)
+
     async def _look_after(self) -> None:
         try:
             while self._journals:

@@ -501,11 +501,10 @@ def decode_entry(data: bytes, run_id: str, sequence: int) -> Entry:
     """
     try:
         tree: Any = decode_entry_tree(data)
-        if tree["entry"] == "started" and "journal" not in tree:
-            raise UnsupportedVersion(f"run {run_id!r}", 0, FORMAT)
-        entry = read_entry(tree)
-        if isinstance(entry, Started) and entry.journal < 1:
-            raise ValueError(f"unknown format {entry.journal}")
+        kind = tree["entry"]
+        if kind == "started":
+            _check_format(tree.get("journal"), run_id)
+        return _SCHEMAS[kind].read(tree)
     except MalformedValue as error:
         raise CorruptCheckpoint(run_id, str(error), sequence=sequence) from error
     except (KeyError, TypeError, ValueError) as error:
@@ -514,6 +513,13 @@ def decode_entry(data: bytes, run_id: str, sequence: int) -> Entry:
             "wrote it"
         )
         raise CorruptCheckpoint(run_id, reason, sequence=sequence, is_damaged=False) from error
-    if isinstance(entry, Started) and entry.journal > FORMAT:
-        raise UnsupportedVersion(f"run {run_id!r}", entry.journal, FORMAT)
-    return entry
+
+
+def _check_format(version: object, run_id: str) -> None:
+    """Raise UnsupportedVersion for a journal of a newer effectflow, or one from before version 1."""
+    if version is None:
+        raise UnsupportedVersion(f"run {run_id!r}", 0, FORMAT)
+    if isinstance(version, int) and version < 1:
+        raise ValueError(f"unknown format {version}")
+    if isinstance(version, int) and version > FORMAT:
+        raise UnsupportedVersion(f"run {run_id!r}", version, FORMAT)

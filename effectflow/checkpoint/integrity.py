@@ -218,7 +218,8 @@ class Seal:
             payload = _COMPRESSED + zlib.compress(payload, 1)
         if self.encryption is not None:
             payload = self.encryption.encrypt(payload, after=previous)
-        return self._signed(payload, previous)
+        trailer, digest = self._trailer(payload, previous)
+        return payload + trailer, digest
 
     def open(self, record: Record, run_id: str, previous: bytes) -> tuple[Entry, bytes]:
         """Return the entry in a record that follows `previous`, and its digest.
@@ -230,11 +231,12 @@ class Seal:
         try:
             if len(record.body) > 2 * MAX_ENTRY_BYTES:
                 raise ValueError(f"it has {len(record.body):,} bytes, more than any entry")
-            expected, digest = self._signed(payload, previous)
-            if not hmac.compare_digest(record.body, expected):
+            expected, digest = self._trailer(payload, previous)
+            if not hmac.compare_digest(trailer, expected):
                 raise self._what_is_wrong(payload, trailer)
             is_as_written = True
-            payload = _decompressed(self._decrypted(payload, previous))
+            if self.encryption is not None or payload[:1] != b"{":
+                payload = _decompressed(self._decrypted(payload, previous))
         except ValueError as error:
             # The keys fit the entries before it, so a wrong digest probably means damage.
             needs_other_key = isinstance(error, _OtherKey)
@@ -282,19 +284,17 @@ class Seal:
             raise _OtherKey("it is not encrypted, although encryption is asked for")
         return self.encryption.decrypt(payload, after=previous)
 
-    def _signed(self, payload: bytes, previous: bytes) -> tuple[bytes, bytes]:
-        """Return a payload with its digest, which follows `previous`, and the digest.
+    def _trailer(self, payload: bytes, previous: bytes) -> tuple[bytes, bytes]:
+        """Return what follows a payload: its digest, which follows `previous`. And the digest alone.
 
         A digest has one form: other case or blanks are rejected.
         """
         is_text = payload[:1] == b"{"
         if self.key is None:
             digest = sha256(previous + payload).digest()
-            form = b"%b\nsha256:%b" if is_text else b"%b%bS"
-        else:
-            digest = hmac.digest(self.key, previous + payload, "sha256")
-            form = b"%b\nhmac:%b" if is_text else b"%b%bH"
-        return form % (payload, hexlify(digest) if is_text else digest), digest
+            return (b"\nsha256:" + hexlify(digest) if is_text else digest + b"S"), digest
+        digest = hmac.digest(self.key, previous + payload, "sha256")
+        return (b"\nhmac:" + hexlify(digest) if is_text else digest + b"H"), digest
 
 
 UNSIGNED = Seal()

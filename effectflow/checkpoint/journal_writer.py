@@ -402,7 +402,10 @@ class JournalWriter(_Halting):
             self.durable_summary = summary or self.durable_summary
             self._is_silent = False
             self.completed_since_save = 0
-            self.is_released = self.is_released or release
+            if release:
+                self.is_released = True
+                if self._delays is not None:
+                    self._delays.forget(self)
             if self._observers:
                 saved = CheckpointSaved(self.run_id, self.durable_length, step, reason)
                 tell(self._observers, saved)

@@ -294,7 +294,8 @@ class _Reader:
         if is_void:
             return
         self.open.discard(path)
-        self._forget_inside(path)
+        if self.inside:
+            self._forget_inside(path)
         if entry.__class__ is Interrupted and path not in order.begun:
             return
         self._keep(number, path, entry)
@@ -332,12 +333,12 @@ class _Reader:
             self.order.leave_behind(entry)
             return
         self.kept[number] = entry
-        self._note_inside(path, number)
+        if "/" in path:
+            self._note_inside(path, number)
 
     def _note_inside(self, path: str, what: int | str) -> None:
-        if self.open and "/" in path:
-            for step in steps_around(path, self.open):
-                self.inside.setdefault(step, []).append(what)
+        for step in steps_around(path, self.open):
+            self.inside.setdefault(step, []).append(what)
 
     def _forget_inside(self, step: str) -> None:
         for what in self.inside.pop(step, ()):
@@ -359,13 +360,17 @@ class _Reader:
         if order.last_turn:
             # What was held back comes later in the journal than it happened.
             found.sort(key=_turn_of)
-        for position, (number, entry) in enumerate(found):
-            order.entries.append(entry)
-            order.numbers.append(number)
+        order.numbers = [number for number, _ in found]
+        order.entries = [entry for _, entry in found]
+        places = order.places
+        for position in range(len(found) - 1, -1, -1):
+            entry = order.entries[position]
             if entry.__class__ is not CancelRequested:
-                order.places.setdefault(path_of(entry), []).append(position)
-        for places in order.places.values():
-            places.reverse()
+                path = entry.step if entry.__class__ in _OF_STEPS else entry.path
+                if path in places:
+                    places[path].append(position)
+                else:
+                    places[path] = [position]
         return order
 
 

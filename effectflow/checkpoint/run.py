@@ -300,7 +300,7 @@ class Run:
         """Forget the parts that refer to this life, after its end: so it needs no garbage collector."""
         turns = self.turns
         turns.fibers.clear()
-        turns.holder = None
+        turns.holder = self.writer.on_halt = None
         del turns.commits, self.turns, self.root, self.stopping
 
     async def leave(self, scope: Scope) -> Never:

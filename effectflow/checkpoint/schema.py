@@ -111,16 +111,26 @@ def _read_function(
         source += f"    if tree['entry'] != {tag!r}: reject(tree)\n"
     parts: list[str] = []
     for one in dataclasses.fields(kind):
-        name, given = one.name, f"tree[{one.name!r}]"
-        scope[f"read_{name}"] = _reader(hints[name])
+        name, hint, given = one.name, hints[one.name], f"tree[{one.name!r}]"
+        scope[f"read_{name}"] = _reader(hint)
         read = f"read_{name}({given})"
-        if hints[name] in (str, int, bool):
-            # Most fields. The call is only for values that it rejects.
-            read = f"part if (part := {given}).__class__ is {hints[name].__name__} else {read}"
+        # Most fields need no call: it is only for values that it may reject.
+        kinds = _union_of(hint)
+        usual = kinds[0] if len(kinds) == 1 else hint
+        if _is_tree(hint):
+            read = given
+        elif usual in (str, int, bool):
+            read = f"part if (part := {given}).__class__ is {usual.__name__} else {read}"
+        elif usual is float:
+            is_usual = f"(part := {given}).__class__ is float and 0.0 <= part <= {LATEST}"
+            read = f"part if {is_usual} else {read}"
+        elif _is_dataclass(usual):
+            scope[f"schema_{name}"] = schema_of(usual)
+            read = f"schema_{name}.read(part) if (part := {given}).__class__ is dict else {read}"
         if one.default is not dataclasses.MISSING:
             scope[f"default_{name}"] = one.default
             read = f"default_{name} if {name!r} not in tree else {read}"
-        parts.append(f"{name}=({read})")
+        parts.append(f"({read})")
     exec(f"{source}    return kind({', '.join(parts)})\n", scope)
     return scope["read"]
 

@@ -50,7 +50,7 @@ class RunStatus(StrEnum):
 _ENDED = (RunStatus.COMPLETED, RunStatus.CANCELLED)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Record:
     """One entry of a journal, as a store keeps it.
 

@@ -19,7 +19,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Never, TypeAlias
 
 import anyio
 
-from effectflow.checkpoint.entries import CancelRequested, Interrupted, Local, Resumed
+from effectflow.checkpoint.entries import (
+    BeforeStep,
+    CancelRequested,
+    Completed,
+    Interrupted,
+    Local,
+    Resumed,
+)
 from effectflow.checkpoint.errors import CorruptCheckpoint, DefinitionChanged
 from effectflow.checkpoint.group_commit import GroupCommit
 from effectflow.checkpoint.order import Order, in_ranges, path_of
@@ -336,6 +343,25 @@ class Turns:
         entry = self._entry_at(at, kind)
         self._advance(entry)
         return entry
+
+    def take_completed(self, fiber: DurableFiber, path: str) -> tuple[BeforeStep, Completed] | None:
+        """Return the recorded beginning and end of a step, if both are next and it has completed.
+
+        That is so for nearly all steps, and takes a quarter of the time of two calls of `take`.
+        """
+        entries, position = self.order.entries, self.position
+        if self.ready or self.holder is not fiber or len(entries) < position + 2:
+            return None
+        begun, ended = entries[position], entries[position + 1]
+        if ended.__class__ is not Completed or ended.step != path or ended.stands:
+            return None
+        if begun.__class__ is not BeforeStep or begun.step != path:
+            return None
+        del self.order.places[path][-2:]
+        self.position = position + 2
+        self.number_taken = self.order.numbers[position + 1]
+        self.turn = ended.turn
+        return begun, ended
 
     def expect(self, at: int, kind: type[Any], taker: Arrival) -> Any:
         """Let something take a recorded entry once it is the next one. Return the entry."""

@@ -51,7 +51,8 @@ def tree_digest(tree: Tree) -> str:
 
 def decode_json(data: bytes) -> Tree:
     """Return the tree in JSON. Raises MalformedValue for anything else."""
-    _check_parts(data, _parts_of_json)
+    if len(data) > MAX_PARTS:
+        _check_parts(data, _parts_of_json)
     try:
         return orjson.loads(data)
     except orjson.JSONDecodeError as error:
@@ -114,12 +115,10 @@ def decode_entry_tree(data: bytes) -> Tree:
 
     Raises MalformedValue for anything else, and for more than MAX_ENTRY_LEVELS.
     """
-    if data[:1] == b"{":
-        tree = decode_json(data)
-        if data.count(b"[") + data.count(b"{") <= MAX_ENTRY_LEVELS:
-            return tree
-    else:
-        tree = decode_cbor(data)
+    is_json = data[:1] == b"{"
+    tree = decode_json(data) if is_json else decode_cbor(data)
+    if is_json and data.count(b"[") + data.count(b"{") <= MAX_ENTRY_LEVELS:
+        return tree
     nested = tree
     for _ in range(_MAX_JSON_LEVELS - MAX_ENTRY_LEVELS):
         nested = [nested]

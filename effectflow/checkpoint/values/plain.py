@@ -63,7 +63,7 @@ def from_tree(tree: Tree, *, path: str = "$", types: KnownTypes) -> Any:
     Raises MalformedValue, with the path of the part, for a tree that does not hold a value, and for a
     class that is not declared.
     """
-    if tree.__class__ in SCALARS or plain_json(tree) is not None:
+    if tree.__class__ in SCALARS or _is_own_value(tree) or plain_json(tree) is not None:
         return tree
     from effectflow.checkpoint.values.codec import decode
 
@@ -116,6 +116,14 @@ def _is_flat(value: Any) -> bool:
     else:
         return False
     return len(parts) * _FEW < MAX_ITEMS and SCALARS.issuperset(map(type, parts))
+
+
+def _is_own_value(tree: Tree) -> bool:
+    """Return whether a tree is surely its own value: a dict of a few scalars, as many outputs are."""
+    if tree.__class__ is not dict or len(tree) > _FEW:
+        return False
+    has_own_keys = all(key.__class__ is str and "$" not in key for key in tree)
+    return has_own_keys and SCALARS.issuperset(map(type, tree.values()))
 
 
 def _is_plain(value: Any) -> bool:
