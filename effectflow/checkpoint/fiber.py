@@ -16,6 +16,7 @@ from effectflow.checkpoint.causes import Cause, Held
 from effectflow.checkpoint.entries import BEGINNINGS, Local, Published, SetAside, Value
 from effectflow.checkpoint.errors import CompensationFailed, DefinitionChanged
 from effectflow.checkpoint.step_execution import StepExecution
+from effectflow.checkpoint.turns import Intent
 from effectflow.checkpoint.values import NO_TYPES, KnownTypes, from_tree, safe_repr, to_tree
 from effectflow.effects.arguments import BaseEffect
 from effectflow.effects.coroutines import ENDED, advanced, driven, end_coroutine
@@ -55,34 +56,32 @@ class DurableFiber(Fiber):
         fork, has_place: the operator whose branch it runs, and whether it may go on within the limit.
         waiter: what wakes it when it gets the baton.
         resting: the time, message or run that it waits for; None if it does not.
-        frontier_scope, ends_later, ends_step, is_waiting: while it waits at the frontier: its position,
-            whether its end must come after the replay, as an event, whether it is the end of a step, and
-            whether it is a wait for a time, a message or another run.
+        scope: its position while it waits for its turn or for the end of the replay.
+        intent: what it waits to do at the frontier.
     """
 
     __slots__ = (
         "_around",
         "_codes",
         "_counts",
-        "ends_later",
-        "ends_step",
         "failures",
         "fork",
-        "frontier_scope",
         "has_place",
-        "is_waiting",
+        "intent",
         "line",
         "parent",
         "path",
         "place",
         "resting",
         "run",
+        "scope",
         "step",
         "turns",
         "waiter",
     )
 
-    frontier_scope: Scope
+    scope: Scope
+    intent: Intent
 
     def __init__(self, run: Run, parent: DurableFiber | None = None) -> None:
         self.run = run
@@ -97,7 +96,6 @@ class DurableFiber(Fiber):
         self.has_place = True
         self.waiter: Waiter | None = None
         self.resting: Rest | None = None
-        self.ends_later = self.ends_step = self.is_waiting = False
         self._counts: dict[str, int] = {}
         self._codes: dict[str, object] = {}
         self._around: list[tuple[Any, ...]] = []
@@ -205,6 +203,22 @@ class DurableFiber(Fiber):
         entry = turns.take_next(self, at, kind) or await turns.take(self, at, scope, kind)
         self.follows(path, number)
         return entry
+
+    async def record_once(
+        self, path: str, scope: Scope, kind: type[B], make: Callable[[], B]
+    ) -> bool:
+        """Record an operation that has no end. Return False if an earlier life has.
+
+        `kind` is the class of its entry, and `make` returns the entry.
+        """
+        await self.check(scope)
+        if await self.reach_begin(path, scope, kind) is not None:
+            return False
+        await self.turns.to_frontier(self, scope, Intent.BEGIN)
+        entry = make()
+        self.begins()
+        self.run.add(entry, self.step)
+        return True
 
     # Failures.
 
@@ -515,28 +529,26 @@ class DurableFiber(Fiber):
                 run.writer.announce()
             return
         path = self.next_path("publish")
-        await self.check(scope)
-        if await self.reach_begin(path, scope, Published) is not None:
-            return
-        await self.turns.to_frontier(self, scope, has_begun=False)
-        self.begins()
-        tree = run.encode(value, path, types)
-        run.add(Published(path, key, tree, run.now(), self.turns.turn), self.step)
-        run.writer.announce()
+
+        def published() -> Published:
+            tree = run.encode(value, path, types)
+            return Published(path, key, tree, run.now(), self.turns.turn)
+
+        if await self.record_once(path, scope, Published, published):
+            run.writer.announce()
 
     async def set_aside(self, scope: Scope, name: str, content: Callable[[], Any]) -> bool:
         """Let the failures here stand, and record what failed. Return whether it still counts."""
         run = self.run
         path = self.next_path(name)
-        await self.check(scope)
-        if await self.reach_begin(path, scope, SetAside) is not None:
-            return not self.turns.order.set_aside[path].is_dropped
-        await self.turns.to_frontier(self, scope, has_begun=False)
-        value = content()
-        self.begins()
-        run.add(SetAside(path, value, run.now(), self.turns.turn), self.step)
-        run.writer.count_dead_letter()
-        return True
+
+        def aside() -> SetAside:
+            return SetAside(path, content(), run.now(), self.turns.turn)
+
+        if await self.record_once(path, scope, SetAside, aside):
+            run.writer.count_dead_letter()
+            return True
+        return not self.turns.order.set_aside[path].is_dropped
 
     async def park(self, scope: Scope, reason: str) -> Never:
         if self.run.planning is not None:

@@ -18,6 +18,7 @@ from effectflow.checkpoint.entries import (
 from effectflow.checkpoint.errors import CheckpointError
 from effectflow.checkpoint.order import path_of
 from effectflow.checkpoint.store import RunStatus
+from effectflow.checkpoint.turns import Intent
 from effectflow.effects.paths import is_within, outermost
 from effectflow.effects.trails import TypedFailure
 
@@ -163,9 +164,9 @@ class Planning:
     def note_frontier(self, turns: Turns) -> None:
         """Note what the fibers wait for at the end of the replay."""
         for fiber in turns.frontier:
-            if fiber.is_waiting:
+            if fiber.intent is Intent.WAIT:
                 self._waiting.append(fiber.place)
-            elif not fiber.ends_step:
+            elif fiber.intent is not Intent.END:
                 self._start.append(fiber.place)
                 if fiber.place in turns.order.begun:
                     self._retry.append(fiber.place)

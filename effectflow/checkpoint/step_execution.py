@@ -20,6 +20,7 @@ from effectflow.checkpoint.failures import is_exact, read_error, write_end
 from effectflow.checkpoint.order import in_ranges
 from effectflow.checkpoint.step import CurrentStep
 from effectflow.checkpoint.stopping import interruption_reason
+from effectflow.checkpoint.turns import Intent
 from effectflow.checkpoint.values import check_savable, safe_repr
 from effectflow.checkpoint.waits import wait_until_retry
 from effectflow.effects.errors import (
@@ -118,7 +119,7 @@ class StepExecution:
             if isinstance(ended, Failed) and ended.retry_at is not None:
                 fiber.failures = []
                 if turns.next_at(path) is None:
-                    await turns.to_frontier(fiber, scope, has_begun=False, is_wait=True)
+                    await turns.to_frontier(fiber, scope, Intent.WAIT)
                     longest = max(0.0, ended.retry_at - ended.at)
                     await wait_until_retry(fiber, scope, ended.retry_at, longest)
                 continue
@@ -241,7 +242,8 @@ class StepExecution:
             if unknown is not None and (is_planned or turns.order.has_within(path)):
                 raise self.run.halt(OutcomeUnknown(self.run.run_id, unknown))
         if not (turns.is_live and turns.is_alone):
-            await turns.to_frontier(self.fiber, self.scope, has_begun=begun is not None)
+            intent = Intent.BEGIN if begun is None else Intent.CONTINUE
+            await turns.to_frontier(self.fiber, self.scope, intent)
             operator = self.scope.cancelling_operator()
             if operator is not None:
                 self._add_interrupted(operator)
@@ -362,7 +364,7 @@ class StepExecution:
     async def _reach_end(self) -> None:
         """Let the end of the step be an event of this life, so that it comes after what is recorded."""
         fiber = self.fiber
-        await fiber.turns.to_frontier(fiber, self.scope, has_begun=True, ends_step=True)
+        await fiber.turns.to_frontier(fiber, self.scope, Intent.END)
 
     def _add_completed(self, value: Any, began: float) -> None:
         """Add the entry that the step has succeeded. Halt the run if its value cannot be saved."""

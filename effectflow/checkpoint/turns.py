@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from contextlib import nullcontext
+from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, Never, TypeAlias
 
 import anyio
@@ -54,6 +55,27 @@ _BEGUN = {
     "SetAside": "set aside the item",
     "Local": "ended",
 }
+
+
+class Intent(Enum):
+    """What a fiber waits to do at the frontier.
+
+    Attributes:
+        BEGIN: begin something.
+        WAIT: wait for a time, a message or another run.
+        CONTINUE: execute a step that an earlier life has begun.
+        END: end a step.
+    """
+
+    BEGIN = "begin"
+    WAIT = "wait"
+    CONTINUE = "continue"
+    END = "end"
+
+    @property
+    def ends_later(self) -> bool:
+        """Whether a cancellation ends it after the replay, as an event; otherwise in the same turn."""
+        return self is Intent.CONTINUE or self is Intent.END
 
 
 class Turns:
@@ -328,7 +350,7 @@ class Turns:
             may_end: return if the life is being ended, instead of raising that.
         """
         entry = self.expect(at, kind, fiber)
-        fiber.frontier_scope = scope
+        fiber.scope = scope
         self.release(fiber)
         await self.regain(fiber, scope, may_end=may_end)
         return entry
@@ -397,7 +419,7 @@ class Turns:
             return self._help(entry)
         if entry.__class__ is Interrupted and not callable(taker):
             # Code that is not recorded may have cut it off, and gets further first.
-            is_cut = taker.frontier_scope.cancelling_operator() is not None
+            is_cut = taker.scope.cancelling_operator() is not None
             if not is_cut and (self._let_one_go_on() or self.working):
                 return bool(self.holder)
         del self._takers[self.position]
@@ -534,41 +556,21 @@ class Turns:
 
     # The frontier.
 
-    async def to_frontier(
-        self,
-        fiber: DurableFiber,
-        scope: Scope,
-        *,
-        has_begun: bool,
-        is_wait: bool = False,
-        ends_step: bool = False,
-    ) -> None:
-        """Wait until the replay is over.
-
-        What an earlier life has begun ends after the replay, as an event. The cancellation of anything
-        else, and of a wait for a time, a message or another run, ends it at once, in the same turn.
-
-        Parameters:
-            has_begun: whether an earlier life has begun the operation.
-            is_wait: whether it is such a wait.
-            ends_step: whether what waits is the end of a step.
-        """
-        may_go_on = self.is_live and (is_wait or self.run.planning is None)
+    async def to_frontier(self, fiber: DurableFiber, scope: Scope, intent: Intent) -> None:
+        """Wait until the replay is over, so that the fiber may do what it intends."""
+        may_go_on = self.is_live and (intent is Intent.WAIT or self.run.planning is None)
         if not may_go_on or self._without_place(fiber) is not None:
-            ends_later = has_begun and not is_wait
-            if not ends_later:
+            if not intent.ends_later:
                 await fiber.check(scope)
-            fiber.is_waiting, fiber.ends_later, fiber.ends_step = is_wait, ends_later, ends_step
-            await self._wait_at_frontier(fiber, scope)
+            await self._wait_at_frontier(fiber, scope, intent)
 
     async def rest_in_plan(self, fiber: DurableFiber, scope: Scope) -> Never:
         """Wait at the frontier of a plan, because what the fiber waits for has not come."""
-        fiber.is_waiting, fiber.ends_later, fiber.ends_step = True, False, False
-        await self._wait_at_frontier(fiber, scope)
+        await self._wait_at_frontier(fiber, scope, Intent.WAIT)
         raise AssertionError("a plan does not go on from here")
 
-    async def _wait_at_frontier(self, fiber: DurableFiber, scope: Scope) -> None:
-        fiber.frontier_scope = scope
+    async def _wait_at_frontier(self, fiber: DurableFiber, scope: Scope, intent: Intent) -> None:
+        fiber.scope, fiber.intent = scope, intent
         if self.is_live and self.run.planning is None:
             # It waits for a place within a limit.
             self._begin_within_limits(fiber)
@@ -576,7 +578,7 @@ class Turns:
             self.frontier.append(fiber)
         self.release(fiber)
         await self.regain(fiber, scope)
-        if not fiber.ends_later:
+        if not intent.ends_later:
             await fiber.check(scope)
 
     def _end_replay(self) -> None:
@@ -588,8 +590,8 @@ class Turns:
         for deadline in list(self.deadlines):
             deadline.begin_live()
         # What has happened meanwhile comes before anything new begins.
-        waiting = [fiber for fiber in self.frontier if fiber.is_waiting]
-        self.frontier = [fiber for fiber in self.frontier if not fiber.is_waiting]
+        waiting = [fiber for fiber in self.frontier if fiber.intent is Intent.WAIT]
+        self.frontier = [fiber for fiber in self.frontier if fiber.intent is not Intent.WAIT]
         for fiber in waiting:
             self._begin_within_limits(fiber)
 
@@ -603,8 +605,8 @@ class Turns:
     def _end_cut_off(self) -> bool:
         """Let the steps end in a plan that a resume does not enter again, as they were cut off."""
         for fiber in self.frontier[:]:
-            is_cancelled = fiber.frontier_scope.cancelling_operator() is not None
-            if is_cancelled and fiber.ends_later and not self.order.had_within(fiber.place):
+            is_cancelled = fiber.scope.cancelling_operator() is not None
+            if is_cancelled and fiber.intent.ends_later and not self.order.had_within(fiber.place):
                 self.frontier.remove(fiber)
                 self.arrived.append(fiber)
         return bool(self.arrived)
@@ -613,8 +615,8 @@ class Turns:
         frontier, self.frontier = self.frontier, []
         self.next_turn()
         for fiber in frontier:
-            scope = fiber.frontier_scope
-            if fiber.ends_later and (fiber.ends_step or scope.cancelling_operator() is not None):
+            is_cancelled = fiber.scope.cancelling_operator() is not None
+            if fiber.intent is Intent.END or (is_cancelled and fiber.intent.ends_later):
                 self.arrived.append(fiber)
             else:
                 self._begin_within_limits(fiber)
@@ -622,7 +624,7 @@ class Turns:
     def wake_cancelled(self) -> None:
         """Let the fibers run that an operator has cancelled at the frontier or in a wait."""
         for fiber in self.frontier[:]:
-            if not fiber.ends_later and fiber.frontier_scope.cancelling_operator() is not None:
+            if not fiber.intent.ends_later and fiber.scope.cancelling_operator() is not None:
                 self.frontier.remove(fiber)
                 self.ready.append(fiber)
         for fiber in self.fibers:
@@ -631,9 +633,9 @@ class Turns:
                 self.ready.append(fiber)
         for fork in self._forks.values():
             for fiber in fork.pending[:]:
-                if fiber.frontier_scope.cancelling_operator() is not None:
+                if fiber.scope.cancelling_operator() is not None:
                     fork.pending.remove(fiber)
-                    (self.arrived if fiber.ends_later else self.ready).append(fiber)
+                    (self.arrived if fiber.intent.ends_later else self.ready).append(fiber)
 
     # Limits.
 

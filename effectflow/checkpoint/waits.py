@@ -21,6 +21,7 @@ from effectflow.checkpoint.entries import Signalled, TimerFired, Value, Waiting
 from effectflow.checkpoint.errors import CorruptCheckpoint
 from effectflow.checkpoint.schema import LATEST
 from effectflow.checkpoint.store import Message
+from effectflow.checkpoint.turns import Intent
 from effectflow.checkpoint.values import MalformedValue, Tree
 from effectflow.effects.event_loop import is_cancellation
 from effectflow.effects.paths import as_name
@@ -117,7 +118,7 @@ async def sleep_until(
     if await fiber.reach_end(path, scope, TimerFired) is not None:
         await fiber.check(scope)
         return
-    await turns.to_frontier(fiber, scope, has_begun=begun is not None, is_wait=True)
+    await turns.to_frontier(fiber, scope, Intent.WAIT)
     await fiber.check(scope)
     if begun is None:
         fiber.begins()
@@ -167,7 +168,7 @@ async def receive(fiber: DurableFiber, scope: Scope, topic: str, decode: Callabl
     if received is not None:
         await fiber.check(scope)
         return _decoded(fiber, received.value, path, decode)
-    await turns.to_frontier(fiber, scope, has_begun=begun is not None, is_wait=True)
+    await turns.to_frontier(fiber, scope, Intent.WAIT)
     await fiber.check(scope)
     if begun is None:
         fiber.begins()

@@ -30,6 +30,7 @@ from effectflow.checkpoint.fiber import DurableFiber
 from effectflow.checkpoint.order import path_of
 from effectflow.checkpoint.run import Run
 from effectflow.checkpoint.store import RunStatus, has_result
+from effectflow.checkpoint.turns import Intent
 from effectflow.checkpoint.values import KnownTypes, digest_of
 from effectflow.checkpoint.waits import resting
 from effectflow.effects import Effect
@@ -117,7 +118,7 @@ class _Spawn:
         if ended is not None or (begun is not None and _has_gone_on(fiber)):
             await fiber.check(scope)
             return spawned
-        await turns.to_frontier(fiber, scope, has_begun=False)
+        await turns.to_frontier(fiber, scope, Intent.BEGIN)
         await fiber.check(scope)
         if begun is None:
             fiber.begins()
@@ -277,7 +278,7 @@ async def _result(fiber: DurableFiber, scope: Scope, child: Child[Any, Any]) -> 
         raise run.halt(DefinitionChanged(run.run_id, run.workflow, detail=detail))
     ended = await fiber.reach_end(path, scope, ChildEnded)
     if ended is None:
-        await turns.to_frontier(fiber, scope, has_begun=begun is not None, is_wait=True)
+        await turns.to_frontier(fiber, scope, Intent.WAIT)
         await fiber.check(scope)
         if begun is None:
             fiber.begins()
