@@ -103,7 +103,7 @@ class DurableFiber(Fiber):
 
     @property
     def is_stopping(self) -> bool:
-        return self.run.stopping.has_begun
+        return self.turns.is_over
 
     @property
     def is_unordered(self) -> bool:

@@ -32,7 +32,7 @@ from effectflow.checkpoint.observers import CheckpointEvent, StepSkipped, tell
 from effectflow.checkpoint.order import Order, in_ranges
 from effectflow.checkpoint.plan import Planning
 from effectflow.checkpoint.schema import LATEST
-from effectflow.checkpoint.stopping import Stopping, Suspension
+from effectflow.checkpoint.stopping import CutShort, Ending, GivenUp, Stopping
 from effectflow.checkpoint.store import CANCEL, Message
 from effectflow.checkpoint.suspension import Drain
 from effectflow.checkpoint.turns import Turns
@@ -91,7 +91,7 @@ class Run:
         has_begun: whether this life has begun anything.
         interrupted_at: the newest `Interrupted` entry of a step, or None.
         savable: the definitions of the steps whose outputs can be saved, by name.
-        ended_by: the exception with which this life ends, and which the journal does not record.
+        ending: how this life ends before its body does; None if it does not, or by a halt or a stop.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class Run:
         self.has_begun = False
         self.interrupted_at: int | None = None
         self.savable: dict[str, Any] = {}
-        self.ended_by: Exception | None = None
+        self.ending: Ending | None = None
         self._is_asked_to_cancel = False
         self._held: dict[str, list[Held]] = {}
         self._held_so_far = 0
@@ -276,19 +276,17 @@ class Run:
         for cause in self.root.failures:
             # What its step says about attempts does not count here.
             cause.is_retryable = True
-        self.stopping.given_up = self.stopping.given_up or error
-        self.end_fibers()
+        self.end_with(GivenUp(error))
         return LeftToResume(str(error))
 
     def give_up_life(self, error: Exception) -> Halt:
         """End this life with an exception that no earlier life has met. The journal stays as it is."""
-        self.ended_by = self.ended_by or error
-        self.end_fibers()
+        self.end_with(CutShort(error))
         return Halt(error)
 
-    def suspend(self, suspension: Suspension) -> None:
-        """Stop this life because all fibers wait. A resume continues them."""
-        self.stopping.suspension = suspension
+    def end_with(self, ending: Ending) -> None:
+        """End this life in this way, unless another one came first."""
+        self.ending = self.ending or ending
         self.end_fibers()
 
     def end_fibers(self) -> None:
@@ -306,8 +304,8 @@ class Run:
     async def leave(self, scope: Scope) -> Never:
         """Raise what ends a fiber of a life that is being ended."""
         self.writer.check()
-        if self.ended_by is not None:
-            raise Halt(self.ended_by)
+        if isinstance(self.ending, CutShort):
+            raise Halt(self.ending.error)
         if self.planning is not None:
             raise Parked
         if scope.is_shielded:
@@ -370,7 +368,7 @@ class Run:
         if request is None or self.cancellation is None or self._is_asked_to_cancel:
             return
         # The next life finds the request, too.
-        if not self.stopping.has_begun and self.writer.halted is None:
+        if not self.turns.is_over and self.writer.halted is None:
             self._is_asked_to_cancel = True
             self.turns.announce(self._record_cancellation, since=self.came_before(request))
 

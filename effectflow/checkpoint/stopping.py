@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import anyio
 from anyio.abc import TaskGroup
@@ -62,15 +62,30 @@ class Suspension:
     seen: int
 
 
+@dataclass(frozen=True, slots=True)
+class GivenUp:
+    """A run ends as failed with this error, regardless of how its body ends."""
+
+    error: CheckpointError
+
+
+@dataclass(frozen=True, slots=True)
+class CutShort:
+    """A life ends with this exception, which the journal does not record. A resume may not meet it."""
+
+    error: Exception
+
+
+Ending: TypeAlias = Suspension | GivenUp | CutShort
+"""How a life ends before its body does, other than by an error that halts it or by a stop."""
+
+
 class Stopping:
     """Whether a run is being stopped from outside, and shields for the work that must end first.
 
     Attributes:
         flows: the cancel scope around the body of the run.
         has_begun: whether the run is being stopped, so that nothing more begins.
-        suspension: what the run waited for when it was suspended; None if it was not.
-        given_up: the error with which the run ends as failed, regardless of how its body ends; None
-            without one.
     """
 
     def __init__(self, on_begin: Callable[[], object]) -> None:
@@ -78,8 +93,6 @@ class Stopping:
         self._on_begin = on_begin
         self.flows = anyio.CancelScope()
         self.has_begun = False
-        self.suspension: Suspension | None = None
-        self.given_up: CheckpointError | None = None
         self._tasks: TaskGroup | None = None
         self._waits: set[anyio.CancelScope] = set()
         self._protections: set[anyio.CancelScope] = set()

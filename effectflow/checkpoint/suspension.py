@@ -101,7 +101,7 @@ class _Attendant:
                         self._has_changed = False
                         await self._pass_on_messages()
                     elif turns.is_idle and await self._may_suspend():
-                        run.suspend(Suspension(self._next_at, self._waits_for, run.mailbox.seen))
+                        run.end_with(Suspension(self._next_at, self._waits_for, run.mailbox.seen))
                         return
                     elif not turns.is_idle or not self._has_changed:
                         await self.woken.wait()

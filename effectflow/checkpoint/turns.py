@@ -31,6 +31,7 @@ from effectflow.checkpoint.entries import (
 from effectflow.checkpoint.errors import CorruptCheckpoint, DefinitionChanged
 from effectflow.checkpoint.group_commit import GroupCommit
 from effectflow.checkpoint.order import Order, in_ranges, path_of
+from effectflow.checkpoint.stopping import CutShort
 from effectflow.effects.event_loop import is_cancellation, new_waiter, wake
 
 if TYPE_CHECKING:
@@ -524,7 +525,7 @@ class Turns:
             if self._may_plan_without(entry):
                 self._skip(entry)
             elif isinstance(raised, Exception) and not run.force:
-                run.ended_by = raised
+                run.ending = CutShort(raised)
                 return
             elif not self._diverge(entry):
                 return

@@ -29,7 +29,7 @@ from effectflow.checkpoint.order import Order, read_order
 from effectflow.checkpoint.plan import Planning, ResumePlan, plan_resume, skipped_steps
 from effectflow.checkpoint.replays import life_of
 from effectflow.checkpoint.run import Run
-from effectflow.checkpoint.stopping import interruption_reason
+from effectflow.checkpoint.stopping import CutShort, GivenUp, Suspension, interruption_reason
 from effectflow.checkpoint.store import (
     CANCEL,
     KeepsHistory,
@@ -253,7 +253,7 @@ async def _drive(
     claim: Claim, run: Run, input: Any, *, is_new: bool, service: Service | None = None
 ) -> Any:
     """Run the body, and make its end durable before returning."""
-    writer, stopping = run.writer, run.stopping
+    writer = run.writer
     request = save_request.get()
     if request is not None:
         request.cover(writer)
@@ -263,20 +263,21 @@ async def _drive(
     except BaseException:
         await _record_interruption(run)
         raise
-    if writer.halted is None and not stopping.has_begun:
+    if writer.halted is None and not run.turns.is_over:
         run.turns.finish(raised)
+    ending = run.ending
     # The scope of the fibers has caught a cancellation: by the error that halted the run, by a worker
     # that suspends it, or by asyncio itself, if the scope mistook that for its own.
     is_cancelled = raised is not None and is_cancellation(raised)
     if writer.halted is not None:
         if is_cancelled or (isinstance(raised, Halt) and raised.reason is writer.halted):
             raised = None
-    elif run.ended_by is not None:
+    elif isinstance(ending, CutShort):
         await _record_interruption(run)
-        raise defect_in(run.run_id, run.ended_by)
-    elif stopping.given_up is not None:
-        outcome, raised = TypedFailure(stopping.given_up), None
-    elif stopping.suspension is not None:
+        raise defect_in(run.run_id, ending.error)
+    elif isinstance(ending, GivenUp):
+        outcome, raised = TypedFailure(ending.error), None
+    elif ending is not None:
         await _record_interruption(run)
         return None
     if raised is not None and (is_cancelled or not isinstance(raised, Exception)):
@@ -384,7 +385,7 @@ async def _replay(place: Place, run: Run, body: AnyEffect) -> Any:
             # What comes after the cancellation is discarded.
             if not operator.is_decided:
                 return outcome
-    if run.stopping.has_begun:
+    if run.turns.is_over:
         await raise_hidden_stop(body, scope)
     if operator.unfinished is not None:
         raise operator.unfinished
@@ -448,21 +449,21 @@ async def _record_interruption(run: Run) -> None:
     """Append `Interrupted`, or `Suspended`, as the last entry."""
     if run.writer.halted is not None:
         return
-    suspension = run.stopping.suspension
+    ending = run.ending
     with run.writer.last_saves(), suppress(Halt):
         # A run that was ready to continue only stops because its worker does.
-        if suspension is not None and suspension.until > run.now():
+        if isinstance(ending, Suspension) and ending.until > run.now():
             run.release_all_held()
             await run.writer.finish(
                 Suspended(run.now()),
                 RunStatus.SUSPENDED,
-                due_at=None if math.isinf(suspension.until) else suspension.until,
-                waits_for=suspension.waits_for,
+                due_at=None if math.isinf(ending.until) else ending.until,
+                waits_for=ending.waits_for,
                 # A message that the run has not read makes it due at once.
-                seen=suspension.seen,
+                seen=ending.seen,
             )
         else:
-            reason = interruption_reason() if run.ended_by is None else "defect"
+            reason = "defect" if isinstance(ending, CutShort) else interruption_reason()
             entry = run.interruption(reason)
             await run.writer.finish(entry, RunStatus.INTERRUPTED, due_at=at_once(run.now()))
 
@@ -493,7 +494,7 @@ async def plan_run(place: Place, run_id: str, *, effects: bool) -> ResumePlan:
         run = _plan_of(place, found, read_order(entries, removed))
         plan, has_failed = await _end_of_plan(place, run, blueprint.body(input), effects=effects)
         void = run.retry()
-        if not has_failed or run.stopping.has_begun or not run.is_tried_again():
+        if not has_failed or run.turns.is_over or not run.is_tried_again():
             return plan
         # The process died between the failure and the end of the run, so a resume tries it again.
 
@@ -534,7 +535,7 @@ async def _end_of_plan(
             raise
     except Exception as raised:
         defect = raised
-    if not run.stopping.has_begun:
+    if not run.turns.is_over:
         run.turns.finish(defect)
     has_failed = defect is not None or isinstance(outcome, TypedFailure)
     return run.planning.plan(run, outcome, defect), has_failed

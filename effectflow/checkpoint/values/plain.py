@@ -118,7 +118,7 @@ def _is_flat(value: Any) -> bool:
     return len(parts) * _FEW < MAX_ITEMS and SCALARS.issuperset(map(type, parts))
 
 
-def _is_own_value(tree: Tree) -> bool:
+def _is_own_value(tree: Any) -> bool:
     """Return whether a tree is surely its own value: a dict of a few scalars, as many outputs are."""
     if tree.__class__ is not dict or len(tree) > _FEW:
         return False
