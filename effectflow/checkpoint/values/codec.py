@@ -2,7 +2,7 @@
 
 Plain JSON data stays as it is. Any other value becomes an object with one key, its tag, such as
 `{"$datetime": "2026-01-01T00:00:00+00:00"}`, so it can be read without knowing what to expect. The
-table at the end of this module has one entry for each tag.
+table at the end of this module has one entry for each tag, and `TAGS` the classes with these tags.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from decimal import Decimal
 from enum import Enum, Flag
 from fractions import Fraction
 from functools import partial
-from pathlib import Path, PosixPath, PurePath, PurePosixPath, PureWindowsPath, WindowsPath
+from pathlib import Path, PurePath, PurePosixPath, PureWindowsPath
 from typing import Any, TypeAlias
 from uuid import UUID
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -45,6 +45,7 @@ from effectflow.checkpoint.values.plain import (
     is_scalar,
     sorted_json,
 )
+from effectflow.checkpoint.values.tags import TAGS
 from effectflow.effects.effect import Effect
 
 
@@ -145,13 +146,11 @@ class _Kind:
 
     Attributes:
         tag: the key of the object that they become.
-        classes: exactly the classes of these values; none if users define the classes.
         encode: returns the content of the tag. Raises _Fault.
         decode: returns the value of a content. May raise any exception for a malformed one.
     """
 
     tag: str
-    classes: tuple[type[Any], ...]
     encode: _Convert
     decode: _Convert
 
@@ -490,16 +489,14 @@ def _decode_error(content: Any, walk: _Walk) -> Exception:
     return put_together(cls, walk.at("args", _decode, args), _decode(state, walk))
 
 
-def _atom(
-    tag: str, encode: Callable[[Any], Any], decode: Callable[[Any], Any], *classes: type[Any]
-) -> _Kind:
+def _atom(tag: str, encode: Callable[[Any], Any], decode: Callable[[Any], Any]) -> _Kind:
     """Return the kind of values that contain no other values."""
-    return _Kind(tag, classes, lambda value, _: encode(value), lambda content, _: decode(content))
+    return _Kind(tag, lambda value, _: encode(value), lambda content, _: decode(content))
 
 
 def _collection(tag: str, cls: type[Any], encode: _Convert, decode: _Convert) -> _Kind:
     """Return the kind of the values of a class that is called with a list of its items."""
-    return _Kind(tag, (cls,), encode, lambda content, walk: cls(decode(content, walk)))
+    return _Kind(tag, encode, lambda content, walk: cls(decode(content, walk)))
 
 
 def _wrapper(tag: str, cls: type[Any], method: str) -> _Kind:
@@ -507,7 +504,6 @@ def _wrapper(tag: str, cls: type[Any], method: str) -> _Kind:
     call = f"{method}()"
     return _Kind(
         tag,
-        (cls,),
         lambda value, walk: walk.at(call, _encode, getattr(value, method)()),
         lambda content, walk: cls(walk.at(call, _decode, content)),
     )
@@ -519,55 +515,46 @@ def _encode_path(value: PurePath) -> str:
 
 _ENUM: _Kind = _Kind(
     "$enum",
-    (),
     lambda value, _: [value.__class__.__name__, value.name],
     lambda content, walk: walk.types.class_named(content[0], is_enum=True)[content[1]],
 )
 # A combination of flags may have no name.
 _FLAG: _Kind = _Kind(
     "$flag",
-    (),
     lambda value, walk: [value.__class__.__name__, walk.at("value", _encode, value.value)],
     lambda content, walk: walk.types.class_named(content[0], is_enum=True)(
         walk.at("value", _decode, content[1])
     ),
 )
-_OBJECT: _Kind = _Kind("$object", (), _encode_object, _decode_object)
-_ERROR: _Kind = _Kind("$error", (), _encode_error, _decode_error)
-_CUSTOM: _Kind = _Kind("$codec", (), _encode_custom, _decode_custom)
+_OBJECT: _Kind = _Kind("$object", _encode_object, _decode_object)
+_ERROR: _Kind = _Kind("$error", _encode_error, _decode_error)
+_CUSTOM: _Kind = _Kind("$codec", _encode_custom, _decode_custom)
 _URL: _Kind = _Kind(
     "$url",
-    (),
     lambda value, _: [value.__class__.__name__, str(value)],
     lambda content, _: _class_of_pydantic(content[0], _URLS)(content[1]),
 )
-_SECRET: _Kind = _Kind("$secret", (), _encode_secret, _decode_secret)
+_SECRET: _Kind = _Kind("$secret", _encode_secret, _decode_secret)
 
 _KINDS: tuple[_Kind, ...] = (
-    _atom("$int", _encode_int, _decode_int, int),
-    _atom("$float", repr, _decode_float, float),
-    _atom("$bytes", lambda it: b64encode(it).decode(), partial(b64decode, validate=True), bytes),
-    _atom("$datetime", _encode_moment, partial(_decode_moment, datetime), datetime),
-    _atom("$date", date.isoformat, date.fromisoformat, date),
-    _atom("$time", _encode_moment, partial(_decode_moment, time), time),
-    _atom(
-        "$timedelta",
-        lambda it: [it.days, it.seconds, it.microseconds],
-        _decode_timedelta,
-        timedelta,
-    ),
-    _atom("$decimal", str, Decimal, Decimal),
+    _atom("$int", _encode_int, _decode_int),
+    _atom("$float", repr, _decode_float),
+    _atom("$bytes", lambda it: b64encode(it).decode(), partial(b64decode, validate=True)),
+    _atom("$datetime", _encode_moment, partial(_decode_moment, datetime)),
+    _atom("$date", date.isoformat, date.fromisoformat),
+    _atom("$time", _encode_moment, partial(_decode_moment, time)),
+    _atom("$timedelta", lambda it: [it.days, it.seconds, it.microseconds], _decode_timedelta),
+    _atom("$decimal", str, Decimal),
     _atom(
         "$fraction",
         lambda it: [*map(_encode_int, it.as_integer_ratio())],
         _decode_fraction,
-        Fraction,
     ),
-    _atom("$uuid", str, UUID, UUID),
-    _atom("$path", _encode_path, Path, PosixPath, WindowsPath),
-    _atom("$posix_path", _encode_path, PurePosixPath, PurePosixPath),
-    _atom("$windows_path", _encode_path, PureWindowsPath, PureWindowsPath),
-    _atom("$nothing", lambda _: None, lambda _: Nothing, type(Nothing)),
+    _atom("$uuid", str, UUID),
+    _atom("$path", _encode_path, Path),
+    _atom("$posix_path", _encode_path, PurePosixPath),
+    _atom("$windows_path", _encode_path, PureWindowsPath),
+    _atom("$nothing", lambda _: None, lambda _: Nothing),
     _wrapper("$some", Some, "unwrap"),
     _wrapper("$success", Success, "unwrap"),
     _wrapper("$failure", Failure, "failure"),
@@ -585,7 +572,4 @@ _KINDS: tuple[_Kind, ...] = (
 )
 
 _BY_TAG: Mapping[str, _Kind] = {kind.tag: kind for kind in _KINDS}
-_BY_CLASS: Mapping[type, _Kind] = {cls: kind for kind in _KINDS for cls in kind.classes}
-
-SAVED_CLASSES = frozenset({*_BY_CLASS, *SCALARS, list})
-"""The classes, besides those that users define, whose values can be saved."""
+_BY_CLASS: Mapping[type, _Kind] = {cls: _BY_TAG[tag] for cls, tag in TAGS.items()}

@@ -50,8 +50,8 @@ class Codec(Generic[T]):
     decode: Callable[[Any], T]
 
     def __post_init__(self) -> None:
-        # Imported late: the table of types needs the dates and numbers of the standard library.
-        from effectflow.checkpoint.values.codec import SAVED_CLASSES
+        # Most programs need no codec.
+        from effectflow.checkpoint.values.tags import SAVED_CLASSES
 
         check_type(self.kind, type, "a Codec saves the values of a class")
         owner = f"the Codec for {self.kind.__name__}"
