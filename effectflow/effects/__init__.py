@@ -14,6 +14,7 @@ from effectflow.effects.constructors import (
     asks as asks,
     attempt as attempt,
     die as die,
+    emit as emit,
     fail as fail,
     from_async as from_async,
     from_blocking as from_blocking,
@@ -43,7 +44,6 @@ from effectflow.effects.errors import (
     TracedError as TracedError,
     WorkerLost as WorkerLost,
 )
-from effectflow.effects.events import emit as emit
 from effectflow.effects.functions import Do as Do, do as do, effect as effect
 from effectflow.effects.imports import lazy_names
 from effectflow.effects.race import first_success as first_success, race as race
@@ -78,7 +78,7 @@ if not TYPE_CHECKING:  # a type checker would take every name for one of this pa
         {
             "clock": "Clock SystemClock",
             "constructors": (
-                "ask asks attempt die fail from_async from_blocking from_fn from_optional "
+                "ask asks attempt die emit fail from_async from_blocking from_fn from_optional "
                 "from_result never now pure random sleep sleep_until suspend uuid"
             ),
             "effect": "Effect Executor",
@@ -86,7 +86,6 @@ if not TYPE_CHECKING:  # a type checker would take every name for one of this pa
                 "Defect EffectError EmptyRace ExecutorError ExecutorLost Exit Halt "
                 "Interruption RetryExhausted TimedOut TracedError WorkerLost"
             ),
-            "events": "emit",
             "functions": "Do do effect",
             "parallel": "par par_all par_traverse par_try_all partition traverse",
             "race": "first_success race",

@@ -14,6 +14,7 @@ from functools import partial
 from types import CoroutineType
 from typing import Any, NamedTuple
 
+from effectflow.effects.arguments import BaseEffect
 from effectflow.effects.coroutines import ENDED, end_coroutine
 from effectflow.effects.errors import EffectError
 from effectflow.effects.event_loop import (
@@ -21,7 +22,6 @@ from effectflow.effects.event_loop import (
     is_cancellation,
     raise_caught_cancellation,
 )
-from effectflow.effects.nodes import Die, Fail
 from effectflow.effects.scope import Scope
 from effectflow.effects.signatures import declares
 from effectflow.effects.trails import Marked, TypedFailure, log_hidden, our_notes
@@ -31,6 +31,16 @@ _RECENT = 8
 
 _ITSELF: Any = object()
 """Stands for the marked error in a failure, which would keep it."""
+
+
+class Failing(BaseEffect):
+    """An effect that only fails or ends in a defect, perhaps with an error that a body has received."""
+
+    __slots__ = ()
+
+    def with_trail(self, trail_of: Callable[[object], tuple[str, ...]]) -> BaseEffect:
+        """Return an effect that ends the same way, with what `trail_of` returns for its error."""
+        raise NotImplementedError
 
 
 class _Received(NamedTuple):
@@ -86,14 +96,7 @@ class Thrown:
 
     def again(self, effect: Any) -> Any:
         """Return the next effect of the body. If it fails with such an error again, the trail stays."""
-        kind = effect.__class__
-        if kind is Fail and not effect.trail:
-            trail = self._trail_of(effect.error)
-            return Fail(effect.error, trail) if trail else effect
-        if kind is Die:
-            notes = self._trail_of(effect.exception)
-            return Die(effect.exception, notes) if notes else effect
-        return effect
+        return effect.with_trail(self._trail_of) if isinstance(effect, Failing) else effect
 
     def _set_aside(self, received: _Received) -> None:
         """Remember a failure only as long as its errors exist."""

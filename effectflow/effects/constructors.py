@@ -278,3 +278,22 @@ def _observed(name: str, take: Callable[[Scope], A]) -> Effect[object, Never, A]
         return scope.fiber.value(name, partial(take, scope))
 
     return nodes.Perform(perform, (name,))
+
+
+def emit(event: object) -> Effect[object, Never, None]:
+    """Pass `event` to the next outer listener, and wait until it has taken the event.
+
+    Without a listener, the event is dropped. A resume does not run completed steps again, so they emit
+    nothing. Events between steps are emitted again.
+
+    Example:
+        >>> from effectflow import emit, pure
+        >>> emit("half").and_then(lambda _: emit("done")).map(lambda _: 42).collecting().run_sync(None)
+        <Success: (42, ['half', 'done'])>
+    """
+
+    async def perform(_env: object, scope: Scope) -> None:
+        if scope.sink is not None:
+            await scope.sink(event, scope)
+
+    return nodes.Perform(perform, ("emit", event))

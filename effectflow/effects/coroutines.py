@@ -82,5 +82,5 @@ def end_coroutine(body: Coroutine[Any, Any, Any]) -> None:
 
 
 async def awaiting(awaitable: Awaitable[A]) -> A:
-    """Await something that is no coroutine."""
+    """Await something that need not be a coroutine."""
     return await awaitable

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from functools import partial
+from inspect import isawaitable
 from types import FunctionType, UnionType
 from typing import (
     Any,
@@ -30,12 +31,14 @@ from effectflow.effects.arguments import (
     check_effects,
     check_function,
     holds,
+    is_callable,
 )
 from effectflow.effects.clock import Clock, Duration, waiting_time
-from effectflow.effects.coroutines import awaited
+from effectflow.effects.coroutines import awaited, awaiting
 from effectflow.effects.errors import ExecutorError, Exit, RetryExhausted, TimedOut, TracedError
+from effectflow.effects.retry import FailedAttempt, RetryPolicy, check_bounded, retried
 from effectflow.effects.scope import EffectObserver, Operator, Scope, supervised
-from effectflow.effects.trails import TypedFailure, show_trail
+from effectflow.effects.trails import TypedFailure, refuse_failure, show_trail
 
 Env = TypeVar("Env", contravariant=True)
 E = TypeVar("E", covariant=True)
@@ -512,7 +515,18 @@ class Effect(BaseEffect, Generic[Env, E, A]):
             >>> flaky.run_sync(None).failure().attempts
             3
         """
-        return retry(self, policy, when, on_retry)
+        check_bounded(policy)
+        if when is not None:
+            check_function(when, "when", TEST_THE_VALUE)
+        if on_retry is not None:
+            check_function(on_retry, "on_retry")
+
+        def perform(env: Any, scope: Scope) -> Awaitable[Any]:
+            run = partial(interpret, env=env, scope=scope)
+            return retried(self, run, scope, policy, when, on_retry)
+
+        options = nodes.Options(when=when, on_retry=on_retry)
+        return nodes.Perform(perform, (".retry", self, policy, options))
 
     def collecting(self: Effect[Env2, E2, A2]) -> Effect[Env2, E2, tuple[A2, list[object]]]:
         """Yield the value together with the emitted events, in order.
@@ -520,7 +534,27 @@ class Effect(BaseEffect, Generic[Env, E, A]):
         If the effect yields no value, its events go to the next outer listener. To receive them with a
         failure, use `effect.result().collecting()`. Steps that a resume skips emit no events.
         """
-        return collecting(self)
+
+        async def perform(env: Any, scope: Scope) -> Any:
+            events: list[object] = []
+
+            async def take(event: object, _: Scope) -> None:
+                events.append(event)
+
+            async def pass_on(_env: object, emitter: Scope) -> None:
+                if scope.sink is not None:
+                    for event in events:
+                        await scope.sink(event, emitter)
+
+            def hand_over(ended: Exit[Any, Any]) -> nodes.AnyEffect:
+                return nodes.Pure(None) if isinstance(ended, Success) else nodes.Perform(pass_on)
+
+            # A finalizer, because it is shielded and runs on every early end.
+            listened = nodes.OnExit(self, hand_over)
+            outcome = await interpret(listened, env, scope.with_sink(take))
+            return outcome if outcome.__class__ is TypedFailure else (outcome, events)
+
+        return nodes.Perform(perform, (".collecting", self))
 
     def into_sink(
         self: Effect[Env2, E2, A2],
@@ -539,7 +573,25 @@ class Effect(BaseEffect, Generic[Env, E, A]):
             done
             <Success: None>
         """
-        return into_sink(self, f)
+        if not is_callable(f):
+            raise TypeError(f"into_sink takes a function that takes each event, not {f!r}")
+
+        async def perform(env: Any, scope: Scope) -> Any:
+            async def take(event: object, emitter: Scope) -> None:
+                if scope.is_planned:
+                    # A plan passes no events on.
+                    return
+                taken: Any = f(event)
+                if isinstance(taken, Effect):
+                    effect = cast("nodes.AnyEffect", taken)
+                    outcome = await interpret(effect, env, emitter.with_sink(scope.sink))
+                    refuse_failure("a sink", outcome)
+                elif isawaitable(taken):
+                    await emitter.fiber.wait(emitter, awaiting, taken)
+
+            return await interpret(self, env, scope.with_sink(take))
+
+        return nodes.Perform(perform, (".into_sink", self, f))
 
     def result(self: Effect[Env2, E2, A2]) -> Effect[Env2, Never, Result[A2, E2]]:
         """Yield `Success(value)` or `Failure(error)`; never fail."""
@@ -716,12 +768,10 @@ def _one_after_another(
     return tuple(values)
 
 
-# Nodes derive from Effect, and its methods create nodes, so these imports follow the class.
+# Nodes derive from Effect, and its methods create and run nodes, so these imports follow the class.
 from effectflow.effects import nodes  # noqa: E402
-from effectflow.effects.events import collecting, into_sink  # noqa: E402
 from effectflow.effects.interpreter import (  # noqa: E402
     interpret,
     interpret_limited,
     raise_failure,
 )
-from effectflow.effects.retry import FailedAttempt, RetryPolicy, retry  # noqa: E402

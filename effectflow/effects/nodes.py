@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, S
 from types import MappingProxyType
 from typing import Any, Final, Protocol
 
+from effectflow.effects.bodies import Failing
 from effectflow.effects.effect import Effect
 from effectflow.effects.errors import Exit
 from effectflow.effects.scope import Scope
@@ -36,15 +37,19 @@ class Pure(Effect[Any, Any, Any]):
         self.value: Final = value
 
 
-class Fail(Effect[Any, Any, Any]):
+class Fail(Effect[Any, Any, Any], Failing):
     __slots__ = ("error", "trail")
 
     def __init__(self, error: Any, trail: tuple[str, ...] = ()) -> None:
         self.error: Final = error
         self.trail: Final = trail
 
+    def with_trail(self, trail_of: Callable[[object], tuple[str, ...]]) -> Fail:
+        trail = self.trail or trail_of(self.error)
+        return Fail(self.error, trail) if trail else self
 
-class Die(Effect[Any, Any, Any]):
+
+class Die(Effect[Any, Any, Any], Failing):
     """Raises an exception with these notes."""
 
     __slots__ = ("exception", "notes")
@@ -52,6 +57,10 @@ class Die(Effect[Any, Any, Any]):
     def __init__(self, exception: Exception, notes: tuple[str, ...] = ()) -> None:
         self.exception: Final = exception
         self.notes: Final = notes
+
+    def with_trail(self, trail_of: Callable[[object], tuple[str, ...]]) -> Die:
+        notes = trail_of(self.exception)
+        return Die(self.exception, notes) if notes else self
 
 
 class Ask(Effect[Any, Any, Any]):

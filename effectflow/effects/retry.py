@@ -6,32 +6,23 @@ Full and decorrelated jitter come from Marc Brooker's "Exponential Backoff And J
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import count, islice
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
-from effectflow.effects import nodes
-from effectflow.effects.arguments import (
-    TEST_THE_VALUE,
-    check_count,
-    check_function,
-    check_type,
-    holds,
-)
+from effectflow.effects.arguments import BaseEffect, check_count, check_type, holds
 from effectflow.effects.clock import Duration, in_seconds
-from effectflow.effects.effect import Effect
 from effectflow.effects.errors import RetryExhausted
-from effectflow.effects.events import run_listener
-from effectflow.effects.interpreter import interpret
 from effectflow.effects.scope import Scope
-from effectflow.effects.trails import TypedFailure
+from effectflow.effects.trails import TypedFailure, refuse_failure
 
 if TYPE_CHECKING:
     # Imported when a delay is drawn, because many programs never retry.
     from random import Random
 
 E = TypeVar("E")
+AnEffect = TypeVar("AnEffect", bound=BaseEffect)
 
 _LONGEST = 365 * 24 * 3600.0
 """The seconds that no delay exceeds."""
@@ -241,60 +232,54 @@ class FailedAttempt(Generic[E]):
     elapsed: float
 
 
-def retry(
-    source: Effect[Any, Any, Any],
+async def retried(
+    source: AnEffect,
+    run: Callable[[AnEffect], Awaitable[Any]],
+    scope: Scope,
     policy: RetryPolicy,
     when: Callable[[Any], bool] | None,
-    on_retry: Callable[[FailedAttempt[Any]], Effect[Any, Any, object] | None] | None,
-) -> Effect[Any, Any, Any]:
-    """Run an effect again while it fails; see `Effect.retry`."""
-    check_bounded(policy)
-    if when is not None:
-        check_function(when, "when", TEST_THE_VALUE)
-    if on_retry is not None:
-        check_function(on_retry, "on_retry")
+    on_retry: Callable[[FailedAttempt[Any]], AnEffect | None] | None,
+) -> Any:
+    """Run an effect again while it fails; see `Effect.retry`. Return its value or a `TypedFailure`.
 
-    async def perform(env: Any, scope: Scope) -> Any:
-        clock = scope.clock
-        began = clock.monotonic()
-        delays = policy.delays()
-        drawn: float | None = None
-        elapsed = 0.0
-        attempt = 1
+    `run` runs an effect in this scope.
+    """
+    clock = scope.clock
+    began = clock.monotonic()
+    delays = policy.delays()
+    drawn: float | None = None
+    elapsed = 0.0
+    attempt = 1
 
-        def draw() -> tuple[float, float | None, float]:
-            # Everything is recorded: a resumed run measures other times, and draws other delays.
-            delay = policy.in_time(drawn, elapsed)
-            return elapsed, delay, clock.now().timestamp() + (delay or 0.0)
+    def draw() -> tuple[float, float | None, float]:
+        # Everything is recorded: a resumed run measures other times, and draws other delays.
+        delay = policy.in_time(drawn, elapsed)
+        return elapsed, delay, clock.now().timestamp() + (delay or 0.0)
 
-        while True:
-            outcome = await interpret(source, env, scope)
-            if outcome.__class__ is not TypedFailure:
-                return outcome
-            is_refused = when is not None and not holds(when, outcome.error, "retry")
-            if is_refused and on_retry is None:
-                return outcome
-            drawn = None if is_refused else next(delays, None)
-            elapsed = clock.monotonic() - began
-            elapsed, delay, until = scope.fiber.value("retry", draw)
-            if on_retry is not None:
-                hooked = on_retry(FailedAttempt(outcome.error, attempt, delay, elapsed))
-                if hooked is not None:
-                    await run_listener("on_retry", hooked, env, scope)
-            if is_refused:
-                return outcome
-            if delay is None:
-                exhausted = RetryExhausted(outcome.error, attempt, elapsed)
-                return TypedFailure(exhausted, outcome.trail)
-            # The clock of another machine may have been ahead. Never wait longer because of that.
-            await scope.fiber.sleep_until(scope, until, delay)
-            # Attempts that a resume replays without waiting took time, too.
-            began = min(began, clock.monotonic() - elapsed - delay)
-            attempt += 1
-
-    return nodes.Perform(
-        perform, (".retry", source, policy, nodes.Options(when=when, on_retry=on_retry))
-    )
+    while True:
+        outcome = await run(source)
+        if outcome.__class__ is not TypedFailure:
+            return outcome
+        is_refused = when is not None and not holds(when, outcome.error, "retry")
+        if is_refused and on_retry is None:
+            return outcome
+        drawn = None if is_refused else next(delays, None)
+        elapsed = clock.monotonic() - began
+        elapsed, delay, until = scope.fiber.value("retry", draw)
+        if on_retry is not None:
+            hooked = on_retry(FailedAttempt(outcome.error, attempt, delay, elapsed))
+            if hooked is not None:
+                refuse_failure("on_retry", await run(hooked))
+        if is_refused:
+            return outcome
+        if delay is None:
+            exhausted = RetryExhausted(outcome.error, attempt, elapsed)
+            return TypedFailure(exhausted, outcome.trail)
+        # The clock of another machine may have been ahead. Never wait longer because of that.
+        await scope.fiber.sleep_until(scope, until, delay)
+        # Attempts that a resume replays without waiting took time, too.
+        began = min(began, clock.monotonic() - elapsed - delay)
+        attempt += 1
 
 
 def check_bounded(policy: RetryPolicy) -> None:

@@ -60,6 +60,16 @@ def joined(failures: Sequence[TypedFailure]) -> TypedFailure:
     return TypedFailure(errors, tuple(trail), tuple(failures))
 
 
+def refuse_failure(what: str, outcome: object) -> None:
+    """Raise TypeError if a listener has failed. That is a bug, because its type excludes failures."""
+    if isinstance(outcome, TypedFailure):
+        error = outcome.error
+        raise TypeError(
+            f"{what} failed with {error!r}, and it must not fail: handle the error inside it, "
+            "for instance with .fallback(None)"
+        ) from (error if isinstance(error, BaseException) else None)
+
+
 class Suppressed(str):
     """The line of a trail that reports a failed finalizer.
 
