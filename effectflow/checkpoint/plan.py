@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from effectflow.checkpoint.checkpoint import Checkpoint
 from effectflow.checkpoint.definition import Definition
@@ -18,14 +18,8 @@ from effectflow.checkpoint.entries import (
 from effectflow.checkpoint.errors import CheckpointError
 from effectflow.checkpoint.order import path_of
 from effectflow.checkpoint.store import RunStatus
-from effectflow.checkpoint.turns import Intent
 from effectflow.effects.paths import is_within, outermost
 from effectflow.effects.trails import TypedFailure
-
-if TYPE_CHECKING:
-    from effectflow.checkpoint.fiber import DurableFiber
-    from effectflow.checkpoint.run import Run
-    from effectflow.checkpoint.turns import Turns
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,13 +141,15 @@ class Planning:
         """Note a recorded failure that was replayed."""
         self._failures.append((path, error))
 
-    def may_skip(self, entry: Any, frontier: Iterable[DurableFiber]) -> bool:
-        """Return whether a recorded entry need not be reached: a resume reaches it, and a plan cannot."""
+    def may_skip(self, entry: Any, frontier: Iterable[str]) -> bool:
+        """Return whether a recorded entry need not be reached: a resume reaches it, and a plan cannot.
+
+        `frontier` has the places of the fibers that wait there.
+        """
         if isinstance(entry, CancelRequested):
             return self.is_parked
         path = path_of(entry)
-        step = next((fiber.place for fiber in frontier if is_within(path, fiber.place)), None)
-        if step is not None:
+        if any(is_within(path, place) for place in frontier):
             if isinstance(entry, Completed):
                 self._skip.append(path)
             return True
@@ -161,22 +157,27 @@ class Planning:
             self._unverified.append(Unverified(path, self.reason))
         return self.is_parked
 
-    def note_frontier(self, turns: Turns) -> None:
-        """Note what the fibers wait for at the end of the replay."""
-        for fiber in turns.frontier:
-            if fiber.intent is Intent.WAIT:
-                self._waiting.append(fiber.place)
-            elif fiber.intent is not Intent.END:
-                self._start.append(fiber.place)
-                if fiber.place in turns.order.begun:
-                    self._retry.append(fiber.place)
+    def waits(self, place: str) -> None:
+        """Note that a fiber waits for a time, a message or another run."""
+        self._waiting.append(place)
 
-    def plan(self, run: Run, outcome: Any, defect: Exception | None) -> ResumePlan:
-        """Return the plan. `outcome` or `defect` is how the body ended, if it did.
+    def starts(self, place: str, *, has_begun: bool) -> None:
+        """Note that a resume begins here. `has_begun` says whether an earlier life has."""
+        self._start.append(place)
+        if has_begun:
+            self._retry.append(place)
+
+    def plan(
+        self, outcome: object, defect: Exception | None, problem: CheckpointError | None
+    ) -> ResumePlan:
+        """Return the plan.
 
         Raises the defect that the body ended in, unless it is the recorded defect of a step.
+
+        Parameters:
+            outcome, defect: how the body ended, if it did.
+            problem: the error that has halted the run; None if none did.
         """
-        problem = run.writer.halted
         recurs: list[str] = []
         error = outcome.error if isinstance(outcome, TypedFailure) else defect
         if problem is None and error is not None:

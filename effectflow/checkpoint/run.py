@@ -35,7 +35,7 @@ from effectflow.checkpoint.schema import LATEST
 from effectflow.checkpoint.stopping import CutShort, Ending, GivenUp, Stopping
 from effectflow.checkpoint.store import CANCEL, Message
 from effectflow.checkpoint.suspension import Drain
-from effectflow.checkpoint.turns import Turns
+from effectflow.checkpoint.turns import Intent, Turns
 from effectflow.checkpoint.values import (
     KnownTypes,
     MalformedValue,
@@ -258,8 +258,13 @@ class Run:
 
     def end_plan(self) -> None:
         """End a plan at the frontier."""
-        assert self.planning is not None
-        self.planning.note_frontier(self.turns)
+        planning, begun = self.planning, self.turns.order.begun
+        assert planning is not None
+        for fiber in self.turns.frontier:
+            if fiber.intent is Intent.WAIT:
+                planning.waits(fiber.place)
+            elif fiber.intent is not Intent.END:
+                planning.starts(fiber.place, has_begun=fiber.place in begun)
         self.end_fibers()
 
     # How this life ends.

@@ -481,7 +481,7 @@ class Turns:
 
     def _may_plan_without(self, entry: Any) -> bool:
         planning = self.run.planning
-        return planning is not None and planning.may_skip(entry, self.frontier)
+        return planning is not None and planning.may_skip(entry, [it.place for it in self.frontier])
 
     def _begin_branch(self, path: str) -> bool:
         """Begin a recorded branch, even if others fill the limit. Return whether that is possible."""

@@ -538,4 +538,4 @@ async def _end_of_plan(
     if not run.turns.is_over:
         run.turns.finish(defect)
     has_failed = defect is not None or isinstance(outcome, TypedFailure)
-    return run.planning.plan(run, outcome, defect), has_failed
+    return run.planning.plan(outcome, defect, run.writer.halted), has_failed
