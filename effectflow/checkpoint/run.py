@@ -32,9 +32,8 @@ from effectflow.checkpoint.observers import CheckpointEvent, StepSkipped, tell
 from effectflow.checkpoint.order import Order, in_ranges
 from effectflow.checkpoint.plan import Planning
 from effectflow.checkpoint.schema import LATEST
-from effectflow.checkpoint.stopping import CutShort, Ending, GivenUp, Stopping
+from effectflow.checkpoint.stopping import CutShort, Drain, Ending, GivenUp, Stopping
 from effectflow.checkpoint.store import CANCEL, Message
-from effectflow.checkpoint.suspension import Drain
 from effectflow.checkpoint.turns import Intent, Turns
 from effectflow.checkpoint.values import (
     KnownTypes,

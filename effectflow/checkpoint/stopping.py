@@ -16,6 +16,7 @@ from typing import Any, TypeAlias, TypeVar
 import anyio
 from anyio.abc import TaskGroup
 
+from effectflow.checkpoint.changes import Wakeup
 from effectflow.checkpoint.errors import CheckpointError
 from effectflow.effects.errors import LeftToResume
 from effectflow.effects.event_loop import (
@@ -44,6 +45,28 @@ def interruption_reason() -> str:
     """Return the reason for the `Interrupted` entries of this context: a signal, or "cancelled"."""
     request = stop_request.get()
     return "cancelled" if request is None else request.reason
+
+
+class Drain:
+    """Asks the runs of a worker to begin nothing more. Each ends after its steps in progress."""
+
+    def __init__(self) -> None:
+        self.has_begun = False
+        self._waiting: set[Wakeup] = set()
+
+    def begin(self) -> None:
+        """Ask all runs to stop."""
+        self.has_begun = True
+        for wakeup in self._waiting:
+            wakeup.set()
+
+    def notify(self, wakeup: Wakeup) -> None:
+        """Wake this when the drain begins."""
+        self._waiting.add(wakeup)
+
+    def forget(self, wakeup: Wakeup) -> None:
+        """Stop waking this when the drain begins."""
+        self._waiting.discard(wakeup)
 
 
 @dataclass(frozen=True, slots=True)

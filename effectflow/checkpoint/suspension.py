@@ -8,42 +8,17 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
 
 import anyio
 
 from effectflow.checkpoint.changes import Wakeup, watching
-from effectflow.checkpoint.stopping import Suspension
+from effectflow.checkpoint.run import Run
+from effectflow.checkpoint.stopping import Drain, Suspension
 from effectflow.effects.errors import Halt
-
-if TYPE_CHECKING:
-    from effectflow.checkpoint.run import Run
 
 _GRACE = 0.02
 """The seconds for which all fibers must rest before a run is suspended. A run whose fibers are busy also
 waits this long before it looks for messages."""
-
-
-class Drain:
-    """Asks the runs of a worker to begin nothing more. Each ends after its steps in progress."""
-
-    def __init__(self) -> None:
-        self.has_begun = False
-        self._waiting: set[Wakeup] = set()
-
-    def begin(self) -> None:
-        """Ask all runs to stop."""
-        self.has_begun = True
-        for wakeup in self._waiting:
-            wakeup.set()
-
-    def notify(self, wakeup: Wakeup) -> None:
-        """Wake this when the drain begins."""
-        self._waiting.add(wakeup)
-
-    def forget(self, wakeup: Wakeup) -> None:
-        """Stop waking this when the drain begins."""
-        self._waiting.discard(wakeup)
 
 
 @asynccontextmanager

@@ -13,9 +13,8 @@ from anyio.abc import TaskGroup
 
 from effectflow.checkpoint.changes import Wakeup, watching
 from effectflow.checkpoint.lease import Owner, begin_claim, end_claim
-from effectflow.checkpoint.stopping import StopRequest, stop_request
+from effectflow.checkpoint.stopping import Drain, StopRequest, stop_request
 from effectflow.checkpoint.store import Claimed, DueRuns, Limit, Taken
-from effectflow.checkpoint.suspension import Drain
 from effectflow.effects.arguments import check_count, check_type
 from effectflow.effects.clock import Clock, Duration, SystemClock, waiting_time
 from effectflow.effects.event_loop import (

@@ -29,7 +29,7 @@ from effectflow.checkpoint.order import Order, read_order
 from effectflow.checkpoint.plan import Planning, ResumePlan, plan_resume, skipped_steps
 from effectflow.checkpoint.replays import life_of
 from effectflow.checkpoint.run import Run
-from effectflow.checkpoint.stopping import CutShort, GivenUp, Suspension, interruption_reason
+from effectflow.checkpoint.stopping import CutShort, Drain, GivenUp, Suspension, interruption_reason
 from effectflow.checkpoint.store import (
     CANCEL,
     KeepsHistory,
@@ -38,7 +38,7 @@ from effectflow.checkpoint.store import (
     at_once,
     store_errors,
 )
-from effectflow.checkpoint.suspension import Drain, attended
+from effectflow.checkpoint.suspension import attended
 from effectflow.effects import Halt
 from effectflow.effects.errors import LeftToResume, Parked
 from effectflow.effects.event_loop import (
