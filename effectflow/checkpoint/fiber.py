@@ -6,7 +6,7 @@ import math
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Sequence
 from functools import partial
 from types import coroutine
-from typing import TYPE_CHECKING, Any, Never, TypeVar, cast
+from typing import Any, Never, TypeVar, cast
 
 import anyio
 from anyio.lowlevel import checkpoint
@@ -15,8 +15,9 @@ from effectflow.checkpoint import waits
 from effectflow.checkpoint.causes import Cause, Held
 from effectflow.checkpoint.entries import BEGINNINGS, Local, Published, SetAside, Value
 from effectflow.checkpoint.errors import CompensationFailed, DefinitionChanged
+from effectflow.checkpoint.ordered_fiber import Intent, OrderedFiber
+from effectflow.checkpoint.run import Run
 from effectflow.checkpoint.step_execution import StepExecution
-from effectflow.checkpoint.turns import Intent
 from effectflow.checkpoint.values import NO_TYPES, KnownTypes, from_tree, safe_repr, to_tree
 from effectflow.effects.arguments import BaseEffect
 from effectflow.effects.coroutines import ENDED, advanced, driven, end_coroutine
@@ -28,74 +29,36 @@ from effectflow.effects.event_loop import (
     stray_cancellation,
     wake,
 )
-from effectflow.effects.fiber import Fiber
 from effectflow.effects.nodes import Step
 from effectflow.effects.paths import child_path, is_within, step_path
-
-if TYPE_CHECKING:
-    from effectflow.checkpoint.run import Run
-    from effectflow.checkpoint.turns import Turns
-    from effectflow.checkpoint.waits import Rest
-    from effectflow.effects.scope import Operator, Scope
+from effectflow.effects.scope import Operator, Scope
 
 A = TypeVar("A")
 B = TypeVar("B")
 
 
-class DurableFiber(Fiber):
+class DurableFiber(OrderedFiber):
     """One sequential line of a durable run.
 
     Attributes:
         run, turns: the run, and the order of its life.
-        parent: the fiber whose operator began it; None for the body of the run.
-        line: the path of the branch that it runs; empty for the body.
-        path: the same, or that of the innermost step that it is in.
-        step: the path of that step; empty outside of steps.
-        place: the path of what it does or waits for, for messages and for a cancellation of the run.
-        failures: the failures that its present state comes from.
-        fork, has_place: the operator whose branch it runs, and whether it may go on within the limit.
-        waiter: what wakes it when it gets the baton.
-        resting: the time, message or run that it waits for; None if it does not.
-        scope: its position while it waits for its turn or for the end of the replay.
-        intent: what it waits to do at the frontier.
+        path: that of the innermost step that it is in, or of its line outside of steps.
     """
 
     __slots__ = (
         "_around",
         "_codes",
         "_counts",
-        "failures",
-        "fork",
-        "has_place",
-        "intent",
-        "line",
-        "parent",
         "path",
-        "place",
-        "resting",
         "run",
-        "scope",
-        "step",
         "turns",
-        "waiter",
     )
 
-    scope: Scope
-    intent: Intent
-
     def __init__(self, run: Run, parent: DurableFiber | None = None) -> None:
+        super().__init__(parent)
         self.run = run
-        self.turns: Turns = run.turns
-        self.parent = parent
-        self.line = "" if parent is None else parent.line
+        self.turns = run.turns
         self.path = "" if parent is None else parent.path
-        self.step = "" if parent is None else parent.step
-        self.place = ""
-        self.failures: list[Cause] = []
-        self.fork: Operator | None = None
-        self.has_place = True
-        self.waiter: Waiter | None = None
-        self.resting: Rest | None = None
         self._counts: dict[str, int] = {}
         self._codes: dict[str, object] = {}
         self._around: list[tuple[Any, ...]] = []
@@ -221,10 +184,6 @@ class DurableFiber(Fiber):
         return True
 
     # Failures.
-
-    def open_failures(self) -> list[Cause]:
-        """Return the failures that its state comes from, and that nothing has let stand."""
-        return [cause for cause in self.failures if not cause.stands] if self.failures else []
 
     def begins(self, causes: Iterable[Cause] | None = None) -> None:
         """Note that something durable begins: the failures that led to it stand.

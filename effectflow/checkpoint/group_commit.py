@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import anyio
 
+from effectflow.checkpoint.ordered_fiber import OrderedFiber
 from effectflow.effects.event_loop import Waiter, new_waiter, wake
+from effectflow.effects.scope import Scope
 
 if TYPE_CHECKING:
-    from effectflow.checkpoint.fiber import DurableFiber
     from effectflow.checkpoint.turns import Turns
-    from effectflow.effects.scope import Scope
 
 
 class GroupCommit:
@@ -22,13 +22,13 @@ class GroupCommit:
 
     def __init__(self, turns: Turns) -> None:
         self._turns = turns
-        self._fibers: list[DurableFiber] = []
+        self._fibers: list[OrderedFiber] = []
         self._is_required = False
-        self._failed: dict[DurableFiber, BaseException] = {}
+        self._failed: dict[OrderedFiber, BaseException] = {}
         self._waiter: Waiter | None = None
         self._turns_left = 0
 
-    async def save(self, fiber: DurableFiber, scope: Scope, *, required: bool) -> None:
+    async def save(self, fiber: OrderedFiber, scope: Scope, *, required: bool) -> None:
         """Save everything that was recorded. Raise what the save raises.
 
         `required` says whether the run must not continue without it, even with `on_save_error="warn"`.

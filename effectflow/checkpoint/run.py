@@ -25,16 +25,16 @@ from effectflow.checkpoint.errors import (
     NotSerializable,
 )
 from effectflow.checkpoint.failures import RecordedDefect, read_failure
-from effectflow.checkpoint.fiber import DurableFiber
 from effectflow.checkpoint.journal_writer import JournalWriter
 from effectflow.checkpoint.mailbox import Mailbox
 from effectflow.checkpoint.observers import CheckpointEvent, StepSkipped, tell
 from effectflow.checkpoint.order import Order, in_ranges
+from effectflow.checkpoint.ordered_fiber import Intent, OrderedFiber
 from effectflow.checkpoint.plan import Planning
 from effectflow.checkpoint.schema import LATEST
 from effectflow.checkpoint.stopping import CutShort, Drain, Ending, GivenUp, Stopping
 from effectflow.checkpoint.store import CANCEL, Message
-from effectflow.checkpoint.turns import Intent, Turns
+from effectflow.checkpoint.turns import Turns
 from effectflow.checkpoint.values import (
     KnownTypes,
     MalformedValue,
@@ -74,7 +74,7 @@ class Run:
             life.
         force: whether the run continues even if the workflow changed or an outcome is unknown.
         turns: the order of this life.
-        root: the fiber of the body.
+        root: the fiber of the body, which begins with the baton; see `begin`.
         opened_at: when this life began, in seconds since the epoch.
         last_completed: the path of the step that completed last.
         stopping: whether it is being stopped from outside.
@@ -92,6 +92,8 @@ class Run:
         savable: the definitions of the steps whose outputs can be saved, by name.
         ending: how this life ends before its body does; None if it does not, or by a halt or a stop.
     """
+
+    root: OrderedFiber
 
     def __init__(
         self,
@@ -122,8 +124,6 @@ class Run:
         self.planning = planning
         self.turns = Turns(self, order)
         self.stopping = Stopping(self.turns.stop)
-        self.root = DurableFiber(self)
-        self.turns.holder = self.root
         self.mailbox = Mailbox(run_id, checkpoints, writer)
         self.first_seen = -1
         self.cancellation: Operator | None = None
@@ -162,6 +162,10 @@ class Run:
         )
         life.drain = self.drain
         return life
+
+    def begin(self, root: OrderedFiber) -> None:
+        """Begin with the fiber of the body."""
+        self.root = self.turns.holder = root
 
     # Entries.
 
@@ -274,7 +278,7 @@ class Run:
         self.end_fibers()
         return halt
 
-    def give_up(self, error: CheckpointError, fiber: DurableFiber) -> Halt:
+    def give_up(self, error: CheckpointError, fiber: OrderedFiber) -> Halt:
         """End the run as failed with this error, past every handler. Return the exception to raise."""
         self.root.failures = fiber.open_failures()
         for cause in self.root.failures:
@@ -314,7 +318,7 @@ class Run:
             raise Parked
         if scope.is_shielded:
             raise LeftToResume(
-                repr(scope.fiber.place if isinstance(scope.fiber, DurableFiber) else "")
+                repr(scope.fiber.place if isinstance(scope.fiber, OrderedFiber) else "")
             )
         await raise_stop()
 

@@ -18,9 +18,10 @@ from effectflow.checkpoint.errors import (
 )
 from effectflow.checkpoint.failures import is_exact, read_error, write_end
 from effectflow.checkpoint.order import in_ranges
+from effectflow.checkpoint.ordered_fiber import Intent
+from effectflow.checkpoint.run import Run
 from effectflow.checkpoint.step import CurrentStep
 from effectflow.checkpoint.stopping import interruption_reason
-from effectflow.checkpoint.turns import Intent
 from effectflow.checkpoint.values import check_savable, safe_repr
 from effectflow.checkpoint.waits import wait_until_retry
 from effectflow.effects.errors import (
@@ -40,7 +41,6 @@ from effectflow.effects.trails import TypedFailure, add_note
 
 if TYPE_CHECKING:
     from effectflow.checkpoint.fiber import DurableFiber
-    from effectflow.checkpoint.run import Run
 
 logger = logging.getLogger(__name__)
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from contextlib import nullcontext
-from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, Never, TypeAlias
 
 import anyio
@@ -31,15 +30,15 @@ from effectflow.checkpoint.entries import (
 from effectflow.checkpoint.errors import CorruptCheckpoint, DefinitionChanged
 from effectflow.checkpoint.group_commit import GroupCommit
 from effectflow.checkpoint.order import Order, in_ranges, path_of
+from effectflow.checkpoint.ordered_fiber import Intent, OrderedFiber
 from effectflow.checkpoint.stopping import CutShort
 from effectflow.effects.event_loop import is_cancellation, new_waiter, wake
+from effectflow.effects.scope import Operator, Scope
 
 if TYPE_CHECKING:
-    from effectflow.checkpoint.fiber import DurableFiber
     from effectflow.checkpoint.run import Run
-    from effectflow.effects.scope import Operator, Scope
 
-Arrival: TypeAlias = "DurableFiber | Callable[[], object]"
+Arrival: TypeAlias = "OrderedFiber | Callable[[], object]"
 """What may have a turn: a fiber whose operation has ended, or something to call."""
 
 _BEGUN = {
@@ -56,27 +55,6 @@ _BEGUN = {
     "SetAside": "set aside the item",
     "Local": "ended",
 }
-
-
-class Intent(Enum):
-    """What a fiber waits to do at the frontier.
-
-    Attributes:
-        BEGIN: begin something.
-        WAIT: wait for a time, a message or another run.
-        CONTINUE: execute a step that an earlier life has begun.
-        END: end a step.
-    """
-
-    BEGIN = "begin"
-    WAIT = "wait"
-    CONTINUE = "continue"
-    END = "end"
-
-    @property
-    def ends_later(self) -> bool:
-        """Whether a cancellation ends it after the replay, as an event; otherwise in the same turn."""
-        return self is Intent.CONTINUE or self is Intent.END
 
 
 class Turns:
@@ -114,14 +92,14 @@ class Turns:
         self.turn = 0
         self.is_live = not order.entries and not order.values and run.planning is None
         self.is_over = False
-        self.holder: DurableFiber | None = None
-        self.ready: deque[DurableFiber] = deque()
+        self.holder: OrderedFiber | None = None
+        self.ready: deque[OrderedFiber] = deque()
         self.arrived: deque[Arrival] = deque()
         self.overdue: list[tuple[float, Arrival]] = []
-        self.frontier: list[DurableFiber] = []
-        self.fibers: dict[DurableFiber, None] = {}
+        self.frontier: list[OrderedFiber] = []
+        self.fibers: dict[OrderedFiber, None] = {}
         self.deadlines: dict[Any, None] = {}
-        self.working: dict[DurableFiber, None] = {}
+        self.working: dict[OrderedFiber, None] = {}
         self.grants = 0
         self.on_idle: Callable[[], object] | None = None
         self.commits = GroupCommit(self)
@@ -164,7 +142,7 @@ class Turns:
 
     # The baton.
 
-    def release(self, fiber: DurableFiber) -> None:
+    def release(self, fiber: OrderedFiber) -> None:
         """Give up the baton, if the fiber holds it."""
         if self.holder is fiber:
             self.holder = None
@@ -223,7 +201,7 @@ class Turns:
         else:
             self._grant(arrival)
 
-    def _grant(self, fiber: DurableFiber) -> None:
+    def _grant(self, fiber: OrderedFiber) -> None:
         self.grants += 1
         self.holder = fiber
         if fiber.waiter is not None:
@@ -233,7 +211,7 @@ class Turns:
         """Begin a turn that no earlier life has had."""
         self.turn = self._last_turn = max(self._last_turn, self.turn) + 1
 
-    async def regain(self, fiber: DurableFiber, scope: Scope, *, may_end: bool = False) -> None:
+    async def regain(self, fiber: OrderedFiber, scope: Scope, *, may_end: bool = False) -> None:
         """Wait for the baton. A cancellation by an operator does not end this wait, a stop does.
 
         With `may_end`, return if the life is being ended, instead of raising that.
@@ -260,7 +238,7 @@ class Turns:
 
     async def arrive(
         self,
-        fiber: DurableFiber,
+        fiber: OrderedFiber,
         scope: Scope,
         *,
         since: float | None = None,
@@ -337,7 +315,7 @@ class Turns:
 
     async def take(
         self,
-        fiber: DurableFiber,
+        fiber: OrderedFiber,
         at: int,
         scope: Scope,
         kind: type[Any],
@@ -356,7 +334,7 @@ class Turns:
         await self.regain(fiber, scope, may_end=may_end)
         return entry
 
-    def take_next(self, fiber: DurableFiber, at: int, kind: type[Any]) -> Any:
+    def take_next(self, fiber: OrderedFiber, at: int, kind: type[Any]) -> Any:
         """Return a recorded entry if the fiber need not wait for it; otherwise None."""
         if at != self.position or self.holder is not fiber:
             return None
@@ -367,7 +345,7 @@ class Turns:
         self._advance(entry)
         return entry
 
-    def take_completed(self, fiber: DurableFiber, path: str) -> tuple[BeforeStep, Completed] | None:
+    def take_completed(self, fiber: OrderedFiber, path: str) -> tuple[BeforeStep, Completed] | None:
         """Return the recorded beginning and end of a step, if both are next and it has completed.
 
         That is so for nearly all steps, and takes a quarter of the time of two calls of `take`.
@@ -496,12 +474,12 @@ class Turns:
         waiting = (fork for fork in self._forks.values() if fork.outer.fiber is owner)
         return any(fork.begin_more() for fork in waiting if fork.awaits_place)
 
-    def _owner_of(self, path: str) -> DurableFiber:
+    def _owner_of(self, path: str) -> OrderedFiber:
         """Return the fiber that should reach a path."""
         around = (fiber for fiber in self.fibers if _is_in(path, fiber.line))
         return max(around, key=lambda fiber: len(fiber.line))
 
-    def _is_blamed(self, owner: DurableFiber) -> bool:
+    def _is_blamed(self, owner: OrderedFiber) -> bool:
         """Return whether the fiber that should reach the next entry waits for something else."""
         return owner in self.frontier or owner in self._takers.values()
 
@@ -557,7 +535,7 @@ class Turns:
 
     # The frontier.
 
-    async def to_frontier(self, fiber: DurableFiber, scope: Scope, intent: Intent) -> None:
+    async def to_frontier(self, fiber: OrderedFiber, scope: Scope, intent: Intent) -> None:
         """Wait until the replay is over, so that the fiber may do what it intends."""
         may_go_on = self.is_live and (intent is Intent.WAIT or self.run.planning is None)
         if not may_go_on or self._without_place(fiber) is not None:
@@ -565,12 +543,12 @@ class Turns:
                 await fiber.check(scope)
             await self._wait_at_frontier(fiber, scope, intent)
 
-    async def rest_in_plan(self, fiber: DurableFiber, scope: Scope) -> Never:
+    async def rest_in_plan(self, fiber: OrderedFiber, scope: Scope) -> Never:
         """Wait at the frontier of a plan, because what the fiber waits for has not come."""
         await self._wait_at_frontier(fiber, scope, Intent.WAIT)
         raise AssertionError("a plan does not go on from here")
 
-    async def _wait_at_frontier(self, fiber: DurableFiber, scope: Scope, intent: Intent) -> None:
+    async def _wait_at_frontier(self, fiber: OrderedFiber, scope: Scope, intent: Intent) -> None:
         fiber.scope, fiber.intent = scope, intent
         if self.is_live and self.run.planning is None:
             # It waits for a place within a limit.
@@ -663,7 +641,7 @@ class Turns:
         """Return whether an earlier life has recorded anything in a branch."""
         return any(_is_in(path, line) for path in self.order.places)
 
-    def _begin_within_limits(self, fiber: DurableFiber) -> None:
+    def _begin_within_limits(self, fiber: OrderedFiber) -> None:
         around = self._without_place(fiber)
         if around is None:
             self.ready.append(fiber)
@@ -671,9 +649,9 @@ class Turns:
             assert around.fork is not None
             around.fork.pending.append(fiber)
 
-    def _without_place(self, fiber: DurableFiber) -> DurableFiber | None:
+    def _without_place(self, fiber: OrderedFiber) -> OrderedFiber | None:
         """Return the fiber, or one around it, that must wait for a place within a limit; or None."""
-        around: DurableFiber | None = fiber
+        around: OrderedFiber | None = fiber
         while around is not None:
             if not around.has_place:
                 return around

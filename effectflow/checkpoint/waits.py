@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
@@ -19,9 +18,9 @@ from effectflow.checkpoint.causes import Cause, Held
 from effectflow.checkpoint.changes import woken_by
 from effectflow.checkpoint.entries import Signalled, TimerFired, Value, Waiting
 from effectflow.checkpoint.errors import CorruptCheckpoint
+from effectflow.checkpoint.ordered_fiber import Intent, Rest
 from effectflow.checkpoint.schema import LATEST
 from effectflow.checkpoint.store import Message
-from effectflow.checkpoint.turns import Intent
 from effectflow.checkpoint.values import MalformedValue, Tree
 from effectflow.effects.event_loop import is_cancellation
 from effectflow.effects.paths import as_name
@@ -31,16 +30,6 @@ if TYPE_CHECKING:
     from effectflow.effects.scope import Operator, Scope
 
 A = TypeVar("A")
-
-
-@dataclass(eq=False, slots=True)
-class Rest:
-    """What a fiber waits for. `until` is in seconds since the epoch. `look` ends the wait."""
-
-    scope: Scope
-    what: str
-    until: float
-    look: Callable[[], object] | None
 
 
 @asynccontextmanager

@@ -20,6 +20,7 @@ from effectflow.checkpoint.errors import (
     RunNotFound,
 )
 from effectflow.checkpoint.failures import write_end, write_error
+from effectflow.checkpoint.fiber import DurableFiber
 from effectflow.checkpoint.integrity import first_digest
 from effectflow.checkpoint.journal_reader import run_not_found
 from effectflow.checkpoint.journal_writer import JournalWriter, NoJournal
@@ -254,6 +255,7 @@ async def _drive(
 ) -> Any:
     """Run the body, and make its end durable before returning."""
     writer = run.writer
+    run.begin(DurableFiber(run))
     request = save_request.get()
     if request is not None:
         request.cover(writer)
@@ -371,7 +373,7 @@ async def _replay(place: Place, run: Run, body: AnyEffect) -> Any:
     operator = run.cancellation = Operator(scope, "")
     cut = operator.cut = anyio.CancelScope()
     await run.look_for_messages()
-    run.root.goes_on()
+    run.turns.take_cancellation()
     with cut:
         try:
             outcome = await interpret(body, place.env, operator.inside)
@@ -520,6 +522,7 @@ async def _end_of_plan(
 ) -> tuple[ResumePlan, bool]:
     """Replay a run up to the frontier. Return what a resume does there, and whether the run fails."""
     assert run.planning is not None
+    run.begin(DurableFiber(run))
     place = replace(place, scope=place.scope.copy())
     place.scope.is_planned = not effects
     outcome: Any = None

@@ -28,9 +28,9 @@ from effectflow.checkpoint.errors import (
 from effectflow.checkpoint.failures import write_error
 from effectflow.checkpoint.fiber import DurableFiber
 from effectflow.checkpoint.order import path_of
+from effectflow.checkpoint.ordered_fiber import Intent
 from effectflow.checkpoint.run import Run
 from effectflow.checkpoint.store import RunStatus, has_result
-from effectflow.checkpoint.turns import Intent
 from effectflow.checkpoint.values import KnownTypes, digest_of
 from effectflow.checkpoint.waits import resting
 from effectflow.effects import Effect

@@ -1,0 +1,92 @@
+"""A fiber as its run sees it: its place in the order, what it waits for, and how it may fail."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+from effectflow.checkpoint.causes import Cause
+from effectflow.effects.event_loop import Waiter
+from effectflow.effects.fiber import Fiber
+from effectflow.effects.scope import Operator, Scope
+
+
+@dataclass(eq=False, slots=True)
+class Rest:
+    """What a fiber waits for. `until` is in seconds since the epoch. `look` ends the wait."""
+
+    scope: Scope
+    what: str
+    until: float
+    look: Callable[[], object] | None
+
+
+class Intent(Enum):
+    """What a fiber waits to do at the frontier.
+
+    Attributes:
+        BEGIN: begin something.
+        WAIT: wait for a time, a message or another run.
+        CONTINUE: execute a step that an earlier life has begun.
+        END: end a step.
+    """
+
+    BEGIN = "begin"
+    WAIT = "wait"
+    CONTINUE = "continue"
+    END = "end"
+
+    @property
+    def ends_later(self) -> bool:
+        """Whether a cancellation ends it after the replay, as an event; otherwise in the same turn."""
+        return self is Intent.CONTINUE or self is Intent.END
+
+
+class OrderedFiber(Fiber):
+    """What a run and its turns know of a fiber. `DurableFiber` adds what the fiber does.
+
+    Attributes:
+        parent: the fiber whose operator began it; None for the body of the run.
+        line: the path of the branch that it runs; empty for the body.
+        step: the path of the innermost step that it is in; empty outside of steps.
+        place: the path of what it does or waits for, for messages and for a cancellation of the run.
+        failures: the failures that its present state comes from.
+        fork, has_place: the operator whose branch it runs, and whether it may go on within the limit.
+        waiter: what wakes it when it gets the baton.
+        resting: the time, message or run that it waits for; None if it does not.
+        scope: its position while it waits for its turn or for the end of the replay.
+        intent: what it waits to do at the frontier.
+    """
+
+    __slots__ = (
+        "failures",
+        "fork",
+        "has_place",
+        "intent",
+        "line",
+        "parent",
+        "place",
+        "resting",
+        "scope",
+        "step",
+        "waiter",
+    )
+
+    scope: Scope
+    intent: Intent
+
+    def __init__(self, parent: OrderedFiber | None) -> None:
+        self.parent = parent
+        self.line = "" if parent is None else parent.line
+        self.step = "" if parent is None else parent.step
+        self.place = ""
+        self.failures: list[Cause] = []
+        self.fork: Operator | None = None
+        self.has_place = True
+        self.waiter: Waiter | None = None
+        self.resting: Rest | None = None
+
+    def open_failures(self) -> list[Cause]:
+        """Return the failures that its state comes from, and that nothing has let stand."""
+        return [cause for cause in self.failures if not cause.stands] if self.failures else []
