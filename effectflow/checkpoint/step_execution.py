@@ -192,6 +192,7 @@ class StepExecution:
             )
         ]
         if ended.error.is_defect:
+            assert isinstance(failure.error, Exception)
             raise failure.error
         return failure
 

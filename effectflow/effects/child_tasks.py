@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextvars import copy_context
+from types import TracebackType
 from typing import Any, Self
 
 import anyio
@@ -48,13 +49,16 @@ class Children:
         await self._tasks.__aenter__()
         return self
 
-    async def __aexit__(self, *raised_inside: Any) -> bool | None:
-        if self._running and raised_inside[0] is not GeneratorExit:
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        raised_inside: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool | None:
+        if self._running and kind is not GeneratorExit:
             self._has_ended = new_waiter()
             try:
-                await self._fiber.rest(
-                    self._scope, self._has_ended, has_raised=raised_inside[0] is not None
-                )
+                await self._fiber.rest(self._scope, self._has_ended, has_raised=kind is not None)
             except GeneratorExit as closed:
                 # Something closes the coroutine, so nothing may wait. The group leaves its scope.
                 leaving = self._tasks.__aexit__(None, None, None)
@@ -65,10 +69,10 @@ class Children:
                 if is_cancellation(raised) and has_been_cancelled_natively():
                     # The task group cancels the children, and does not say why.
                     self._fiber.stop()
-                if raised_inside[0] is None:
-                    raised_inside = type(raised), raised, raised.__traceback__
+                if raised_inside is None:
+                    kind, raised_inside, traceback = type(raised), raised, raised.__traceback__
         try:
-            is_suppressed = await self._tasks.__aexit__(*raised_inside)
+            is_suppressed = await self._tasks.__aexit__(kind, raised_inside, traceback)
             if self._running:
                 # asyncio cancelled these children before they began. anyio's scopes and trio let a
                 # task begin, and cancel it afterwards.
@@ -82,7 +86,7 @@ class Children:
             raise
         finally:
             # Its traceback keeps this frame.
-            del raised_inside
+            del raised_inside, traceback
 
     def start(self, run: Callable[..., Awaitable[object]], *arguments: Any) -> None:
         """Start a child: `run(fiber, *arguments)`, which handles defects itself."""
@@ -151,8 +155,13 @@ class ImmediateChildren(Children):
         await anyio.lowlevel.checkpoint_if_cancelled()
         return self
 
-    async def __aexit__(self, *raised_inside: Any) -> None:
-        if raised_inside[0] is not None:
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        raised_inside: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if kind is not None:
             return
         for run, arguments in self._started:
             if self._is_cancelled:

@@ -45,7 +45,7 @@ class Fiber:
 
     # What a fiber does.
 
-    def execute(self, step: Any, env: Any, scope: Scope) -> Coroutine[Any, Any, Any]:
+    def execute(self, step: Any, env: Any, scope: Scope) -> Coroutine[Any, Any, object]:
         """Execute a step, or return its recorded outcome: its value or a `TypedFailure`.
 
         `step` is a `Step` of `nodes.py`.

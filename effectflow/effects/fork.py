@@ -75,7 +75,7 @@ class Ends(Protocol):
     @property
     def has_outcome(self) -> bool: ...
 
-    def take(self, position: int, outcome: Any) -> bool:
+    def take(self, position: int, outcome: object) -> bool:
         """Take a value or a `TypedFailure`. Return whether it decides, which cancels the others."""
         ...
 
@@ -221,7 +221,7 @@ class Fork(Operator):
         is_plain = fiber is PLAIN and key is None
         is_nested = len(scope.operators) > 1
         child: Any
-        outcome: Any
+        outcome: object
         try:
             while not self.is_over:
                 try:
@@ -305,7 +305,7 @@ class Fork(Operator):
 
     async def _run_branch(self, fiber: Fiber, position: int, item: Any) -> None:
         """Run one branch, and take its end."""
-        outcome: Any = None
+        outcome: object = None
         has_failed = True
         try:
             key = self._key_of(position, item)

@@ -250,17 +250,17 @@ class _AllEnds:
 
     def __init__(self, *, stops_early: bool) -> None:
         self.stops_early = stops_early
-        self.values: dict[int, Any] = {}
+        self.values: dict[int, object] = {}
         self.failures: list[tuple[int, TypedFailure]] = []
 
-    def take(self, position: int, outcome: Any) -> bool:
-        if outcome.__class__ is not TypedFailure:
+    def take(self, position: int, outcome: object) -> bool:
+        if type(outcome) is not TypedFailure:
             self.values[position] = outcome
             return False
         self.failures.append((position, outcome))
         return self.stops_early
 
-    def outcome(self, operator: Fork, gather: Callable[[list[Any]], Any]) -> Any:
+    def outcome(self, operator: Fork, gather: Callable[[list[object]], object]) -> object:
         """Return all values, or the first failure in time, or all of them in the order of the items."""
         if self.failures and self.stops_early:
             return operator.traced(self.failures[0][1])
@@ -278,7 +278,7 @@ def _parallel(
     key: Callable[[Any], object] | None = None,
     limit: int | None = None,
     stops_early: bool = True,
-    gather: Callable[[list[Any]], Any] = list,
+    gather: Callable[[list[object]], object] = list,
 ) -> Effect[Any, Any, Any]:
     check_limit(limit)
     shown = (items,) if f is nodes.itself else (items, f)
@@ -290,7 +290,7 @@ def _parallel(
     source = Source(name, items)
 
     @supervised
-    async def perform(env: Any, scope: Scope) -> Any:
+    async def perform(env: Any, scope: Scope) -> object:
         ends = _AllEnds(stops_early=stops_early)
         operator = Fork(
             scope,

@@ -81,7 +81,7 @@ def first_success(effects: Iterable[Effect[Env, E, A]]) -> Effect[Env, list[E], 
     return _race("first_success", list(effects), _is_success)
 
 
-def _is_success(outcome: Any) -> bool:
+def _is_success(outcome: object) -> bool:
     return outcome.__class__ is not TypedFailure
 
 
@@ -93,40 +93,41 @@ class _FirstEnd:
         has_outcome: whether one has won.
     """
 
-    def __init__(self, decides: Callable[[Any], bool]) -> None:
+    def __init__(self, decides: Callable[[object], bool]) -> None:
         self.decides = decides
-        self.outcomes: dict[int, Any] = {}
+        self.outcomes: dict[int, object] = {}
         self.winner: int | None = None
 
     @property
     def has_outcome(self) -> bool:
         return self.winner is not None
 
-    def take(self, position: int, outcome: Any) -> bool:
+    def take(self, position: int, outcome: object) -> bool:
         self.outcomes[position] = outcome
         if self.winner is not None or not self.decides(outcome):
             return False
         self.winner = position
         return True
 
-    def outcome(self, operator: Fork) -> Any:
+    def outcome(self, operator: Fork) -> object:
         """Return the outcome of the winner, or the failures of all."""
         if operator.unfinished is not None:
             raise operator.unfinished
         if self.winner is not None:
             return operator.traced(self.outcomes[self.winner])
         operator.check_count(len(self.outcomes))
-        return joined([self.outcomes[position] for position in sorted(self.outcomes)])
+        in_order = [self.outcomes[position] for position in sorted(self.outcomes)]
+        return joined([failed for failed in in_order if isinstance(failed, TypedFailure)])
 
 
 def _race(
-    name: str, runners: Sequence[Effect[Any, Any, Any]], decides: Callable[[Any], bool]
+    name: str, runners: Sequence[Effect[Any, Any, Any]], decides: Callable[[object], bool]
 ) -> Effect[Any, Any, Any]:
     check_effects(name, *runners)
     depth = nodes.immediate_depth(runners)
 
     @supervised
-    async def perform(env: Any, scope: Scope) -> Any:
+    async def perform(env: Any, scope: Scope) -> object:
         ends = _FirstEnd(decides)
         operator = Fork(
             scope, name, runners, nodes.itself, env, ends, is_immediate=depth is not None

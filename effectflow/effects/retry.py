@@ -234,12 +234,12 @@ class FailedAttempt(Generic[E]):
 
 async def retried(
     source: AnEffect,
-    run: Callable[[AnEffect], Awaitable[Any]],
+    run: Callable[[AnEffect], Awaitable[object]],
     scope: Scope,
     policy: RetryPolicy,
     when: Callable[[Any], bool] | None,
     on_retry: Callable[[FailedAttempt[Any]], AnEffect | None] | None,
-) -> Any:
+) -> object:
     """Run an effect again while it fails; see `Effect.retry`. Return its value or a `TypedFailure`.
 
     `run` runs an effect in this scope.
@@ -258,7 +258,7 @@ async def retried(
 
     while True:
         outcome = await run(source)
-        if outcome.__class__ is not TypedFailure:
+        if type(outcome) is not TypedFailure:
             return outcome
         is_refused = when is not None and not holds(when, outcome.error, "retry")
         if is_refused and on_retry is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Never, TypeVar
 
 import anyio.lowlevel
 
@@ -120,7 +120,7 @@ def saga(effect: Effect[Env, E, A]) -> Effect[Env, E, A]:
     """
     check_effects("saga", effect)
 
-    async def perform(env: Any, scope: Scope) -> Any:
+    async def perform(env: Any, scope: Scope) -> object:
         return await _Saga(scope, effect).run(env)
 
     return nodes.Perform(perform, ("saga", effect))
@@ -183,9 +183,9 @@ class _Saga:
         self.body = body
         self.undos: list[Undo] = []
 
-    async def run(self, env: Any) -> Any:
+    async def run(self, env: Any) -> object:
         """Return or raise how the body ends, once it is undone if it does not succeed."""
-        outcome: Any = None
+        outcome: object = None
         raised: BaseException | None = None
         try:
             outcome = await interpret(self.body, env, self.outer.with_undos(self.undos))
@@ -206,19 +206,19 @@ class _Saga:
             # Its traceback keeps this frame.
             del raised
 
-    async def _undo_after(self, outcome: Any, raised: BaseException | None) -> Any:
+    async def _undo_after(self, outcome: object, raised: BaseException | None) -> object:
         """Undo the body, and return or raise how it ended."""
         outer = self.outer
         is_cancelled = raised is not None and not isinstance(raised, Exception)
         cause = outer.cause() if is_cancelled else None
         if outer.fiber.is_stopping:
-            return await self._leave_to_resume(raised)
+            await self._leave_to_resume(raised)
         outer.fiber.unwinds(cause)
         undoing = partial(self._shielded_undo, outer.shielded().with_undos(None))
         try:
             failures, cancelled = await outer.fiber.supervise(undoing)
         except LeftToResume:
-            return await self._leave_to_resume(raised)
+            await self._leave_to_resume(raised)
         return _end(outcome, raised, failures, cancelled, outer, cause)
 
     async def _shielded_undo(
@@ -226,7 +226,7 @@ class _Saga:
     ) -> tuple[Sequence[Suppressed], BaseException | None]:
         return await scope.fiber.shield(self._undo(scope))
 
-    async def _leave_to_resume(self, raised: BaseException | None) -> Any:
+    async def _leave_to_resume(self, raised: BaseException | None) -> Never:
         """End with the cancellation of a run that is being stopped from outside."""
         if raised is not None and not isinstance(raised, Exception):
             raise raised
@@ -259,13 +259,13 @@ async def _failure_of(undo: Undo, scope: Scope) -> Suppressed | None:
 
 
 def _end(
-    outcome: Any,
+    outcome: object,
     raised: BaseException | None,
     failures: Sequence[Suppressed],
     cancelled: BaseException | None,
     outer: Scope,
     cause: Operator | None,
-) -> Any:
+) -> object:
     """Return or raise how a body ended, with the failures of its undos.
 
     Parameters:

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import anyio
 
@@ -25,6 +25,8 @@ from effectflow.effects.event_loop import (
 )
 from effectflow.effects.fiber import PLAIN, Fiber
 from effectflow.effects.trails import Suppressed, TypedFailure
+
+A = TypeVar("A")
 
 
 class RunningStep(Protocol):
@@ -61,7 +63,7 @@ class EffectObserver(Protocol):
         """Receive the beginning of an effect with this name."""
         ...
 
-    def ended(self, name: str, ended: Exit[Any, Any]) -> None:
+    def ended(self, name: str, ended: Exit[object, object]) -> None:
         """Receive the end of the effect with this name that began last in this task."""
         ...
 
@@ -322,9 +324,9 @@ class Operator:
         """Return whether a scope inside that of a context manager has cancelled the running task."""
         return False
 
-    def traced(self, outcome: Any) -> Any:
+    def traced(self, outcome: A) -> A | TypedFailure:
         """Return the outcome of the operator, with the failed finalizers in the trail of a failure."""
-        if not self.suppressed or outcome.__class__ is not TypedFailure:
+        if not self.suppressed or not isinstance(outcome, TypedFailure):
             return outcome
         return outcome.after(*self.suppressed)
 
@@ -334,11 +336,11 @@ class Operator:
 
 
 def supervised(
-    perform: Callable[[Any, Scope], Coroutine[Any, Any, Any]],
-) -> Callable[[Any, Scope], Coroutine[Any, Any, Any]]:
+    perform: Callable[[Any, Scope], Coroutine[Any, Any, A]],
+) -> Callable[[Any, Scope], Coroutine[Any, Any, A]]:
     """Run an operator as supervised work of its fiber; see `Fiber.supervise`."""
 
-    def perform_supervised(env: Any, scope: Scope) -> Coroutine[Any, Any, Any]:
+    def perform_supervised(env: Any, scope: Scope) -> Coroutine[Any, Any, A]:
         return scope.fiber.supervise(partial(perform, env, scope))
 
     return perform_supervised

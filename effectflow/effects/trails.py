@@ -24,7 +24,7 @@ class TypedFailure:
     __slots__ = ("error", "parts", "trail")
 
     def __init__(
-        self, error: Any, trail: tuple[str, ...] = (), parts: tuple[TypedFailure, ...] = ()
+        self, error: object, trail: tuple[str, ...] = (), parts: tuple[TypedFailure, ...] = ()
     ) -> None:
         self.error = error
         self.trail = trail
@@ -47,7 +47,7 @@ class TypedFailure:
         for part in self.parts:
             yield from part.with_parts()
 
-    def mapped(self, error: Any) -> TypedFailure:
+    def mapped(self, error: object) -> TypedFailure:
         """Return the failure with another error. If a part has that error, only its trail is kept."""
         part = self.find(error) if self.parts else None
         return part or TypedFailure(error, self.trail)
@@ -170,7 +170,7 @@ def _before_use(traceback: TracebackType | None) -> TracebackType | None:
     return before
 
 
-def show_trail(error: Any, trail: tuple[str, ...]) -> Any:
+def show_trail(error: T, trail: tuple[str, ...]) -> T:
     """Return the error, with its trail as notes if it is an exception."""
     if trail and isinstance(error, BaseException):
         known = getattr(error, "__notes__", ())

@@ -290,6 +290,7 @@ def failure_of(found: Found, blueprint: Blueprint) -> TypedFailure:
             "they are rebuilt from their arguments and attributes",
         ) from unreadable
     if record.is_defect:
+        assert isinstance(failure.error, Exception)
         raise defect_in(run_id, failure.error)
     return failure_in(run_id, failure)
 

@@ -263,6 +263,7 @@ def _failed(
     if run.planning is not None:
         run.planning.fails(path, failure.error)
     if error.is_defect:
+        assert isinstance(failure.error, Exception)
         raise failure.error
     return failure
 
