@@ -8,8 +8,8 @@ its end is left out by its resume, which so tries it again.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
+from effectflow.checkpoint.entries import Entry
 from effectflow.checkpoint.errors import NotSerializable
 from effectflow.effects.paths import is_within
 
@@ -25,7 +25,7 @@ class Held:
 
     __slots__ = ("entry", "number", "place")
 
-    def __init__(self, entry: Any, place: int) -> None:
+    def __init__(self, entry: Entry, place: int) -> None:
         self.entry = entry
         self.number: int | None = None
         self.place = place

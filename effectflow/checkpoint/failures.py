@@ -98,7 +98,7 @@ def _read_trail(record: ErrorRecord, types: KnownTypes) -> tuple[str, ...]:
     )
 
 
-def _read_any(record: ErrorRecord, types: KnownTypes) -> Any:
+def _read_any(record: ErrorRecord, types: KnownTypes) -> object:
     """Return the error that a record was made of, or a RecordedDefect if it cannot be rebuilt."""
     try:
         return read_error(record, "", types)
@@ -134,7 +134,7 @@ def _traceback_of(error: Exception) -> str:
     return "".join(traceback.format_exception(type(error), error, innermost))
 
 
-def read_error(record: ErrorRecord, step: str, types: KnownTypes) -> Any:
+def read_error(record: ErrorRecord, step: str, types: KnownTypes) -> object:
     """Return the error that a record was made of, or a RecordedDefect for an undeclared defect.
 
     Raises NotSerializable if a failure has no exact form or its class was not declared.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias, cast, get_args
 
 from effectflow.checkpoint.entries import (
     BeforeStep,
@@ -33,6 +33,23 @@ from effectflow.checkpoint.entries import (
 )
 from effectflow.checkpoint.values import Tree
 from effectflow.effects.paths import is_within, steps_around
+
+Ordered: TypeAlias = (
+    BeforeStep
+    | Waiting
+    | ChildStarted
+    | Published
+    | SetAside
+    | Completed
+    | Failed
+    | Interrupted
+    | TimerFired
+    | Signalled
+    | ChildEnded
+    | Local
+    | CancelRequested
+)
+"""An entry that has its place in the order, so that a replay takes it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +117,7 @@ class Order:
     """
 
     def __init__(self) -> None:
-        self.entries: list[Any] = []
+        self.entries: list[Ordered] = []
         self.numbers: list[int] = []
         self.places: dict[str, list[int]] = {}
         self.values: dict[str, tuple[int, Any]] = {}
@@ -189,23 +206,7 @@ def read_order(entries: Sequence[Entry], void: Iterable[int] = ()) -> Order:
 
 _OF_STEPS = frozenset((BeforeStep, Completed, Failed, Interrupted))
 
-_ORDERED = frozenset(
-    (
-        BeforeStep,
-        Waiting,
-        ChildStarted,
-        Published,
-        SetAside,
-        Completed,
-        Failed,
-        Interrupted,
-        TimerFired,
-        Signalled,
-        ChildEnded,
-        Local,
-        CancelRequested,
-    )
-)
+_ORDERED = frozenset(get_args(Ordered))
 
 
 class _Reader:
@@ -225,7 +226,7 @@ class _Reader:
         self.abandoned = Spans(span for one in resumes for span in one.abandoned)
         self.dropped = Spans(span for one in resumes for span in one.dropped)
         self.asides: dict[int, str] = {}
-        self.kept: dict[int, Entry] = {}
+        self.kept: dict[int, Ordered] = {}
         self.open: set[str] = set()
         self.inside: dict[str, list[int | str]] = {}
 
@@ -328,7 +329,7 @@ class _Reader:
         start = self.kept.get(number)
         return isinstance(start, ChildStarted) and start.path == path
 
-    def _keep(self, number: int, path: str, entry: Entry) -> None:
+    def _keep(self, number: int, path: str, entry: Ordered) -> None:
         if self.abandoned and number in self.abandoned:
             self.order.leave_behind(entry)
             return
@@ -374,19 +375,21 @@ class _Reader:
         return order
 
 
-def _turn_of(kept: tuple[int, Any]) -> int:
+def _turn_of(kept: tuple[int, Ordered]) -> int:
     return kept[1].turn
 
 
 def ordered_path_of(entry: Entry) -> str:
     """Return the path of an entry that a replay takes; empty for others."""
-    is_of_body = isinstance(entry, CancelRequested)
-    return path_of(entry) if entry.__class__ in _ORDERED and not is_of_body else ""
+    return path_of(cast("Ordered", entry)) if entry.__class__ in _ORDERED else ""
 
 
-def path_of(entry: Any) -> str:
-    """Return the path of the operation that an entry belongs to."""
-    return (entry.step if entry.__class__ in _OF_STEPS else entry.path) or ""
+def path_of(entry: Ordered) -> str:
+    """Return the path of the operation that an entry belongs to; empty for that of the whole run."""
+    found: Any = entry
+    if entry.__class__ in _OF_STEPS:
+        return found.step or ""
+    return "" if entry.__class__ is CancelRequested else found.path
 
 
 class Spans:

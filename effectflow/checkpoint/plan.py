@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from effectflow.checkpoint.checkpoint import Checkpoint
 from effectflow.checkpoint.definition import Definition
@@ -16,7 +15,7 @@ from effectflow.checkpoint.entries import (
     Interrupted,
 )
 from effectflow.checkpoint.errors import CheckpointError
-from effectflow.checkpoint.order import path_of
+from effectflow.checkpoint.order import Ordered, path_of
 from effectflow.checkpoint.store import RunStatus
 from effectflow.effects.paths import is_within, outermost
 from effectflow.effects.trails import TypedFailure
@@ -141,7 +140,7 @@ class Planning:
         """Note a recorded failure that was replayed."""
         self._failures.append((path, error))
 
-    def may_skip(self, entry: Any, frontier: Iterable[str]) -> bool:
+    def may_skip(self, entry: Ordered, frontier: Iterable[str]) -> bool:
         """Return whether a recorded entry need not be reached: a resume reaches it, and a plan cannot.
 
         `frontier` has the places of the fibers that wait there.
