@@ -15,6 +15,7 @@ from effectflow.checkpoint import waits
 from effectflow.checkpoint.causes import Cause, Held
 from effectflow.checkpoint.entries import BEGINNINGS, Local, Published, SetAside, Value
 from effectflow.checkpoint.errors import CompensationFailed, DefinitionChanged
+from effectflow.checkpoint.order import E, Kind
 from effectflow.checkpoint.ordered_fiber import Intent, OrderedFiber
 from effectflow.checkpoint.run import Run
 from effectflow.checkpoint.step_execution import StepExecution
@@ -34,7 +35,6 @@ from effectflow.effects.paths import child_path, is_within, step_path
 from effectflow.effects.scope import Operator, Scope
 
 A = TypeVar("A")
-B = TypeVar("B")
 
 
 class DurableFiber(OrderedFiber):
@@ -138,7 +138,7 @@ class DurableFiber(OrderedFiber):
 
     # The recorded entries of an operation.
 
-    async def reach_begin(self, path: str, scope: Scope, kind: type[B]) -> B | None:
+    async def reach_begin(self, path: str, scope: Scope, kind: Kind[E]) -> E | None:
         """Return the recorded beginning of an operation, in its place; None if it is not recorded.
 
         `kind` is the class of its entry.
@@ -153,10 +153,10 @@ class DurableFiber(OrderedFiber):
         self.begins(causes)
         return entry
 
-    async def reach_end(self, path: str, scope: Scope, kind: Any) -> Any:
+    async def reach_end(self, path: str, scope: Scope, kind: Kind[E]) -> E | None:
         """Return the recorded end of an operation, in its turn; None if it is not recorded.
 
-        `kind` is the class of its entry, or a union of classes.
+        `kind` is the class of its entry, or several.
         """
         turns = self.turns
         at = turns.next_at(path)
@@ -168,7 +168,7 @@ class DurableFiber(OrderedFiber):
         return entry
 
     async def record_once(
-        self, path: str, scope: Scope, kind: type[B], make: Callable[[], B]
+        self, path: str, scope: Scope, kind: type[E], make: Callable[[], E]
     ) -> bool:
         """Record an operation that has no end. Return False if an earlier life has.
 
@@ -254,7 +254,7 @@ class DurableFiber(OrderedFiber):
         await anyio.sleep_forever()
         raise AssertionError("this wait has no end")
 
-    def execute(self, step: Step, env: Any, scope: Scope) -> Coroutine[Any, Any, Any]:
+    def execute(self, step: Step, env: Any, scope: Scope) -> Coroutine[Any, Any, object]:
         return StepExecution(self, step, env, scope).outcome()
 
     async def wait(self, scope: Scope, work: Callable[..., Awaitable[A]], *arguments: Any) -> A:

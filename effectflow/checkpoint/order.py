@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias, cast, get_args
+from typing import Any, TypeAlias, TypeVar, cast, get_args
 
 from effectflow.checkpoint.entries import (
     BeforeStep,
@@ -50,6 +50,11 @@ Ordered: TypeAlias = (
     | CancelRequested
 )
 """An entry that has its place in the order, so that a replay takes it."""
+
+E = TypeVar("E", bound=Ordered)
+
+Kind: TypeAlias = type[E] | tuple[type[E], ...]
+"""The class of an entry that a replay expects, or several."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,7 +370,7 @@ class _Reader:
         order.entries = [entry for _, entry in found]
         places = order.places
         for position in range(len(found) - 1, -1, -1):
-            entry = order.entries[position]
+            entry: Any = order.entries[position]
             if entry.__class__ is not CancelRequested:
                 path = entry.step if entry.__class__ in _OF_STEPS else entry.path
                 if path in places:

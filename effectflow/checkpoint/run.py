@@ -13,6 +13,7 @@ from effectflow.checkpoint.entries import (
     BEGINNINGS,
     CancelRequested,
     Completed,
+    Entry,
     ErrorRecord,
     Failed,
     Interrupted,
@@ -137,7 +138,7 @@ class Run:
         self.cut_off: str | None = None
         self.has_begun = False
         self.interrupted_at: int | None = None
-        self.savable: dict[str, Any] = {}
+        self.savable: dict[str, object] = {}
         self.ending: Ending | None = None
         self._is_asked_to_cancel = False
         self._held: dict[str, list[Held]] = {}
@@ -169,7 +170,7 @@ class Run:
 
     # Entries.
 
-    def add(self, entry: Any, step: str) -> int:
+    def add(self, entry: Entry, step: str) -> int:
         """Add an entry that happens now within a step, after what was held back and may have led to it.
 
         Return its number. `step` is the path of the innermost step; empty outside of steps.
@@ -180,14 +181,14 @@ class Run:
             self.has_begun = True
         return self.writer.add(entry)
 
-    def hold(self, entry: Any, step: str) -> Held:
+    def hold(self, entry: Entry, step: str) -> Held:
         """Hold an entry back until something else is added that it may have led to."""
         self._held_so_far += 1
         held = Held(entry, self._held_so_far)
         self._held.setdefault(step, []).append(held)
         return held
 
-    def record(self, entry: Any, step: str) -> int | Held:
+    def record(self, entry: Entry, step: str) -> int | Held:
         """Add an entry; hold it back within a step, and during the replay, which adds nothing."""
         return self.hold(entry, step) if step or not self.turns.is_live else self.add(entry, step)
 

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any, TypeGuard, cast
 import anyio.lowlevel
 
 from effectflow.checkpoint.causes import Cause, void_with
-from effectflow.checkpoint.entries import Arguments, BeforeStep, Completed, Failed, Interrupted
+from effectflow.checkpoint.entries import (
+    Arguments,
+    BeforeStep,
+    Completed,
+    ErrorRecord,
+    Failed,
+    Interrupted,
+    Ranges,
+)
 from effectflow.checkpoint.errors import (
     DefinitionChanged,
     NotSerializable,
@@ -22,7 +30,7 @@ from effectflow.checkpoint.ordered_fiber import Intent
 from effectflow.checkpoint.run import Run
 from effectflow.checkpoint.step import CurrentStep
 from effectflow.checkpoint.stopping import interruption_reason
-from effectflow.checkpoint.values import check_savable, safe_repr
+from effectflow.checkpoint.values import KnownTypes, check_savable, safe_repr
 from effectflow.checkpoint.waits import wait_until_retry
 from effectflow.effects.errors import (
     EffectError,
@@ -44,7 +52,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_ENDS = Completed | Failed | Interrupted
+_ENDS = (Completed, Failed, Interrupted)
 
 
 class StepExecution:
@@ -93,7 +101,7 @@ class StepExecution:
             except NotSerializable as error:
                 raise run.halt(error) from error
 
-    async def outcome(self) -> Any:
+    async def outcome(self) -> object:
         """Return the value of the step or a `TypedFailure`, of this life or an earlier one."""
         run, fiber, scope, path = self.run, self.fiber, self.scope, self.path
         turns, order = run.turns, run.turns.order
@@ -144,7 +152,7 @@ class StepExecution:
             self._check_arguments(begun.arguments)
         return begun
 
-    async def replay(self, ended: Completed | Failed | Interrupted) -> Any:
+    async def replay(self, ended: Completed | Failed | Interrupted) -> object:
         """Return or raise a recorded end."""
         run, fiber, scope, path = self.run, self.fiber, self.scope, self.path
         if ended.stands:
@@ -170,7 +178,7 @@ class StepExecution:
         inside = [] if isinstance(ended, Completed) else _numbers_in(ended.inside)
         return self._result_of(ended, *inside, run.turns.number_taken)
 
-    def _result_of(self, ended: Completed | Failed, *numbers: int) -> Any:
+    def _result_of(self, ended: Completed | Failed, *numbers: int) -> object:
         """Return or raise a recorded result. The entries with these numbers are void with a failure."""
         run, fiber, path = self.run, self.fiber, self.path
         run.notify_skipped(path, ended)
@@ -226,7 +234,7 @@ class StepExecution:
 
     # An attempt.
 
-    async def attempt(self, begun: BeforeStep | None) -> Any:
+    async def attempt(self, begun: BeforeStep | None) -> object:
         """Attempt the step once, or continue an attempt that has begun something within the step.
 
         `begun` is its recorded beginning, if it has begun.
@@ -267,7 +275,7 @@ class StepExecution:
         )
         return None if self.run.force else next(found, None)
 
-    async def _continue(self, number: int) -> Any:
+    async def _continue(self, number: int) -> object:
         """Continue an attempt that has begun something within the step."""
         try:
             return await self.execute(number, must_save=False)
@@ -293,7 +301,7 @@ class StepExecution:
         policy = run.checkpoints.policy
         return definition.at_most_once or policy.is_due(run.writer.completed_since_save)
 
-    async def execute(self, number: int, *, must_save: bool) -> Any:
+    async def execute(self, number: int, *, must_save: bool) -> object:
         """Run the body once it may begin, and record how it ends."""
         run, fiber, definition, scope, path = (
             self.run,
@@ -317,7 +325,7 @@ class StepExecution:
                 outcome = await interpret(self.step.source, self.env, inside)
             else:
                 outcome = await run.stopping.supervised(partial(self._limited, inside))
-            if outcome.__class__ is TypedFailure and scope.hides_stop(outcome.error):
+            if type(outcome) is TypedFailure and scope.hides_stop(outcome.error):
                 await raise_caught_cancellation()
         except BaseException as raised:
             fiber.leave_step(outer)
@@ -328,7 +336,7 @@ class StepExecution:
         fiber.leave_step(outer)
         if scope.observer is not None:
             scope.observer.ended(path, exit_of(outcome))
-        if outcome.__class__ is TypedFailure:
+        if type(outcome) is TypedFailure:
             self._check_outcome(current, outcome.error)
             await self._record_failure(outcome)
             # Without its parts, which are not recorded, so that every life continues with the same
@@ -341,7 +349,7 @@ class StepExecution:
             await anyio.lowlevel.checkpoint()
         return outcome
 
-    async def _limited(self, inside: Scope) -> Any:
+    async def _limited(self, inside: Scope) -> object:
         """Run the body of a step that has a timeout."""
         seconds = self.definition.timeout
         operator = Operator(inside, "timeout")
@@ -527,7 +535,9 @@ class StepExecution:
             run.stopping.start(run.writer.save_late)
 
 
-def _why_unreadable(error: object, record: Any, types: Any, path: str) -> NotSerializable | None:
+def _why_unreadable(
+    error: object, record: ErrorRecord, types: KnownTypes, path: str
+) -> NotSerializable | None:
     """Return why a resume could not rebuild an error; None if it can."""
     try:
         again = read_error(record, path, types)
@@ -540,5 +550,5 @@ def _why_unreadable(error: object, record: Any, types: Any, path: str) -> NotSer
     )
 
 
-def _numbers_in(ranges: Any) -> list[int]:
+def _numbers_in(ranges: Ranges) -> list[int]:
     return [number for first, last in ranges for number in range(first, last + 1)]

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, ClassVar, Never, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, Never, Protocol, TypeAlias
 
 import anyio
 
@@ -29,7 +29,7 @@ from effectflow.checkpoint.entries import (
 )
 from effectflow.checkpoint.errors import CorruptCheckpoint, DefinitionChanged
 from effectflow.checkpoint.group_commit import GroupCommit
-from effectflow.checkpoint.order import Order, in_ranges, path_of
+from effectflow.checkpoint.order import E, Kind, Order, Ordered, in_ranges, path_of
 from effectflow.checkpoint.ordered_fiber import Intent, OrderedFiber
 from effectflow.checkpoint.stopping import CutShort
 from effectflow.effects.event_loop import is_cancellation, new_waiter, wake
@@ -55,6 +55,17 @@ _BEGUN = {
     "SetAside": "set aside the item",
     "Local": "ended",
 }
+
+
+class PendingDeadline(Protocol):
+    """A deadline that may still fire, at a time in seconds since the epoch."""
+
+    @property
+    def until(self) -> float: ...
+
+    def begin_live(self) -> None:
+        """Begin to wait, once the replay is over."""
+        ...
 
 
 class Turns:
@@ -98,7 +109,7 @@ class Turns:
         self.overdue: list[tuple[float, Arrival]] = []
         self.frontier: list[OrderedFiber] = []
         self.fibers: dict[OrderedFiber, None] = {}
-        self.deadlines: dict[Any, None] = {}
+        self.deadlines: dict[PendingDeadline, None] = {}
         self.working: dict[OrderedFiber, None] = {}
         self.grants = 0
         self.on_idle: Callable[[], object] | None = None
@@ -129,7 +140,7 @@ class Turns:
         return self.next_entry is not None or self.run.planning is not None
 
     @property
-    def next_entry(self) -> Any:
+    def next_entry(self) -> Ordered | None:
         """The recorded entry that is taken next; None after the last one."""
         entries = self.order.entries
         return entries[self.position] if self.position < len(entries) else None
@@ -318,10 +329,10 @@ class Turns:
         fiber: OrderedFiber,
         at: int,
         scope: Scope,
-        kind: type[Any],
+        kind: Kind[E],
         *,
         may_end: bool = False,
-    ) -> Any:
+    ) -> E:
         """Wait until a recorded entry is the next one, and return it. Call `take_next` first.
 
         Parameters:
@@ -334,7 +345,7 @@ class Turns:
         await self.regain(fiber, scope, may_end=may_end)
         return entry
 
-    def take_next(self, fiber: OrderedFiber, at: int, kind: type[Any]) -> Any:
+    def take_next(self, fiber: OrderedFiber, at: int, kind: Kind[E]) -> E | None:
         """Return a recorded entry if the fiber need not wait for it; otherwise None."""
         if at != self.position or self.holder is not fiber:
             return None
@@ -354,9 +365,9 @@ class Turns:
         if self.ready or self.holder is not fiber or len(entries) < position + 2:
             return None
         begun, ended = entries[position], entries[position + 1]
-        if ended.__class__ is not Completed or ended.step != path or ended.stands:
+        if type(ended) is not Completed or ended.step != path or ended.stands:
             return None
-        if begun.__class__ is not BeforeStep or begun.step != path:
+        if type(begun) is not BeforeStep or begun.step != path:
             return None
         del self.order.places[path][-2:]
         self.position = position + 2
@@ -364,13 +375,13 @@ class Turns:
         self.turn = ended.turn
         return begun, ended
 
-    def expect(self, at: int, kind: type[Any], taker: Arrival) -> Any:
+    def expect(self, at: int, kind: Kind[E], taker: Arrival) -> E:
         """Let something take a recorded entry once it is the next one. Return the entry."""
         entry = self._entry_at(at, kind)
         self._takers[at] = taker
         return entry
 
-    def _entry_at(self, at: int, kind: type[Any]) -> Any:
+    def _entry_at(self, at: int, kind: Kind[E]) -> E:
         """Return the entry that an operation takes. Halt the run if its class makes no sense there."""
         entry = self.order.entries[at]
         if not isinstance(entry, kind):
@@ -389,9 +400,9 @@ class Turns:
         """Call nothing for this recorded entry any more."""
         self._takers.pop(at, None)
 
-    def _take_recorded(self, entry: Any) -> bool:
+    def _take_recorded(self, entry: Ordered) -> bool:
         """Take the next recorded entry. Return False if something else must come first."""
-        if entry.__class__ is CancelRequested:
+        if isinstance(entry, CancelRequested):
             return self._take_cancellation(entry)
         taker = self._takers.get(self.position)
         if taker is None:
@@ -419,18 +430,18 @@ class Turns:
         self.run.cancel_body()
         return True
 
-    def _advance(self, entry: Any) -> None:
+    def _advance(self, entry: Ordered) -> None:
         self.number_taken = self.order.numbers[self.position]
         self.position += 1
         self.turn = entry.turn
 
-    def _help(self, entry: Any) -> bool:
+    def _help(self, entry: Ordered) -> bool:
         """Help a recorded entry to be reached. Return whether that has changed anything."""
         path = path_of(entry)
         if self._begin_branch(path):
             return True
         owner = self._owner_of(path)
-        is_cut = entry.__class__ is Local and entry.end == "cut"
+        is_cut = isinstance(entry, Local) and entry.end == "cut"
         if owner in self.working and not is_cut:
             # It will come to it by itself.
             return False
@@ -457,7 +468,7 @@ class Turns:
                 return True
         return False
 
-    def _may_plan_without(self, entry: Any) -> bool:
+    def _may_plan_without(self, entry: Ordered) -> bool:
         planning = self.run.planning
         return planning is not None and planning.may_skip(entry, [it.place for it in self.frontier])
 
@@ -483,7 +494,7 @@ class Turns:
         """Return whether the fiber that should reach the next entry waits for something else."""
         return owner in self.frontier or owner in self._takers.values()
 
-    def _diverge(self, entry: Any) -> bool:
+    def _diverge(self, entry: Ordered) -> bool:
         """Leave an entry out that the code does not reach, if the resume is forced. Else end the life."""
         if self.run.force:
             self.order.abandon(self.order.numbers[self.position], entry)
@@ -510,14 +521,14 @@ class Turns:
         if not self.is_live:
             self._begin_live()
 
-    def _divergence(self, entry: Any) -> DefinitionChanged:
+    def _divergence(self, entry: Ordered) -> DefinitionChanged:
         """Return the error that names a recorded entry, and what the fibers wait for instead."""
         joining = [fork.outer.fiber for fork in self._forks.values()]
         found = sorted({one.place for one in self.fibers if one.place and one not in joining})
         shown = ", ".join(f"{place!r:.200}" for place in found[:5]) + (
             " and more" if len(found) > 5 else ""
         )
-        if entry.__class__ is CancelRequested:
+        if isinstance(entry, CancelRequested):
             recorded = f"it was cancelled at {entry.place!r:.200}"
         else:
             recorded = f"{path_of(entry)!r:.200} has {_BEGUN[type(entry).__name__]}"
@@ -526,7 +537,7 @@ class Turns:
         detail += f"reaches {shown} instead" if found else "ends before that"
         return DefinitionChanged(self.run.run_id, self.run.workflow, detail=detail)
 
-    def _skip(self, entry: Any) -> None:
+    def _skip(self, entry: Ordered) -> None:
         if entry.__class__ is not CancelRequested:
             places = self.order.places[path_of(entry)]
             if self.position in places:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from types import TracebackType
+from typing import TYPE_CHECKING, TypeVar
 
 import anyio
 
@@ -260,7 +261,12 @@ class Deadline:
             raise run.halt(CorruptCheckpoint(run.run_id, reason, sequence=number))
         return number, until
 
-    async def __aexit__(self, *raised: Any) -> bool | None:
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        raised: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool | None:
         self._is_closed = True
         self._timer.cancel()
         turns = self._fiber.turns
@@ -268,7 +274,7 @@ class Deadline:
         turns.forget(self._fire)
         if self._fired is not None:
             turns.expect_no_more(self._fired)
-        return self._cut.__exit__(*raised)
+        return self._cut.__exit__(kind, raised, traceback)
 
     @property
     def path(self) -> str:

@@ -110,7 +110,7 @@ class _Spawn:
         if begun is not None:
             _check_same(run, begun, run_id, digest)
             run_id = begun.run_id
-        ended = await fiber.reach_end(path, scope, ChildEnded | Local)
+        ended = await fiber.reach_end(path, scope, (ChildEnded, Local))
         if isinstance(ended, ChildEnded):
             # The run was rejected, and a resume does not try to create it again.
             return _failed(fiber, path, ended, place, turns.number_taken)

@@ -135,7 +135,7 @@ def test_a_signed_run_of_classes_is_read(form: str) -> None:
     record = ErrorRecord("shop.OutOfStock", "tea", {"args": ["tea"], "state": {"left": 3}})
     assert checkpoint.finished is not None
     assert checkpoint.finished.error == record
-    error = read_error(record, "pay", TYPES)
+    error: Any = read_error(record, "pay", TYPES)
     assert (type(error), error.args, error.left) == (OutOfStock, ("tea",), 3)
 
 
