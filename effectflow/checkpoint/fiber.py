@@ -104,7 +104,7 @@ class DurableFiber(OrderedFiber):
         """Take the cancellation of the run, if it came where the body was until now."""
         run = self.run
         if self.turns.order.is_cancelled and self is run.root and run.cancellation is not None:
-            self.turns.take_cancellation()
+            self.turns.replay.take_cancellation()
 
     def next_path(self, name: str) -> str:
         if not self.turns.is_live:
@@ -144,12 +144,12 @@ class DurableFiber(OrderedFiber):
         `kind` is the class of its entry.
         """
         turns = self.turns
-        at = turns.next_at(path)
+        at = turns.replay.next_at(path)
         if at is None or not isinstance(turns.order.entries[at], BEGINNINGS):
             return None
         # A cancellation that comes in between did not lead to it.
         causes = self.open_failures()
-        entry = turns.take_next(self, at, kind) or await turns.take(self, at, scope, kind)
+        entry = await turns.replay.take(self, at, scope, kind)
         self.begins(causes)
         return entry
 
@@ -159,11 +159,11 @@ class DurableFiber(OrderedFiber):
         `kind` is the class of its entry, or several.
         """
         turns = self.turns
-        at = turns.next_at(path)
+        at = turns.replay.next_at(path)
         if at is None:
             return None
         number = turns.order.numbers[at]
-        entry = turns.take_next(self, at, kind) or await turns.take(self, at, scope, kind)
+        entry = await turns.replay.take(self, at, scope, kind)
         self.follows(path, number)
         return entry
 
@@ -292,7 +292,7 @@ class DurableFiber(OrderedFiber):
             return await advanced(body, resume)
         turns = self.turns
         path = self.next_path("local")
-        is_alone, at = turns.is_alone, turns.next_at(path)
+        is_alone, at = turns.is_alone, turns.replay.next_at(path)
         effect: Any = None
         value: Any = None
         raised: BaseException | None = None
@@ -344,9 +344,7 @@ class DurableFiber(OrderedFiber):
             return
         if at is not None:
             number = turns.order.numbers[at]
-            recorded = turns.take_next(self, at, Local) or await turns.take(
-                self, at, scope, Local, may_end=True
-            )
+            recorded = await turns.replay.take(self, at, scope, Local, may_end=True)
             if not turns.is_over:
                 await self._note_local(scope, path, number, recorded.end, end, raised)
         elif not has_waited:
@@ -541,7 +539,7 @@ class DurableFiber(OrderedFiber):
         owner = operator.outer.fiber
         if isinstance(owner, DurableFiber):
             self.failures = owner.open_failures()
-        self.turns.begin_branch(operator, self.line)
+        self.turns.branches.begin(operator, self.line)
 
     def leave(self, operator: Operator, *, has_failed: bool) -> None:
         if has_failed:
@@ -554,7 +552,7 @@ class DurableFiber(OrderedFiber):
         # What follows in this task, such as a group of values, may decide because of them.
         self.failures = own
         if self.has_place:
-            self.turns.give_place(operator)
+            self.turns.branches.give_place(operator)
         self.has_place = True
 
     def decides(self, operator: Operator, *, has_failed: bool) -> None:
@@ -576,7 +574,7 @@ class DurableFiber(OrderedFiber):
     def joins(self, operator: Operator) -> None:
         known = operator.causes if operator.is_decided else operator.collected
         self.failures += [cause for cause in known if cause not in self.failures]
-        self.turns.end_fork(operator.path)
+        self.turns.branches.end(operator.path)
 
     async def rest(self, scope: Scope, waiter: Waiter, *, has_raised: bool = False) -> None:
         turns, operator = self.turns, scope.operators[-1]

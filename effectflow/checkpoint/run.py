@@ -26,6 +26,7 @@ from effectflow.checkpoint.errors import (
     NotSerializable,
 )
 from effectflow.checkpoint.failures import RecordedDefect, read_failure
+from effectflow.checkpoint.group_commit import GroupCommit
 from effectflow.checkpoint.journal_writer import JournalWriter
 from effectflow.checkpoint.mailbox import Mailbox
 from effectflow.checkpoint.observers import CheckpointEvent, StepSkipped, tell
@@ -125,6 +126,7 @@ class Run:
         self.planning = planning
         self.turns = Turns(self, order)
         self.stopping = Stopping(self.turns.stop)
+        self.turns.commits = GroupCommit(self.turns, self.stopping, writer)
         self.mailbox = Mailbox(run_id, checkpoints, writer)
         self.first_seen = -1
         self.cancellation: Operator | None = None

@@ -112,11 +112,11 @@ class StepExecution:
             left = order.results.pop(path)
             if self._may_use(left):
                 return self._result_of(left)
-        if path in order.places and (done := turns.take_completed(fiber, path)) is not None:
+        if path in order.places and (done := turns.replay.take_completed(fiber, path)) is not None:
             begun, completed = done
             fiber.begins()
             self._check_arguments(begun.arguments)
-            fiber.follows(path, turns.number_taken)
+            fiber.follows(path, turns.replay.number_taken)
             return self._result_of(completed)
         while True:
             begun = ended = None
@@ -126,7 +126,7 @@ class StepExecution:
             fiber.place = path
             if isinstance(ended, Failed) and ended.retry_at is not None:
                 fiber.failures = []
-                if turns.next_at(path) is None:
+                if turns.replay.next_at(path) is None:
                     await turns.to_frontier(fiber, scope, Intent.WAIT)
                     longest = max(0.0, ended.retry_at - ended.at)
                     await wait_until_retry(fiber, scope, ended.retry_at, longest)
@@ -167,16 +167,16 @@ class StepExecution:
                     await fiber.park(scope, run.planning.reason)
                 if run.force:
                     order = run.turns.order
-                    order.abandon(run.turns.number_taken, ended)
+                    order.abandon(run.turns.replay.number_taken, ended)
                     return await self.attempt(order.begun.get(path))
                 detail = f"{path!r} was cancelled, and now nothing cancels it"
                 raise run.halt(DefinitionChanged(run.run_id, run.workflow, detail=detail))
             fiber.adopt(operator)
-            for number in (*_numbers_in(ended.inside), run.turns.number_taken):
+            for number in (*_numbers_in(ended.inside), run.turns.replay.number_taken):
                 fiber.follows(path, number)
             await fiber.leave_for(operator)
         inside = [] if isinstance(ended, Completed) else _numbers_in(ended.inside)
-        return self._result_of(ended, *inside, run.turns.number_taken)
+        return self._result_of(ended, *inside, run.turns.replay.number_taken)
 
     def _result_of(self, ended: Completed | Failed, *numbers: int) -> object:
         """Return or raise a recorded result. The entries with these numbers are void with a failure."""

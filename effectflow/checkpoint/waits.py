@@ -242,9 +242,9 @@ class Deadline:
         path, turns = self._operator.path, self._fiber.turns
         self._known = self._recorded()
         turns.deadlines[self] = None
-        self._fired = turns.next_at(path)
+        self._fired = turns.replay.next_at(path)
         if self._fired is not None:
-            turns.expect(self._fired, TimerFired, self._fire_again)
+            turns.replay.expect(self._fired, TimerFired, self._fire_again)
         elif turns.is_live:
             self.begin_live()
         self._cut.__enter__()
@@ -273,7 +273,7 @@ class Deadline:
         turns.deadlines.pop(self, None)
         turns.forget(self._fire)
         if self._fired is not None:
-            turns.expect_no_more(self._fired)
+            turns.replay.expect_no_more(self._fired)
         return self._cut.__exit__(kind, raised, traceback)
 
     @property
@@ -322,7 +322,7 @@ class Deadline:
         self._decide(run.record(entry, self._step))
 
     def _fire_again(self) -> None:
-        self._decide(self._fiber.turns.number_taken)
+        self._decide(self._fiber.turns.replay.number_taken)
 
     def _decide(self, fired: int | Held) -> None:
         operator = self._operator

@@ -14,8 +14,9 @@ from typing import Any, ClassVar, NamedTuple, Self, TypeAlias, cast
 
 import anyio
 
+from effectflow.checkpoint.baton import Arrival
 from effectflow.checkpoint.fiber import DurableFiber
-from effectflow.checkpoint.turns import Arrival, Turns
+from effectflow.checkpoint.turns import Turns
 from effectflow.checkpoint.waits import Deadline
 from effectflow.effects.event_loop import spawn_background
 from effectflow.effects.paths import StepPath

@@ -266,7 +266,7 @@ async def _drive(
         await _record_interruption(run)
         raise
     if writer.halted is None and not run.turns.is_over:
-        run.turns.finish(raised)
+        run.turns.replay.finish(raised)
     ending = run.ending
     # The scope of the fibers has caught a cancellation: by the error that halted the run, by a worker
     # that suspends it, or by asyncio itself, if the scope mistook that for its own.
@@ -373,17 +373,17 @@ async def _replay(place: Place, run: Run, body: AnyEffect) -> Any:
     operator = run.cancellation = Operator(scope, "")
     cut = operator.cut = anyio.CancelScope()
     await run.look_for_messages()
-    run.turns.take_cancellation()
+    run.turns.replay.take_cancellation()
     with cut:
         try:
             outcome = await interpret(body, place.env, operator.inside)
         except Exception as defect:
-            run.turns.take_cancellation()
+            run.turns.replay.take_cancellation()
             if not operator.is_decided:
                 raise
             log_hidden(defect, "the body of a run failed after the run was cancelled")
         else:
-            run.turns.take_cancellation()
+            run.turns.replay.take_cancellation()
             # What comes after the cancellation is discarded.
             if not operator.is_decided:
                 return outcome
@@ -539,6 +539,6 @@ async def _end_of_plan(
     except Exception as raised:
         defect = raised
     if not run.turns.is_over:
-        run.turns.finish(defect)
+        run.turns.replay.finish(defect)
     has_failed = defect is not None or isinstance(outcome, TypedFailure)
     return run.planning.plan(outcome, defect, run.writer.halted), has_failed

@@ -113,7 +113,7 @@ class _Spawn:
         ended = await fiber.reach_end(path, scope, (ChildEnded, Local))
         if isinstance(ended, ChildEnded):
             # The run was rejected, and a resume does not try to create it again.
-            return _failed(fiber, path, ended, place, turns.number_taken)
+            return _failed(fiber, path, ended, place, turns.replay.number_taken)
         spawned = Child(workflow, run_id)
         if ended is not None or (begun is not None and _has_gone_on(fiber)):
             await fiber.check(scope)
@@ -163,7 +163,7 @@ class _Spawn:
 def _has_gone_on(fiber: DurableFiber) -> bool:
     """Return whether a fiber has begun something after this, so that the run exists."""
     turns, line = fiber.turns, fiber.line
-    left = islice(turns.order.entries, turns.position, None)
+    left = islice(turns.order.entries, turns.replay.position, None)
     begun = (path_of(entry) for entry in left if isinstance(entry, BEGINNINGS))
     return any(not line or is_within(path, line) for path in begun)
 
@@ -291,7 +291,7 @@ async def _result(fiber: DurableFiber, scope: Scope, child: Child[Any, Any]) -> 
         number = run.add(ended, fiber.step)
         fiber.follows(path, number)
     else:
-        number = turns.number_taken
+        number = turns.replay.number_taken
         await fiber.check(scope)
     if ended.status is not RunStatus.COMPLETED:
         return _failed(fiber, path, ended, place, number)
