@@ -218,6 +218,7 @@ class Fork(Operator):
     async def _work_through(self, fiber: Fiber) -> None:
         """Run branches one after another."""
         f, env, scope, key = self.f, self.env, self.inside, self.key
+        take, follow, unread = self.ends.take, self.follow, self.unread
         is_plain = fiber is PLAIN and key is None
         is_nested = len(scope.operators) > 1
         child: Any
@@ -225,7 +226,7 @@ class Fork(Operator):
         try:
             while not self.is_over:
                 try:
-                    item = next(self.unread)
+                    item = next(unread)
                 except StopIteration:
                     self.is_read = True
                     return
@@ -244,20 +245,20 @@ class Fork(Operator):
                             if is_nested:
                                 await self._check_outer()
                             outcome = await in_context(copy_context(), interpret(child, env, scope))
-                        if not self.is_over and self.ends.take(position, outcome):
+                        if not self.is_over and take(position, outcome):
                             self._stop(fiber, has_failed=outcome.__class__ is TypedFailure)
-                        elif self.follow is not None and outcome.__class__ is not TypedFailure:
-                            await self.follow(position, outcome, fiber)
+                        elif follow is not None and outcome.__class__ is not TypedFailure:
+                            await follow(position, outcome, fiber)
                     except BaseException as raised:
                         self._stop_for(raised, fiber)
                 else:
                     await self._run_branch(fiber, position, item)
+                    if self.limit is not None and self.running > self.limit:
+                        # A replay has begun more workers than the limit allows.
+                        return
                 if (position + 1) % _ITEMS_IN_A_TURN == 0:
                     # Children that never wait must not block other tasks.
                     await checkpoint()
-                if self.limit is not None and self.running > self.limit:
-                    # A replay has begun more workers than the limit allows.
-                    return
         finally:
             self.running -= 1
 
