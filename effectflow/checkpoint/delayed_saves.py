@@ -86,7 +86,8 @@ class Delays:
 
     async def _look_after(self) -> None:
         try:
-            while self._journals:
+            while True:
+                # Also if no journal is left: the next one comes soon, and a task costs more than a timer.
                 await self._rest()
                 now = time.monotonic()
                 for journal in list(self._journals.values()):
@@ -97,6 +98,8 @@ class Delays:
                     if is_due or journal.due is None or journal.is_released:
                         journal.is_watched = False
                         del self._journals[id(journal)]
+                if not self._journals:
+                    return
                 dues = [each.due for each in self._journals.values() if each.due is not None]
                 self._wakes_at = min(dues, default=now)
         finally:
