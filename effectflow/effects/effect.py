@@ -521,8 +521,10 @@ class Effect(BaseEffect, Generic[Env, E, A]):
         if on_retry is not None:
             check_function(on_retry, "on_retry")
 
-        def perform(env: Any, scope: Scope) -> Awaitable[Any]:
-            run = partial(interpret, env=env, scope=scope)
+        def perform(env: Any, scope: Scope) -> Awaitable[object]:
+            def run(effect: nodes.AnyEffect) -> Awaitable[object]:
+                return interpret(effect, env, scope)
+
             return retried(self, run, scope, policy, when, on_retry)
 
         options = nodes.Options(when=when, on_retry=on_retry)
