@@ -340,7 +340,9 @@ async def test_the_branches_of_a_finalizer_run_when_the_run_is_stopped(
     closed: list[str] = []
 
     def closing(name: str) -> Effect[object, Any, object]:
-        return from_async(lambda _: turns(2)).and_then(lambda _: from_fn(lambda _: closed.append(name)))
+        return from_async(lambda _: turns(2)).and_then(
+            lambda _: from_fn(lambda _: closed.append(name))
+        )
 
     @workflow
     def made(what: str) -> Do[App, Any, object]:
