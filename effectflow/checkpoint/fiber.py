@@ -233,7 +233,8 @@ class DurableFiber(OrderedFiber):
         `has_begun` says whether a step goes on that has begun in this life.
         """
         run = self.run
-        run.writer.check()
+        if run.writer.halted is not None:
+            run.writer.check()
         if not self.turns.is_live:
             self.goes_on()
         if scope.operators:
@@ -242,11 +243,9 @@ class DurableFiber(OrderedFiber):
                 await self.leave_for(operator)
         if self.turns.is_over:
             await run.leave(scope)
-        is_pinned = (
-            has_begun or scope.is_shielded or scope.is_at_most_once or not self.turns.is_live
-        )
-        if run.drain is not None and run.drain.has_begun and not is_pinned:
-            await waits.leave_to_another_worker(self, scope)
+        if run.drain is not None and run.drain.has_begun and self.turns.is_live:
+            if not (has_begun or scope.is_shielded or scope.is_at_most_once):
+                await waits.leave_to_another_worker(self, scope)
 
     async def leave_for(self, operator: Operator) -> Never:
         """Raise the cancellation by an operator, which has decided."""

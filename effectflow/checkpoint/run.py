@@ -196,9 +196,10 @@ class Run:
 
     def end_step(self, entry: Completed | Failed | Interrupted) -> int:
         """Add the end of a step. What was held back within it is dropped. Return its number."""
-        path = entry.step or ""
-        is_last = not isinstance(entry, Failed) or entry.retry_at is None
-        self.turns.order.end_attempt(path, is_last=is_last)
+        path, order = entry.step or "", self.turns.order
+        if order.received or order.returned:
+            is_last = not isinstance(entry, Failed) or entry.retry_at is None
+            order.end_attempt(path, is_last=is_last)
         if self._held:
             for step in [step for step in self._held if step == path or is_within(step, path)]:
                 del self._held[step]

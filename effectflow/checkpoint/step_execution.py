@@ -119,20 +119,16 @@ class StepExecution:
             fiber.follows(path, turns.replay.number_taken)
             return self._result_of(completed)
         while True:
-            begun = ended = None
+            begun = None
             if path in order.places:
                 begun = await self.reach_begin()
                 ended = await fiber.reach_end(path, scope, _ENDS)
-            fiber.place = path
-            if isinstance(ended, Failed) and ended.retry_at is not None:
-                fiber.failures = []
-                if turns.replay.next_at(path) is None:
-                    await turns.to_frontier(fiber, scope, Intent.WAIT)
-                    longest = max(0.0, ended.retry_at - ended.at)
-                    await wait_until_retry(fiber, scope, ended.retry_at, longest)
-                continue
-            if ended is not None:
-                return await self.replay(ended)
+                fiber.place = path
+                if isinstance(ended, Failed) and ended.retry_at is not None:
+                    await self._wait_again(ended, ended.retry_at)
+                    continue
+                if ended is not None:
+                    return await self.replay(ended)
             if self.definition.retry is not None and self.since is None:
                 known = order.attempts.get(path)
                 self.since = run.now() if known is None or known.since is None else known.since
@@ -142,8 +138,17 @@ class StepExecution:
             if outcome.__class__ is not TypedFailure or retry_at is None:
                 return outcome
             await wait_until_retry(fiber, scope, retry_at, retry_at - run.now())
+            fiber.place = path
 
     # What earlier lives recorded.
+
+    async def _wait_again(self, failed: Failed, retry_at: float) -> None:
+        """Wait for the attempt that follows a recorded one."""
+        fiber, scope = self.fiber, self.scope
+        fiber.failures = []
+        if fiber.turns.replay.next_at(self.path) is None:
+            await fiber.turns.to_frontier(fiber, scope, Intent.WAIT)
+            await wait_until_retry(fiber, scope, retry_at, max(0.0, retry_at - failed.at))
 
     async def reach_begin(self) -> BeforeStep | None:
         """Return the recorded beginning of the step, in its place. Halt if its arguments have changed."""
