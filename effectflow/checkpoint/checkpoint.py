@@ -35,7 +35,7 @@ from effectflow.checkpoint.values import (
     encode_compact,
     tree_digest,
 )
-from effectflow.effects.paths import flow_of, steps_around
+from effectflow.effects.paths import steps_around
 
 
 @frozen
@@ -241,7 +241,7 @@ def fold(entries: Iterable[Entry], run_id: str) -> Checkpoint:
     )
     steps = _Steps()
     state: HeadState | None = None
-    current = _state_in(kind, started.input, started.input)
+    current = started.input
     finished: Finished | None = None
     last: Entry = started
     resumes, count = 0, 1
@@ -261,9 +261,7 @@ def fold(entries: Iterable[Entry], run_id: str) -> Checkpoint:
                 steps.fail(entry)
                 continue
             steps.complete(entry)
-            # Steps within an attempt of a state machine do not move the machine.
-            if kind != "machine" or not flow_of(entry.step):
-                current = _state_in(kind, entry.output, current)
+            current = entry.output
         elif kind_of_entry is Interrupted:
             state = entry
         elif kind_of_entry is Resumed:
@@ -358,10 +356,3 @@ class _Steps:
             for inner in self._completed_within.pop(step, ()):
                 self.completed.pop(inner, None)
         self.outcomes[step] = HistoryItem(step, "failed", f"{error.type}: {error.message}")
-
-
-def _state_in(kind: str, tree: Tree, otherwise: Tree) -> Tree:
-    """Return the state in an input or output. In a state machine, these have other parts, too."""
-    if kind == "machine" and isinstance(tree, dict):
-        return tree.get("current_state", tree.get("state", otherwise))
-    return tree

@@ -29,8 +29,8 @@ class CheckpointPolicy:
     """When entries become durable.
 
     Entries always become durable when a run begins, on interruption, before an at-most-once step, before
-    a run is spawned, when a phase of a map-reduce job ends, on `save_now()`, and before the result is
-    returned. In addition, the first of these rules that applies saves all entries:
+    a run is spawned, on `save_now()`, which builders call, too, and before the result is returned. In
+    addition, the first of these rules that applies saves all entries:
 
     Attributes:
         every_steps: before a step, once this many steps have completed since the last save. With 1, the

@@ -12,7 +12,7 @@
     ├── RunNotEnded          the run has not ended, so it has no result
     ├── RunCancelled         the run was cancelled and cannot continue
     ├── RunEnded             the run is completed or cancelled, so it receives no messages
-    ├── CompensationFailed   an undo of a saga failed, so the run waits for someone to resume it
+    ├── CompensationFailed   an undo failed, so the run waits for someone to resume it
     ├── CrashedTooOften      the run crashed its process again and again, so workers do not continue it
     ├── OutcomeUnknown       an at-most-once step would run again, although it may have happened
     ├── CorruptCheckpoint    stored data cannot be read
@@ -210,7 +210,7 @@ class RunEnded(CheckpointError):
 
 
 class CompensationFailed(CheckpointError):
-    """An undo of a saga failed, after the retries of its step.
+    """An undo failed, after the retries of its step.
 
     Attributes:
         run_id: the run.

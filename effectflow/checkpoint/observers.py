@@ -70,7 +70,7 @@ class CheckpointSaved(_AtEntry):
     """The journal of a run is durable up to its entry number `entries`.
 
     Attributes:
-        reason: why, if `save_now` or the end of a phase of a job requested the save.
+        reason: why, if `save_now` requested the save.
     """
 
     reason: str | None = None

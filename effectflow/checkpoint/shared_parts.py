@@ -1,6 +1,6 @@
 """Save large parts of outputs once. Later outputs with the same part refer to the entry that has it.
 
-States of graphs, machines and loops are long and change little from step to step. The idea comes from
+Outputs that hold a whole state are long and change little from step to step. The idea comes from
 content-addressed storage, as in git: equal parts have equal digests.
 """
 

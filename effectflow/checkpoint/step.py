@@ -108,7 +108,7 @@ class StepInfo:
 class CurrentStep:
     """The step that is running. `made` is its info, made on first use, because few steps need it.
 
-    Pickling, for an executor, makes it, because what makes it may refer to a whole state machine.
+    Pickling, for an executor, makes it, because what makes it may refer to much.
     """
 
     run_id: str | None

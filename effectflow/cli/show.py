@@ -44,6 +44,7 @@ from effectflow.cli.render import (
     when,
 )
 from effectflow.cli.suggestions import message_of, suggested
+from effectflow.workflows.machine._machine import state_of
 from effectflow.workflows.progress import JobProgress, job_progress
 from effectflow.workflows.reopening import dead_letters_of
 
@@ -207,13 +208,13 @@ def _position_row(checkpoint: Checkpoint) -> dict[str, str]:
 
 def _state_row(checkpoint: Checkpoint) -> dict[str, str]:
     """Return the state of a state machine; other workflows have no single state."""
-    match checkpoint.kind, checkpoint.current_state:
-        case "machine", {"$enum": [_, str(member)]}:
+    if checkpoint.kind != "machine":
+        return {}
+    match state_of(checkpoint):
+        case {"$enum": [_, str(member)]}:
             return {"state": member}
-        case "machine", state:
+        case state:
             return {"state": bounded(state)}
-        case _:
-            return {}
 
 
 def _progress_rows(progress: JobProgress | None) -> dict[str, str]:

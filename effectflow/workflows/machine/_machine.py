@@ -13,6 +13,7 @@ from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar, cast, overload
 
 import orjson
 
+from effectflow.checkpoint.checkpoint import Checkpoint
 from effectflow.checkpoint.errors import CorruptCheckpoint, DefinitionChanged, UnsupportedVersion
 from effectflow.checkpoint.values import (
     KnownTypes,
@@ -24,6 +25,7 @@ from effectflow.checkpoint.values import (
     to_tree,
     tree_digest,
 )
+from effectflow.effects.paths import flow_of
 from effectflow.workflows.machine._states import StateSet, name_of
 from effectflow.workflows.migrations import StateMigration, migrated
 
@@ -426,6 +428,16 @@ def _read_value(name: str, value: Any, kinds: tuple[type[Any], ...]) -> Any:
     if datetime in kinds and found is not None and found.tzinfo is None:
         raise ValueError(f"the time {value!r} has no time zone")
     return found
+
+
+def state_of(checkpoint: Checkpoint) -> Tree:
+    """Return the state of a run of a machine, in its saved form."""
+    for step in reversed(checkpoint.completed_steps):
+        # Steps within an attempt do not move the machine, and a retry does not either.
+        if not flow_of(step.step) and isinstance(step.output, dict) and "state" in step.output:
+            return step.output["state"]
+    begun = checkpoint.initial_state
+    return begun.get("current_state", begun) if isinstance(begun, dict) else begun
 
 
 def over_states(migration: StateMigration) -> StateMigration:

@@ -49,6 +49,7 @@ from effectflow.checkpoint import (
 from effectflow.stores import MemoryStore
 from effectflow.testing import CrashPoint, crash_everywhere
 from effectflow.workflows import Outcome, TransitionExhausted, UndeclaredState, transition_info
+from effectflow.workflows.machine._machine import state_of
 from tests.apps import both_backends
 from tests.workflows.journals import cut
 from tests.workflows.machine.orders import App, Declined, Order, World, only, orders
@@ -372,7 +373,7 @@ async def test_an_at_most_once_attempt_is_not_repeated_silently(store: MemorySto
 async def states_of(store: MemoryStore) -> list[Any]:
     """Return the state in the checkpoint after each entry."""
     entries = await read_entries(store, "r")
-    return [fold(entries[:length], "r").current_state for length in range(1, len(entries) + 1)]
+    return [state_of(fold(entries[:length], "r")) for length in range(1, len(entries) + 1)]
 
 
 async def test_the_checkpoint_has_the_current_state(store: MemoryStore) -> None:
