@@ -110,7 +110,7 @@ if TYPE_CHECKING:
         repair_run as repair_run,
         write_removed as write_removed,
     )
-    from effectflow.checkpoint.replays import (
+    from effectflow.checkpoint.replay_filter import (
         ReplayFilter as ReplayFilter,
         replaying as replaying,
     )
@@ -164,7 +164,7 @@ if not TYPE_CHECKING:  # a type checker would take every name for one of this pa
                 "StepSkipped"
             ),
             "plan": "ResumePlan Unverified plan_resume",
-            "replays": "ReplayFilter replaying",
+            "replay_filter": "ReplayFilter replaying",
             "repair": "Repair repair_run write_removed",
             "step": (
                 "Step StepInfo current_step run_context save_now started_version step "

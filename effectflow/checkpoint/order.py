@@ -58,7 +58,7 @@ Kind: TypeAlias = type[E] | tuple[type[E], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class FailedAttempt:
+class RecordedFailure:
     """A failed attempt of a step. `began` and `ended` are in seconds since the epoch."""
 
     error: ErrorRecord
@@ -79,7 +79,7 @@ class Attempts:
 
     spent: int = 0
     since: float | None = None
-    failures: list[FailedAttempt] = field(default_factory=lambda: [])
+    failures: list[RecordedFailure] = field(default_factory=lambda: [])
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,7 +293,7 @@ class _Reader:
             known = self._attempts_of(path)
             if not entry.error.is_defect:
                 began = order.begun[path].at
-                known.failures.append(FailedAttempt(entry.error, began, entry.at))
+                known.failures.append(RecordedFailure(entry.error, began, entry.at))
             if is_void:
                 # The run had ended with it: another budget of retries.
                 known.spent, known.since = order.begun[path].attempt, None

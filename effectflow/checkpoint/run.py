@@ -88,7 +88,7 @@ class Run:
             them.
         observers: receive its events.
         cut_off: the path of the step that a stop of the run has cut off last; None before.
-        known: how many entries there were when the run was continued; 0 for a new one.
+        known_entries: how many entries there were when the run was continued; 0 for a new one.
         has_begun: whether this life has begun anything.
         interrupted_at: the newest `Interrupted` entry of a step, or None.
         savable: the definitions of the steps whose outputs can be saved, by name.
@@ -109,7 +109,7 @@ class Run:
         clock: Clock,
         context: Mapping[str, object],
         started_version: str,
-        known: int = 0,
+        known_entries: int = 0,
         force: bool = False,
         planning: Planning | None = None,
     ) -> None:
@@ -121,7 +121,7 @@ class Run:
         self.clock = clock
         self.context = MappingProxyType(dict(context))
         self.started_version = started_version
-        self.known = known
+        self.known_entries = known_entries
         self.force = force
         self.planning = planning
         self.turns = Turns(self, order)
@@ -160,7 +160,7 @@ class Run:
             clock=self.clock,
             context=self.context,
             started_version=self.started_version,
-            known=self.known,
+            known_entries=self.known_entries,
             force=self.force,
         )
         life.drain = self.drain
@@ -260,7 +260,9 @@ class Run:
         Its failure is one of the known entries, and nothing has begun since.
         """
         found = self.root.open_failures()
-        is_old = any(cause.is_retryable and cause.is_older_than(self.known) for cause in found)
+        is_old = any(
+            cause.is_retryable and cause.is_older_than(self.known_entries) for cause in found
+        )
         return is_old and not self.has_begun
 
     def end_plan(self) -> None:

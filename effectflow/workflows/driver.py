@@ -28,7 +28,7 @@ from effectflow.checkpoint.lease_keeper import keep_lease
 from effectflow.checkpoint.observers import RunResumed
 from effectflow.checkpoint.order import Order, read_order
 from effectflow.checkpoint.plan import Planning, ResumePlan, plan_resume, skipped_steps
-from effectflow.checkpoint.replays import life_of
+from effectflow.checkpoint.replay_filter import life_of
 from effectflow.checkpoint.run import Run
 from effectflow.checkpoint.stopping import CutShort, Drain, GivenUp, Suspension, interruption_reason
 from effectflow.checkpoint.store import (
@@ -229,7 +229,7 @@ def _life_of(
         clock=place.scope.clock,
         context=context_of(started),
         started_version=started_version,
-        known=length,
+        known_entries=length,
         force=force,
     )
 
@@ -512,7 +512,7 @@ def _plan_of(place: Place, found: Found, order: Order) -> Run:
         clock=place.scope.clock,
         context=context_of(found.started),
         started_version=found.started_version,
-        known=len(found.journal.entries),
+        known_entries=len(found.journal.entries),
         planning=Planning(),
     )
 

@@ -9,8 +9,8 @@ from typing import Any, cast
 from effectflow.checkpoint.entries import BeforeStep, Entry, Failed, Finished, Resumed, SetAside
 from effectflow.checkpoint.errors import OutcomeUnknown
 from effectflow.checkpoint.order import (
-    FailedAttempt,
     Order,
+    RecordedFailure,
     Spans,
     in_ranges,
     ordered_path_of,
@@ -40,7 +40,7 @@ class RecordedLetter:
     path: str
     item: Tree
     failed: int
-    failures: tuple[FailedAttempt, ...]
+    failures: tuple[RecordedFailure, ...]
 
     @property
     def flow(self) -> StepPath:
@@ -68,7 +68,7 @@ def letter_of(order: Order, path: str) -> RecordedLetter:
     return RecordedLetter(aside.number, path, content["item"], content["failed"], failures)
 
 
-def failures_in(order: Order, flow: str) -> tuple[FailedAttempt, ...]:
+def failures_in(order: Order, flow: str) -> tuple[RecordedFailure, ...]:
     """Return the failed attempts of all steps of the branch of an item, oldest first."""
     found = [one for path, one in order.attempts.items() if flow_of(path) == flow]
     return tuple(failure for attempts in found for failure in attempts.failures)
