@@ -31,7 +31,7 @@ from effectflow.effects.event_loop import (
     wake,
 )
 from effectflow.effects.nodes import Step
-from effectflow.effects.paths import child_path, is_within, step_path
+from effectflow.effects.paths import child_path, step_path
 from effectflow.effects.scope import Operator, Scope
 
 A = TypeVar("A")
@@ -195,35 +195,6 @@ class DurableFiber(OrderedFiber):
                 if cause.unreadable is not None:
                     raise self.run.halt(cause.unreadable)
                 cause.stand()
-
-    def succeeds(self) -> None:
-        """Forget what a step has come from that has completed. What stands may still be the end."""
-        if self.failures:
-            self.failures = [cause for cause in self.failures if cause.stands][-1:]
-
-    def has_stood(self, error: object, within: str) -> bool:
-        """Return whether this exception is the failure of a step within another one, and stands."""
-        return isinstance(error, Exception) and any(
-            cause.stands and cause.error is error and is_within(cause.step, within)
-            for cause in self.failures
-        )
-
-    def follows(self, path: str, entry: int | Held) -> None:
-        """Note an entry that followed from the failures of this fiber."""
-        for cause in self.failures:
-            cause.follow(path, entry)
-
-    def adopt(self, operator: Operator) -> None:
-        """Take over the failures with which an operator has cancelled this fiber."""
-        for cause in operator.causes:
-            if not cause.stands and cause not in self.failures:
-                self.failures.append(cause)
-
-    def unwinds(self, operator: Operator | None = None) -> None:
-        if operator is not None:
-            self.adopt(operator)
-        if not self.open_failures():
-            self.failures.append(Cause())
 
     # What it does.
 

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
-from effectflow.checkpoint.causes import Cause
+from effectflow.checkpoint.causes import Cause, Held
 from effectflow.effects.event_loop import Waiter
 from effectflow.effects.fiber import Fiber
+from effectflow.effects.paths import is_within
 from effectflow.effects.scope import Operator, Scope
 
 
@@ -90,3 +91,32 @@ class OrderedFiber(Fiber):
     def open_failures(self) -> list[Cause]:
         """Return the failures that its state comes from, and that nothing has let stand."""
         return [cause for cause in self.failures if not cause.stands] if self.failures else []
+
+    def succeeds(self) -> None:
+        """Forget what a step has come from that has completed. What stands may still be the end."""
+        if self.failures:
+            self.failures = [cause for cause in self.failures if cause.stands][-1:]
+
+    def has_stood(self, error: object, within: str) -> bool:
+        """Return whether this exception is the failure of a step within another one, and stands."""
+        return isinstance(error, Exception) and any(
+            cause.stands and cause.error is error and is_within(cause.step, within)
+            for cause in self.failures
+        )
+
+    def follows(self, path: str, entry: int | Held) -> None:
+        """Note an entry that followed from the failures of this fiber."""
+        for cause in self.failures:
+            cause.follow(path, entry)
+
+    def adopt(self, operator: Operator) -> None:
+        """Take over the failures with which an operator has cancelled this fiber."""
+        for cause in operator.causes:
+            if not cause.stands and cause not in self.failures:
+                self.failures.append(cause)
+
+    def unwinds(self, operator: Operator | None = None) -> None:
+        if operator is not None:
+            self.adopt(operator)
+        if not self.open_failures():
+            self.failures.append(Cause())
