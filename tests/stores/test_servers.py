@@ -627,24 +627,48 @@ async def test_waiting_for_a_connection_to_a_silent_server_has_an_end(
         assert await store.read("r") == []
 
 
+# How long the package waits for a server whose caller is cancelled: to save and release the run, and to
+# close connections.
+LIMITS_OF_A_CANCELLATION = {
+    "effectflow.checkpoint.journal_writer._SECONDS_OF_LAST_SAVES": 5.0,
+    "effectflow.stores._postgres.CLOSING_SECONDS": 1.0,
+    "effectflow.stores._postgres_changes.CLOSING_SECONDS": 1.0,
+    "effectflow.stores._postgres_writer.CLOSING_SECONDS": 1.0,
+}
+
+
 @in_turn(anyio_backend=["asyncio", "trio"], is_silent=[False, True])
 async def test_a_run_is_cancelled_soon_while_its_server_is_down(
-    proxied: Proxied, is_silent: bool
+    proxied: Proxied, is_silent: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # A tenth of each, so the bounds below are lower by the other nine.
+    for name, seconds in LIMITS_OF_A_CANCELLATION.items():
+        module, _, constant = name.rpartition(".")
+        assert getattr(sys.modules[module], constant) <= seconds
+        monkeypatch.setattr(name, seconds / 10)
+    is_down = anyio.Event()
+
     @workflow
     def made(_: None) -> Do[App, Broken, int]:
         if is_silent:
             proxied.proxy.is_silent = True
         else:
             proxied.proxy.go_away()
+        is_down.set()
         return (yield from step(name="one")(lambda: note("one"))())
 
-    with anyio.fail_after(12):
+    with anyio.fail_after(3):
         async with proxied.store as store:
-            began = time.monotonic()
-            with anyio.move_on_after(0.5):
-                await made.start(None, run_id="r").run(app_on(store))
-            assert time.monotonic() - began < 7
+            app, began = app_on(store), 0.0
+            async with anyio.create_task_group() as group:
+                group.start_soon(made.start(None, run_id="r").run, app)
+                await is_down.wait()
+                # The run waits for the server to save the beginning of the step.
+                await anyio.wait_all_tasks_blocked()
+                began = time.monotonic()
+                group.cancel_scope.cancel()
+            assert time.monotonic() - began < 2
+            assert app.world.done == []
 
 
 @both_backends
