@@ -108,9 +108,18 @@ async def test_every_check_of_a_broken_store_ends_and_some_fail(
     kind: type[ForwardingStore],
 ) -> None:
     failed: set[str] = set()
-    for name, check in CHECKS.items():
+
+    async def try_it(name: str) -> None:
         try:
-            await check(lambda: kind(MemoryStore()))
+            await CHECKS[name](lambda: kind(MemoryStore()))
         except Exception:
             failed.add(name)
-    assert BROKEN[kind] <= failed
+
+    # These by themselves, so that none of them fails because another one blocks the event loop.
+    for name in sorted(BROKEN[kind]):
+        await try_it(name)
+    assert failed == BROKEN[kind]
+    # Most of their time is waiting.
+    async with anyio.create_task_group() as group:
+        for name in CHECKS.keys() - BROKEN[kind]:
+            group.start_soon(try_it, name)
