@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import os
+import shutil
 import signal
+from contextlib import suppress
 
 import pytest
 from hypothesis import is_hypothesis_test, settings
@@ -31,6 +33,8 @@ def pytest_xdist_auto_num_workers() -> int:
 
 def pytest_configure(config: pytest.Config) -> None:
     gc.disable()  # until everything is collected
+    if not is_exhaustive(config):  # which meets the disk, too
+        keep_files_in_memory()
     # Built on the profile that Hypothesis has chosen, which with CI=true draws the same examples
     # every time. A slow machine is not a failure.
     examples = 200 if is_exhaustive(config) else 30
@@ -52,6 +56,19 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.enable()
+
+
+def keep_files_in_memory() -> None:
+    """Let pytest make its folders in memory, if there is room, and the variable does not say where.
+
+    The stores sync every change to the disk, and the tests would wait for it many thousand times. They
+    kill processes and servers, but not the machine, so nothing of what was written is lost either way.
+    What a power loss leaves is told by the calls, not by a disk: see `tests/stores/test_power_loss.py`.
+    """
+    folder = "/dev/shm"
+    with suppress(OSError):
+        if shutil.disk_usage(folder).free >= 4 * 2**30:
+            os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", folder)
 
 
 def is_exhaustive(config: pytest.Config) -> bool:

@@ -63,8 +63,9 @@ class PostgresServer:
     def with_own_data() -> Iterator[PostgresServer]:
         """Start one with its own data, and stop it at the end."""
         # Not in a folder of pytest: if root runs the tests, the server runs as another user, and pytest
-        # makes its folders private when it starts.
-        with TemporaryDirectory(prefix="effectflow-postgres-") as folder:
+        # makes its folders private when it starts. But where pytest makes them, which may be in memory.
+        root = os.environ.get("PYTEST_DEBUG_TEMPROOT")
+        with TemporaryDirectory(prefix="effectflow-postgres-", dir=root) as folder:
             server = PostgresServer(Path(folder) / "data")
             try:
                 yield server
