@@ -75,6 +75,17 @@ def test_a_plan_of_the_killed_first_program_changes_nothing(
     assert "paid 7" in resumed.out
 
 
+def test_the_session_after_the_kill_goes_as_it_is_shown(effectflow: Command, killed: Path) -> None:
+    block = README.read_text(encoding="utf-8").partition("<!-- killed-session -->")[2]
+    session = block.split("```")[1].splitlines()[1:]
+    commands = [line[2:] for line in session if line.startswith("$ effectflow")]
+    # Only a charge that takes its time shows progress.
+    shown = [line for line in session if not re.match(r"\$|\d+ steps done", line)]
+
+    ended = [effectflow(*shlex.split(command)[1:]) for command in commands]
+    assert [line for each in ended for line in (each.err + each.out).splitlines()] == shown
+
+
 def test_the_killed_first_program_continues_when_it_is_started_again(
     effectflow: Command, killed: Path
 ) -> None:
