@@ -11,6 +11,7 @@ from types import coroutine
 from typing import Any, Final, TypeVar
 
 from effectflow.effects.arguments import BaseEffect
+from effectflow.effects.event_loop import unmark_own_cancellation
 
 A = TypeVar("A")
 
@@ -61,6 +62,7 @@ def driven(body: Coroutine[Any, Any, Any], wanted: Any) -> Generator[Any, Any, t
             try:
                 sent = yield wanted
             except BaseException as raised:
+                unmark_own_cancellation(body, raised)
                 wanted = body.throw(raised)
             else:
                 wanted = body.send(sent)

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from contextvars import Context
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Literal, Never, Protocol, TypeVar, cast
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 import anyio
 import anyio.lowlevel
@@ -237,6 +237,31 @@ async def raise_pending_cancellation() -> None:
         task = asyncio.current_task()
         if task is not None and task.cancelling():
             await asyncio.sleep(0)
+
+
+def unmark_own_cancellation(body: Any, raised: BaseException) -> None:
+    """Unmark the running task if an `asyncio.TaskGroup` in a coroutine has cancelled it.
+
+    A group cancels its own task when a child fails. Before Python 3.13 it leaves the mark of that if it
+    waits for its children then, and the task would seem to be stopped from outside. Call this before
+    the coroutine receives `raised`.
+    """
+    asyncio = sys.modules.get("asyncio")
+    if asyncio is None or sys.version_info >= (3, 13):
+        return
+    if not isinstance(raised, asyncio.CancelledError) or is_cancelled_by_scope():
+        return
+    while isinstance(body, types.CoroutineType):
+        if body.cr_code is asyncio.TaskGroup.__aexit__.__code__:
+            group: Any = cast("types.FrameType", body.cr_frame).f_locals["self"]
+            if group._parent_cancel_requested and group not in _unmarked:
+                # The next cancellation comes from outside.
+                _unmarked.add(group)
+                asyncio.current_task().uncancel()
+        body = body.cr_await
+
+
+_unmarked: WeakSet[Any] = WeakSet()
 
 
 def is_being_cancelled() -> bool:

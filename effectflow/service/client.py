@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar, cast
 from uuid import uuid4
 
 import anyio
@@ -21,6 +21,7 @@ from effectflow.checkpoint import (
     RunStatus,
 )
 from effectflow.checkpoint.changes import woken_by
+from effectflow.checkpoint.checkpoints import HasCheckpoints
 from effectflow.checkpoint.entries import Entry, Published, Signalled
 from effectflow.checkpoint.integrity import first_digest
 from effectflow.checkpoint.journal_reader import read_end, read_journal, run_not_found
@@ -75,7 +76,7 @@ class Client:
     `async with` keeps it open.
 
     Parameters:
-        checkpoints: where and how to store the runs.
+        checkpoints: where and how to store the runs; or what has them as `checkpoints`, such as an `App`.
         clock: tells the time.
 
     Example:
@@ -94,13 +95,12 @@ class Client:
         g1 pending
     """
 
-    def __init__(self, checkpoints: Checkpoints, *, clock: Clock | None = None) -> None:
-        check_type(
-            checkpoints,
-            Checkpoints,
-            "a Client takes Checkpoints, such as Checkpoints(store) or app.checkpoints",
-        )
-        self.checkpoints = checkpoints
+    def __init__(
+        self, checkpoints: Checkpoints | HasCheckpoints, *, clock: Clock | None = None
+    ) -> None:
+        found: object = getattr(checkpoints, "checkpoints", checkpoints)
+        check_type(found, Checkpoints, "a Client takes an App, or Checkpoints(store)")
+        self.checkpoints = cast("Checkpoints", found)
         self._clock: Clock = clock or SystemClock()
 
     async def __aenter__(self) -> Self:

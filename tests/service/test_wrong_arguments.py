@@ -35,9 +35,7 @@ APP = App([act], environment=apps.App, checkpoints=CHECKPOINTS)
 
 @pytest.mark.parametrize("given", [STORE, APP, act])
 def test_a_client_takes_checkpoints(given: Any) -> None:
-    with pytest.raises(
-        TypeError, match=r"a Client takes Checkpoints, such as Checkpoints\(store\)"
-    ):
+    with pytest.raises(TypeError, match=r"a Client takes an App, or Checkpoints\(store\)"):
         Client(given)
 
 

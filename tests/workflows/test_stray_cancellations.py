@@ -13,6 +13,7 @@ from typing import Any
 
 import anyio
 import pytest
+from returns.result import Success
 
 from effectflow import (
     Do,
@@ -338,6 +339,76 @@ async def test_an_operator_that_lost_a_child_does_not_complete(
         monkeypatch.setattr(kind, "start", losing(kind.start))
     with pytest.raises(RuntimeError, match="children were lost"):
         await LOSING[name]().run(None)
+
+
+async def fails(seconds: float) -> None:
+    await asyncio.sleep(seconds)
+    raise ValueError("no such tool")
+
+
+@step
+async def groups() -> str:
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(asyncio.sleep(0))
+        tasks.create_task(fails(0.01))
+    return "grouped"
+
+
+@step
+async def groups_nothing() -> str:
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(asyncio.sleep(0))
+    return "went on"
+
+
+async def ends_late() -> None:
+    try:
+        await asyncio.sleep(10)
+    finally:
+        await asyncio.sleep(0.05)
+
+
+@workflow
+async def fails_in_a_group() -> str:
+    return await groups()
+
+
+@workflow
+async def handles_a_group() -> str:
+    try:
+        return await groups()
+    except* ValueError:
+        pass
+    return await groups_nothing()
+
+
+async def test_a_task_group_that_fails_in_a_step_is_a_defect_of_the_run() -> None:
+    app = App()
+    with pytest.raises(ExceptionGroup, match="unhandled errors in a TaskGroup"):
+        await fails_in_a_group.start(run_id="r").run(app)
+    info = await app.checkpoints.store.info("r")
+    assert info is not None
+    assert info.summary.status is RunStatus.FAILED
+
+
+async def test_a_body_goes_on_after_a_task_group_that_failed() -> None:
+    assert await handles_a_group.start(run_id="r").run(App()) == Success("went on")
+
+
+async def test_a_cancellation_from_outside_is_not_taken_for_that_of_a_task_group() -> None:
+    @workflow
+    async def grouped() -> str:
+        with suppress(ExceptionGroup):
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(fails(0))
+                tasks.create_task(ends_late())
+        return await groups_nothing()
+
+    running = asyncio.create_task(grouped.start(run_id="r").run(App()))
+    await asyncio.sleep(0.02)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
 
 
 async def test_a_body_whose_task_group_fails_ends_a_run_of_a_worker_once() -> None:
