@@ -170,8 +170,8 @@ def _advice(name: str, types: KnownTypes) -> str:
             "exception whose arguments and attributes are plain data or of declared classes"
         )
     return (
-        "Declare its class: in the step's return annotation, `Effect[Env, TheError, Output]`, "
-        "or by error="
+        "Declare its class: in the return annotation, `Effect[Env, TheError, Output]`; of an async "
+        "function with errors=; or with error= of with_checkpointing"
     )
 
 

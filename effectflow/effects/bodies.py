@@ -90,7 +90,8 @@ class Thrown:
         known = self._received(left)
         if known is not None:
             return None if known.is_defect else known.failed
-        if not self.is_coroutine and declares(self.body.gi_code, left):
+        code = self.body.cr_code if self.is_coroutine else self.body.gi_code
+        if declares(code, left):
             return TypedFailure(left, self._trail_of(left))
         return None
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Coroutine, Generator
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, Concatenate, Never, ParamSpec, Protocol, TypeAlias, TypeVar, cast, overload
 
 from effectflow.effects import nodes
@@ -68,6 +68,14 @@ class _WithoutEnvironment(BoundFunction):
 
     def __call__(self, env: Any) -> Any:
         return self.function(*self.args, **self.kwargs)
+
+
+class CoroutineDecorator(Protocol[X]):
+    """The result of `@do(errors=...)`, before it receives the async function."""
+
+    def __call__(
+        self, function: Callable[P, Coroutine[Any, Any, A]], /
+    ) -> Callable[P, Effect[object, X, A]]: ...
 
 
 class EffectDecorator(Protocol[X]):
@@ -210,21 +218,32 @@ def do(
 def do(
     function: Callable[P, Coroutine[Any, Any, A]], /
 ) -> Callable[P, Effect[object, Never, A]]: ...
-def do(function: Callable[..., Any], /) -> Callable[..., Effect[Any, Any, Any]]:
+@overload
+def do(*, errors: type[X]) -> CoroutineDecorator[X]: ...
+@overload
+def do(*, errors: tuple[type[X1], type[X2]]) -> CoroutineDecorator[X1 | X2]: ...
+@overload
+def do(*, errors: tuple[type[X1], type[X2], type[X3]]) -> CoroutineDecorator[X1 | X2 | X3]: ...
+@overload
+def do(*, errors: tuple[type[X], ...]) -> CoroutineDecorator[X]: ...
+def do(function: Callable[..., Any] | None = None, /, *, errors: Any = None) -> Any:
     """Turn a function whose body runs effects into a function that returns an effect.
 
     In a generator function, `value = yield from effect` runs an effect and returns its value, with exact
-    types. In an async function, `value = await effect` does, beside any other `await`; its environment
-    and failures are not known to type checkers.
+    types. In an async function, `value = await effect` does, beside any other `await`. Type checkers do
+    not know what it needs, and only those of its failures that `errors` names.
 
     A failure is raised there: the error itself if it is an exception, otherwise an `EffectError` around
     it. So `try`, `except`, `else` and `finally` work, and `finally` may run effects. If a failure
     leaves the body, the body fails with it. Any other exception that the body raises is a defect,
-    unless the annotation of a generator function declares its class.
+    unless the annotation of a generator function declares its class, or `errors` of an async function.
 
     A cancellation ends the body. If an operator such as `timeout` cancelled it, a `finally` block that
     comes to an effect then is a defect: use `on_exit` or `bracket`, which also run after a cancellation.
     See docs/errors.md.
+
+    Parameters:
+        errors: the class of the exceptions that are failures of an async function, or a tuple of classes.
 
     Example:
         >>> from effectflow import Do, do, pure
@@ -241,7 +260,16 @@ def do(function: Callable[..., Any], /) -> Callable[..., Effect[Any, Any, Any]]:
         >>> perimeter(6, 7).run_sync(None)
         <Success: 26>
     """
+    if function is None:
+        declared = checked_errors("@do", errors)
+        return partial(_body_of, declared=declared)
+    return _body_of(function, None)
 
+
+def _body_of(
+    function: Callable[..., Any], declared: tuple[type[Exception], ...] | None
+) -> Callable[..., Effect[Any, Any, Any]]:
+    """Return a function with a body as one that returns an effect."""
     if effectful_decorator(function) == "step":
         raise TypeError(f"@do is above @step on {function!r}: write @step above @do, or @step only")
     is_coroutine = is_async(function)
@@ -249,6 +277,11 @@ def do(function: Callable[..., Any], /) -> Callable[..., Effect[Any, Any, Any]]:
         raise TypeError(
             f"@do needs a generator function or an async function, and {function!r} is neither; a "
             "function that returns an effect needs no @do"
+        )
+    if declared is not None and not inspect.iscoroutinefunction(function):
+        raise TypeError(
+            f"errors= is for async functions, and {function!r} is none: declare the errors of another "
+            "one in its annotation, `Do[Env, TheError, Output]` or `Effect[Env, TheError, Output]`"
         )
     node = nodes.FromCoroutine if is_coroutine else nodes.FromGenerator
 
@@ -259,7 +292,9 @@ def do(function: Callable[..., Any], /) -> Callable[..., Effect[Any, Any, Any]]:
     if is_coroutine:
         # Its annotation is that of its plain value.
         described: Any = make
-        described.declared_errors = ()
+        described.declared_errors = declared or ()
+        if declared:
+            remember_body(function, declared)
     else:
         remember_body(function)
     mark_as_effectful(make, "do")

@@ -287,18 +287,26 @@ async def interpret(effect: AnyEffect, env: Any, scope: Scope) -> Any:
                             value = Success(value)
                             continue
                         if kind is CoroutineType:
-                            if scope.fiber is PLAIN or scope.fiber.goes_on_at_once():
-                                try:
-                                    current = frame.send(value)
-                                except StopIteration as stop:
-                                    value = stop.value
-                                    continue
-                                value = False
-                                if not issubclass(current.__class__, BaseEffect):
-                                    current, value = await driven(frame, current)
-                            else:
-                                go_on = partial(frame.send, value)
-                                current, value = await scope.fiber.run_local(scope, frame, go_on)
+                            try:
+                                if scope.fiber is PLAIN or scope.fiber.goes_on_at_once():
+                                    try:
+                                        current = frame.send(value)
+                                    except StopIteration as stop:
+                                        value = stop.value
+                                        continue
+                                    value = False
+                                    if not issubclass(current.__class__, BaseEffect):
+                                        current, value = await driven(frame, current)
+                                else:
+                                    go_on = partial(frame.send, value)
+                                    current, value = await scope.fiber.run_local(
+                                        scope, frame, go_on
+                                    )
+                            except Exception as raised:
+                                if not declares(frame.cr_code, raised):
+                                    raise
+                                value = TypedFailure(raised)
+                                continue
                             if current is ENDED:
                                 continue
                             stack.append(frame)

@@ -97,9 +97,14 @@ _bodies: dict[int, _Body] = {}
 """The bodies by the identity of their code. Equal code may stand in two modules."""
 
 
-def remember_body(function: Callable[..., Any]) -> None:
-    """Remember the function of a `@do` body, whose annotation declares which exceptions are failures."""
-    _bodies.setdefault(id(function.__code__), _Body(function))
+def remember_body(
+    function: Callable[..., Any], declared: tuple[type[Exception], ...] | None = None
+) -> None:
+    """Remember the function of a `@do` body, and which exceptions it declares as failures.
+
+    Without `declared`, its annotation says so.
+    """
+    _bodies.setdefault(id(function.__code__), _Body(function, declared))
     function.__dict__["_effectflow_body"] = _Remembered(function)
 
 
@@ -121,7 +126,7 @@ class _Remembered:
         if function is not None:
             # If it cannot be resolved here, the body says so when it raises there.
             with suppress(TypeError):
-                declared = _declared_by(function)
+                declared = _bodies[id(function.__code__)].exceptions()
         return _remember_again, (function, declared)
 
 
@@ -136,7 +141,7 @@ def _remember_again(
 
 
 def declares(body: CodeType, raised: Exception) -> bool:
-    """Return whether the annotation of a `@do` body declares a raised exception as a failure.
+    """Return whether a `@do` body declares a raised exception as a failure.
 
     The annotation is resolved when the body raises for the first time. Raises TypeError if that fails.
     """

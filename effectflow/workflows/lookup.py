@@ -286,8 +286,9 @@ def failure_of(found: Found, blueprint: Blueprint) -> TypedFailure:
         raise NotSerializable(
             f"run {run_id!r}",
             f"it failed with {record.type}: {record.message}. The error cannot be rebuilt: declare its "
-            f"class in the return annotation of workflow {name!r}, and let its instances be equal when "
-            "they are rebuilt from their arguments and attributes",
+            f"class in the return annotation of workflow {name!r}, or with errors= if that is an async "
+            "function, and let its instances be equal when they are rebuilt from their arguments and "
+            "attributes",
         ) from unreadable
     if record.is_defect:
         assert isinstance(failure.error, Exception)

@@ -32,6 +32,7 @@ from effectflow.effects.arguments import (
     misfit_of,
 )
 from effectflow.effects.fiber import PLAIN
+from effectflow.effects.functions import checked_errors
 from effectflow.effects.nodes import Options, Perform, Suspend
 from effectflow.effects.paths import as_name
 from effectflow.effects.scope import Scope
@@ -61,6 +62,9 @@ Out = TypeVar("Out", covariant=True)
 Env2 = TypeVar("Env2", bound=HasCheckpoints)
 E2 = TypeVar("E2")
 Input2 = TypeVar("Input2")
+X = TypeVar("X", bound=Exception, covariant=True)
+X1 = TypeVar("X1", bound=Exception)
+X2 = TypeVar("X2", bound=Exception)
 Out2 = TypeVar("Out2")
 S = TypeVar("S")
 
@@ -545,6 +549,19 @@ class WorkflowDecorator(Protocol):
     ) -> Workflow[Env2, E2, None, Out2]: ...
 
 
+class CoroutineWorkflowDecorator(Protocol[X]):
+    """The result of `@workflow(errors=...)`, before it receives the async function."""
+
+    @overload
+    def __call__(
+        self, body: Callable[[Input2], Coroutine[Any, Any, Out2]], /
+    ) -> Workflow[HasCheckpoints, X, Input2, Out2]: ...
+    @overload
+    def __call__(
+        self, body: Callable[[], Coroutine[Any, Any, Out2]], /
+    ) -> Workflow[HasCheckpoints, X, None, Out2]: ...
+
+
 @overload
 def workflow(body: Body[Input2, Env2, E2, Out2], /) -> Workflow[Env2, E2, Input2, Out2]: ...
 @overload
@@ -564,10 +581,27 @@ def workflow(
     version: str = "1",
     migrations: Mapping[int, Migration] | None = None,
 ) -> WorkflowDecorator: ...
+@overload
+def workflow(
+    *,
+    errors: tuple[type[X1], type[X2]],
+    name: str | None = None,
+    version: str = "1",
+    migrations: Mapping[int, Migration] | None = None,
+) -> CoroutineWorkflowDecorator[X1 | X2]: ...
+@overload
+def workflow(
+    *,
+    errors: type[X] | tuple[type[X], ...],
+    name: str | None = None,
+    version: str = "1",
+    migrations: Mapping[int, Migration] | None = None,
+) -> CoroutineWorkflowDecorator[X]: ...
 def workflow(
     body: Callable[..., Any] | None = None,
     /,
     *,
+    errors: Any = None,
     name: str | None = None,
     version: str = "1",
     migrations: Mapping[int, Migration] | None = None,
@@ -582,6 +616,8 @@ def workflow(
     resume that reaches other steps than the recorded ones fails with DefinitionChanged.
 
     Parameters:
+        errors: the class of the exceptions that are failures of an async function, or a tuple of classes.
+            Other functions declare theirs in their annotation.
         name: the name in stores and commands; the function's name by default.
         version: change it when a code change matters to runs in progress.
         migrations: for each earlier version, a pure function from a state that it saved, as plain data,
@@ -589,9 +625,13 @@ def workflow(
             run, and the output of every step. Runs of those versions then continue, upgraded.
     """
 
+    declared = None if errors is None else checked_errors("@workflow", errors)
+
     def decorate(body: Callable[..., Any]) -> Workflow[Any, Any, Any, Any]:
         made = body
-        if inspect.isgeneratorfunction(body) or is_async(body):
+        if declared is not None:
+            made = do(errors=declared)(body)
+        elif inspect.isgeneratorfunction(body) or is_async(body):
             made = do(body)
         check_function(made, "@workflow", "write @effect below @workflow, or use @do")
         takes_input = _takes_input(body)

@@ -255,6 +255,26 @@ async def runs(app: App, client: Client) -> None:
     assert_type(await client.submit(nightly, None), Handle[Never, int])
 
 
+@workflow(errors=Declined)
+async def declaring(amount: int) -> str:
+    return await charge(amount)
+
+
+@workflow(errors=(Declined, Closed), version="2")
+async def declaring_two() -> str:
+    return await charge(5)
+
+
+@do(errors=(Declined, Closed))
+async def doing(amount: int) -> str:
+    return await charge(amount)
+
+
+assert_type(declaring, Workflow[HasCheckpoints, Declined, int, str])
+assert_type(declaring_two, Workflow[HasCheckpoints, Declined | Closed, None, str])
+assert_type(doing(5), Effect[object, Declined | Closed, str])
+
+
 # What must be rejected.
 
 

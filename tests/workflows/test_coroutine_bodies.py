@@ -46,6 +46,7 @@ from effectflow import (
     random,
     saga,
     sleep,
+    spawn,
     step,
     uuid,
     with_checkpointing,
@@ -61,7 +62,7 @@ from effectflow.checkpoint import (
 )
 from effectflow.stores import MemoryStore
 from effectflow.testing import CrashPoint, FaultyStore, after, before, crash_everywhere
-from tests.apps import App, Crash, World, app_on, both_backends, cut_off
+from tests.apps import App, Broken, Crash, World, app_on, both_backends, cut_off
 from tests.service.conftest import Service
 from tests.service.lives import suspended, working
 
@@ -1684,3 +1685,80 @@ async def test_a_body_that_limits_an_effect_by_a_scope_of_its_own_is_told_what_t
         with pytest.raises(RuntimeError, match=r"use `\.timeout\(\.\.\.\)` or `race"):
             await run.run(app)
     assert (await read_checkpoint(store, "r")).status is RunStatus.FAILED
+
+
+# Failures that an async body declares.
+
+
+class Refused(Exception):
+    """The shop refuses the order."""
+
+
+@step(errors=Broken)
+async def breaks(number: int) -> str:
+    raise Broken(number)
+
+
+@workflow(errors=(Broken, Refused))
+async def ordered(number: int) -> str:
+    if number == 1:
+        raise Refused("one")
+    try:
+        return await breaks(number)
+    except Broken as broken:
+        if number == 2:
+            await charge(5)
+            raise Refused("two") from broken
+        raise
+
+
+@workflow(errors=Refused)
+async def orders_in_a_run_of_its_own(number: int) -> str:
+    child = await spawn(ordered, number)
+    try:
+        return await child.result()
+    except Broken as broken:
+        raise Refused("broken") from broken
+
+
+DECLARED: list[tuple[int, Exception]] = [(1, Refused("one")), (2, Refused("two")), (3, Broken(3))]
+
+
+@pytest.mark.parametrize(("number", "error"), DECLARED)
+async def test_a_declared_exception_of_an_async_body_is_its_failure(
+    number: int, error: Exception
+) -> None:
+    app = App()
+    ended = await ordered.start(number, run_id="r").run(app)
+    assert repr(ended.failure()) == repr(error)
+    assert repr((await ordered.result("r").run(app)).failure()) == repr(error)
+    await crash_everywhere(ordered, number, lambda store: App(Checkpoints(store)))
+
+
+async def test_the_failure_of_a_spawned_async_body_has_its_class() -> None:
+    store = MemoryStore()
+    async with working(Service(store, World()), ordered, orders_in_a_run_of_its_own) as worker:
+        for number, error in ((1, Refused("one")), (3, Refused("broken"))):
+            handle = await worker.client.submit(orders_in_a_run_of_its_own, number)
+            assert repr((await handle.result(timeout=10)).failure()) == repr(error)
+
+
+async def test_an_undeclared_exception_of_an_async_body_stays_a_defect() -> None:
+    @do(errors=Broken)
+    async def body(number: int) -> str:
+        raise (Broken if number else Crash)(number)
+
+    assert repr((await body(1).run(None)).failure()) == "Broken(1)"
+    with pytest.raises(Crash):
+        await body(0).run(None)
+
+
+@pytest.mark.parametrize("decorator", [do, workflow])
+async def test_errors_are_declared_for_async_functions_only(decorator: Any) -> None:
+    def body() -> Do[object, Broken, None]:
+        yield from pure(None)
+
+    with pytest.raises(TypeError, match="errors= is for async functions"):
+        decorator(errors=Broken)(body)
+    with pytest.raises(TypeError, match=r"\(errors=...\) takes a class of exceptions"):
+        decorator(errors="Broken")
