@@ -166,8 +166,8 @@ def _advice(name: str, types: KnownTypes) -> str:
             error_named(name, types.errors)
         return (
             "Its class is known, but an instance cannot be rebuilt from its arguments and attributes. "
-            "Let the step fail with an error that can, by `.map_err(...)` say: a data class, or an "
-            "exception whose arguments and attributes are plain data or of declared classes"
+            "Let the step fail with an error that can, for example with .map_err(...): a data class, or "
+            "an exception whose arguments and attributes are plain data or of declared classes"
         )
     return (
         "Declare its class: in the return annotation, `Effect[Env, TheError, Output]`; of an async "

@@ -43,6 +43,7 @@ class Replay:
         order: what is to be taken.
         position: how many entries of it were taken.
         number_taken: the number of the entry that was taken last.
+        undeclared: a step whose recorded exception could not be rebuilt; None without one.
     """
 
     def __init__(self, turns: Turns, order: Order) -> None:
@@ -50,6 +51,7 @@ class Replay:
         self.order = order
         self.position = 0
         self.number_taken = 0
+        self.undeclared: str | None = None
         self._takers: dict[int, Arrival] = {}
 
     @property
@@ -278,6 +280,11 @@ class Replay:
         number = self.order.numbers[self.position]
         detail = f"by entry {number}, {recorded}, and now the run "
         detail += f"reaches {shown} instead" if found else "ends before that"
+        if self.undeclared:
+            detail += (
+                f". Step {self.undeclared!r} raised an exception that it does not declare, and the "
+                "replay raises a RecordedDefect in its place: if the code handles the exception, declare it"
+            )
         return DefinitionChanged(turns.run.run_id, turns.run.workflow, detail=detail)
 
     def _skip(self, entry: Ordered) -> None:

@@ -24,7 +24,7 @@ from effectflow.checkpoint.errors import (
     OutcomeUnknown,
     StepInputChanged,
 )
-from effectflow.checkpoint.failures import is_exact, read_error, write_end
+from effectflow.checkpoint.failures import RecordedDefect, is_exact, read_error, write_end
 from effectflow.checkpoint.order import in_ranges
 from effectflow.checkpoint.ordered_fiber import Intent
 from effectflow.checkpoint.run import Run
@@ -193,6 +193,8 @@ class StepExecution:
             return run.decode(ended.output, path, self.definition.types, self.definition.output)
         types = run.checkpoints.known(self.definition.types)
         failure, unreadable = run.read_failure(ended.error, path, types)
+        if isinstance(failure.error, RecordedDefect):
+            run.turns.replay.undeclared = path
         if run.planning is not None:
             run.planning.fails(path, failure.error)
         fiber.failures = [

@@ -16,7 +16,7 @@ CO_COROUTINE: Final = inspect.CO_COROUTINE
 _ASYNC: Final = CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 RETURN_AN_EFFECT = (
-    "decorate it with @effect, or return from_async(lambda env: ...), which awaits it"
+    "put @do above it, so that its calls are effects; or @effect, if it takes the environment first"
 )
 AND_THEN = "await it in an effect: .and_then(lambda value: from_async(lambda env: ...))"
 TEST_THE_VALUE = (
@@ -150,7 +150,10 @@ def not_an_effect(found: object) -> str:
     if inspect.isgenerator(found):
         hint = "decorate the generator function with @do"
     elif inspect.isawaitable(found):
-        hint = "await it in from_async(lambda env: ...)"
+        hint = (
+            "put @do above its async function, so that a call is an effect; await anything else in "
+            "from_async(lambda env: ...)"
+        )
         close_coroutine(found)
     elif effectful_decorator(found) == "workflow":
         hint = START_A_WORKFLOW

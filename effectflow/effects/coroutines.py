@@ -34,9 +34,10 @@ def awaited(effect: Any) -> Generator[Any, Any, Any]:
         if not str(refused).startswith(_REFUSALS) or repr(effect) not in str(refused):
             raise
         raise RuntimeError(
-            f"{effect!r} is awaited where no run has it. An effect can be awaited in the body of a "
-            "workflow, in @do, and in the code of an effect or a step, in the same task: use par(...) in "
-            "place of asyncio.gather or a task group. Elsewhere, write `await effect.run(env)`"
+            f"{effect!r} was awaited outside a run, or in another task. An effect can be awaited in the "
+            "body of a workflow, in @do, and in the code of an effect or a step, in the same task: use "
+            "par(...) in place of asyncio.gather or a task group. Elsewhere, write "
+            "`await effect.run(env)`"
         ) from None
 
 

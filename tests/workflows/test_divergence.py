@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Never
 
 import pytest
 from returns.result import Failure, Success
@@ -15,6 +15,8 @@ from effectflow import (
     Do,
     Effect,
     bracket,
+    die,
+    do,
     fail,
     first_success,
     par,
@@ -23,6 +25,7 @@ from effectflow import (
     race,
     sleep,
     step,
+    suspend,
     with_checkpointing,
     workflow,
 )
@@ -34,6 +37,7 @@ from tests.workflows.journals import (
     AnyEffect,
     AnyWorkflow,
     act,
+    cut,
     hang,
     in_turn,
     journal,
@@ -317,3 +321,29 @@ async def test_steps_in_the_use_of_a_resource_are_compared(store: MemoryStore) -
     await failed_at_last(using("use"), store)
     assert "'use'" in await is_refused(using("misuse"), store)
     assert (await journal(store))[-1] == "failed again: F last"
+
+
+@step
+def crashes() -> Effect[object, Never, None]:
+    """Raise an exception that it does not declare."""
+    return suspend(lambda: die(Crash("crashes")))
+
+
+async def test_a_handler_of_an_undeclared_exception_is_told_to_declare_it(
+    store: MemoryStore,
+) -> None:
+    @do
+    def body() -> Do[App, Any, object]:
+        try:
+            return (yield from crashes())
+        except Crash:
+            return (yield from act("handle it"))
+        except Exception:
+            return (yield from act("handle others"))
+
+    made = made_of(body)
+    await start(made, app_on(store))
+    begun = (await journal(store)).index("B handle it") + 1
+    refused = (await resume(made, app_on(await cut(store, begun)))).failure()
+    assert isinstance(refused, DefinitionChanged)
+    assert "Step 'crashes' raised an exception that it does not declare" in str(refused)
