@@ -283,7 +283,7 @@ class Replay:
         if self.undeclared:
             detail += (
                 f". Step {self.undeclared!r} raised an exception that it does not declare, and the "
-                "replay raises a RecordedDefect in its place: if the code handles the exception, declare it"
+                "replay raises a RecordedDefect in its place: declare it, if the code handles it"
             )
         return DefinitionChanged(turns.run.run_id, turns.run.workflow, detail=detail)
 
