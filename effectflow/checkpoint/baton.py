@@ -137,10 +137,14 @@ class Baton(ABC):
         """Begin a turn that no earlier life has had."""
         self.turn = self._last_turn = max(self._last_turn, self.turn) + 1
 
-    async def regain(self, fiber: OrderedFiber, scope: Scope, *, may_end: bool = False) -> None:
+    async def regain(
+        self, fiber: OrderedFiber, scope: Scope, *, may_end: bool = False, is_ended: bool = False
+    ) -> None:
         """Wait for the baton. A cancellation by an operator does not end this wait, a stop does.
 
-        With `may_end`, return if the life is being ended, instead of raising that.
+        Parameters:
+            may_end: return if the life is being ended, instead of raising that.
+            is_ended: whether the code of a step has ended, which a stop must not lose: it comes later.
         """
         is_shielded = False
         while self.holder is not fiber:
@@ -156,6 +160,9 @@ class Baton(ABC):
                 if not is_cancellation(raised):
                     raise
                 if self.is_over or scope.cause() is None:
+                    if is_ended:
+                        scope.postpone(raised)
+                        return
                     raise
                 # It takes effect in the turn of this fiber.
                 is_shielded = True
@@ -169,12 +176,13 @@ class Baton(ABC):
         *,
         since: float | None = None,
         may_end: bool = False,
+        is_ended: bool = False,
     ) -> None:
         """Wait for a turn in which the end of an operation of this fiber is taken.
 
         Parameters:
             since: when it ended, if that was before this life, in seconds since the epoch.
-            may_end: return if the life is being ended, instead of raising that.
+            may_end, is_ended: as in `regain`.
         """
         if self.is_over:
             self.next_turn()
@@ -196,7 +204,7 @@ class Baton(ABC):
         else:
             self.arrived.append(fiber)
         self.pass_on()
-        await self.regain(fiber, scope, may_end=may_end)
+        await self.regain(fiber, scope, may_end=may_end, is_ended=is_ended)
 
     @property
     def takes_first(self) -> bool:

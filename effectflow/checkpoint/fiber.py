@@ -327,7 +327,8 @@ class DurableFiber(OrderedFiber):
                 turns.pass_on()
             await turns.regain(self, scope, may_end=True)
         else:
-            await turns.arrive(self, scope, may_end=True)
+            is_ended = scope.step is not None and raised is None
+            await turns.arrive(self, scope, may_end=True, is_ended=is_ended)
             if not turns.is_over:
                 entry = Local(path, self.run.now(), end, turns.turn)
                 # An end in a replay that is not recorded is none yet.
@@ -431,7 +432,7 @@ class DurableFiber(OrderedFiber):
         if path in known:
             return from_tree(known[path][1], path=path, types=NO_TYPES)
         value = compute()
-        if run.planning is None and not self.turns.is_over:
+        if run.planning is None and (self.turns.is_live or not self.turns.is_over):
             entry = Value(path, to_tree(value, path=path, types=NO_TYPES), run.now())
             self.follows(path, run.record(entry, self.step))
         return value
@@ -530,9 +531,18 @@ class DurableFiber(OrderedFiber):
             self.unwinds()
             operator.causes = self.open_failures()
         else:
-            # A success that cancels others is final.
+            # A success that cancels others is final. The failures before the operator are not its own.
+            inherited = self._failures_before(operator)
             for cause in self.open_failures():
-                cause.stand()
+                if cause not in inherited:
+                    cause.stand()
+
+    def _failures_before(self, operator: Operator) -> list[Cause]:
+        """Return the failures with which this branch of an operator began."""
+        owner = operator.outer.fiber
+        if owner is self:
+            return self._around[-1][4] if self._around else []
+        return owner.open_failures() if isinstance(owner, OrderedFiber) else []
 
     def awaits_steps(self, operator: Operator) -> bool:
         inside = f"{operator.path}["
@@ -559,8 +569,7 @@ class DurableFiber(OrderedFiber):
 
     def wake(self, waiter: Waiter) -> None:
         self.turns.ready.append(self)
-        if self.turns.is_over:
-            wake(waiter)
+        wake(waiter)
 
     def deadline(self, operator: Operator, seconds: float) -> waits.Deadline | None:
         has_none = math.isinf(seconds) and operator.path not in self.turns.order.values

@@ -73,13 +73,21 @@ class Attempts:
     Attributes:
         spent: the number of attempts that do not count for the retry policy of the step: they were
             stopped from outside, or the run ended and was resumed after them.
+        cut_off: whether a stop has cut off the newest attempt, which a resume may continue.
         since: when the first attempt that counts began, in seconds since the epoch; None if none counts.
         failures: all failed attempts, oldest first. Defects are not among them.
     """
 
     spent: int = 0
+    cut_off: bool = False
     since: float | None = None
     failures: list[RecordedFailure] = field(default_factory=lambda: [])
+
+    def begin_another(self) -> None:
+        """Note that an attempt begins, so that one that was cut off before does not continue."""
+        if self.cut_off:
+            self.spent += 1
+            self.cut_off = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,6 +280,8 @@ class _Reader:
         known = order.attempts.get(path)
         if known is not None and known.since is None:
             known.since = entry.at
+        if known is not None:
+            known.begin_another()
         order.begun[path] = entry
         order.open[path] = None
         # A step that begins again is in its place already.
@@ -284,9 +294,11 @@ class _Reader:
         if entry.__class__ is Interrupted and not entry.cancelled:
             if path in order.open:
                 # It was stopped from outside, and continues.
-                self._attempts_of(path).spent += 1
+                self._attempts_of(path).cut_off = True
             return
         order.open.pop(path, None)
+        if path in order.attempts:
+            order.attempts[path].cut_off = False
         if order.received or order.returned:
             order.end_attempt(path, is_last=getattr(entry, "retry_at", None) is None)
         if entry.__class__ is Failed:

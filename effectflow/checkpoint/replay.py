@@ -230,7 +230,7 @@ class Replay:
     def _owner_of(self, path: str) -> OrderedFiber:
         """Return the fiber that should reach a path."""
         around = (fiber for fiber in self._turns.fibers if is_in(path, fiber.line))
-        return max(around, key=lambda fiber: len(fiber.line))
+        return max(around, key=lambda fiber: len(fiber.line), default=self._turns.run.root)
 
     def _is_blamed(self, owner: OrderedFiber) -> bool:
         """Return whether the fiber that should reach the next entry waits for something else."""

@@ -356,6 +356,8 @@ class Run:
         # In one append with the entry, so that a crash loses neither.
         self.mailbox.take(request)
         if not self.cancellation.is_decided:
+            # The place where it came may be behind them.
+            self.release_all_held()
             self.add(CancelRequested(self.now(), self.root.place, self.turns.turn), "")
             self.cancel_body()
 

@@ -271,6 +271,9 @@ class StepExecution:
             turns.order.forget_values(path)
         known = turns.order.begun.get(path)
         number = 1 if known is None else known.attempt + 1
+        attempts = turns.order.attempts.get(path)
+        if attempts is not None:
+            attempts.begin_another()
         must_save = self._begin(number)
         return await self.execute(number, must_save=must_save)
 

@@ -125,7 +125,7 @@ async def sleep_until(
         await fiber.breathe(scope)
     fired = TimerFired(path, run.now(), turns.turn)
     fiber.follows(path, run.record(fired, fiber.step))
-    await fiber.check(scope)
+    await fiber.check(scope, has_begun=True)
 
 
 async def wait_until_retry(fiber: DurableFiber, scope: Scope, until: float, longest: float) -> None:

@@ -90,8 +90,11 @@ class Fiber:
         """End here, because a plan must not do what comes next. Only plans call this."""
         raise AssertionError(f"nothing is planned outside of durable runs: {reason}")
 
-    async def check(self, scope: Scope) -> None:
-        """Raise what ends the fiber, if anything does. Call it before something begins."""
+    async def check(self, scope: Scope, *, has_begun: bool = False) -> None:
+        """Raise what ends the fiber, if anything does. Call it before something begins.
+
+        `has_begun` says whether what comes next is no beginning, for which a worker that stops waits.
+        """
 
     async def save_now(self, reason: str) -> None:
         """Make everything durable that the run has recorded."""

@@ -166,7 +166,10 @@ class Fork(Operator):
                 except BaseException as raised:
                     self._stop_for_items(raised)
             self.outer.fiber.joins(self)
-            if not self.ends.has_outcome and (self.children.defects or not self.is_over):
+            # A loser that a stop leaves to the resume has not been cleaned up.
+            is_left = any(isinstance(defect, Halt) for defect in self.children.defects)
+            is_bad = not self.ends.has_outcome and (self.children.defects or not self.is_over)
+            if is_left or is_bad:
                 await self.children.raise_bad_end(self)
         finally:
             # Let a generator clean up now, even if it was not read to its end.

@@ -89,6 +89,7 @@ from effectflow.effects.nodes import (
     TapErr,
     Traced,
 )
+from effectflow.effects.paths import ACQUISITION
 from effectflow.effects.scope import Operator, Scope
 from effectflow.effects.signatures import declares
 from effectflow.effects.trails import (
@@ -247,7 +248,8 @@ async def interpret(effect: AnyEffect, env: Any, scope: Scope) -> Any:
                 elif kind is Bracket:
                     # An acquisition is shielded: a fiber that was cancelled before must not begin it.
                     await anyio.lowlevel.checkpoint_if_cancelled()
-                    await scope.fiber.check(scope)
+                    await scope.fiber.check(scope, has_begun=True)
+                    scope.fiber.next_path(ACQUISITION)
                     acquisition = partial(acquire, current.source, env, scope)
                     value, cancelled = await scope.fiber.supervise(acquisition)
                     if value.__class__ is not TypedFailure:
@@ -490,7 +492,7 @@ def _used(bracket: Bracket, resource: Any, cancelled: BaseException | None) -> O
             raise cancelled
         await raise_pending_cancellation()
         await anyio.lowlevel.checkpoint_if_cancelled()
-        await scope.fiber.check(scope)
+        await scope.fiber.check(scope, has_begun=True)
 
     # Created late, so that the resource is released even if `use` raises before it returns an effect.
     use = AndThen(Perform(check), lambda _: bracket.use(resource))
@@ -648,6 +650,9 @@ async def _finalize_after(
     except Parked as parked:
         return parked
     except BaseException as interruption:
+        if isinstance(interruption, LeftToResume) and scope.is_shielded:
+            # What an operator has cancelled is not released, so it must not look as if it were.
+            return interruption
         return interruption if isinstance(raised, Exception) else raised
     continues = raised if cancelled is None or not isinstance(raised, Exception) else cancelled
     failed = _failed_finalizer(outcome)

@@ -16,6 +16,9 @@ from __future__ import annotations
 import re
 from collections.abc import Container, Iterable, Iterator
 
+ACQUISITION = "acquisition#"
+"""The name of an acquisition, as a place where a run may be cancelled. No step can have it."""
+
 _ESCAPES = str.maketrans({"%": "%25", "[": "%5B", "]": "%5D", "\n": "%0A"})
 
 _SURROGATES = re.compile("[\ud800-\udfff]")

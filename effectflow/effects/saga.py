@@ -27,6 +27,7 @@ from effectflow.effects.interpreter import (
     show_suppressed,
 )
 from effectflow.effects.nodes import AnyEffect
+from effectflow.effects.paths import ACQUISITION
 from effectflow.effects.scope import Operator, Scope
 from effectflow.effects.trails import Suppressed, TypedFailure
 
@@ -82,7 +83,8 @@ def compensate(
                 "around the work that must happen completely or not at all"
             )
         await anyio.lowlevel.checkpoint_if_cancelled()
-        await scope.fiber.check(scope)
+        await scope.fiber.check(scope, has_begun=True)
+        scope.fiber.next_path(ACQUISITION)
         # A resume continues the effect, and its undo, so a stop of the run may cut it off.
         acquisition = partial(acquire, effect, env, scope, is_kept=False)
         value, cancelled = await scope.fiber.supervise(acquisition)
@@ -91,7 +93,7 @@ def compensate(
         if cancelled is not None:
             raise cancelled
         await anyio.lowlevel.checkpoint_if_cancelled()
-        await scope.fiber.check(scope)
+        await scope.fiber.check(scope, has_begun=True)
         return value
 
     made = nodes.Perform(perform, ("compensate", effect, undo))

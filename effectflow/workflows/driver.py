@@ -168,6 +168,8 @@ async def continue_run(
         if outcome is not _TRIED_AGAIN:
             return outcome
         void = run.retry()
+        # What the resume has said stays, even if this life has added nothing else.
+        run.writer.open()
         await run.writer.save()
         written = await find(place, known.run_id)
         assert written is not None
@@ -282,6 +284,12 @@ async def _drive(
     elif ending is not None:
         await _record_interruption(run)
         return None
+    if run.cut_off is not None and run.turns.is_over and ending is None and writer.halted is None:
+        # What a stop has cut off may have decided otherwise.
+        await _record_interruption(run)
+        if raised is not None and is_cancelled:
+            raise raised
+        await raise_caught_cancellation()
     if raised is not None and (is_cancelled or not isinstance(raised, Exception)):
         await _record_interruption(run)
         raise raised

@@ -145,7 +145,7 @@ class _Spawn:
             fiber.follows(path, run.hold(Local(path, run.now(), turn=turns.turn), fiber.step))
         if cancelled is not None:
             raise cancelled
-        await fiber.check(scope)
+        await fiber.check(scope, has_begun=True)
         return spawned
 
     async def _create(self, run: Run, place: Place, run_id: str) -> None:
