@@ -35,6 +35,7 @@ from effectflow import (
     race,
     random,
     saga,
+    save_now,
     sleep,
     step,
     workflow,
@@ -67,8 +68,7 @@ def act(name: str, seconds: float = 0) -> AnyEffect:
     @step(name=name)
     @effect(errors=Broken)
     async def acting(env: Env) -> str:
-        if seconds:
-            await anyio.sleep(seconds)
+        await anyio.sleep(seconds)
         env.done.append(name)
         if name in env.broken:
             raise Broken(name)
@@ -323,7 +323,7 @@ async def test_a_run_that_dies_while_it_is_cancelled_in_a_step_can_be_resumed() 
     @do
     def outer() -> Do[Env, Broken, None]:
         yield from act("inner")
-        yield from sleep(0.01)
+        yield from sleep(0.05)
         yield from call()
 
     one, env = made(outer), Env()
@@ -331,9 +331,9 @@ async def test_a_run_that_dies_while_it_is_cancelled_in_a_step_can_be_resumed() 
     assert isinstance(store, MemoryStore)
     async with worker_of(one, env) as worker:
         handle = await worker.client.submit(one, None, run_id="r")
-        await anyio.sleep(0.1)
+        await anyio.sleep(0.2)
         await handle.cancel()
-        await anyio.sleep(0.1)
+        await anyio.sleep(0.2)
         died = await cut(store, len(await read_entries(store, "r")))
         await handle.result()
     again = env.after(died)
@@ -342,18 +342,26 @@ async def test_a_run_that_dies_while_it_is_cancelled_in_a_step_can_be_resumed() 
 
 
 async def test_a_run_that_is_cancelled_as_an_acquisition_begins_can_be_resumed_anywhere() -> None:
+    class SlowStore(MemoryStore):
+        delay = 0.0
+
+        async def append(self, *arguments: Any, **options: Any) -> None:
+            await anyio.sleep(self.delay)
+            return await super().append(*arguments, **options)
+
     def used() -> AnyEffect:
-        opened = from_async(lambda _: anyio.sleep(0.1)).and_then(lambda _: act("open"))
+        opened = save_now("open").and_then(lambda _: act("open"))
         return bracket(opened, lambda _: act("close"), lambda _: act("use"))
 
     one = made(lambda: act("a").and_then(lambda _: used()).on_exit(act("undo")))
-    env = Env()
-    store = env.checkpoints.store
-    assert isinstance(store, MemoryStore)
+    store = SlowStore()
+    env = Env(Checkpoints(store))
     async with worker_of(one, env) as worker:
         handle = await worker.client.submit(one, None, run_id="r")
-        while "a" not in env.done:
+        store.delay = 0.3
+        while len(await read_entries(store, "r")) < 3:
             await anyio.sleep(0.01)
+        await anyio.sleep(0.1)
         await Client(env).handle(one, "r").cancel()
         await handle.result()
     entries = await read_entries(store, "r")
