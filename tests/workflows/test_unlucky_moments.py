@@ -320,9 +320,14 @@ async def test_a_run_that_dies_while_it_is_cancelled_in_a_step_can_be_resumed() 
                 await anyio.sleep(0.3)
 
     @step
+    @effect
+    def inner(env: Env) -> None:
+        env.done.append("inner")
+
+    @step
     @do
     def outer() -> Do[Env, Broken, None]:
-        yield from act("inner")
+        yield from inner()
         yield from sleep(0.05)
         yield from call()
 
