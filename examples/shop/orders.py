@@ -91,7 +91,7 @@ class Shop:
     warehouse: Warehouse
 
 
-# If a step is cut off, it is executed again with the same idempotency key.
+# If a crash interrupts a step, it is executed again with the same idempotency key.
 
 
 @step
