@@ -127,6 +127,14 @@ def effect_of(node: Node, given: str) -> AnyEffect:
             return recorded(workflow_of(node.parts[0], node.name).call(given))
         case "bracket" | "local bracket" | "mixed bracket" | "timed bracket":
             return bracketed(node, given)
+        case "finally of":
+            return parts[0](given).on_exit(parts[1](given))
+        case "release of":
+            return bracket(pure("x"), lambda _: parts[1](given), lambda _: parts[0](given))
+        case "acquire of":
+            return bracket(
+                parts[1](given), lambda _: pure(None), lambda v: parts[0](digest(given, v))
+            )
         case "finally":
             return parts[0](given).on_exit(wait_locally(node))
         case "finally step":

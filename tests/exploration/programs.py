@@ -49,6 +49,9 @@ NODES = {
     "timed bracket": 2,  # its acquisition has a timeout
     "finally": 1,  # `on_exit` with local code
     "finally step": 1,  # `on_exit` with a step
+    "finally of": 2,  # whose finalizer is any program
+    "release of": 2,
+    "acquire of": 1,
     "traverse": 4,
     "saga": 2,  # of `book` and other programs
 }
@@ -171,6 +174,10 @@ class _Drawing:
                 return self.of(kind, [self.unit(depth)], seconds=choice([1, 4]))
             case "call":
                 return self.of(kind, [self.unit(depth)])
+            case "finally of" | "release of":
+                return self.of(kind, [self.draw(depth), self.unit(depth)])
+            case "acquire of":
+                return self.of(kind, [self.draw(depth), self.unit(depth)])
             case "traverse":
                 return self.traverse(depth)
             case "saga":

@@ -247,7 +247,9 @@ class Life:
     def _limited(self, context: list[tuple[Node, int]], part: str) -> Generator[None]:
         """Count the items of the traversals around that work at the same time."""
         # A finalizer may run while other items work, if its item was cancelled by an earlier life.
-        is_finalizer = part in ("close", "end", "undo")
+        is_finalizer = part in ("close", "end", "undo") or any(
+            node.kind.endswith(" of") and at == 1 for node, at in context
+        )
         places = [(n, i) for n, i in context if n.kind == "traverse" and not is_finalizer]
         for node, item in places:
             working = self._working.setdefault(node.name, Counter())
