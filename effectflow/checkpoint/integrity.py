@@ -304,7 +304,9 @@ UNSIGNED = Seal()
 def _split(body: bytes) -> tuple[bytes, bytes]:
     """Return the payload of an entry, and its trailer."""
     start = body.rfind(b"\n") if body[:1] == b"{" else len(body) - _DIGEST - 1
-    return body[: max(start, 0)], body[max(start, 0) :]
+    if start < 0:
+        start = 0
+    return body[:start], body[start:]
 
 
 def _decompressed(payload: bytes) -> bytes:

@@ -115,10 +115,12 @@ def decode_entry_tree(data: bytes) -> Tree:
 
     Raises MalformedValue for anything else, and for more than MAX_ENTRY_LEVELS.
     """
-    is_json = data[:1] == b"{"
-    tree = decode_json(data) if is_json else decode_cbor(data)
-    if is_json and data.count(b"[") + data.count(b"{") <= MAX_ENTRY_LEVELS:
-        return tree
+    if data[:1] != b"{":
+        tree = decode_cbor(data)
+    elif data.count(b"[") + data.count(b"{") <= MAX_ENTRY_LEVELS:
+        return decode_json(data)
+    else:
+        tree = decode_json(data)
     nested = tree
     for _ in range(_MAX_JSON_LEVELS - MAX_ENTRY_LEVELS):
         nested = [nested]
