@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, Self, TypeVar, cast
+from typing import Any, Generic, Self, TypeVar, cast, overload
 from uuid import uuid4
 
 import anyio
@@ -110,10 +110,32 @@ class Client:
     async def __aexit__(self, *raised: Any) -> None:
         await self.checkpoints.store.__aexit__(*raised)
 
+    @overload
+    async def submit(
+        self,
+        workflow: Workflow[Any, E, None, Out],
+        input: None = None,
+        *,
+        run_id: str | None = None,
+        delay: Duration | None = None,
+        priority: int = 0,
+        context: Mapping[str, object] | None = None,
+    ) -> Handle[E, Out]: ...
+    @overload
     async def submit(
         self,
         workflow: Workflow[Any, E, Input, Out],
         input: Input,
+        *,
+        run_id: str | None = None,
+        delay: Duration | None = None,
+        priority: int = 0,
+        context: Mapping[str, object] | None = None,
+    ) -> Handle[E, Out]: ...
+    async def submit(
+        self,
+        workflow: Workflow[Any, E, Any, Out],
+        input: Any = None,
         *,
         run_id: str | None = None,
         delay: Duration | None = None,
@@ -126,7 +148,7 @@ class Client:
         request that is sent twice starts one run.
 
         Parameters:
-            input: the input of the workflow.
+            input: the input of the workflow; nothing for one without an input.
             run_id: the id of the run; a random one by default.
             delay: the seconds, or the `timedelta`, until a worker may take it.
             priority: workers take runs with a higher priority first. Any 32-bit integer.

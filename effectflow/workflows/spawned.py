@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, overload
 
 from effectflow.checkpoint.causes import Cause
 from effectflow.checkpoint.changes import woken_by
@@ -52,9 +52,29 @@ E = TypeVar("E", covariant=True)
 Out = TypeVar("Out", covariant=True)
 
 
+@overload
+def spawn(
+    workflow: Workflow[Any, E, None, Out],
+    input: None = None,
+    *,
+    run_id: str | None = None,
+    is_detached: bool = False,
+    priority: int = 0,
+    context: Mapping[str, object] | None = None,
+) -> Effect[object, CheckpointError, Child[E, Out]]: ...
+@overload
 def spawn(
     workflow: Workflow[Any, E, Input, Out],
     input: Input,
+    *,
+    run_id: str | None = None,
+    is_detached: bool = False,
+    priority: int = 0,
+    context: Mapping[str, object] | None = None,
+) -> Effect[object, CheckpointError, Child[E, Out]]: ...
+def spawn(
+    workflow: Workflow[Any, E, Any, Out],
+    input: Any = None,
     *,
     run_id: str | None = None,
     is_detached: bool = False,
@@ -67,7 +87,7 @@ def spawn(
 
     Parameters:
         workflow: its workflow, which a worker of the same store has in its `App`.
-        input: the input of its body.
+        input: the input of its body; nothing for a workflow without an input.
         run_id: the id of the run; by default derived from the id of this run and the path.
         is_detached: leave it alone when this run is cancelled.
         priority: workers take runs with a higher one first.

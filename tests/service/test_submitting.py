@@ -10,7 +10,7 @@ import anyio
 import pytest
 from returns.result import Failure, Success
 
-from effectflow import Checkpoints, Client, Do, run_context, workflow
+from effectflow import Checkpoints, Client, Do, run_context, spawn, workflow
 from effectflow.checkpoint import (
     NotSerializable,
     RunConflict,
@@ -19,10 +19,11 @@ from effectflow.checkpoint import (
     RunStatus,
 )
 from effectflow.checkpoint.lease import begin_claim, end_claim
-from effectflow.stores import FileStore, SqliteStore
+from effectflow.stores import FileStore, MemoryStore, SqliteStore
 from effectflow.testing import TestClock
-from tests.apps import App, Broken, Crash, note
+from tests.apps import App, Broken, Crash, World, note
 from tests.service.conftest import Service, both_stores
+from tests.service.lives import working
 
 pytestmark = pytest.mark.anyio
 
@@ -220,3 +221,17 @@ async def test_a_client_opens_its_store_by_itself(tmp_path: Any) -> None:
     async with client:
         await handle.cancel()
     assert len(await client.find()) == 1
+
+
+async def test_a_workflow_without_an_input_is_submitted_and_spawned_without_one() -> None:
+    @workflow
+    async def nightly() -> int:
+        return 5
+
+    @workflow
+    async def parent() -> int:
+        return await (await spawn(nightly)).result()
+
+    async with working(Service(MemoryStore(), World()), nightly, parent) as worker:
+        handle = await worker.client.submit(parent)
+        assert await handle.result(timeout=10) == Success(5)
