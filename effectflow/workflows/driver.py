@@ -43,6 +43,7 @@ from effectflow.checkpoint.suspension import attended
 from effectflow.effects import Halt
 from effectflow.effects.errors import LeftToResume, Parked
 from effectflow.effects.event_loop import (
+    is_being_cancelled,
     is_cancellation,
     is_cancelled_by_scope,
     mark_as_cancelled,
@@ -284,15 +285,14 @@ async def _drive(
     elif ending is not None:
         await _record_interruption(run)
         return None
-    if run.cut_off is not None and run.turns.is_over and ending is None and writer.halted is None:
-        # What a stop has cut off may have decided otherwise.
-        await _record_interruption(run)
-        if raised is not None and is_cancelled:
-            raise raised
-        await raise_caught_cancellation()
     if raised is not None and (is_cancelled or not isinstance(raised, Exception)):
         await _record_interruption(run)
         raise raised
+    is_stopped = run.turns.is_over and is_being_cancelled()
+    if is_stopped and run.cut_off is not None and ending is None and writer.halted is None:
+        # What the stop has cut off may have decided otherwise.
+        await _record_interruption(run)
+        await raise_caught_cancellation()
     try:
         return await _outcome_of(claim, run, outcome, raised)
     except BaseException as cut_off:

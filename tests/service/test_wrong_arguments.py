@@ -33,8 +33,12 @@ CHECKPOINTS = Checkpoints(STORE)
 APP = App([act], environment=apps.App, checkpoints=CHECKPOINTS)
 
 
-@pytest.mark.parametrize("given", [STORE, APP, act])
-def test_a_client_takes_checkpoints(given: Any) -> None:
+def test_a_client_takes_an_app() -> None:
+    assert Client(APP).checkpoints is CHECKPOINTS
+
+
+@pytest.mark.parametrize("given", [STORE, act])
+def test_a_client_takes_nothing_without_checkpoints(given: Any) -> None:
     with pytest.raises(TypeError, match=r"a Client takes an App, or Checkpoints\(store\)"):
         Client(given)
 
