@@ -254,7 +254,7 @@ async def runs(app: App, client: Client) -> None:
     assert_type(await client.submit(checkout, {"cap": 5}), Handle[Never, list[str]])
     assert_type(await client.submit(nightly), Handle[Never, int])
     assert_type(await client.submit(nightly, None), Handle[Never, int])
-    await client.submit(checkout)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType, reportCallIssue]
+    await client.submit(checkout)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
 @workflow(errors=Declined)

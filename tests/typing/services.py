@@ -118,7 +118,7 @@ async def clients(client: Client) -> None:
     await handle.send(approval, Decision(approved=True))
     await handle.send(number, None)
     await handle.send(approval, True)  # type: ignore[misc]  # pyright: ignore[reportArgumentType]
-    await client.submit(order, 1)  # type: ignore[misc]  # pyright: ignore[reportArgumentType]
+    await client.submit(order, 1)  # type: ignore[misc]  # pyright: ignore[reportCallIssue, reportArgumentType]
 
 
 async def workers(checkpoints: Checkpoints) -> None:
