@@ -432,7 +432,7 @@ class DurableFiber(OrderedFiber):
         if path in known:
             return from_tree(known[path][1], path=path, types=NO_TYPES)
         value = compute()
-        if run.planning is None and (self.turns.is_live or not self.turns.is_over):
+        if run.planning is None:
             entry = Value(path, to_tree(value, path=path, types=NO_TYPES), run.now())
             self.follows(path, run.record(entry, self.step))
         return value
