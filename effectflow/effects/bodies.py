@@ -7,6 +7,7 @@ stack.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -38,6 +39,7 @@ class Failing(BaseEffect):
 
     __slots__ = ()
 
+    @abstractmethod
     def with_trail(self, trail_of: Callable[[object], tuple[str, ...]]) -> BaseEffect:
         """Return an effect that ends the same way, with what `trail_of` returns for its error."""
         raise NotImplementedError

@@ -168,6 +168,9 @@ class Fork(Operator):
             self.outer.fiber.joins(self)
             # A loser that a stop leaves to the resume has not been cleaned up.
             is_left = any(isinstance(defect, Halt) for defect in self.children.defects)
+            if is_left and self.outer.is_shielded:
+                # In a finalizer, bugs of other branches come again in the resume. An exit does not.
+                self.children.defects.sort(key=lambda one: isinstance(one, Exception))
             is_bad = not self.ends.has_outcome and (self.children.defects or not self.is_over)
             if is_left or is_bad:
                 await self.children.raise_bad_end(self)
