@@ -380,7 +380,7 @@ class ChildEnded:
 
 @frozen
 class Local:
-    """Async code that is no step has ended, while other fibers were waiting. A resume runs it again.
+    """Async code outside of steps has ended while other fibers were waiting. A resume runs it again.
 
     Attributes:
         end: "ok", "failed", or "cut" if an operator of the run has cancelled it.
@@ -411,10 +411,8 @@ class Suspended:
     at: float
 
 
-Entry: TypeAlias = (
-    Started
-    | Resumed
-    | BeforeStep
+Ordered: TypeAlias = (
+    BeforeStep
     | Waiting
     | ChildStarted
     | Published
@@ -426,11 +424,11 @@ Entry: TypeAlias = (
     | Signalled
     | ChildEnded
     | Local
-    | Value
-    | Suspended
     | CancelRequested
-    | Finished
 )
+"""An entry that has its place in the order, so that a replay takes it."""
+
+Entry: TypeAlias = Started | Resumed | Value | Suspended | Finished | Ordered
 
 BEGINNINGS = (BeforeStep, Waiting, ChildStarted, Published, SetAside)
 """The classes of the entries with which an operation begins."""

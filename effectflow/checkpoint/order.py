@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias, TypeVar, cast, get_args
+from typing import Any, TypeAlias, TypeVar, get_args
 
 from effectflow.checkpoint.entries import (
     BeforeStep,
@@ -21,35 +21,15 @@ from effectflow.checkpoint.entries import (
     ErrorRecord,
     Failed,
     Interrupted,
-    Local,
-    Published,
+    Ordered,
     Ranges,
     Resumed,
     SetAside,
     Signalled,
-    TimerFired,
     Value,
-    Waiting,
 )
 from effectflow.checkpoint.values import Tree
 from effectflow.effects.paths import is_within, steps_around
-
-Ordered: TypeAlias = (
-    BeforeStep
-    | Waiting
-    | ChildStarted
-    | Published
-    | SetAside
-    | Completed
-    | Failed
-    | Interrupted
-    | TimerFired
-    | Signalled
-    | ChildEnded
-    | Local
-    | CancelRequested
-)
-"""An entry that has its place in the order, so that a replay takes it."""
 
 E = TypeVar("E", bound=Ordered)
 
@@ -398,7 +378,7 @@ def _turn_of(kept: tuple[int, Ordered]) -> int:
 
 def ordered_path_of(entry: Entry) -> str:
     """Return the path of an entry that a replay takes; empty for others."""
-    return path_of(cast("Ordered", entry)) if entry.__class__ in _ORDERED else ""
+    return path_of(entry) if isinstance(entry, Ordered) else ""
 
 
 def path_of(entry: Ordered) -> str:

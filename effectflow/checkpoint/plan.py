@@ -13,9 +13,10 @@ from effectflow.checkpoint.entries import (
     Completed,
     Failed,
     Interrupted,
+    Ordered,
 )
 from effectflow.checkpoint.errors import CheckpointError
-from effectflow.checkpoint.order import Ordered, path_of
+from effectflow.checkpoint.order import path_of
 from effectflow.checkpoint.store import RunStatus
 from effectflow.effects.paths import is_within, outermost
 from effectflow.effects.trails import TypedFailure

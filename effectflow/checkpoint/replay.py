@@ -10,9 +10,16 @@ from typing import TYPE_CHECKING
 
 from effectflow.checkpoint.baton import Arrival
 from effectflow.checkpoint.branches import is_in
-from effectflow.checkpoint.entries import BeforeStep, CancelRequested, Completed, Interrupted, Local
+from effectflow.checkpoint.entries import (
+    BeforeStep,
+    CancelRequested,
+    Completed,
+    Interrupted,
+    Local,
+    Ordered,
+)
 from effectflow.checkpoint.errors import CorruptCheckpoint, DefinitionChanged
-from effectflow.checkpoint.order import E, Kind, Order, Ordered, path_of
+from effectflow.checkpoint.order import E, Kind, Order, path_of
 from effectflow.checkpoint.ordered_fiber import OrderedFiber
 from effectflow.checkpoint.stopping import CutShort
 from effectflow.effects.scope import Scope

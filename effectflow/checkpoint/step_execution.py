@@ -48,7 +48,7 @@ from effectflow.effects.scope import Operator, Scope, running_step
 from effectflow.effects.trails import TypedFailure, add_note
 
 if TYPE_CHECKING:
-    from effectflow.checkpoint.fiber import DurableFiber
+    from effectflow.checkpoint.durable_fiber import DurableFiber
 
 logger = logging.getLogger(__name__)
 
@@ -462,7 +462,7 @@ class StepExecution:
             await self._record_error(raised, True)
             return
         operator = None
-        # What a stop cuts off is no event.
+        # What a stop cuts off is not recorded.
         if is_cancellation(raised) and not isinstance(raised, Halt) and not run.turns.is_over:
             operator = scope.cause()
         if operator is not None:

@@ -27,7 +27,7 @@ from effectflow.effects.event_loop import is_cancellation
 from effectflow.effects.paths import as_name
 
 if TYPE_CHECKING:
-    from effectflow.checkpoint.fiber import DurableFiber
+    from effectflow.checkpoint.durable_fiber import DurableFiber
     from effectflow.effects.scope import Operator, Scope
 
 A = TypeVar("A")

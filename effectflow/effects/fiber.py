@@ -53,7 +53,7 @@ class Fiber:
         return step.definition.execute_plainly(step, env, scope)
 
     async def wait(self, scope: Scope, work: Callable[..., Awaitable[A]], *arguments: Any) -> A:
-        """Await `work(*arguments)`: local code, which is no step, so a resume executes it again."""
+        """Await `work(*arguments)`: local code, outside of steps, which a resume executes again."""
         return await work(*arguments)
 
     async def begin_local(self, scope: Scope, work: object) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Never
 
-from effectflow.checkpoint.fiber import DurableFiber
+from effectflow.checkpoint.durable_fiber import DurableFiber
 from effectflow.effects import Effect
 from effectflow.effects.arguments import check_text
 from effectflow.effects.nodes import Perform

@@ -6,7 +6,7 @@ from types import NoneType
 from typing import Any, Generic, Never, TypeAlias, TypeVar, overload
 
 from effectflow.checkpoint import Checkpoints, NotSerializable
-from effectflow.checkpoint.fiber import DurableFiber
+from effectflow.checkpoint.durable_fiber import DurableFiber
 from effectflow.checkpoint.values import (
     KnownTypes,
     Tree,

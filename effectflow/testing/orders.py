@@ -7,20 +7,29 @@ the next one does. So the choices of an order are its switches between branches.
 
 from __future__ import annotations
 
+import sys
 import time
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
+from collections.abc import (
+    Callable,
+    Collection,
+    Generator,
+    Iterable,
+    Iterator,
+    Sequence,
+    Sized,
+)
 from random import Random
 from typing import Any, ClassVar, NamedTuple, Self, TypeAlias, cast
 
 import anyio
+import anyio.lowlevel
 
 from effectflow.checkpoint.baton import Arrival
-from effectflow.checkpoint.fiber import DurableFiber
+from effectflow.checkpoint.durable_fiber import DurableFiber
 from effectflow.checkpoint.turns import Turns
 from effectflow.checkpoint.waits import Deadline
-from effectflow.effects.event_loop import spawn_background
+from effectflow.effects.event_loop import running_backend, spawn_background
 from effectflow.effects.paths import StepPath
-from effectflow.testing.rest import let_others_wait
 
 Choose: TypeAlias = Callable[[int, int], int]
 """Returns which arrival to take, given the number of the turn, and of arrivals."""
@@ -30,6 +39,9 @@ Choices: TypeAlias = dict[int, int]
 
 _SECONDS_TO_SHORTEN = 20.0
 
+_ROUNDS = 50
+"""The most rounds of the event loop that a task may take until it waits again."""
+
 _MOST_LINES = 40
 """The lines of an order that are shown without leaving any out."""
 
@@ -38,7 +50,7 @@ async def come_to_rest() -> None:
     """Let the other tasks run until all of them wait, and the explorer has taken what has arrived."""
     explorer = Explorer.active
     if explorer is None:
-        await let_others_wait()
+        await _let_others_wait()
         return
     try:
         await explorer.take_all()
@@ -87,9 +99,9 @@ class Explorer:
     async def take_all(self) -> None:
         """Take what has arrived, one by one, whenever all other tasks wait."""
         async with self._lock:
-            await let_others_wait()
+            await _let_others_wait()
             while self._take():
-                await let_others_wait()
+                await _let_others_wait()
 
     def _take(self) -> bool:
         found = sorted(self._found(), key=lambda arrived: arrived.place)
@@ -216,3 +228,47 @@ def _by_seed(seed: int) -> Choose:
 
 def _by_choices(choices: Choices) -> Choose:
     return lambda turn, arrivals: min(choices.get(turn, 0), arrivals - 1)
+
+
+async def _let_others_wait() -> None:
+    """Let the other tasks run until all of them wait, for at most `_ROUNDS` rounds of the loop."""
+    if running_backend() == "trio":
+        await _let_tasks_of_trio_wait()
+        return
+    import asyncio
+
+    # Other implementations of the loop may not show which callbacks are ready to run.
+    ready: Sized | None = getattr(asyncio.get_running_loop(), "_ready", None)
+    for _ in range(_ROUNDS):
+        await anyio.lowlevel.checkpoint()
+        if ready is not None and not ready:
+            return
+
+
+async def _let_tasks_of_trio_wait() -> None:
+    # The running program has imported it already; this package does not depend on it.
+    trio = sys.modules["trio"].lowlevel
+    steps = _Steps()
+    trio.add_instrument(steps)
+    try:
+        quiet = 0
+        for _ in range(_ROUNDS):
+            before = steps.taken
+            await anyio.lowlevel.checkpoint()
+            # This task itself takes one step. Trio runs the tasks of a round in any order, so after one
+            # quiet round a task may be left that another one woke before.
+            quiet = quiet + 1 if steps.taken == before + 1 else 0
+            if quiet == 2:
+                return
+    finally:
+        trio.remove_instrument(steps)
+
+
+class _Steps:
+    """An instrument of trio that counts the steps of all tasks."""
+
+    def __init__(self) -> None:
+        self.taken = 0
+
+    def before_task_step(self, task: object) -> None:
+        self.taken += 1

@@ -115,7 +115,7 @@ class UnusedEffects(Watch):
         return self
 
     def replace_functions(self) -> None:
-        from effectflow.checkpoint.fiber import DurableFiber
+        from effectflow.checkpoint.durable_fiber import DurableFiber
         from effectflow.effects import bodies, interpreter
         from effectflow.effects.fiber import PLAIN
         from effectflow.effects.scope import Operator

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from effectflow.checkpoint.checkpoints import Checkpoints
-from effectflow.checkpoint.fiber import DurableFiber
+from effectflow.checkpoint.durable_fiber import DurableFiber
 from effectflow.checkpoint.observers import CheckpointEvent, Observer, tell
 from effectflow.effects import Exit
 from effectflow.effects.nodes import AnyEffect, FromFn, OnExit, Suspend

@@ -11,6 +11,7 @@ from typing import Any, Final, TypeAlias, cast
 import anyio
 
 from effectflow.checkpoint.delayed_saves import save_request
+from effectflow.checkpoint.durable_fiber import DurableFiber
 from effectflow.checkpoint.entries import Entry, Finished, Resumed, Started, Suspended
 from effectflow.checkpoint.errors import (
     CheckpointError,
@@ -20,7 +21,6 @@ from effectflow.checkpoint.errors import (
     RunNotFound,
 )
 from effectflow.checkpoint.failures import write_end, write_error
-from effectflow.checkpoint.fiber import DurableFiber
 from effectflow.checkpoint.integrity import first_digest
 from effectflow.checkpoint.journal_reader import run_not_found
 from effectflow.checkpoint.journal_writer import JournalWriter, NoJournal

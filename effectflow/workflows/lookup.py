@@ -9,6 +9,7 @@ from typing import Any, cast
 from effectflow.checkpoint.checkpoint import Checkpoint, fold
 from effectflow.checkpoint.checkpoints import Checkpoints
 from effectflow.checkpoint.definition import Definition
+from effectflow.checkpoint.durable_fiber import DurableFiber
 from effectflow.checkpoint.entries import Finished, HeadState, Resumed, SetAside, Started
 from effectflow.checkpoint.errors import (
     CLASS_CHANGED,
@@ -18,7 +19,6 @@ from effectflow.checkpoint.errors import (
     RunConflict,
 )
 from effectflow.checkpoint.failures import read_failure
-from effectflow.checkpoint.fiber import DurableFiber
 from effectflow.checkpoint.journal_reader import Journal, read_end, read_journal
 from effectflow.checkpoint.observers import CheckpointLoaded, tell
 from effectflow.checkpoint.order import Spans

@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar, overload
 
 from effectflow.checkpoint.causes import Cause
 from effectflow.checkpoint.changes import woken_by
+from effectflow.checkpoint.durable_fiber import DurableFiber
 from effectflow.checkpoint.entries import (
     BEGINNINGS,
     ChildEnded,
@@ -26,7 +27,6 @@ from effectflow.checkpoint.errors import (
     StepInputChanged,
 )
 from effectflow.checkpoint.failures import write_error
-from effectflow.checkpoint.fiber import DurableFiber
 from effectflow.checkpoint.order import path_of
 from effectflow.checkpoint.ordered_fiber import Intent
 from effectflow.checkpoint.run import Run

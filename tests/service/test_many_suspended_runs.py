@@ -15,8 +15,8 @@ from returns.result import Success
 
 from effectflow import Do, Signal, never, workflow
 from effectflow.checkpoint import CheckpointStore, RunQuery, RunStatus
+from effectflow.checkpoint.durable_fiber import DurableFiber
 from effectflow.checkpoint.entries import Started
-from effectflow.checkpoint.fiber import DurableFiber
 from effectflow.checkpoint.integrity import first_digest
 from effectflow.checkpoint.mailbox import Mailbox
 from effectflow.checkpoint.run import Run

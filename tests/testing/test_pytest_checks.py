@@ -431,7 +431,7 @@ from effectflow.effects import nodes
 from effectflow.effects.interpreter import interpret
 
 def replaced():
-    from effectflow.checkpoint.fiber import DurableFiber
+    from effectflow.checkpoint.durable_fiber import DurableFiber
     from effectflow.checkpoint.step_execution import StepExecution
     from effectflow.effects import interpreter
 

@@ -81,7 +81,7 @@ class Declined(Exception):
 
 
 async def noted(action: str) -> int:
-    """Note an action in the world of the run around: code that is no step and has no decorator."""
+    """Note an action in the world of the run around: code outside of steps, without a decorator."""
     app = await ask(App)
     return app.world.note(action)
 

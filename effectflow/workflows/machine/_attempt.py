@@ -21,7 +21,7 @@ from uuid import uuid4
 
 from returns.result import Success
 
-from effectflow.checkpoint.fiber import DurableFiber
+from effectflow.checkpoint.durable_fiber import DurableFiber
 from effectflow.checkpoint.step import StepDefinition, StepInfo, durable, info_of
 from effectflow.checkpoint.values import ValueOptions, dict_type, digest_of, union_of
 from effectflow.effects import Effect, Exit, Interruption, RetryPolicy

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 from returns.maybe import Nothing, Some
 
+from effectflow.checkpoint.durable_fiber import DurableFiber
 from effectflow.checkpoint.entries import ErrorRecord
 from effectflow.checkpoint.errors import NotSerializable
 from effectflow.checkpoint.failures import read_error, write_error
-from effectflow.checkpoint.fiber import DurableFiber
 from effectflow.checkpoint.step import StepDefinition, durable, save_now
 from effectflow.checkpoint.values import KnownTypes, Tree, digest_of, encode_arguments
 from effectflow.effects import Effect, Executor, ExecutorLost, TimedOut, die, fail, pure, suspend

@@ -321,7 +321,7 @@ class DurableFiber(OrderedFiber):
             # It did not give up the baton, so it goes on in the same turn.
             pass
         elif is_alone:
-            # Its end is no event, as nothing else could have happened meanwhile.
+            # Its end is not recorded, as nothing else could have happened meanwhile.
             if turns.holder is not self:
                 turns.ready.append(self)
                 turns.pass_on()
@@ -366,7 +366,7 @@ class DurableFiber(OrderedFiber):
             # What cut it off may be corrected. Then nothing that followed from it may be recorded.
             run = self.run
             detail = (
-                f"{path!r} (async code that is no step) {_ENDS[was]} when it ran before, and now "
+                f"{path!r} (async code outside of steps) {_ENDS[was]} when it ran before, and now "
                 f"{_ENDS[end]}"
             )
             raise run.halt(DefinitionChanged(run.run_id, run.workflow, detail=detail))
@@ -413,7 +413,7 @@ class DurableFiber(OrderedFiber):
             del turns.working[self]
 
     async def unrecorded(self, scope: Scope, work: Coroutine[Any, Any, A]) -> A:
-        """Await work whose end is no event, such as a save. The fiber goes on in another turn."""
+        """Await work whose end is not recorded, such as a save. The fiber goes on in another turn."""
         if self.turns.is_unordered:
             return await work
         try:
