@@ -27,8 +27,8 @@ from pathlib import Path
 from typing import Any, Never, TypedDict
 
 from effectflow import Checkpoints, Do, Effect, StateGraph, pure, step, workflow
+from effectflow.graphs import Graph
 from effectflow.stores import MemoryStore, SqliteStore
-from effectflow.workflows import Graph
 
 NODES = 20_000
 NODES_OF_LANGGRAPH = 1_000

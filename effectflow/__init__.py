@@ -1,7 +1,8 @@
 """Durable workflows from composable, typed effects.
 
 The names here are those of every day; the rest is in `effectflow.effects`, `effectflow.checkpoint`,
-`effectflow.stores`, `effectflow.workflows` and `effectflow.testing`.
+`effectflow.machines`, `effectflow.graphs`, `effectflow.mapreduce`, `effectflow.stores`,
+`effectflow.service` and `effectflow.testing`.
 
 Importing this package imports what every effect needs. The rest is imported with its first use.
 """
@@ -44,6 +45,10 @@ from effectflow.effects import (
 from effectflow.effects.imports import lazy_names
 
 if TYPE_CHECKING:
+    from effectflow.builders.iterative import (
+        Iterative as Iterative,
+        IterativeResult as IterativeResult,
+    )
     from effectflow.checkpoint import (
         CheckpointError as CheckpointError,
         CheckpointPolicy as CheckpointPolicy,
@@ -76,6 +81,35 @@ if TYPE_CHECKING:
         traverse as traverse,
         using as using,
     )
+    from effectflow.graphs import (
+        GraphError as GraphError,
+        InvalidGraph as InvalidGraph,
+        MaxIterationsExceeded as MaxIterationsExceeded,
+        NoEdge as NoEdge,
+        StateGraph as StateGraph,
+    )
+    from effectflow.machines import (
+        Abort as Abort,
+        InvalidMachine as InvalidMachine,
+        Machine as Machine,
+        Moved as Moved,
+        NoTransition as NoTransition,
+        Outcome as Outcome,
+        Retry as Retry,
+        StateMachine as StateMachine,
+        Transition as Transition,
+        TransitionExhausted as TransitionExhausted,
+        transition_info as transition_info,
+    )
+    from effectflow.mapreduce import (
+        DeadLetter as DeadLetter,
+        ItemFailed as ItemFailed,
+        ItemFailure as ItemFailure,
+        JobResult as JobResult,
+        MapReduce as MapReduce,
+        TooManyFailures as TooManyFailures,
+    )
+    from effectflow.runs import Workflow as Workflow, workflow as workflow
     from effectflow.service import (
         App as App,
         Client as Client,
@@ -86,34 +120,6 @@ if TYPE_CHECKING:
         publish as publish,
         saga as saga,
         spawn as spawn,
-    )
-    from effectflow.workflows import (
-        Abort as Abort,
-        DeadLetter as DeadLetter,
-        GraphError as GraphError,
-        InvalidGraph as InvalidGraph,
-        InvalidMachine as InvalidMachine,
-        ItemFailed as ItemFailed,
-        ItemFailure as ItemFailure,
-        Iterative as Iterative,
-        IterativeResult as IterativeResult,
-        JobResult as JobResult,
-        Machine as Machine,
-        MapReduce as MapReduce,
-        MaxIterationsExceeded as MaxIterationsExceeded,
-        Moved as Moved,
-        NoEdge as NoEdge,
-        NoTransition as NoTransition,
-        Outcome as Outcome,
-        Retry as Retry,
-        StateGraph as StateGraph,
-        StateMachine as StateMachine,
-        TooManyFailures as TooManyFailures,
-        Transition as Transition,
-        TransitionExhausted as TransitionExhausted,
-        Workflow as Workflow,
-        transition_info as transition_info,
-        workflow as workflow,
     )
 
 
@@ -135,13 +141,14 @@ if not TYPE_CHECKING:  # a type checker would take every name for one of this pa
                 "traverse using uuid"
             ),
             "service": "App Client Schedule Signal Worker compensate publish saga spawn",
-            "workflows": (
-                "Abort DeadLetter GraphError InvalidGraph InvalidMachine ItemFailed "
-                "ItemFailure Iterative IterativeResult JobResult Machine MapReduce "
-                "MaxIterationsExceeded Moved NoEdge NoTransition Outcome Retry StateGraph "
-                "StateMachine TooManyFailures Transition TransitionExhausted Workflow "
-                "transition_info workflow"
+            "builders.iterative": "Iterative IterativeResult",
+            "graphs": "GraphError InvalidGraph MaxIterationsExceeded NoEdge StateGraph",
+            "machines": (
+                "Abort InvalidMachine Machine Moved NoTransition Outcome Retry StateMachine Transition "
+                "TransitionExhausted transition_info"
             ),
+            "mapreduce": "DeadLetter ItemFailed ItemFailure JobResult MapReduce TooManyFailures",
+            "runs": "Workflow workflow",
         },
     )
 

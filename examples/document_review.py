@@ -21,8 +21,8 @@ import anyio
 
 from effectflow import Checkpoints, Do, Effect, StateGraph, ask, do, effect, pure, sleep
 from effectflow.checkpoint import CheckpointEvent, read_checkpoint
+from effectflow.graphs import NodeStarted
 from effectflow.stores import SqliteStore
-from effectflow.workflows import NodeStarted
 
 WIDTH = 80
 ROUNDS = 50

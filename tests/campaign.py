@@ -55,10 +55,9 @@ from effectflow.testing import (
     TakenOver,
     Unavailable,
 )
-from tests.stores.servers import RedisServer, postgres_server
-from tests.workflows.journals import AnyWorkflow, journal
-from tests.workflows.test_drawn_programs import check_nothing_repeated, ending
-from tests.workflows.trees import (
+from tests.runs.journals import AnyWorkflow, journal
+from tests.runs.test_drawn_programs import check_nothing_repeated, ending
+from tests.runs.trees import (
     Tree,
     TreeApp,
     TreeWorld,
@@ -67,6 +66,7 @@ from tests.workflows.trees import (
     random_tree,
     workflow_of,
 )
+from tests.stores.servers import RedisServer, postgres_server
 
 Backend = Literal["asyncio", "trio"]
 

@@ -6,10 +6,14 @@ import gc
 import os
 import shutil
 import signal
+from collections.abc import AsyncIterator
 from contextlib import suppress
 
 import pytest
 from hypothesis import is_hypothesis_test, settings
+
+from effectflow.checkpoint import CheckpointStore
+from effectflow.stores import MemoryStore
 
 # Tests start hundreds of processes. Each would compile the package again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -23,6 +27,13 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 def anyio_backend(request: pytest.FixtureRequest) -> str:
     """asyncio, and trio with `-m exhaustive`. Tests for which trio matters name `both_backends`."""
     return str(request.param)
+
+
+@pytest.fixture
+async def store() -> AsyncIterator[CheckpointStore]:
+    """A store in memory. The folders of tests that need another one define their own."""
+    async with MemoryStore() as store:
+        yield store
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -16,7 +16,7 @@ import pytest
 import effectflow
 import effectflow.checkpoint
 import effectflow.effects
-import effectflow.workflows
+import effectflow.runs
 
 ROOT = Path(__file__).parent.parent
 
@@ -62,13 +62,14 @@ PLANTED = {
         "effectflow.checkpoint.run",
         "- effectflow.checkpoint.journal_writer -> effectflow.checkpoint.run",
     ),
-    "stores": ("effectflow.workflows", "- effectflow.stores -> effectflow.workflows"),
+    "stores": ("effectflow.runs", "- effectflow.stores -> effectflow.runs"),
     "unlisted": ("effectflow.effects", "- effectflow.unlisted"),
     "executors": ("effectflow.checkpoint", "- effectflow.executors -> effectflow.checkpoint"),
-    "workflows": ("rich.progress", "- effectflow.workflows -> rich"),
-    "workflows.engine": (
-        "effectflow.workflows.runs",
-        "- effectflow.workflows.engine -> effectflow.workflows.runs",
+    "runs": ("rich.progress", "- effectflow.runs -> rich"),
+    "builders": ("rich.progress", "- effectflow.builders -> rich"),
+    "runs.engine": (
+        "effectflow.runs.runs",
+        "- effectflow.runs.engine -> effectflow.runs.runs",
     ),
 }
 """The imports to plant in packages and modules, and what is reported of each."""
@@ -120,7 +121,7 @@ def test_shapes_that_a_program_does_not_use_are_not_imported() -> None:
     ).stdout.split()
 
     for shape in ("graph", "machine", "mapreduce", "iterative"):
-        assert f"effectflow.workflows.{shape}" not in imported
+        assert f"effectflow.builders.{shape}" not in imported
     assert "effectflow.checkpoint.values.codec" not in imported
 
 
@@ -133,13 +134,13 @@ def in_new_process(code: str) -> list[str]:
 def test_importing_effectflow_imports_neither_checkpoints_nor_operators() -> None:
     imported = in_new_process("import effectflow, sys; print(*sys.modules)")
 
-    for late in ("checkpoint", "workflows", "stores", "effects.parallel", "effects.validation"):
+    for late in ("checkpoint", "runs", "stores", "effects.parallel", "effects.validation"):
         assert f"effectflow.{late}" not in imported
 
 
 @pytest.mark.parametrize(
     "package",
-    ["effectflow", "effectflow.checkpoint", "effectflow.effects", "effectflow.workflows"],
+    ["effectflow", "effectflow.checkpoint", "effectflow.effects"],
 )
 def test_dir_of_a_package_has_every_public_name_before_it_is_used(package: str) -> None:
     shown = in_new_process(f"import {package} as package; print(*dir(package))")
@@ -149,7 +150,7 @@ def test_dir_of_a_package_has_every_public_name_before_it_is_used(package: str) 
 
 @pytest.mark.parametrize(
     "package",
-    ["effectflow", "effectflow.checkpoint", "effectflow.effects", "effectflow.workflows"],
+    ["effectflow", "effectflow.checkpoint", "effectflow.effects"],
 )
 def test_a_public_name_is_never_shadowed_by_a_module(package: str) -> None:
     kinds = in_new_process(
@@ -168,9 +169,7 @@ def test_an_effect_can_be_made_a_step_by_a_program_that_imports_only_effects() -
     assert in_new_process(program) == ["7"]
 
 
-@pytest.mark.parametrize(
-    "package", [effectflow, effectflow.checkpoint, effectflow.effects, effectflow.workflows]
-)
+@pytest.mark.parametrize("package", [effectflow, effectflow.checkpoint, effectflow.effects])
 def test_every_public_name_can_be_imported_lazily(package: ModuleType) -> None:
     assert all(hasattr(package, name) for name in package.__all__)
     with pytest.raises(AttributeError, match="no attribute 'StateGrahp'"):

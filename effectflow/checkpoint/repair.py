@@ -116,7 +116,7 @@ async def repair_run(
         >>> from effectflow.checkpoint import Checkpoints, ExportedRun, export_run, import_run
         >>> from effectflow.effects import Effect, pure
         >>> from effectflow.stores import MemoryStore
-        >>> from effectflow.workflows import workflow
+        >>> from effectflow.runs import workflow
         >>> @dataclass
         ... class App:
         ...     checkpoints: Checkpoints

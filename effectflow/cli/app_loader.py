@@ -15,6 +15,7 @@ from typing import Any, NoReturn, cast
 from effectflow.checkpoint import Checkpoints
 from effectflow.cli import census
 from effectflow.cli.options import BadUse
+from effectflow.runs import Workflow
 from effectflow.service.app import App
 from effectflow.service.environment import (
     AnyWorkflow,
@@ -23,7 +24,6 @@ from effectflow.service.environment import (
     opened_environment,
 )
 from effectflow.service.signal import Signal
-from effectflow.workflows import Workflow
 
 
 @dataclass(frozen=True, slots=True)

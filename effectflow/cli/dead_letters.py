@@ -20,7 +20,7 @@ from effectflow.cli.options import BadUse, JsonOption, LatestOption, RunArgument
 from effectflow.cli.render import bounded, counted, print_json, say, say_lines, when
 from effectflow.cli.suggestions import suggested
 from effectflow.effects.paths import StepPath
-from effectflow.workflows.reopening import RecordedLetter, dead_letters_of
+from effectflow.runs.reopening import RecordedLetter, dead_letters_of
 
 
 @with_access(to_code)

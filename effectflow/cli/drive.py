@@ -57,10 +57,11 @@ from effectflow.cli.run_progress import RunProgress
 from effectflow.cli.show_plan import recurrence
 from effectflow.cli.suggestions import message_of, suggest_code, suggested
 from effectflow.effects.nodes import AnyEffect
+from effectflow.machines import Machine
+from effectflow.mapreduce import JobResult, TooManyFailures
+from effectflow.runs.run_ids import check_new_run_id, new_run_id
 from effectflow.service import StoppedBySignal, run_until_signal
 from effectflow.service.environment import AnyWorkflow, BadEnvironment
-from effectflow.workflows import JobResult, Machine, TooManyFailures
-from effectflow.workflows.run_ids import check_new_run_id, new_run_id
 
 
 @with_access(to_store)

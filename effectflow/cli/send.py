@@ -13,8 +13,8 @@ from effectflow.cli.app_loader import load_signal
 from effectflow.cli.options import BadUse, JsonOption, LatestOption, RunArgument, read_json
 from effectflow.cli.render import print_json, say
 from effectflow.cli.suggestions import suggested
+from effectflow.runs.structured_input import structure_as
 from effectflow.service.client import request_cancel, send_value
-from effectflow.workflows.structured_input import structure_as
 
 
 @with_access(to_sealed_runs)

@@ -11,6 +11,8 @@ import orjson
 import typer
 from rich.console import Console
 
+from effectflow.builders.machine._machine import state_of
+from effectflow.builders.progress import JobProgress, job_progress
 from effectflow.checkpoint import (
     Checkpoint,
     CheckpointError,
@@ -44,9 +46,7 @@ from effectflow.cli.render import (
     when,
 )
 from effectflow.cli.suggestions import message_of, suggested
-from effectflow.workflows.machine._machine import state_of
-from effectflow.workflows.progress import JobProgress, job_progress
-from effectflow.workflows.reopening import dead_letters_of
+from effectflow.runs.reopening import dead_letters_of
 
 
 @with_access(to_runs)

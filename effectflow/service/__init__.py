@@ -7,6 +7,7 @@ from effectflow.effects.imports import lazy_names
 if TYPE_CHECKING:
     from effectflow.checkpoint.store import Limit as Limit, RunStatus as RunStatus
     from effectflow.effects.saga import compensate as compensate, saga as saga
+    from effectflow.runs.spawned import Child as Child, spawn as spawn
     from effectflow.service.app import App as App
     from effectflow.service.client import Change as Change, Client as Client, Handle as Handle
     from effectflow.service.environment import BadEnvironment as BadEnvironment
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from effectflow.service.schedule import Schedule as Schedule
     from effectflow.service.signal import Signal as Signal
     from effectflow.service.worker import Worker as Worker
-    from effectflow.workflows.spawned import Child as Child, spawn as spawn
 
 
 if not TYPE_CHECKING:  # a type checker would take every name for one of this package
@@ -27,7 +27,7 @@ if not TYPE_CHECKING:  # a type checker would take every name for one of this pa
         {
             ".checkpoint.store": "Limit RunStatus",
             ".effects.saga": "compensate saga",
-            ".workflows.spawned": "Child spawn",
+            ".runs.spawned": "Child spawn",
             "app": "App",
             "client": "Change Client Handle",
             "environment": "BadEnvironment",

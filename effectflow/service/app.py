@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, overload
 
 from effectflow.checkpoint import Checkpoints
 from effectflow.effects.arguments import check_type, is_callable
+from effectflow.runs import Workflow
 from effectflow.service.environment import (
     AnyWorkflow,
     BadEnvironment,
     missing_in,
     opened_environment,
 )
-from effectflow.workflows import Workflow
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

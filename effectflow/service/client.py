@@ -30,11 +30,11 @@ from effectflow.checkpoint.store import CANCEL, has_result, store_errors
 from effectflow.effects.arguments import check_text, check_type
 from effectflow.effects.clock import Clock, Duration, SystemClock, in_seconds
 from effectflow.effects.scope import Scope
+from effectflow.runs import Workflow
+from effectflow.runs.lookup import Place, decode_as, look
+from effectflow.runs.run_ids import check_new_run_id, new_run_id
+from effectflow.runs.runs import submit_run
 from effectflow.service.signal import Signal
-from effectflow.workflows import Workflow
-from effectflow.workflows.lookup import Place, decode_as, look
-from effectflow.workflows.run_ids import check_new_run_id, new_run_id
-from effectflow.workflows.runs import submit_run
 
 E = TypeVar("E")
 Input = TypeVar("Input")

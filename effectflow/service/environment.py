@@ -16,7 +16,7 @@ from effectflow.checkpoint import Checkpoints
 from effectflow.effects.errors import Copyable
 from effectflow.effects.resources import entered
 from effectflow.effects.signatures import meaning_of
-from effectflow.workflows import Workflow
+from effectflow.runs import Workflow
 
 Env = TypeVar("Env")
 

@@ -23,9 +23,9 @@ from effectflow.checkpoint import (
 from effectflow.effects.arguments import check_text, check_type
 from effectflow.effects.event_loop import strays_as_errors
 from effectflow.effects.imports import needs
+from effectflow.runs import Workflow
+from effectflow.runs.run_ids import check_new_run_id
 from effectflow.service.outage import Outage
-from effectflow.workflows import Workflow
-from effectflow.workflows.run_ids import check_new_run_id
 
 if TYPE_CHECKING:
     from cronsim import CronSim

@@ -23,12 +23,12 @@ from effectflow.effects.event_loop import (
     shielded,
     strays_as_errors,
 )
+from effectflow.runs.driver import Service
+from effectflow.runs.recovery import recover_run
 from effectflow.service.app import App
 from effectflow.service.client import Client
 from effectflow.service.outage import Outage
 from effectflow.service.schedule import keep_schedule
-from effectflow.workflows.driver import Service
-from effectflow.workflows.recovery import recover_run
 
 logger = logging.getLogger(__name__)
 

@@ -17,8 +17,8 @@ from effectflow.checkpoint.values import (
     render_arguments,
 )
 from effectflow.effects import nodes
+from effectflow.runs.workflow import Workflow
 from effectflow.testing.watch import Watch
-from effectflow.workflows.workflow import Workflow
 
 _Encode: TypeAlias = Callable[[ValueOptions], tuple[str, str]]
 """Returns the digest and the preview of arguments."""
@@ -47,8 +47,8 @@ class ChangedArguments(Watch):
         return self
 
     def replace_functions(self) -> None:
+        from effectflow.builders.mapreduce import _job
         from effectflow.checkpoint.step_execution import StepExecution
-        from effectflow.workflows.mapreduce import _job
 
         self.around(StepExecution, "execute", self._attempting)
         self.around(StepDefinition, "execute_plainly", self._executing_plainly)

@@ -20,10 +20,10 @@ from effectflow.checkpoint import (
     read_checkpoint,
     read_entries,
 )
+from effectflow.runs import Workflow
 from effectflow.stores import MemoryStore
 from effectflow.testing.doubles import TestClock
 from effectflow.testing.faulty_store import CrashPoint, FaultyStore, StepAppend, Write, step_append
-from effectflow.workflows import Workflow
 
 Env = TypeVar("Env", bound=HasCheckpoints)
 E = TypeVar("E")

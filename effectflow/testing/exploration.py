@@ -19,6 +19,7 @@ from returns.result import Failure, Result
 
 from effectflow.checkpoint import CheckpointStore, HasCheckpoints
 from effectflow.effects.errors import Copyable
+from effectflow.runs import Workflow
 from effectflow.stores import MemoryStore
 from effectflow.testing.doubles import TestClock
 from effectflow.testing.orders import (
@@ -30,7 +31,6 @@ from effectflow.testing.orders import (
     searched_orders,
     shown,
 )
-from effectflow.workflows import Workflow
 
 Env = TypeVar("Env", bound=HasCheckpoints)
 E = TypeVar("E")

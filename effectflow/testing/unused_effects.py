@@ -18,8 +18,8 @@ import effectflow
 from effectflow.checkpoint.step import StepCall, StepDefinition
 from effectflow.checkpoint.values import ValueOptions
 from effectflow.effects import Effect, nodes
+from effectflow.runs.workflow import Workflow
 from effectflow.testing.watch import Watch
-from effectflow.workflows.workflow import Workflow
 
 _LIBRARY = dirname(effectflow.__file__) + sep
 _MOST_OBJECTS = 10_000

@@ -15,10 +15,10 @@ from returns.result import Failure, Success
 
 import effectflow
 from effectflow import Effect, fail, pure, sleep, traverse
+from effectflow.builders.machine._states import StateSet
 from effectflow.checkpoint.entries import ErrorRecord
 from effectflow.effects.trails import add_note
 from effectflow.executors import ProcessExecutor
-from effectflow.workflows.machine._states import StateSet
 
 
 def exception_classes() -> Iterator[type[BaseException]]:

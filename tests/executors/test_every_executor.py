@@ -44,8 +44,8 @@ from effectflow import (
 )
 from effectflow.checkpoint import read_checkpoint
 from effectflow.executors import DaskExecutor, LocalExecutor, ProcessExecutor
+from effectflow.machines import transition_info
 from effectflow.stores import MemoryStore
-from effectflow.workflows import transition_info
 from tests.apps import App
 from tests.executors.conftest import AnyExecutor, interrupted, soon
 from tests.executors.items import Folder, OutOfStock, asleep

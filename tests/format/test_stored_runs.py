@@ -13,6 +13,7 @@ import pytest
 from returns.result import Success
 
 from effectflow import App, Checkpoints, Client, Worker
+from effectflow.builders.iterative import IterativeResult
 from effectflow.checkpoint import (
     CheckpointStore,
     Entry,
@@ -24,7 +25,6 @@ from effectflow.checkpoint import (
 )
 from effectflow.checkpoint.integrity import first_digest
 from effectflow.stores import MemoryStore
-from effectflow.workflows import IterativeResult
 from tests.format.conftest import STORED
 from tests.format.workflows import (
     SERVED,

@@ -39,7 +39,7 @@ from effectflow import (
     uuid,
     workflow,
 )
-from effectflow.workflows import Outcome
+from effectflow.machines import Outcome
 
 AnyWorkflow: TypeAlias = Workflow[Any, Any, Any, Any]
 

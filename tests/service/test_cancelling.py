@@ -39,6 +39,7 @@ from effectflow.checkpoint.entries import CancelRequested, Finished
 from effectflow.stores import MemoryStore
 from effectflow.testing.forwarding import ForwardingStore
 from tests.apps import App, Broken, World, both_backends, note
+from tests.runs.journals import cut
 from tests.service.conftest import Service
 from tests.service.lives import (
     act,
@@ -53,7 +54,6 @@ from tests.service.lives import (
     working,
 )
 from tests.sweeps import EVERY
-from tests.workflows.journals import cut
 
 pytestmark = [pytest.mark.anyio, both_backends]
 

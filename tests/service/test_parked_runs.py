@@ -161,7 +161,7 @@ async def blocked(service: Service) -> RunInfo:
 async def test_lives_that_the_run_does_not_fit_do_not_count_as_crashes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("effectflow.workflows.recovery._SECONDS_BLOCKED", 0.01)
+    monkeypatch.setattr("effectflow.runs.recovery._SECONDS_BLOCKED", 0.01)
     store, world = MemoryStore(), World()
     service = Service(store, world)
     old, tried = version_of("begin"), 0

@@ -46,6 +46,7 @@ from effectflow.stores import MemoryStore
 from effectflow.testing import FaultyStore, TestClock
 from effectflow.testing.crash import crash_points
 from tests.apps import App, Broken, Crash, World, app_on, note
+from tests.runs.journals import AnyEffect, after_others, cut, in_turn, made_of
 from tests.service.conftest import Service, both_stores
 from tests.service.lives import (
     all_are,
@@ -57,7 +58,6 @@ from tests.service.lives import (
     working,
 )
 from tests.sweeps import EVERY, visited
-from tests.workflows.journals import AnyEffect, after_others, cut, in_turn, made_of
 
 pytestmark = pytest.mark.anyio
 

@@ -28,6 +28,7 @@ from effectflow.service import Change
 from effectflow.stores import MemoryStore
 from effectflow.testing import TestClock
 from tests.apps import App, Broken, app_on, both_backends, note
+from tests.runs.journals import cut, journal, resume
 from tests.service.conftest import Service, both_stores
 from tests.service.lives import (
     act,
@@ -41,7 +42,6 @@ from tests.service.lives import (
     working,
 )
 from tests.sweeps import EVERY
-from tests.workflows.journals import cut, journal, resume
 
 pytestmark = [pytest.mark.anyio, both_backends]
 

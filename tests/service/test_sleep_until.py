@@ -12,9 +12,9 @@ from effectflow.checkpoint import CheckpointStore
 from effectflow.stores import MemoryStore
 from effectflow.testing import TestClock, crash_everywhere
 from tests.apps import App, Broken, app_on
+from tests.runs.journals import clock_at, journal
 from tests.service.conftest import Service
 from tests.service.lives import act, suspended, working
-from tests.workflows.journals import clock_at, journal
 
 pytestmark = pytest.mark.anyio
 

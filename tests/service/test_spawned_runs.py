@@ -34,9 +34,9 @@ from effectflow.checkpoint import (
     RunStatus,
 )
 from effectflow.checkpoint.entries import ChildStarted
+from effectflow.machines import Outcome
 from effectflow.testing import FaultyStore, SaveFails, Unavailable
 from effectflow.testing.faulty_store import Fault
-from effectflow.workflows import Outcome
 from tests.apps import App, Broken, note
 from tests.service.conftest import Service, both_stores
 from tests.service.lives import (

@@ -37,8 +37,9 @@ from effectflow import (
 )
 from effectflow.checkpoint import RunStatus
 from effectflow.checkpoint.entries import BeforeStep
+from effectflow.machines import Outcome
+from effectflow.mapreduce import JobResult
 from effectflow.testing import TestClock
-from effectflow.workflows import JobResult, Outcome
 from tests.apps import App, Broken, note
 from tests.service.conftest import Service
 from tests.service.lives import (

@@ -21,7 +21,7 @@ from effectflow import (
     workflow,
 )
 from effectflow.checkpoint import Checkpoint, ResumePlan
-from effectflow.workflows import Graph, GraphProgress
+from effectflow.graphs import Graph, GraphProgress
 
 
 class HasModel(Protocol):

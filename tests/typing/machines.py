@@ -22,7 +22,7 @@ from effectflow import (
     pure,
 )
 from effectflow.checkpoint import ResumePlan
-from effectflow.workflows import Outcome, TransitionExhausted
+from effectflow.machines import Outcome, TransitionExhausted
 
 
 class Order(Enum):

@@ -25,6 +25,7 @@ from effectflow.checkpoint import (
     step,
 )
 from effectflow.effects import Do, Effect, ask, fail, pure, traverse
+from effectflow.runs import workflow
 from effectflow.testing.store_conformance._check import (
     PATIENCE,
     InThread,
@@ -42,7 +43,6 @@ from effectflow.testing.store_conformance._check import (
     within,
     written,
 )
-from effectflow.workflows import workflow
 
 
 @check

@@ -1,0 +1,1 @@
+"""Ways to build a workflow from other things than code: machines, graphs, map-reduce jobs, iterations."""

@@ -1,0 +1,147 @@
+"""`Blueprint`: everything that is needed to run a workflow. Every builder makes one.
+
+And what builders read from the functions that they are given.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from effectflow.checkpoint.checkpoints import Checkpoints
+from effectflow.checkpoint.definition import Definition
+from effectflow.checkpoint.errors import NotSerializable
+from effectflow.checkpoint.step import Step, StepDefinition
+from effectflow.checkpoint.values import KnownTypes, Tree, check_savable, mismatch_of, to_tree
+from effectflow.checkpoint.values.exceptions import importable_name
+from effectflow.effects import Effect
+from effectflow.effects.nodes import AnyEffect
+from effectflow.effects.signatures import effect_types, type_hints
+from effectflow.runs.migrations import Migration, removed_entries, upgrade
+
+if TYPE_CHECKING:
+    from effectflow.checkpoint.entries import Entry
+
+
+def _defining_module() -> str:
+    """Return the importable name of the module outside of this package that is calling, or ""."""
+    frame, name = inspect.currentframe(), __name__
+    while frame is not None and name.startswith(("effectflow.runs", "effectflow.builders")):
+        frame, name = frame.f_back, str(frame.f_globals.get("__name__", ""))
+    return importable_name(name)
+
+
+def unchanged(value: Any) -> Any:
+    """Return the value itself."""
+    return value
+
+
+@dataclass(frozen=True)
+class Blueprint:
+    """Everything that is needed to run a workflow, common to all builders.
+
+    Attributes:
+        definition: what a resume compares.
+        body: returns the effect to run for an input.
+        input_type: the annotation of the input, or None.
+        input_types: the classes that may occur in inputs.
+        output_types: the classes that may occur in outputs and errors.
+        output_type: the annotation of the output, or None.
+        migrations: for each earlier version, the migration to the next one.
+        gives_state: returns for the path of a step whether the step returns a state to migrate; None for
+            code, whose outputs are all migrated.
+        module: the name of the module that defines the workflow; "" if it cannot be imported.
+        environment_types: returns the environments that its functions declare. Names that follow in the
+            module exist when it is called.
+        save_input: returns what is saved of an input that is given to the workflow.
+        read_output: returns what the workflow yields, of what the body yields.
+    """
+
+    definition: Definition
+    body: Callable[[Any], Effect[Any, Any, Any]]
+    input_type: object
+    input_types: KnownTypes
+    output_types: KnownTypes
+    output_type: object = None
+    migrations: Mapping[int, Migration] = field(default_factory=dict[int, Any])
+    gives_state: Callable[[str], bool] | None = None
+    module: str = field(default_factory=_defining_module)
+    environment_types: Callable[[], Sequence[object]] = tuple
+    save_input: Callable[[Any], Any] = unchanged
+    read_output: Callable[[Any], Any] = unchanged
+
+    def saved_by(self, checkpoints: Checkpoints) -> Blueprint:
+        """Return the blueprint with the codecs and the encryption of these checkpoints."""
+        if checkpoints.value_options is self.output_types.options:
+            return self
+        inputs, outputs = map(checkpoints.known, (self.input_types, self.output_types))
+        return replace(self, input_types=inputs, output_types=outputs)
+
+    def check_types(self, input: object) -> None:
+        """Raise NotSerializable for another input than declared, or for outputs that cannot be saved."""
+        check_savable(self.output_type, self.output_types, path="output")
+        self._check_input(input)
+
+    def _check_input(self, input: object) -> None:
+        mismatch = mismatch_of(input, self.input_type)
+        if mismatch is not None:
+            way_out = "Pass a value of that type, or correct the annotation of the input"
+            raise NotSerializable(f"input: ${mismatch[0]}", f"{mismatch[1]}. {way_out}")
+
+    def encode_input(self, input: object) -> Tree:
+        """Return an input in its saved form. Raise NotSerializable if it cannot be saved."""
+        try:
+            return to_tree(input, path="input: $", types=self.input_types)
+        except NotSerializable:
+            # Most often, the cause is that it is not what the workflow declares.
+            self._check_input(input)
+            raise
+
+    def removed(self, entries: tuple[Entry, ...]) -> tuple[int, ...]:
+        """Return the sequence numbers of entries of steps that migrations remove."""
+        return tuple(removed_entries(entries, self.migrations)) if self.migrations else ()
+
+    def upgraded(self, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
+        """Return a journal as the current version of the workflow would have written it."""
+        if not self.migrations:
+            return entries
+        return upgrade(entries, self.definition, self.migrations, self.gives_state)
+
+
+def step_of(
+    given: object, name: str, types: KnownTypes, *, output: object = None
+) -> tuple[StepDefinition, Callable[[Any], AnyEffect]]:
+    """Return the durable step that a builder makes of a function, and the function.
+
+    A `@step` keeps its options. For a function without annotations, `output` is what it yields.
+    """
+    function = function_of(given)
+    own = given.definition if isinstance(given, Step) else StepDefinition(name, output=output)
+    declared = effect_types(function)[0] or own.output
+    made = replace(own, name=name, types=types, output=declared)
+    return made, function
+
+
+def function_of(given: Any) -> Callable[[Any], AnyEffect]:
+    """Return the function of a `@step`, and any other function as it is."""
+    return given.function if isinstance(given, Step) else given
+
+
+def input_type(function: Callable[..., Any]) -> object:
+    """Return the annotation of a function's first parameter, or None without one.
+
+    For an `@effect`, that is the one after the environment.
+    """
+    names = parameters_of(function)
+    return type_hints(function).get(names[0]) if names else None
+
+
+def parameters_of(function: Callable[..., Any]) -> list[str]:
+    """Return the names of a function's parameters. An `@effect` leaves out the environment."""
+    try:
+        return list(inspect.signature(function).parameters)
+    except (TypeError, ValueError):
+        # Some built-in functions have no signature.
+        return []

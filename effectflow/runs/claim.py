@@ -1,0 +1,228 @@
+"""The claim of a run while this process drives it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, Self
+from weakref import WeakValueDictionary
+
+import anyio
+
+from effectflow.checkpoint.checkpoint import Checkpoint
+from effectflow.checkpoint.entries import Finished
+from effectflow.checkpoint.errors import CheckpointError, RunConflict
+from effectflow.checkpoint.journal_reader import check_against
+from effectflow.checkpoint.journal_writer import JournalWriter
+from effectflow.checkpoint.lease import Lease, Owner, claim_or_release, end_claim
+from effectflow.checkpoint.store import (
+    RunInfo,
+    RunStatus,
+    RunSummary,
+    Taken,
+    store_errors,
+)
+from effectflow.checkpoint.values import Tree
+from effectflow.runs.lookup import GivenInput, Place, look, output_of
+
+logger = logging.getLogger(__name__)
+
+
+class _Overlap:
+    """The starts and resumes of one run with `preserve=False` that are under way in this process.
+
+    A start may claim a run that another one has completed and deleted since the first one began. It
+    must not execute the run again, and finds the output here.
+
+    Attributes:
+        completed: the workflow and the last entry of the run that was deleted.
+    """
+
+    def __init__(self) -> None:
+        self.completed: tuple[str, Finished] | None = None
+
+
+_overlaps: WeakValueDictionary[tuple[int, str], _Overlap] = WeakValueDictionary()
+"""The overlapping starts, by the identity of the store and the id of the run."""
+
+
+class Claim:
+    """Holds the lease of a run from `begin` on, and releases it however the run ends.
+
+    With `preserve=False`, it deletes a complete run while it holds the lease, so that no other process
+    can claim the run in between.
+
+    Attributes:
+        run_id: the id of the run.
+        finished: the last entry of the run once it is complete.
+        input: the input of the run, in its saved form, once the run is driven.
+        writer: the writer of the run once it is driven, which also releases the lease.
+    """
+
+    def __init__(self, place: Place, run_id: str) -> None:
+        self.place = place
+        self.finished: Finished | None = None
+        self.input: Tree = None
+        self.writer: JournalWriter | None = None
+        self.run_id = run_id
+        self._key = (id(place.checkpoints.store), run_id)
+        self._overlap: _Overlap | None = None
+        if not place.checkpoints.preserve:
+            self._overlap = _overlaps.setdefault(self._key, _Overlap())
+        self._owner: Owner | None = None
+        self._lease: Lease | None = None
+        self._info: RunInfo | None = None
+
+    async def begin(self) -> None:
+        """Claim the run. Raise RunBusy if another owner holds it."""
+        store = self.place.checkpoints.store
+        with store_errors(store, self.run_id):
+            self._owner, self._lease = await claim_or_release(
+                store, self.run_id, seconds=self.place.checkpoints.lease_length
+            )
+
+    @staticmethod
+    def of(place: Place, taken: Taken, owner: Owner) -> Claim:
+        """Return the claim of a run that a worker has taken for this owner."""
+        claim = Claim(place, taken.lease.run_id)
+        claim._owner, claim._lease, claim._info = owner, taken.lease, taken.info
+        return claim
+
+    @property
+    def is_preserved(self) -> bool:
+        """Whether the run is kept once it is complete. Spawned runs are: their parents may ask."""
+        is_spawned = self.writer is not None and bool(self.writer.summary.parent)
+        return self.place.checkpoints.preserve or is_spawned
+
+    @property
+    def was_left(self) -> bool:
+        """Whether the previous owner has died, or let the lease expire."""
+        return self._info is not None and self._info.lease is not None
+
+    @property
+    def summary(self) -> RunSummary | None:
+        """The summary of the run, as this process has written or found it."""
+        if self.writer is not None:
+            return self.writer.summary
+        return None if self._info is None else self._info.summary
+
+    async def block(self, reason: str, *, seconds: float) -> bool:
+        """Release a run that this program cannot continue, and record the reason.
+
+        The stored status does not change. Workers may take the run again after `seconds`. Return False
+        if the store rejected that.
+        """
+        assert self._info is not None
+        writer = self.writer
+        lease, length, summary = self.lease, self._info.length, self._info.summary
+        if writer is not None:
+            lease, length = writer.lease, writer.durable_length
+            # Not the summary that could not be saved, which may say that the run has ended.
+            summary = writer.durable_summary or summary
+        due_at = self.place.scope.clock.now().timestamp() + seconds
+        summary = replace(summary, blocked=reason, due_at=due_at)
+        with anyio.move_on_after(5, shield=True), self._only_logged("marked as blocked"):
+            await self.place.checkpoints.store.append(
+                lease, [], after=length, summary=summary, release=True
+            )
+            if writer is not None:
+                writer.is_released = True
+            return True
+        return False
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        is_released = False
+        try:
+            if self.finished is not None and not self.is_preserved:
+                is_released = await self._delete(self.finished)
+            if not is_released:
+                is_released = await self._release()
+        finally:
+            if self._owner is not None:
+                end_claim(self._owner, is_released=is_released)
+
+    async def _release(self) -> bool:
+        if self.writer is not None:
+            return await self.writer.release()
+        with anyio.move_on_after(5, shield=True), self._only_logged("released"):
+            await self.place.checkpoints.store.release(self.lease)
+            return True
+        return False
+
+    async def _delete(self, finished: Finished) -> bool:
+        """Delete the run. Return False if that failed: the next start or resume of it tries again."""
+        writer = self.writer
+        assert self._overlap is not None
+        self._overlap.completed = self.place.blueprint.definition.name, finished
+        is_deleted = False
+        try:
+            with anyio.move_on_after(30, shield=True), self._only_logged("deleted"):
+                await self.place.checkpoints.store.delete(
+                    self.run_id, lease=self.lease if writer is None else writer.lease
+                )
+                is_deleted = True
+        finally:
+            # A start that begins from here on executes the run again.
+            if _overlaps.get(self._key) is self._overlap:
+                del _overlaps[self._key]
+        if is_deleted and writer is not None:
+            writer.is_released = True
+        return is_deleted
+
+    async def deliver(self, completion: Finished, *, force: bool = False) -> Any:
+        """Return the output of a complete run, and delete the run if it is not to be preserved."""
+        output = output_of(completion, self.place.blueprint, self.run_id, force=force)
+        if not self.place.checkpoints.preserve:
+            try:
+                await self.begin()
+            except CheckpointError:
+                # Its holder deletes it, or the next start or resume does.
+                return output
+            async with self:
+                info = await look(self.place, self.run_id)
+                summary = None if info is None else info.summary
+                if summary and summary.status is RunStatus.COMPLETED and not summary.parent:
+                    self.finished = completion
+        return output
+
+    def deleted_meanwhile(self, given: GivenInput | None = None) -> Finished | None:
+        """Return the end of a run that this process has completed and deleted since this claim was made.
+
+        Raise RunConflict if it was one of another workflow, or of another input than the given one.
+        """
+        if self._overlap is None or self._overlap.completed is None:
+            return None
+        workflow, finished = self._overlap.completed
+        if workflow != self.place.blueprint.definition.name:
+            raise RunConflict(self.run_id, f"it was a run of workflow {workflow!r}")
+        if given is not None and finished.input != given.digest:
+            raise RunConflict(self.run_id, "it was started with another input")
+        return finished
+
+    @contextmanager
+    def _only_logged(self, what: str) -> Generator[None]:
+        """Log exceptions of the store here, because they do not change how the run ended."""
+        try:
+            yield
+        except Exception as error:
+            logger.warning("run %r was not %s: %r", self.run_id, what, error)
+
+    async def check_is_whole(self, known: Checkpoint) -> None:
+        """Raise CorruptCheckpoint if entries are missing at the end of the journal."""
+        info = self._info
+        if info is None:
+            with store_errors(self.place.checkpoints.store, self.run_id):
+                info = await self.place.checkpoints.store.info(self.run_id)
+        if info is not None:
+            check_against(info, known)
+
+    @property
+    def lease(self) -> Lease:
+        """The lease, while the claim is held."""
+        assert self._lease is not None
+        return self._lease

@@ -1,0 +1,212 @@
+"""Drive a run that a worker has claimed because it was due."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any, cast
+
+import anyio
+
+from effectflow.checkpoint.checkpoints import Checkpoints
+from effectflow.checkpoint.entries import (
+    BeforeStep,
+    CancelRequested,
+    ChildEnded,
+    Completed,
+    Entry,
+    Failed,
+    Finished,
+    Interrupted,
+    Resumed,
+    Signalled,
+    Suspended,
+    TimerFired,
+)
+from effectflow.checkpoint.errors import (
+    CheckpointError,
+    CompensationFailed,
+    CrashedTooOften,
+    LeaseLost,
+    RunCancelled,
+    RunNotFound,
+    SaveFailed,
+    StoreUnavailable,
+    printable,
+)
+from effectflow.checkpoint.lease import Owner
+from effectflow.checkpoint.store import RunStatus, RunSummary, Taken
+from effectflow.checkpoint.values.exceptions import text_of
+from effectflow.effects.clock import Clock
+from effectflow.effects.errors import Halt
+from effectflow.effects.event_loop import is_cancellation
+from effectflow.effects.interpreter import interpret
+from effectflow.effects.nodes import AnyEffect, Perform
+from effectflow.effects.scope import Scope
+from effectflow.effects.trails import TypedFailure
+from effectflow.runs.blueprint import Blueprint
+from effectflow.runs.claim import Claim
+from effectflow.runs.driver import Service, continue_run, give_up
+from effectflow.runs.lookup import Place, find
+from effectflow.runs.workflow import Workflow
+
+logger = logging.getLogger(__name__)
+
+_SECONDS_BLOCKED = 60.0
+"""The seconds after which a run that does not fit this program is tried again."""
+
+_SECONDS_AFTER_OUTAGE = 1.0
+"""The seconds after which a run is tried again after its store has failed."""
+
+_PROGRESS = (
+    Completed,
+    Failed,
+    ChildEnded,
+    Signalled,
+    TimerFired,
+    CancelRequested,
+    Interrupted,
+    Suspended,
+    Finished,
+)
+"""The entries that show progress of a run, or an orderly end of a life."""
+
+
+async def recover_run(
+    workflow: Workflow[Any, Any, Any, Any],
+    taken: Taken,
+    owner: Owner,
+    *,
+    env: Any,
+    checkpoints: Checkpoints,
+    service: Service,
+    clock: Clock,
+) -> None:
+    """Drive a claimed run until it ends, is suspended, or is stopped, and release it.
+
+    How it ended is in its journal. A run that cannot be continued by this program keeps its status, and
+    the reason is kept with it as `blocked`. A worker, perhaps of another program, tries it again a minute
+    later. If only the store failed, it is tried again after a second, or once the store is back. A run
+    that exits, as by `sys.exit()`, fails with a defect, and its worker continues.
+
+    Parameters:
+        owner: the owner of the lease of `taken`.
+    """
+    what = f"run {taken.lease.run_id!r} of {workflow.name!r}"
+    logger.info("%s is taken, %s", what, taken.info.summary.status)
+    place = Place.of(_contained(workflow.blueprint), checkpoints, env, Scope(clock))
+    claim = Claim.of(place, taken, owner)
+    async with claim:
+        try:
+            found = await find(place, taken.lease.run_id)
+            if found is None:
+                raise RunNotFound(taken.lease.run_id)
+            crashes, after = crashes_in_a_row(found.journal.entries)
+            if claim.was_left and crashes >= service.max_crashes:
+                error = CrashedTooOften(taken.lease.run_id, crashes, after)
+                await give_up(claim, found, error)
+                return
+            outcome = await continue_run(claim, found, service=service)
+        except CheckpointError as error:
+            await _block(claim, error)
+        except BaseException as raised:
+            if _passes(raised):
+                raise
+            if claim.writer is not None and claim.writer.summary.status is RunStatus.FAILED:
+                # It is in the journal, where people look for it.
+                logger.warning(
+                    "run %r has failed with a defect: %r", claim.run_id, raised, exc_info=raised
+                )
+            else:
+                # The life has not even begun: a migration raised this, for example.
+                await _block(claim, raised)
+        else:
+            match outcome:
+                case TypedFailure(error=CheckpointError() as error):
+                    await _block(claim, error)
+                case TypedFailure(error=error):
+                    logger.warning("run %r has failed: %r", taken.lease.run_id, error)
+                case _:
+                    pass
+        finally:
+            _log_end(what, claim.summary)
+
+
+def _log_end(what: str, summary: RunSummary | None) -> None:
+    assert summary is not None
+    waiting = f", waits for {summary.waits_for}" if summary.waits_for else ""
+    logger.info("%s is released, %s%s", what, summary.status, waiting)
+
+
+def _contained(blueprint: Blueprint) -> Blueprint:
+    """Return a blueprint whose runs end in a defect if their code exits. Their worker has other runs."""
+
+    async def perform(make: Callable[[], AnyEffect], env: Any, scope: Scope) -> Any:
+        try:
+            return await interpret(make(), env, scope)
+        except BaseException as raised:
+            if isinstance(raised, Exception) or _passes(raised):
+                raise
+            raise RuntimeError(
+                f"the run raised {raised!r}, which does not end its worker: let a step fail instead"
+            ) from raised
+
+    def body(input: Any) -> AnyEffect:
+        shown = (blueprint.definition.name,)
+        return Perform(partial(perform, partial(blueprint.body, input)), shown)
+
+    return replace(blueprint, body=body)
+
+
+_ENDS_OF_PROCESSES = (KeyboardInterrupt, GeneratorExit, Halt)
+
+
+def _passes(raised: BaseException) -> bool:
+    """Return whether an exception ends more than a run: a cancellation, Ctrl-C, a closed event loop."""
+    if isinstance(raised, BaseExceptionGroup):
+        return any(map(_passes, cast("BaseExceptionGroup[BaseException]", raised).exceptions))
+    return is_cancellation(raised) or isinstance(raised, _ENDS_OF_PROCESSES)
+
+
+async def _block(claim: Claim, error: BaseException) -> None:
+    if isinstance(error, RunCancelled):
+        return
+    is_known = isinstance(error, CheckpointError)
+    reason = str(error) if is_known else printable("; ".join(_lines_about(error)))
+    logger.warning(
+        "run %r cannot be continued here: %s",
+        claim.run_id,
+        reason,
+        exc_info=None if is_known else error,
+    )
+    if not isinstance(error, CompensationFailed | LeaseLost):
+        is_outage = isinstance(error, SaveFailed | StoreUnavailable)
+        seconds = _SECONDS_AFTER_OUTAGE if is_outage else _SECONDS_BLOCKED
+        if not await claim.block(reason, seconds=seconds):
+            # It is due at once when it is released, and the store may reject it again at once.
+            await anyio.sleep(_SECONDS_AFTER_OUTAGE)
+
+
+def _lines_about(error: BaseException) -> Iterator[str]:
+    """Yield what an exception that is no CheckpointError says, and what its notes say about its place."""
+    yield f"it raised {type(error).__name__}: {text_of(error)}"
+    yield from map(str, getattr(error, "__notes__", ()))
+
+
+def crashes_in_a_row(entries: Iterable[Entry]) -> tuple[int, str]:
+    """Return how many lives followed the death of a process since a run last got further, and how far.
+
+    Pure. The life that is about to begin is not among them, nor are those that followed one which ended
+    because the run does not fit the program.
+    """
+    crashes, after = 0, "its beginning"
+    for entry in entries:
+        if isinstance(entry, Resumed):
+            crashes += entry.after_crash
+        elif isinstance(entry, _PROGRESS):
+            crashes = 0
+        if isinstance(entry, BeforeStep):
+            after = f"step {entry.step!r}"
+    return crashes, after

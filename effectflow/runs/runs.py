@@ -1,0 +1,241 @@
+"""Start, submit, resume and read runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import anyio
+
+from effectflow.checkpoint.entries import FORMAT, Started
+from effectflow.checkpoint.errors import RunBusy, RunCancelled, RunNotEnded
+from effectflow.checkpoint.integrity import first_digest
+from effectflow.checkpoint.journal_reader import run_not_found
+from effectflow.checkpoint.schema import LATEST
+from effectflow.checkpoint.store import RunStatus, RunSummary, at_once, store_errors
+from effectflow.checkpoint.values import NO_TYPES, Tree, to_tree
+from effectflow.effects.arguments import check_type
+from effectflow.runs.claim import Claim
+from effectflow.runs.driver import Reopening, begin_run, continue_run
+from effectflow.runs.lookup import (
+    GivenInput,
+    Place,
+    completion_of,
+    failure_of,
+    find,
+    last_completion,
+    look,
+    output_of,
+)
+from effectflow.runs.run_ids import check_run_id, new_run_id
+
+_TRIES = 100
+_SECONDS_BETWEEN_TRIES = 0.05
+
+
+async def start_run(
+    place: Place,
+    input: object,
+    *,
+    run_id: str | None,
+    context: Mapping[str, object] | None,
+    retry_failed: bool,
+) -> Any:
+    """Return the output or `TypedFailure` of a new run, or of an existing one with this id and input.
+
+    Parameters:
+        run_id: its id; by default a random one.
+        context: plain data to keep with it; by default that of the run around, if a step drives it.
+    """
+    context = place.scope.context if context is None else context
+    blueprint = place.blueprint
+    # An id that was made for this run belongs to no other one.
+    is_new = run_id is None
+    run_id = new_run_id(blueprint.definition.name) if run_id is None else run_id
+    given, saved_context = GivenInput.of(blueprint, input), _context_tree(context)
+    claim = Claim(place, run_id)
+    info = None if is_new else await look(place, run_id)
+    if info is not None and (completion := await completion_of(place, info, given)) is not None:
+        return await claim.deliver(completion)
+    try:
+        await claim.begin()
+    except RunBusy:
+        found = None if is_new else await find(place, run_id)
+        completion = None if found is None else last_completion(found, given)
+        if completion is None:
+            raise
+        return output_of(completion, blueprint, run_id)
+    async with claim:
+        found = None if is_new else await find(place, run_id)
+        if found is not None:
+            if (completion := last_completion(found, given)) is not None:
+                claim.finished = found.completion
+                return output_of(completion, blueprint, run_id)
+            if not retry_failed and found.checkpoint.status is RunStatus.FAILED:
+                return failure_of(found, blueprint)
+            return await continue_run(claim, found)
+        if (completion := claim.deleted_meanwhile(given)) is not None:
+            return output_of(completion, blueprint, run_id)
+        if info is not None:
+            owner = "another start" if info.lease is None else info.lease.owner
+            raise RunBusy(run_id, owner, 0.0, is_gone=True)
+        blueprint.check_types(input)
+        started = _new_started(place, run_id, given, saved_context)
+        return await begin_run(claim, started, input)
+
+
+async def resume_run(place: Place, run_id: str, *, force: bool, reopening: Reopening | None) -> Any:
+    """Return the output or `TypedFailure` of a resumed run."""
+    claim = Claim(place, run_id)
+    info = await look(place, run_id)
+    if info is None:
+        raise await run_not_found(place.checkpoints.store, run_id)
+    if reopening is None and (completion := await completion_of(place, info)) is not None:
+        return await claim.deliver(completion, force=force)
+    await claim.begin()
+    async with claim:
+        found = await find(place, run_id)
+        if found is not None:
+            return await continue_run(claim, found, force=force, reopening=reopening)
+        if (completion := claim.deleted_meanwhile()) is not None:
+            return output_of(completion, place.blueprint, run_id)
+        raise await run_not_found(place.checkpoints.store, run_id)
+
+
+async def submit_run(
+    place: Place,
+    input: object,
+    *,
+    run_id: str,
+    context: Mapping[str, object] | None,
+    priority: int,
+    delay: float = 0.0,
+    parent: str = "",
+) -> bool:
+    """Make a run of this input durable, for a worker to drive. Return whether it is new.
+
+    With the id of an existing run of the same workflow and input, in any state, nothing happens.
+
+    Parameters:
+        context: plain data to keep with the run.
+        priority: workers take runs with a higher one first.
+        delay: the seconds until a worker may take it.
+        parent: the run that spawned it.
+
+    Raise NotSerializable for an input that is not as declared, RunConflict if the id belongs to another
+    workflow or input, and SaveFailed.
+    """
+    blueprint, checkpoints = place.blueprint, place.checkpoints
+    check_run_id(run_id)
+    _check_priority(priority)
+    input = blueprint.save_input(input)
+    blueprint.check_types(input)
+    given, saved_context = GivenInput.of(blueprint, input), _context_tree(context)
+    started = _new_started(place, run_id, given, saved_context, priority=priority, parent=parent)
+    body, _ = checkpoints.seal.close(started, first_digest(run_id))
+    summary = RunSummary(
+        started.workflow,
+        started.kind,
+        started.version,
+        RunStatus.PENDING,
+        started.at,
+        due_at=min(started.at + delay, LATEST) if delay > 0 else at_once(started.at),
+        priority=priority,
+        parent=parent,
+    )
+    tries = 0
+    while True:
+        try:
+            with store_errors(checkpoints.store, run_id):
+                if await checkpoints.store.create(run_id, [body], summary=summary):
+                    return True
+        except RunBusy:
+            # Another process is starting a run with this id: its first entry will show which one.
+            tries += 1
+            if tries == _TRIES:
+                raise
+            await anyio.sleep(_SECONDS_BETWEEN_TRIES)
+        if await _is_same(place, run_id, given):
+            return False
+
+
+async def _is_same(place: Place, run_id: str, given: GivenInput) -> bool:
+    """Return whether the run exists. Raise RunConflict if it has another input."""
+    info = await look(place, run_id)
+    if info is None:
+        return False
+    if await completion_of(place, info, given) is not None:
+        return True
+    found = await find(place, run_id)
+    if found is None:
+        return False
+    # It raises RunConflict for another input.
+    last_completion(found, given)
+    return True
+
+
+def _new_started(
+    place: Place,
+    run_id: str,
+    given: GivenInput,
+    context: Tree,
+    *,
+    priority: int = 0,
+    parent: str = "",
+) -> Started:
+    """Return the first entry of a new run.
+
+    Parameters:
+        priority: as in `Started`.
+        parent: the run that spawned it.
+    """
+    blueprint = place.blueprint
+    definition = blueprint.definition
+    return Started(
+        run_id=run_id,
+        workflow=definition.name,
+        kind=definition.kind,
+        version=definition.version,
+        fingerprint=definition.fingerprint,
+        steps=definition.steps,
+        input=given.tree,
+        context=context,
+        journal=FORMAT,
+        at=place.scope.clock.now().timestamp(),
+        structure=definition.structure,
+        module=blueprint.module,
+        priority=priority,
+        parent=parent,
+    )
+
+
+def _check_priority(priority: object) -> None:
+    """Raise ValueError for a priority that not every store can keep."""
+    if type(priority) is not int or not -(2**31) <= priority < 2**31:
+        raise ValueError(f"priority must be an int of 32 bits, not {priority!r}")
+
+
+def _context_tree(context: Mapping[str, object] | None) -> Tree:
+    """Return the context of a run in its saved form. Raise NotSerializable if it cannot be saved."""
+    if context is None or context == {}:
+        return {}
+    check_type(context, Mapping, "the context of a run is a dict of plain data by name")
+    return to_tree(dict(context), path="context: $", types=NO_TYPES)
+
+
+async def read_result(place: Place, run_id: str) -> Any:
+    """Return the recorded output or `TypedFailure` of a run that has ended. Change nothing."""
+    info = await look(place, run_id)
+    if info is not None and (completion := await completion_of(place, info)) is not None:
+        return output_of(completion, place.blueprint, run_id)
+    found = None if info is None else await find(place, run_id)
+    if found is None:
+        raise await run_not_found(place.checkpoints.store, run_id)
+    if (completion := last_completion(found)) is not None:
+        return output_of(completion, place.blueprint, run_id)
+    status = found.checkpoint.status
+    if status is RunStatus.CANCELLED:
+        raise RunCancelled(run_id)
+    if status is not RunStatus.FAILED:
+        raise RunNotEnded(run_id, status)
+    return failure_of(found, place.blueprint)

@@ -1,0 +1,679 @@
+"""`Workflow`: a name, a definition, and a function from an input to an effect that runs durably."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
+from copy import copy
+from dataclasses import replace
+from functools import cache, partial
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Generic,
+    Never,
+    Protocol,
+    TypeAlias,
+    TypeVar,
+    overload,
+)
+
+from effectflow.checkpoint.checkpoints import Checkpoints, HasCheckpoints
+from effectflow.checkpoint.definition import Definition
+from effectflow.checkpoint.errors import CheckpointError
+from effectflow.checkpoint.step import Step, StepDefinition, durable, step
+from effectflow.checkpoint.values import NO_OPTIONS, KnownTypes, encode_arguments
+from effectflow.effects import Effect, do, suspend
+from effectflow.effects.arguments import (
+    START_A_WORKFLOW,
+    check_function,
+    is_async,
+    mark_as_effectful,
+    misfit_of,
+)
+from effectflow.effects.fiber import PLAIN
+from effectflow.effects.functions import checked_errors
+from effectflow.effects.nodes import Options, Perform, Suspend
+from effectflow.effects.paths import as_name
+from effectflow.effects.scope import Scope
+from effectflow.effects.signatures import effect_types, environment_type
+from effectflow.effects.trails import TypedFailure
+from effectflow.runs.blueprint import Blueprint, input_type, parameters_of, unchanged
+from effectflow.runs.engine import Done, Next, advance
+from effectflow.runs.migrations import (
+    Migration,
+    check_migrations,
+    is_of_outermost_flow,
+)
+from effectflow.runs.run_ids import check_new_run_id
+
+if TYPE_CHECKING:
+    # The modules that drive runs are imported with the first run.
+    from effectflow.checkpoint.checkpoint import Checkpoint
+    from effectflow.checkpoint.plan import ResumePlan
+    from effectflow.runs.driver import Reopening
+    from effectflow.runs.lookup import Place
+
+Env = TypeVar("Env", contravariant=True)
+E = TypeVar("E", covariant=True)
+Input = TypeVar("Input", contravariant=True)
+Out = TypeVar("Out", covariant=True)
+
+Env2 = TypeVar("Env2", bound=HasCheckpoints)
+E2 = TypeVar("E2")
+Input2 = TypeVar("Input2")
+X = TypeVar("X", bound=Exception, covariant=True)
+X1 = TypeVar("X1", bound=Exception)
+X2 = TypeVar("X2", bound=Exception)
+Out2 = TypeVar("Out2")
+S = TypeVar("S")
+
+Body: TypeAlias = Callable[
+    [Input2], Generator[Effect[Env2, E2, Any], Any, Out2] | Effect[Env2, E2, Out2]
+]
+"""The code of a workflow: a function that returns an effect, or a generator function."""
+
+BodyWithoutInput: TypeAlias = Callable[
+    [], Generator[Effect[Env2, E2, Any], Any, Out2] | Effect[Env2, E2, Out2]
+]
+"""The same without an input."""
+
+
+@cache
+def _runs():  # typed by inference, as a module
+    """Return the module that drives runs. An import statement in each run would take longer."""
+    from effectflow.runs import runs
+
+    return runs
+
+
+class Workflow(Generic[Env, E, Input, Out]):
+    """Durable work, with one journal for each run. A run is started once, and resumed until complete.
+
+    Create one with `@workflow` or `Workflow.of_steps`, or with the builders `StateMachine`,
+    `StateGraph`, `MapReduce` and `Iterative`. Its methods return effects. Those that start, resume or
+    plan runs need an environment with `checkpoints`.
+    """
+
+    def __init__(self, blueprint: Blueprint, again: Callable[[], Blueprint] | None = None) -> None:
+        self._blueprint = blueprint
+        self._again = again
+        mark_as_effectful(self, "workflow")
+
+    @property
+    def blueprint(self) -> Blueprint:
+        """Everything that is needed to run it, for builders that embed it in another workflow."""
+        if self._again is not None:
+            known = self._blueprint
+            if not (known.input_types.is_whole and known.output_types.is_whole):
+                # Names that follow in the module exist when it is used.
+                self._blueprint = replace(self._again(), module=known.module)
+        return self._blueprint
+
+    @staticmethod
+    def of_steps(
+        name: str,
+        steps: Sequence[Callable[[S], Effect[Env2, E2, S]]],
+        *,
+        version: str = "1",
+        migrations: Mapping[int, Migration] | None = None,
+    ) -> Workflow[Env2, E2, S, S]:
+        """Return a workflow that passes a state through a list of named durable steps.
+
+        Parameters:
+            name: the workflow's name.
+            steps: functions from a state to an effect that yields the next state. A plain function
+                becomes a step with its name; its annotations declare the classes of the state.
+            version: change it when a code change matters to runs in progress.
+            migrations: for each earlier version, a pure function from a state that it saved, as plain
+                data, to that of the next version. It receives the input and the output of a run, and the
+                outputs of these steps. Runs of those versions then continue, upgraded.
+
+        Raises ValueError if there are no steps, two have one name, or a migration is missing.
+        """
+        made = [_as_step(part) for part in steps]
+        names = [part.name for part in made]
+        if not names:
+            raise ValueError(f"workflow {name!r} has no steps")
+        twice = sorted({part for part in names if names.count(part) > 1})
+        if twice:
+            raise ValueError(f"workflow {name!r} has two steps named {', '.join(twice)}")
+        check_migrations(name, version, migrations or {})
+        functions = [part.function for part in made]
+        types = KnownTypes.of(
+            *(kind for each in functions for kind in (*effect_types(each), input_type(each)))
+        )
+
+        def pick(reached: tuple[int, Any]) -> Next[tuple[int, Any]] | Done:
+            number, state = reached
+            if number == len(made):
+                return Done(state)
+            return Next(made[number](state), lambda output: (number + 1, output))
+
+        return Workflow(
+            Blueprint(
+                Definition(name, version, "standard", tuple(names)),
+                body=lambda state: advance(pick, (0, state), ("steps", *names)),
+                input_type=input_type(functions[0]),
+                input_types=types,
+                output_types=types,
+                output_type=effect_types(functions[-1])[0],
+                migrations=migrations or {},
+                gives_state=is_of_outermost_flow,
+                environment_types=lambda: [environment_type(each) for each in functions],
+            )
+        )
+
+    @property
+    def name(self) -> str:
+        """The name of the workflow in stores and commands."""
+        return self.definition.name
+
+    @property
+    def version(self) -> str:
+        """The version, as its author declared it."""
+        return self.definition.version
+
+    @property
+    def kind(self) -> str:
+        """The builder that created it: "standard" for code and lists of steps, "machine", "graph",
+        "mapreduce" or "iterative".
+        """
+        return self.definition.kind
+
+    @property
+    def definition(self) -> Definition:
+        """The name, version, kind and steps, as a resume compares them."""
+        return self.blueprint.definition
+
+    @property
+    def fingerprint(self) -> str:
+        """Sixteen hex digits that change when the definition does."""
+        return self.definition.fingerprint
+
+    def body(self, input: Input) -> Effect[Env, E, Out]:
+        """Return the work itself as an effect: durable within the run of another workflow, plain outside.
+
+        Use it to embed a workflow in another one, or to run it without a store. Within a step of another
+        workflow, its own steps are recorded, at paths below the path of that step.
+        """
+        blueprint = self.blueprint
+        saved = blueprint.save_input(input)
+        work = Suspend(lambda _env, _scope: blueprint.body(saved), (f"{self.name}.body", saved))
+        return work if blueprint.read_output is unchanged else work.map(blueprint.read_output)
+
+    @overload
+    def start(
+        self: Workflow[Env2, E2, None, Out2],
+        input: None = None,
+        *,
+        run_id: str | None = None,
+        context: Mapping[str, object] | None = None,
+        retry_failed: bool = True,
+    ) -> Effect[Env2, E2 | CheckpointError, Out2]: ...
+    @overload
+    def start(
+        self: Workflow[Env2, E2, Input2, Out2],
+        input: Input2,
+        *,
+        run_id: str | None = None,
+        context: Mapping[str, object] | None = None,
+        retry_failed: bool = True,
+    ) -> Effect[Env2, E2 | CheckpointError, Out2]: ...
+    def start(
+        self: Workflow[Env2, E2, Any, Out2],
+        input: Any = None,
+        *,
+        run_id: str | None = None,
+        context: Mapping[str, object] | None = None,
+        retry_failed: bool = True,
+    ) -> Effect[Env2, E2 | CheckpointError, Out2]:
+        """Run the workflow durably and yield its output.
+
+        With the id of an existing run and the same input, that run continues, even if it has failed. If
+        it is complete, its recorded output is yielded, also while a complete run is continued (as by
+        `retry_dead_letters`) until that succeeds.
+
+        Parameters:
+            input: the input of the body. It is durable before the body runs.
+            run_id: the id of the run; a random one by default.
+            context: plain data to keep with the run (tenant, user, trace id), for `run_context`. A run
+                that continues keeps its context.
+            retry_failed: whether a run that has failed continues. If not, it ends as it is recorded;
+                see `result`.
+
+        Fails with the workflow's own errors, with RunConflict if the id belongs to another workflow or
+        input, with RunBusy if another process drives the run, and with the other CheckpointErrors. The
+        trail of a failure, and the notes of an exception, name the run.
+
+        Raises ValueError for an id that is empty, blank or has control characters, such as line breaks.
+        """
+        check_new_run_id(run_id)
+        saved = self.blueprint.save_input(input)
+
+        async def perform(place: Place) -> Any:
+            return place.read(
+                await _runs().start_run(
+                    place, saved, run_id=run_id, context=context, retry_failed=retry_failed
+                )
+            )
+
+        return self._durably(perform, ("start", saved, Options(run_id=run_id, context=context)))
+
+    @overload
+    def call(
+        self: Workflow[Env2, E2, None, Out2], input: None = None
+    ) -> Effect[Env2, E2, Out2]: ...
+    @overload
+    def call(self: Workflow[Env2, E2, Input2, Out2], input: Input2) -> Effect[Env2, E2, Out2]: ...
+    def call(self: Workflow[Env2, E2, Any, Out2], input: Any = None) -> Effect[Env2, E2, Out2]:
+        """Run the body of the workflow within the current run, in its journal, as one step.
+
+        The step has the name of the workflow, and contains the steps of the body. Once it is complete, a
+        resume uses its recorded output. Outside of a durable run, the body just runs. For a run of its
+        own, use `spawn`.
+        """
+        blueprint = self.blueprint
+        saved = blueprint.save_input(input)
+        definition = StepDefinition(
+            as_name(self.name), blueprint.output_types, output=blueprint.output_type
+        )
+        called = durable(
+            definition,
+            suspend(lambda: blueprint.body(saved)),
+            partial(encode_arguments, {"input": saved}, path=definition.name),
+            shown=(f"{self.name}.call", saved),
+        )
+        return called if blueprint.read_output is unchanged else called.map(blueprint.read_output)
+
+    def resume(
+        self: Workflow[Env2, E2, Any, Out2], run_id: str, *, force: bool = False
+    ) -> Effect[Env2, E2 | CheckpointError, Out2]:
+        """Continue a run and yield its output.
+
+        Completed steps are not run again. A complete run yields its recorded output.
+
+        Parameters:
+            run_id: the run.
+            force: continue although the workflow changed, or although the outcome of an at-most-once
+                step is unknown (the step then runs again).
+
+        Fails with the workflow's own errors, with RunNotFound, RunBusy, DefinitionChanged,
+        OutcomeUnknown, StepInputChanged, and the other CheckpointErrors.
+        """
+        return self._take_up("resume", run_id, Options(force=force), force=force)
+
+    def retry_dead_letters(
+        self: Workflow[Env2, E2, Any, Out2],
+        run_id: str,
+        keys: Iterable[object] | None = None,
+        *,
+        force: bool = False,
+    ) -> Effect[Env2, E2 | CheckpointError, Out2]:
+        """Map the dead letters of the run's `MapReduce` jobs again, continue, and yield the new result.
+
+        The groups that an item joins are reduced again, so the result is as if the item had succeeded at
+        once. In a workflow with more than one job, everything that came after the job runs again as
+        well, such as the later rounds of an `Iterative`, because it may depend on the result. Nothing
+        else is repeated. Without such dead letters, this does what `resume` does.
+
+        `resume`, or the same call again, continues a retry that was interrupted or failed. The run is
+        not complete until the retry is, but meanwhile `start` yields the earlier result. A retry reads
+        the source again, so it may fail. A run that was not preserved cannot be retried.
+
+        Parameters:
+            run_id: the run.
+            keys: the keys of the items to retry; None for all dead letters.
+            force: continue although the definition has changed, or although an at-most-once step would
+                run again.
+
+        Fails as `resume` does, also with OutcomeUnknown, changing nothing, if an at-most-once step that
+        may have happened would run again. Raises ValueError for a key that never was one of a dead
+        letter.
+        """
+        return self._reopen(run_id, keys, drops=False, force=force)
+
+    def drop_dead_letters(
+        self: Workflow[Env2, E2, Any, Out2],
+        run_id: str,
+        keys: Iterable[object] | None = None,
+        *,
+        force: bool = False,
+    ) -> Effect[Env2, E2 | CheckpointError, Out2]:
+        """Drop the dead letters of the run's `MapReduce` jobs, and yield the new result.
+
+        The items no longer count, neither in the result nor for `max_failures`. No item is mapped
+        again; otherwise see `retry_dead_letters`.
+        """
+        return self._reopen(run_id, keys, drops=True, force=force)
+
+    def _reopen(
+        self, run_id: str, keys: Iterable[object] | None, *, drops: bool, force: bool
+    ) -> Effect[Any, Any, Any]:
+        from effectflow.runs.reopening import Reopening
+
+        if isinstance(keys, str):
+            raise TypeError(
+                f"keys takes a list of keys, not the text {keys!r}: write keys=[{keys!r}]"
+            )
+        listed = None if keys is None else list(keys)
+        chosen = None if listed is None else frozenset(map(str, listed))
+        name = "drop_dead_letters" if drops else "retry_dead_letters"
+        reopening = Reopening(chosen, drops, force)
+        return self._take_up(
+            name, run_id, Options(keys=listed, force=force), force=force, reopening=reopening
+        )
+
+    def _take_up(
+        self,
+        name: str,
+        run_id: str,
+        written: Options,
+        *,
+        force: bool,
+        reopening: Reopening | None = None,
+    ) -> Effect[Any, Any, Any]:
+        async def perform(place: Place) -> Any:
+            return place.read(
+                await _runs().resume_run(place, run_id, force=force, reopening=reopening)
+            )
+
+        return self._durably(perform, (name, run_id, written))
+
+    def result(
+        self: Workflow[Any, E2, Any, Out2], run_id: str
+    ) -> Effect[HasCheckpoints, E2 | CheckpointError, Out2]:
+        """Yield the recorded output of a run that is complete, or fail with the error of one that failed.
+
+        It runs nothing and changes nothing, so it needs only an environment with `checkpoints`. In a
+        durable run, read the result of another one in a step, which records it.
+
+        Parameters:
+            run_id: the run, also one that another process has driven.
+
+        Fails with the recorded error of the workflow, rebuilt as its class, and with NotSerializable if
+        that is impossible; with RunNotEnded if the run has not ended, RunCancelled if it was cancelled,
+        RunNotFound, RunConflict for a run of another workflow, and CorruptCheckpoint. A recorded defect
+        is raised again, and one that cannot be rebuilt as a RecordedDefect.
+
+        Example:
+            >>> from dataclasses import dataclass
+            >>> from typing import Never
+            >>> from effectflow import Checkpoints, Effect, Workflow, pure
+            >>> from effectflow.stores import MemoryStore
+            >>> @dataclass
+            ... class App:
+            ...     checkpoints: Checkpoints
+            >>> def double(number: int) -> Effect[App, Never, int]:
+            ...     return pure(number * 2)
+            >>> doubling = Workflow.of_steps("doubling", [double])
+            >>> app = App(Checkpoints(MemoryStore()))
+            >>> doubling.start(4, run_id="four").run_sync(app)
+            <Success: 8>
+            >>> doubling.result("four").run_sync(app)
+            <Success: 8>
+        """
+
+        async def perform(place: Place) -> Any:
+            try:
+                return place.read(await _runs().read_result(place, run_id))
+            except CheckpointError as error:
+                # Raised, it would halt a run around this, which only asks about another run.
+                return TypedFailure(error)
+
+        return self._durably(perform, ("result", run_id))
+
+    def plan(
+        self: Workflow[Env2, Any, Any, Any], run_id: str, *, effects: bool = False
+    ) -> Effect[Env2, CheckpointError, ResumePlan]:
+        """Yield what `resume(run_id)` would do, without changing anything.
+
+        It replays the run up to the next step of every branch. It runs bodies and synchronous effects
+        between steps, but no steps, acquisitions, releases, finalizers or asynchronous effects. Recorded
+        steps that it cannot reach without those are `unverified`.
+
+        Parameters:
+            run_id: the run.
+            effects: run all effects between steps, including acquisitions and finalizers.
+
+        Fails with RunNotFound, RunConflict or CorruptCheckpoint.
+        """
+
+        async def perform(place: Place) -> ResumePlan:
+            from effectflow.runs.driver import plan_run
+
+            return await plan_run(place, run_id, effects=effects)
+
+        return self._durably(perform, ("plan", run_id, Options(effects=effects)))
+
+    def _durably(
+        self, perform: Callable[[Place], Awaitable[Any]], shown: tuple[object, ...]
+    ) -> Effect[Any, Any, Any]:
+        """Return an effect that performs this with the checkpoints of its environment."""
+
+        async def run(env: Any, scope: Scope) -> Any:
+            checkpoints = getattr(env, "checkpoints", None)
+            if not isinstance(checkpoints, Checkpoints):
+                # Without its repr, which may show the password in the URL of a store.
+                found = "none" if checkpoints is None else f"a {type(checkpoints).__name__} there"
+                raise TypeError(
+                    "a durable run needs an environment with an attribute `checkpoints`, such as "
+                    f"Checkpoints(SqliteStore('runs.db')); this one, {type(env).__name__}, has {found}"
+                )
+            if scope.fiber is not PLAIN:
+                if scope.step is None:
+                    raise TypeError(
+                        f"{self.name}.{shown[0]}(...) drives a run of its own, and a resume would do "
+                        "that again: use .call(...) in the body of another workflow, or spawn(...), or "
+                        "put it into a step"
+                    )
+                return await scope.fiber.wait(scope, attempt, checkpoints, env, scope)
+            return await attempt(checkpoints, env, scope)
+
+        async def attempt(checkpoints: Checkpoints, env: Any, scope: Scope) -> Any:
+            place = _runs().Place.of(self.blueprint, checkpoints, env, _outermost(scope))
+            try:
+                # A store that is not open is opened for this, and closed afterwards.
+                async with checkpoints.store:
+                    return await perform(place)
+            except CheckpointError as error:
+                return TypedFailure(error)
+
+        return Perform(run, (f"{self.name}.{shown[0]}", *shown[1:]))
+
+    def _check_is_of_this(self, checkpoint: Checkpoint) -> None:
+        """Raise ValueError for the checkpoint of another workflow."""
+        if checkpoint.workflow != self.name:
+            raise ValueError(
+                f"run {checkpoint.run_id!r} is of workflow {checkpoint.workflow!r}, not of {self.name!r}"
+            )
+
+    def structure_input(self, data: object, checkpoints: Checkpoints | None = None) -> Any:
+        """Return the input that plain data, such as parsed JSON, represents, as the type of the input.
+
+        Parameters:
+            data: the plain data.
+            checkpoints: those of the run, whose codecs make the values of their classes.
+
+        Records (data classes, attrs classes, named tuples, Structs) are objects, enums their values or
+        names, dates and times ISO 8601 text, a timedelta seconds, and bytes base64. Of a union, the first
+        type that fits is taken. Models and types of pydantic are validated by pydantic. The `decode` of a
+        codec gets the data as what the annotation of its `encode` returns.
+
+        Raises ValueError, with the path of each part that does not fit that type.
+        """
+        from effectflow.runs.structured_input import structure_as
+
+        options = NO_OPTIONS if checkpoints is None else checkpoints.value_options
+        return structure_as(self.blueprint.input_type, data, options)
+
+    if not TYPE_CHECKING:
+        # Hidden from type checkers, which therefore reject both.
+        def __call__(self, *_: object, **__: object) -> Never:
+            raise TypeError(f"workflow {self.name!r} cannot be called: {START_A_WORKFLOW}")
+
+        def __iter__(self) -> Never:
+            raise TypeError(f"workflow {self.name!r} is not an effect: {START_A_WORKFLOW}")
+
+    def __repr__(self) -> str:
+        return f"<Workflow {self.name!r} version {self.version!r}>"
+
+
+def _outermost(scope: Scope) -> Scope:
+    """Return the scope of a run of its own that is driven at this position."""
+    if scope.fiber is PLAIN:
+        return scope
+    outermost = Scope(scope.clock, observer=scope.observer, context=scope.context)
+    outermost.finalizer_deadline = scope.finalizer_deadline
+    return outermost
+
+
+class WorkflowDecorator(Protocol):
+    """The result of `@workflow(...)`, before it receives the function."""
+
+    @overload
+    def __call__(
+        self, body: Callable[[Input2], Coroutine[Any, Any, Out2]], /
+    ) -> Workflow[HasCheckpoints, Never, Input2, Out2]: ...
+    @overload
+    def __call__(
+        self, body: Callable[[], Coroutine[Any, Any, Out2]], /
+    ) -> Workflow[HasCheckpoints, Never, None, Out2]: ...
+    @overload
+    def __call__(
+        self, body: Body[Input2, Env2, E2, Out2], /
+    ) -> Workflow[Env2, E2, Input2, Out2]: ...
+    @overload
+    def __call__(
+        self, body: BodyWithoutInput[Env2, E2, Out2], /
+    ) -> Workflow[Env2, E2, None, Out2]: ...
+
+
+class CoroutineWorkflowDecorator(Protocol[X]):
+    """The result of `@workflow(errors=...)`, before it receives the async function."""
+
+    @overload
+    def __call__(
+        self, body: Callable[[Input2], Coroutine[Any, Any, Out2]], /
+    ) -> Workflow[HasCheckpoints, X, Input2, Out2]: ...
+    @overload
+    def __call__(
+        self, body: Callable[[], Coroutine[Any, Any, Out2]], /
+    ) -> Workflow[HasCheckpoints, X, None, Out2]: ...
+
+
+@overload
+def workflow(body: Body[Input2, Env2, E2, Out2], /) -> Workflow[Env2, E2, Input2, Out2]: ...
+@overload
+def workflow(body: BodyWithoutInput[Env2, E2, Out2], /) -> Workflow[Env2, E2, None, Out2]: ...
+@overload
+def workflow(
+    body: Callable[[Input2], Coroutine[Any, Any, Out2]], /
+) -> Workflow[HasCheckpoints, Never, Input2, Out2]: ...
+@overload
+def workflow(
+    body: Callable[[], Coroutine[Any, Any, Out2]], /
+) -> Workflow[HasCheckpoints, Never, None, Out2]: ...
+@overload
+def workflow(
+    *,
+    name: str | None = None,
+    version: str = "1",
+    migrations: Mapping[int, Migration] | None = None,
+) -> WorkflowDecorator: ...
+@overload
+def workflow(
+    *,
+    errors: tuple[type[X1], type[X2]],
+    name: str | None = None,
+    version: str = "1",
+    migrations: Mapping[int, Migration] | None = None,
+) -> CoroutineWorkflowDecorator[X1 | X2]: ...
+@overload
+def workflow(
+    *,
+    errors: type[X] | tuple[type[X], ...],
+    name: str | None = None,
+    version: str = "1",
+    migrations: Mapping[int, Migration] | None = None,
+) -> CoroutineWorkflowDecorator[X]: ...
+def workflow(
+    body: Callable[..., Any] | None = None,
+    /,
+    *,
+    errors: Any = None,
+    name: str | None = None,
+    version: str = "1",
+    migrations: Mapping[int, Migration] | None = None,
+) -> Any:
+    """Make a workflow from a function of an input, whose body is durable.
+
+    It is an async function that awaits effects, a generator function as for `@do`, or a function that
+    returns an effect. Without a parameter, the workflow is started without an input.
+
+    A resume runs the code between steps again, so it must do the same again: take time and chance from
+    `now()`, `random()` and `uuid()`, whose values are recorded, and act on the world only in steps. A
+    resume that reaches other steps than the recorded ones fails with DefinitionChanged.
+
+    Parameters:
+        errors: the class of the exceptions that are failures of an async function, or a tuple of classes.
+            Other functions declare theirs in their annotation.
+        name: the name in stores and commands; the function's name by default.
+        version: change it when a code change matters to runs in progress.
+        migrations: for each earlier version, a pure function from a state that it saved, as plain data,
+            to that of the next version, or a `StepMigration`. It receives the input and the output of a
+            run, and the output of every step. Runs of those versions then continue, upgraded.
+    """
+
+    declared = None if errors is None else checked_errors("@workflow", errors)
+
+    def decorate(body: Callable[..., Any]) -> Workflow[Any, Any, Any, Any]:
+        made = body
+        if declared is not None:
+            made = do(errors=declared)(body)
+        elif inspect.isgeneratorfunction(body) or is_async(body):
+            made = do(body)
+        check_function(made, "@workflow", "write @effect below @workflow, or use @do")
+        takes_input = _takes_input(body)
+        chosen = name or getattr(body, "__name__", None)
+        if chosen is None:
+            raise TypeError(f"{body!r} has no name: write @workflow(name=...)")
+        check_migrations(chosen, version, migrations or {})
+
+        def describe() -> Blueprint:
+            output, error = effect_types(made)
+            given = input_type(made) if takes_input else type(None)
+            return Blueprint(
+                Definition(chosen, version, "standard"),
+                body=made if takes_input else lambda _: made(),
+                input_type=given,
+                input_types=KnownTypes.of(given),
+                output_types=KnownTypes.of(output, error),
+                output_type=output,
+                migrations=migrations or {},
+                environment_types=lambda: [environment_type(made)],
+            )
+
+        return Workflow(describe(), describe)
+
+    return decorate if body is None else decorate(body)
+
+
+def _takes_input(body: Callable[..., Any]) -> bool:
+    """Return whether a body takes an input. Raise TypeError for more parameters, and for a method."""
+    names = parameters_of(body)
+    if not names and misfit_of(body, (), {}) is None:
+        return False
+    if names[:1] in (["self"], ["cls"]) or misfit_of(body, (None,), {}) is not None:
+        name = getattr(body, "__qualname__", None) or repr(body)
+        raise TypeError(
+            f"@workflow takes a function of one input or none, not {name}({', '.join(names)}): use a "
+            "dataclass for several values, and a function in place of a method"
+        )
+    return True
+
+
+def _as_step(function: Callable[[Any], Effect[Any, Any, Any]]) -> Step[[Any], Any, Any, Any]:
+    """Return a step that calls the function, or is a copy of it."""
+    given: Any = function
+    return copy(given) if isinstance(function, Step) else step(given)

@@ -1,0 +1,719 @@
+"""Results that were silently wrong: each in a run that crashes, is stopped, or waits in a worker."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import anyio
+import pytest
+from returns.result import Failure, Result, Success
+
+from effectflow import (
+    CheckpointError,
+    Checkpoints,
+    Client,
+    Do,
+    Effect,
+    Signal,
+    TimedOut,
+    bracket,
+    compensate,
+    do,
+    fail,
+    first_success,
+    par,
+    par_all,
+    publish,
+    pure,
+    race,
+    saga,
+    sleep,
+    spawn,
+    step,
+    traverse,
+    with_checkpointing,
+    workflow,
+)
+from effectflow.checkpoint import (
+    CheckpointStore,
+    CorruptCheckpoint,
+    RecordedDefect,
+    RunCancelled,
+    RunStatus,
+    read_checkpoint,
+    repair_run,
+    verify_run,
+)
+from effectflow.checkpoint.errors import CLASS_CHANGED
+from effectflow.service import Handle
+from effectflow.stores import MemoryStore
+from effectflow.testing import (
+    CrashPoint,
+    FaultyStore,
+    TestClock,
+    after,
+    before,
+    crash_everywhere,
+)
+from tests.apps import App, Broken, World, app_on, both_backends, cut_off, note
+from tests.runs.journals import AnyEffect, AnyWorkflow, act, clock_at, made_of
+from tests.service.conftest import Service
+from tests.service.lives import info_of, suspended, until, working
+from tests.sweeps import sample_or_all
+
+pytestmark = [pytest.mark.anyio, both_backends]
+
+pause: Signal[str] = Signal("pause", str)
+other: Signal[str] = Signal("other", str)
+
+
+@do
+def in_order(*effects: AnyEffect) -> Do[App, Any, Any]:
+    """Run effects one after another, and yield what the last one yields."""
+    value: object = None
+    for effect in effects:
+        value = yield from effect
+    return value
+
+
+def code(*effects: AnyEffect) -> AnyWorkflow:
+    """Return a workflow of these effects, one after another."""
+    return made_of(lambda: in_order(*effects))
+
+
+@step
+def decline() -> Effect[App, Broken, str]:
+    """Note that it was executed, and fail."""
+    return note("charge").and_then(lambda _: fail(Broken("declined")))
+
+
+def done_as(name: str) -> Callable[[object], AnyEffect]:
+    """Return a function that makes a step from any value: a release, or an undo."""
+    return lambda _: act(name)
+
+
+async def died_everywhere(made: AnyWorkflow) -> list[str]:
+    """Let a process die at each write of a run, and go on. Return all that was done in any life."""
+    worlds: list[World] = []
+
+    def environment(store: CheckpointStore) -> App:
+        app = app_on(store)
+        worlds.append(app.world)
+        return app
+
+    await crash_everywhere(made, None, environment)
+    return [action for world in worlds for action in world.done]
+
+
+async def woken(
+    service: Service, made: AnyWorkflow, *signals: Signal[str], others: Sequence[AnyWorkflow] = ()
+) -> Result[Any, Any]:
+    """Let a run be suspended and woken by each of these signals, each time in another worker."""
+    async with working(service, made, *others) as worker:
+        handle: Handle[Any, Any] = await worker.client.submit(made, None, run_id="r")
+        info = await suspended(service, "r")
+    for number, signal in enumerate(signals, 1):
+        await handle.send(signal, "go")
+        async with working(service, made, *others):
+            if number == len(signals):
+                return await handle.result(timeout=10)
+            info = await suspended(service, "r", after=info)
+    raise AssertionError("a run needs a signal to end")
+
+
+# A saga that succeeded is not undone.
+
+
+def beside_a_saga(wait: AnyEffect) -> AnyWorkflow:
+    """Return a workflow whose saga succeeds; later, the branch beside it fails."""
+    succeeds = saga(compensate(act("book"), done_as("cancel")))
+    return code(par(in_order(wait, fail(Broken("too late"))), succeeds))
+
+
+async def test_a_saga_that_succeeded_is_not_undone_when_its_sibling_fails_after_a_suspension() -> (
+    None
+):
+    service = Service(MemoryStore())
+
+    ended = await woken(service, beside_a_saga(pause.wait()), pause)
+
+    assert isinstance(ended.failure(), Broken)
+    assert service.world.done == ["book"]
+
+
+async def test_a_saga_that_succeeded_is_not_undone_after_a_crash() -> None:
+    done = await died_everywhere(beside_a_saga(sleep(1)))
+
+    assert set(done) == {"book"}
+
+
+async def test_a_saga_that_succeeded_is_undone_with_the_saga_around_it() -> None:
+    """That one has taken over its undo, and fails after the suspension."""
+    inner = saga(compensate(act("book"), done_as("cancel")))
+    made = code(saga(in_order(inner, pause.wait(), fail(Broken("too late")))))
+    service = Service(MemoryStore())
+
+    ended = await woken(service, made, pause)
+
+    assert isinstance(ended.failure(), Broken)
+    assert service.world.done == ["book", "cancel"]
+
+
+# What is published in finalizers.
+
+
+PUBLISHING: dict[str, AnyEffect] = {
+    "finalizer": act("work").on_exit(publish("progress", 1)),
+    "finalizer of a failure": decline().on_exit(publish("progress", 1)).fallback("no"),
+    "finalizer after a timeout": (
+        sleep(60).on_exit(publish("progress", 1)).timeout(0).result().map(lambda _: "late")
+    ),
+    "acquisition": bracket(publish("progress", 1), pure, lambda _: act("use")),
+    "release": bracket(act("open"), lambda _: publish("progress", 1), lambda _: act("use")),
+    "release with a step": bracket(
+        act("open"),
+        lambda _: in_order(act("close"), publish("progress", 1)),
+        lambda _: act("use"),
+    ),
+    "undo": saga(
+        in_order(
+            compensate(act("book"), lambda _: publish("progress", 1)), fail(Broken("no flight"))
+        )
+    ).fallback("no"),
+    "step": with_checkpointing("outer", act("work").on_exit(publish("progress", 1))),
+}
+each_place = pytest.mark.parametrize("publishing", PUBLISHING.values(), ids=PUBLISHING)
+
+
+@each_place
+async def test_a_run_waits_after_it_has_published_something(publishing: AnyEffect) -> None:
+    made = code(publishing, pause.wait(), act("more"), other.wait(), act("ship"))
+    service = Service(MemoryStore())
+
+    assert await woken(service, made, pause, other) == Success("ship")
+
+    assert service.world.done[-2:] == ["more", "ship"]
+    assert len(set(service.world.done)) == len(service.world.done)
+    assert await Client(service.checkpoints()).handle(made, "r").published("progress") == 1
+
+
+@each_place
+async def test_a_run_that_has_published_something_continues_after_a_crash(
+    publishing: AnyEffect,
+) -> None:
+    made = code(publishing, sleep(1), act("ship"))
+
+    await died_everywhere(made)
+
+
+# Children.
+
+
+@workflow
+def child(item: str) -> Do[App, Broken, str]:
+    yield from note(f"make {item}")
+    return f"made {item}"
+
+
+def parent(*order: int) -> AnyWorkflow:
+    """Return a workflow that waits for the results of its two children in some order."""
+
+    @workflow(name="parent")
+    def made(_: object) -> Do[App, Broken | CheckpointError, dict[int, str]]:
+        children = yield from traverse(["cap", "hat"], lambda item: spawn(child, item))
+        results: dict[int, str] = {}
+        for number in order:
+            results[number] = yield from children[number].result()
+        yield from pause.wait()
+        return results
+
+    return made
+
+
+async def test_a_child_never_gets_the_result_of_its_sibling() -> None:
+    service, before, swapped = Service(MemoryStore()), parent(0, 1), parent(1, 0)
+    async with working(service, before, child) as worker:
+        handle = await worker.client.submit(before, None, run_id="r")
+        await suspended(service, "r", waits_for="signal pause")
+    await handle.send(pause, "go")
+
+    async with working(service, swapped, child):
+        with anyio.fail_after(10):
+            while not (found := await info_of(service, "r")).summary.blocked:
+                assert not found.summary.status.has_ended
+                await anyio.sleep(0.003)
+
+    async with working(service, before, child, clock=TestClock()):
+        assert await handle.result(timeout=10) == Success({0: "made cap", 1: "made hat"})
+
+
+# A failure beside a wait.
+
+
+def waits(*signals: Signal[str]) -> AnyEffect:
+    return in_order(*(signal.wait() for signal in signals), act("ship"))
+
+
+BESIDE: dict[str, Callable[[AnyEffect, AnyEffect], AnyEffect]] = {
+    "first_success": lambda declined, waiting: first_success([declined, waiting]),
+    "par_all": lambda declined, waiting: par_all([declined, waiting]).result().map(lambda _: "ship"),
+    "fallback": lambda declined, waiting: par(declined.fallback(""), waiting).map(lambda _: "ship"),
+    "result": lambda declined, waiting: par(declined.result(), waiting).map(lambda _: "ship"),
+    "or_else": lambda declined, waiting: par(
+        declined.or_else(lambda _: waiting), pure(1)
+    ).map(lambda _: "ship"),
+}  # fmt: skip
+beside_a_wait = pytest.mark.parametrize("beside", BESIDE.values(), ids=BESIDE)
+Beside = Callable[[AnyEffect, AnyEffect], AnyEffect]
+
+
+@beside_a_wait
+async def test_a_declined_branch_beside_a_wait_is_not_executed_again_by_a_worker(
+    beside: Beside,
+) -> None:
+    signals = [Signal(f"signal {number}", str) for number in range(4)]
+    made, service = code(beside(decline(), waits(*signals))), Service(MemoryStore())
+
+    assert await woken(service, made, *signals) == Success("ship")
+
+    assert service.world.done == ["charge", "ship"]
+
+
+@beside_a_wait
+async def test_a_declined_branch_beside_a_wait_is_not_executed_again_by_start(
+    beside: Beside, store: MemoryStore
+) -> None:
+    made, app = code(beside(decline(), waits(pause))), app_on(store)
+    for _ in range(3):
+        await cut_off(made.start(None, run_id="r"), app)
+    await Client(app.checkpoints).handle(made, "r").send(pause, "go")
+
+    assert await made.start(None, run_id="r").run(app) == Success("ship")
+
+    assert app.world.done == ["charge", "ship"]
+
+
+@beside_a_wait
+async def test_a_declined_branch_beside_a_wait_is_not_executed_again_after_a_crash(
+    beside: Beside, store: MemoryStore
+) -> None:
+    """The process is killed while the run waits."""
+    made, world = code(beside(decline(), waits(pause))), World()
+    for _ in range(3):
+        faulty = FaultyStore(store, [CrashPoint(1000, is_durable=False)])
+        with faulty.life():
+            await cut_off(made.start(None, run_id="r"), App(Checkpoints(faulty), world))
+    await Client(Checkpoints(store)).handle(made, "r").send(pause, "go")
+
+    assert await made.start(None, run_id="r").run(App(Checkpoints(store), world)) == Success("ship")
+    assert world.done == ["charge", "ship"]
+
+
+# Waits in finalizers, acquisitions and undos.
+
+
+def _undone(undo: AnyEffect) -> AnyEffect:
+    booked = compensate(act("book"), lambda _: undo)
+    return saga(in_order(booked, fail(Broken("no flight")))).fallback("undone")
+
+
+SLEEPING: dict[str, Callable[[AnyEffect], AnyEffect]] = {
+    "finalizer": lambda nap: act("use").on_exit(nap),
+    "finalizer of a failure": lambda nap: decline().on_exit(nap).fallback("no"),
+    "finalizer after a timeout": lambda nap: other.wait().on_exit(nap).timeout(0).result().map(str),
+    "acquisition": lambda nap: bracket(nap, done_as("close"), lambda _: act("use")),
+    "release": lambda nap: bracket(act("open"), lambda _: nap, lambda _: act("use")),
+    "compensate": lambda nap: saga(compensate(nap, done_as("undo"))),
+    "undo": _undone,
+}  # fmt: skip
+asleep = pytest.mark.parametrize("place", SLEEPING.values(), ids=SLEEPING)
+
+
+@asleep
+async def test_a_sleep_does_not_begin_again_when_a_worker_wakes_its_run(
+    place: Callable[[AnyEffect], AnyEffect],
+) -> None:
+    made = code(par(place(sleep(100)), waits(pause)).map(lambda _: "over"))
+    service, clock = Service(MemoryStore()), TestClock()
+    async with working(service, made, clock=clock, grace=0) as worker:
+        handle = await worker.client.submit(made, None, run_id="r")
+        try:
+            first = await until(service, "r", RunStatus.SUSPENDED, within=3)
+            await clock.advance(30)
+            await handle.send(pause, "go")
+            longer_than = first.length
+            second = await until(
+                service, "r", RunStatus.SUSPENDED, longer_than=longer_than, within=3
+            )
+            assert second.summary.due_at == first.summary.due_at
+            await clock.advance(70)
+            assert await handle.result(timeout=3) == Success("over")
+        finally:
+            await clock.advance(1000)  # a worker does not end while a finalizer sleeps
+
+
+@asleep
+async def test_a_sleep_does_not_begin_again_after_a_stop(
+    place: Callable[[AnyEffect], AnyEffect], store: MemoryStore
+) -> None:
+    made, app = code(place(sleep(100)), act("ship")), app_on(store)
+    await stopped(made.start(None, run_id="r"), app, seconds=30)
+    assert "ship" not in app.world.done
+
+    clock = clock_at(60)
+    assert await clock.run(made.resume("r"), app) == Success("ship")
+
+    assert clock.monotonic() == 40
+
+
+async def stopped(effect: AnyEffect, app: App, *, seconds: float) -> None:
+    """Run an effect that is stopped from outside after some time, which must not wait for its sleeps."""
+    clock = clock_at(0)
+
+    async def give_up() -> None:
+        await anyio.sleep(2)  # in real time
+        await clock.advance(1000)
+
+    async with anyio.create_task_group() as watching:
+        watching.start_soon(give_up)
+        async with anyio.create_task_group() as tasks:
+
+            async def run() -> None:
+                await effect.run(app, clock=clock)
+
+            tasks.start_soon(run)
+            await clock.advance(seconds)
+            tasks.cancel_scope.cancel()
+        watching.cancel_scope.cancel()
+
+
+# An unknown outcome, and a run that is cancelled.
+
+
+@step(at_most_once=True)
+def book_once() -> Effect[App, Broken, str]:
+    return note("book").map(lambda _: "booked")
+
+
+async def test_a_run_with_an_unknown_step_can_be_cancelled() -> None:
+    """The step may have happened; it is not executed again."""
+    store, world = MemoryStore(), World()
+    made = code(in_order(book_once(), act("ship")))
+    faulty = FaultyStore(store, [CrashPoint(after("book_once"), is_durable=False)])
+    with faulty.life():
+        await made.start(None, run_id="r").run(App(Checkpoints(faulty), world))
+    assert world.done == ["book"]
+    service = Service(store, world)
+    handle = service.client.handle(made, "r")
+
+    await handle.cancel()
+    async with working(service, made):
+        result = await handle.result(timeout=10)
+
+    assert isinstance(result.failure(), RunCancelled)
+    assert world.done == ["book"]
+    assert await handle.status() is RunStatus.CANCELLED
+
+
+# Publications inside of steps.
+
+
+def published_within(work: AnyEffect) -> AnyWorkflow:
+    """Return a workflow with a step that publishes something and then does this work."""
+    return code(with_checkpointing("outer", in_order(publish("progress", 1), work)), act("ship"))
+
+
+FINALIZED: dict[str, AnyEffect] = {
+    "success": act("work").on_exit(act("close")),
+    "failure": decline().on_exit(act("close")).fallback("no"),
+    "release": bracket(act("open"), done_as("close"), lambda _: act("work")),
+    "timeout": sleep(60).on_exit(act("close")).timeout(0).result().map(lambda _: "late"),
+    "undo": saga(in_order(compensate(act("work"), done_as("close")), fail(Broken("no")))).fallback(""),
+}  # fmt: skip
+finalized = pytest.mark.parametrize("work", FINALIZED.values(), ids=FINALIZED)
+
+
+@finalized
+@pytest.mark.parametrize(
+    "point",
+    [CrashPoint(before("close"), is_durable=True), CrashPoint(after("close"), is_durable=False)],
+    ids=str,
+)
+async def test_a_step_that_published_is_killed_in_its_finalizer(
+    work: AnyEffect, point: CrashPoint, store: MemoryStore
+) -> None:
+    made, faulty = published_within(work), FaultyStore(store, [point])
+    with faulty.life():
+        await made.start(None, run_id="r").run(app_on(faulty))
+    assert not faulty.unmet
+    app = app_on(store)
+
+    assert await made.resume("r").run(app) == Success("ship")
+
+    assert app.world.done == ["close", "ship"]
+    assert await Client(app.checkpoints).handle(made, "r").published("progress") == 1
+
+
+@finalized
+async def test_a_step_that_published_is_killed_anywhere(work: AnyEffect) -> None:
+    await died_everywhere(published_within(work))
+
+
+# Timeouts that never come.
+
+
+@step(timeout=math.inf)
+def patient() -> Effect[App, Broken | TimedOut, str]:
+    return note("work").map(lambda _: "work")
+
+
+FOREVER: dict[str, AnyEffect] = {
+    "step": act("work").timeout(math.inf),
+    "timeout of a step": patient(),
+    "two steps": in_order(act("one"), act("work")).timeout(math.inf),
+    "inside of a step": with_checkpointing("outer", act("work").timeout(math.inf)),
+    "in a branch": par(act("work").timeout(math.inf), pure(1)).map(lambda _: "work"),
+    "in a finalizer": pure("work").on_exit(act("work").timeout(math.inf).fallback("late")),
+    "sleep": race([act("work"), sleep(math.inf)]),
+}
+never_late = pytest.mark.parametrize("work", FOREVER.values(), ids=FOREVER)
+
+
+@never_late
+async def test_an_infinite_timeout_survives_a_crash(work: AnyEffect) -> None:
+    await died_everywhere(code(work, sleep(1), act("ship")))
+
+
+@never_late
+async def test_an_infinite_timeout_survives_a_suspension(work: AnyEffect) -> None:
+    service = Service(MemoryStore())
+
+    assert await woken(service, code(work, pause.wait(), act("ship")), pause) == Success("ship")
+
+    assert service.world.done.count("work") == 1
+
+
+async def test_a_wait_with_an_infinite_timeout_is_suspended_and_ends() -> None:
+    service = Service(MemoryStore())
+    made = code(pause.wait().timeout(math.inf), other.wait().timeout(math.inf))
+
+    assert await woken(service, made, pause, other) == Success("go")
+
+
+# Failures that a body keeps.
+
+
+@step
+def declined(number: int) -> Effect[App, Broken, str]:
+    return note(f"charge {number}").and_then(lambda _: fail(Broken(number)))
+
+
+@do
+def collecting(count: int, raised: int) -> Do[App, Any, str]:
+    """Collect failures, do something else, and raise one of them. No annotation declares it."""
+    errors: list[Broken] = []
+    for number in range(count):
+        try:
+            yield from declined(number)
+        except Broken as error:
+            errors.append(error)
+    yield from act("report")
+    raise errors[raised]
+
+
+COLLECTED = pytest.mark.parametrize(("count", "raised"), [(1, 0), (9, 0), (40, 0), (40, 20)])
+
+
+@COLLECTED
+async def test_a_failure_that_was_collected_is_a_failure_when_it_is_raised(
+    count: int, raised: int
+) -> None:
+    result = await collecting(count, raised).run(app_on(MemoryStore()))
+
+    assert isinstance(result.failure(), Broken)
+    assert result.failure().args == (raised,)
+
+
+@COLLECTED
+@pytest.mark.parametrize("step", ["declined", "report"])
+async def test_a_failure_that_was_collected_is_a_failure_after_a_crash(
+    count: int, raised: int, step: str, store: MemoryStore
+) -> None:
+    made = code(collecting(count, raised))
+    faulty = FaultyStore(store, [CrashPoint(after(step), is_durable=True)])
+    with faulty.life():
+        await made.start(None, run_id="r").run(app_on(faulty))
+    app = app_on(store)
+
+    result = await made.resume("r").run(app)
+
+    assert isinstance(result.failure(), Broken)
+    assert result.failure().args == (raised,)
+    assert "charge 0" not in app.world.done
+
+
+# Journals that are sealed, and do not make sense.
+
+
+@step
+def quote(item: str) -> Effect[App, Broken, str]:
+    return note(f"quote {item}").map(lambda _: f"price of {item}")
+
+
+@workflow
+def shopping(items: list[str]) -> Do[App, Any, list[str]]:
+    """Do a bit of everything that a journal records."""
+    prices = yield from traverse(items, quote)
+    try:
+        yield from decline()
+    except Broken:
+        yield from publish("progress", len(prices))
+    yield from first_success([decline(), quote("tie")])
+    yield from race([quote("quick"), sleep(60).map(lambda _: "slow")])
+    yield from sleep(0.001)
+    yield from bracket(quote("room"), lambda _: quote("close"), lambda _: pure("used"))
+    yield from with_checkpointing("outer", in_order(quote("inner"), quote("inner again")))
+    yield from saga(in_order(compensate(quote("seat"), done_as("undo")), decline())).fallback("")
+    answer = yield from pause.wait().timeout(60).map_err(lambda _: Broken("late"))
+    yield from quote(answer)
+    return prices
+
+
+async def sound_journals() -> list[list[bytes]]:
+    """Return the journals of a complete run, and of runs that wait, have failed, and have crashed."""
+    journals: list[list[bytes]] = []
+    for failing, is_answered in [((), True), ((), False), (("quote go",), True)]:
+        service = Service(MemoryStore(), World(failing=set(failing)))
+        async with working(service, shopping) as worker:
+            handle: Handle[Any, Any] = await worker.client.submit(shopping, ["cap"], run_id="r")
+            await suspended(service, "r", waits_for="signal pause")
+            if is_answered:
+                await handle.send(pause, "go")
+                await handle.result(timeout=10)
+        records = await service.store.read("r")
+        journals.append([record.body for record in records])
+    journals.append(journals[0][:-4])
+    return journals
+
+
+def payloads_of(bodies: Sequence[bytes]) -> list[Any]:
+    """Return the entries in a journal, as docs/format.md describes them, without their digests."""
+    return [json.loads(body[: body.rindex(b"\nsha256:")]) for body in bodies]
+
+
+async def write(store: MemoryStore, entries: Sequence[Any]) -> None:
+    """Write entries with digests that fit, as a run that crashed."""
+    digest, bodies = hashlib.sha256(b"r").digest(), list[bytes]()
+    for entry in entries:
+        payload = json.dumps(entry, separators=(",", ":"), ensure_ascii=False).encode()
+        digest = hashlib.sha256(digest + payload).digest()
+        bodies.append(payload + b"\nsha256:" + digest.hex().encode())
+    client = Client(Checkpoints(store))
+    await client.submit(shopping, ["cap"], run_id="r")
+    info = await store.info("r")
+    assert info is not None
+    await store.delete("r")
+    lease = await store.claim("r", owner="test", seconds=60)
+    summary = replace(info.summary, status=RunStatus.RUNNING)
+    await store.append(lease, bodies, after=0, summary=summary, release=True)
+
+
+STRANGE: list[Any] = [
+    *[None, True, 0, -1, 10**6, 10**30, 0.5],
+    *["", "x", "quote", "a[0]/b"],
+    *[[], {}, [[1]], [[1, 2]], [[2, 1]]],
+]
+"""Values that a field may have after a mutation."""
+
+
+def mutated(entries: list[Any], others: Sequence[list[Any]], chance: random.Random) -> str:
+    """Change a journal in one place. Return what was changed."""
+    place, another = chance.randrange(len(entries)), chance.randrange(len(entries))
+    kind = chance.choice(
+        ["remove", "duplicate", "move", "swap", "insert", "cut", "drop", "set", "copy"]
+    )
+    entry = entries[place]
+    field = chance.choice(list(entry))
+    match kind:
+        case "remove" if len(entries) > 1:
+            del entries[place]
+        case "duplicate":
+            entries.insert(another, entry)
+        case "move":
+            entries.insert(another, entries.pop(place))
+        case "swap":
+            entries[place], entries[another] = entries[another], entry
+        case "insert":
+            entries.insert(place, chance.choice(chance.choice(others)))
+        case "cut":
+            del entries[max(place, 1) :]
+        case "drop":
+            entries[place] = {name: value for name, value in entry.items() if name != field}
+        case "set":
+            entries[place] = {**entry, field: chance.choice(STRANGE)}
+        case _:
+            given = entries[another].get(field, chance.choice(STRANGE))
+            entries[place] = {**entry, field: given}
+    return f"{kind} {place} ({field!r}, {another})"
+
+
+@sample_or_all("count", 40, 420)
+@pytest.mark.parametrize("seed", range(6))
+async def test_a_sealed_journal_that_makes_no_sense_is_an_error_that_says_so(
+    seed: int, count: int
+) -> None:
+    chance = random.Random(seed)
+    sound = [payloads_of(bodies) for bodies in await sound_journals()]
+    problems: list[str] = []
+    for _ in range(count):
+        entries = list(chance.choice(sound))
+        changes = [mutated(entries, sound, chance) for _ in range(chance.choice([1, 1, 1, 2, 3]))]
+        problems += [f"{'; '.join(changes)}: {problem}" for problem in await problems_with(entries)]
+    assert not problems, "\n".join(problems[:20])
+
+
+async def problems_with(entries: Sequence[Any]) -> list[str]:
+    """Return the unexpected errors of all that reads a journal."""
+    if not entries:
+        return []
+    problems: list[str] = []
+    store = MemoryStore()
+    await write(store, entries)
+    app = app_on(store)
+    handle = Client(app.checkpoints).handle(shopping, "r")
+
+    async def attempt(what: str, reading: Callable[[], Awaitable[Any]]) -> Any:
+        try:
+            with anyio.fail_after(10):
+                return await reading()
+        except (CheckpointError, Broken, RecordedDefect) as expected:
+            return Failure(expected)
+        except Exception as unexpected:
+            problems.append(f"{what}: {unexpected!r}")
+            return None
+
+    found = await attempt("verify", lambda: verify_run(store, "r"))
+    await attempt("checkpoint", lambda: read_checkpoint(store, "r"))
+    await attempt("plan", lambda: shopping.plan("r").run(app))
+    await attempt("published", lambda: handle.published("progress"))
+    for _ in range(3):
+        await attempt("send", lambda: handle.send(pause, "go"))
+    clock = TestClock()
+    result = await attempt("resume", lambda: clock.run(shopping.resume("r"), app))
+    await attempt("resume again", lambda: TestClock().run(shopping.resume("r"), app))
+    await attempt("result", lambda: shopping.result("r").run(app))
+    await attempt("repair", lambda: repair_run(store, "r"))
+    is_corrupt = isinstance(result, Failure) and isinstance(result.failure(), CorruptCheckpoint)
+    # Only the code of the workflow tells which type an output has, and what an operation records.
+    is_corrupt = (
+        is_corrupt and CLASS_CHANGED not in str(result) and "no sense for" not in str(result)
+    )
+    if is_corrupt and getattr(found, "problem", None) is None:
+        problems.append(f"verify does not find what the resume found: {result}")
+    return problems
