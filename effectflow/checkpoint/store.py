@@ -1,8 +1,9 @@
-"""The contract of a store: keep journals of bytes, find runs, and guard each run with a lease.
+"""The contract of a store, in two parts.
 
-A store knows nothing about steps or values. For each run, it keeps an append-only list of records
-numbered from 1, a summary for finding the run, and a lease. `effectflow.testing.store_conformance` has
-the tests that every store must pass.
+`CheckpointStore` keeps journals: for each run an append-only list of records numbered from 1, a summary
+for finding the run, and a lease that guards it. A store knows nothing about steps or values.
+`ServiceStore` adds what runs need that workers drive: messages, due times and notifications.
+`effectflow.testing.store_conformance` has the tests that every store must pass.
 """
 
 from __future__ import annotations
@@ -10,14 +11,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from types import TracebackType
 from typing import Protocol, Self, runtime_checkable
 
+import orjson
+
 from effectflow.checkpoint.errors import CheckpointError, CorruptCheckpoint, StoreUnavailable
 from effectflow.checkpoint.lease import Lease
-from effectflow.checkpoint.schema import LATEST, frozen
+from effectflow.checkpoint.schema import LATEST, frozen, schema_of
 from effectflow.effects.arguments import check_count
 
 
@@ -66,55 +69,82 @@ class Record:
 
 
 @frozen
-class RunSummary:
-    """The properties by which queries find a run. An append may replace it.
+class RunDetails:
+    """What is shown about a run, but never looked for. A store keeps it as one text.
 
     Attributes:
-        workflow, kind, version: the workflow of the run.
-        status: the status of the run.
-        created_at: when it was created, in seconds since the epoch.
+        kind, version: those of the workflow of the run.
         dead_letters: the number of items of its jobs that failed and were neither retried nor dropped.
-        due_at: the time from which a worker may take the run, in seconds since the epoch; None if none
-            may. While a run is being driven, this is in the past: it is due as soon as nothing
-            holds it. See `at_once`.
-        priority: workers take runs with a higher priority first.
         waits_for: what a suspended run waits for, in words.
         blocked: why the last worker could not continue the run, in words; empty if it could.
-        parent: the run that spawned it or within which it is nested; empty without one.
-        is_nested: whether the parent drives it, so that no worker takes it.
+    """
+
+    kind: str = "standard"
+    version: str = "1"
+    dead_letters: int = 0
+    waits_for: str = ""
+    blocked: str = ""
+
+    def to_json(self) -> str:
+        """Return it as the text that stores keep."""
+        return orjson.dumps(schema_of(RunDetails).write(self)).decode()
+
+    @staticmethod
+    def from_json(text: str, run_id: str) -> RunDetails:
+        """Return the details of a run. Raise CorruptCheckpoint for other texts than of `to_json`."""
+        try:
+            return schema_of(RunDetails).read(dict(orjson.loads(text)))
+        except (KeyError, TypeError, ValueError) as error:
+            raise CorruptCheckpoint(run_id, f"its details cannot be read: {error!r}") from None
+
+
+_NO_DETAILS = RunDetails()
+
+
+@frozen
+class RunSummary:
+    """The properties by which stores find a run. An append may replace it.
+
+    Attributes:
+        workflow: the name of its workflow.
+        status: the status of the run.
+        created_at: when it was created, in seconds since the epoch.
+        due_at: the time from which a worker may take the run, in seconds since the epoch; None if none
+            may. While a run is being driven, this is in the past: it is due as soon as nothing
+            holds it. See `due_now`.
+        priority: workers take runs with a higher priority first.
+        parent: the run that spawned it; empty without one.
+        tenant: the text under "tenant" in the context of the run; empty without one.
+        details: what is shown about it.
     """
 
     workflow: str
-    kind: str
-    version: str
     status: RunStatus
     created_at: float
-    dead_letters: int = 0
     due_at: float | None = None
     priority: int = 0
-    waits_for: str = ""
-    blocked: str = ""
     parent: str = ""
-    is_nested: bool = False
+    tenant: str = ""
+    details: RunDetails = _NO_DETAILS
 
     def become(self, status: RunStatus, *, due_at: float | None, waits_for: str) -> RunSummary:
         """Return the summary once the run has this status. It is not blocked then.
 
         A run that is due after the last time that can be stored is due then.
         """
+        details = self.details
+        if details.waits_for != waits_for or details.blocked:
+            details = replace(details, waits_for=waits_for, blocked="")
         # Without `replace`, which takes twice as long.
         return RunSummary(
             self.workflow,
-            self.kind,
-            self.version,
             status,
             self.created_at,
-            self.dead_letters,
-            due_at=None if due_at is None else min(due_at, LATEST),
-            priority=self.priority,
-            waits_for=waits_for,
-            parent=self.parent,
-            is_nested=self.is_nested,
+            None if due_at is None else min(due_at, LATEST),
+            self.priority,
+            self.parent,
+            self.tenant,
+            details,
         )
 
 
@@ -124,7 +154,7 @@ class RunInfo:
 
     Attributes:
         run_id: the id of the run.
-        summary: workflow, kind, version, status and time of creation.
+        summary: its workflow, status, time of creation and more.
         updated_at: when its newest record was written, in seconds since the epoch.
         length: the number of records in its journal.
         lease: the current lease, which may have expired; None if the run is not claimed.
@@ -135,6 +165,11 @@ class RunInfo:
     updated_at: float
     length: int
     lease: Lease | None
+
+    @property
+    def place(self) -> tuple[float, str]:
+        """Its place in the order of queries, newest first: the time of its creation, and its id."""
+        return self.summary.created_at, self.run_id
 
     def is_held(self, now: float) -> bool:
         """Return whether a live owner holds the run at `now`, in seconds since the epoch."""
@@ -150,32 +185,54 @@ class RunQuery:
     """Which runs to find. They are sorted by creation, newest first, then by id.
 
     Attributes:
+        run_id: only the run with this id.
         workflow: only runs of this workflow.
         prefix: only runs whose id begins with this.
+        parent: only runs that this run has spawned.
+        tenant: only runs with this text under "tenant" in their context.
         statuses: only runs with one of these; empty means any.
-        updated_before: only runs whose newest record is older, in seconds since the epoch.
+        updated_before, updated_since: only runs whose newest record is older, or not older, in seconds
+            since the epoch.
         resumable: only runs that have not ended and that no live owner holds.
-        offset: skip this many runs, for paging.
+        crashed: only those of them that were running.
+        after: only runs behind this place, the `RunInfo.place` of the last run of the page before.
         limit: return at most this many runs; None for all.
     """
 
+    run_id: str | None = None
     workflow: str | None = None
     prefix: str = ""
+    parent: str | None = None
+    tenant: str | None = None
     statuses: frozenset[RunStatus] = frozenset()
     updated_before: float | None = None
+    updated_since: float | None = None
     resumable: bool = False
-    offset: int = 0
+    crashed: bool = False
+    after: tuple[float, str] | None = None
     limit: int | None = 100
 
     def matches(self, info: RunInfo, now: float) -> bool:
         """Return whether the query asks for this run, at `now` in seconds since the epoch."""
+        summary = info.summary
         return (
-            (self.workflow is None or info.summary.workflow == self.workflow)
+            (self.run_id is None or info.run_id == self.run_id)
+            and (self.workflow is None or summary.workflow == self.workflow)
             and info.run_id.startswith(self.prefix)
-            and (not self.statuses or info.summary.status in self.statuses)
+            and (self.parent is None or summary.parent == self.parent)
+            and (self.tenant is None or summary.tenant == self.tenant)
+            and (not self.statuses or summary.status in self.statuses)
             and (self.updated_before is None or info.updated_at < self.updated_before)
-            and (not self.resumable or info.is_resumable(now))
+            and (self.updated_since is None or info.updated_at >= self.updated_since)
+            and (not self.crashed or summary.status is RunStatus.RUNNING)
+            and (self.after is None or is_behind(info.place, self.after))
+            and (not (self.resumable or self.crashed) or info.is_resumable(now))
         )
+
+
+def is_behind(place: tuple[float, str], other: tuple[float, str]) -> bool:
+    """Return whether a place comes after another one: older, or with a greater id if as old."""
+    return place[0] < other[0] or (place[0] == other[0] and place[1] > other[1])
 
 
 CANCEL = "cancel"
@@ -213,15 +270,15 @@ def wakes(topic: str, status: RunStatus) -> bool:
     return topic == CANCEL and status in (RunStatus.PENDING, RunStatus.FAILED)
 
 
-AT_ONCE_SINCE = 7200.0
+DUE_SINCE = 7200.0
 """A run that is due at once gets a due time this many seconds ago. So it is also due by a clock that is
 behind by less than that, on another host or set back."""
 
 
-def at_once(now: float) -> float:
+def due_now(now: float) -> float:
     """Return the due time of a run that is due at once, at `now` in seconds since the epoch."""
     # Never before the epoch, at which the clock of a small computer may start.
-    return max(now - AT_ONCE_SINCE, 0.0)
+    return max(now - DUE_SINCE, 0.0)
 
 
 def has_result(status: RunStatus) -> bool:
@@ -231,7 +288,7 @@ def has_result(status: RunStatus) -> bool:
 
 def notifies_parent(summary: RunSummary) -> bool:
     """Return whether an append with this summary sends a notice to the parent: a spawned run ended."""
-    return bool(summary.parent) and not summary.is_nested and has_result(summary.status)
+    return bool(summary.parent) and has_result(summary.status)
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,7 +342,7 @@ class DueRuns:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """A run that was claimed because it was due.
+    """A run that was claimed.
 
     Attributes:
         lease: the new lease.
@@ -323,6 +380,42 @@ class Changes(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Remains:
+    """Everything that a store has of a run, damaged or not.
+
+    Attributes:
+        records: those that can be read, in order. Some may be missing.
+        unreadable: the bytes that cannot be read as records, by the name of the place where they are.
+    """
+
+    records: list[Record]
+    unreadable: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What one append changes, all or nothing.
+
+    Attributes:
+        bodies: the new records.
+        after: the number of the record that they follow: the length that the journal must have.
+        summary: replaces the summary of the run; None to keep it.
+        release: whether to release the lease.
+        takes: the numbers of messages to remove from the mailbox of the run. Only a `ServiceStore` has
+            any.
+        seen: the number of the newest message that the writer knows; None if it does not say. If the
+            mailbox has a newer one, the new summary is due at once (`due_now`).
+    """
+
+    bodies: Sequence[bytes]
+    after: int
+    summary: RunSummary | None = None
+    release: bool = False
+    takes: Sequence[int] = ()
+    seen: int | None = None
+
+
 class CheckpointStore(Protocol):
     """The storage environment of durable runs: journals of bytes, guarded by leases.
 
@@ -336,24 +429,46 @@ class CheckpointStore(Protocol):
         """What the data survives: "full" (power loss), "process" (kill -9) or "memory" (nothing)."""
         ...
 
-    async def claim(self, run_id: str, *, owner: str, seconds: float) -> Lease:
-        """Take the lease of a run for this many seconds. The run need not exist.
+    async def create(
+        self,
+        run_id: str,
+        bodies: Sequence[bytes],
+        *,
+        summary: RunSummary,
+        owner: str = "",
+        seconds: float = 0.0,
+    ) -> RunInfo | None:
+        """Create a run with its first records, at least one, in one transaction. Return it.
+
+        Return None, and change nothing, if the run exists. With an `owner`, the new run has a lease of
+        that owner, for this many seconds.
+
+        Raise SaveFailed if the records could not be written; its `is_unknown` says whether they may
+        have been written anyway.
+        """
+        ...
+
+    async def claim(self, run_id: str, *, owner: str, seconds: float) -> Taken:
+        """Take the lease of a run for this many seconds. Return it, and the run as it was before.
 
         A lease is free unless `Lease.is_held` at the time of the store. An owner that already holds the
         lease gets a new one.
 
-        Raise RunBusy if another live owner holds it.
+        Raise RunNotFound if the run does not exist, and RunBusy if another live owner holds it.
         """
         ...
 
-    def renew(self, lease: Lease, *, seconds: float) -> Lease:
-        """Extend the lease to this many seconds from now.
+    def renew(self, leases: Sequence[Lease], *, seconds: float) -> list[Lease]:
+        """Extend leases to this many seconds from now. Return the renewed ones, in order.
+
+        Those that are not current any more, because another owner has claimed the run since or the run
+        is gone, are left out.
 
         The call blocks, for at most about five seconds, and does not need the event loop: any thread
         of this process may call it while the store is open.
 
-        Raise LeaseLost if another owner has claimed the run since, and StoreUnavailable if the lease
-        could not be renewed in time. It may have been renewed anyway.
+        Raise StoreUnavailable if the leases could not be renewed in time. They may have been renewed
+        anyway.
         """
         ...
 
@@ -361,32 +476,17 @@ class CheckpointStore(Protocol):
         """Release the lease if it is the current one of the run. Otherwise, do nothing."""
         ...
 
-    async def append(
-        self,
-        lease: Lease,
-        bodies: Sequence[bytes],
-        *,
-        after: int,
-        summary: RunSummary | None = None,
-        release: bool = False,
-        takes: Sequence[int] = (),
-        seen: int | None = None,
-    ) -> None:
-        """Append records after record number `after`, all or none, in one transaction.
+    async def append(self, lease: Lease, batch: Batch) -> None:
+        """Append records, all or none, with the rest of the batch in one transaction.
 
-        Return once they are as durable as `durability` says. `summary` replaces the run's summary; the
-        first append of a run needs one, and at least one record. `release` also releases the lease, in
-        the same transaction.
-
-        `takes` are the numbers of messages that are removed from the mailbox. If the mailbox has a
-        message newer than number `seen`, the new summary is due `at_once`, because the writer does not
-        know that message. A summary of a run that has ended removes all its messages first. If
-        `notifies_parent`, the mailbox of the parent receives a notice with the run's id as its
-        key, as by `send`; nothing happens if the parent is unknown or has ended.
+        Return once they are as durable as `durability` says. A summary of a run that has ended removes
+        all its messages. If it `notifies_parent`, the mailbox of the parent receives a notice with the
+        run's id as its key, as by `ServiceStore.send`; nothing happens if the parent is unknown or has
+        ended.
 
         Raise LeaseLost, and write nothing, if the lease is not the run's current one, the journal
-        does not end at `after`, or a message of `takes` is gone. Raise SaveFailed if the records could
-        not be written; its `is_unknown` says whether they may have been written anyway.
+        does not end at `batch.after`, or a message of `batch.takes` is gone. Raise SaveFailed as
+        `create` does.
         """
         ...
 
@@ -397,59 +497,11 @@ class CheckpointStore(Protocol):
         """
         ...
 
-    async def info(self, run_id: str) -> RunInfo | None:
-        """Return one line about a run, or None if it has no records."""
-        ...
-
     async def find(self, query: RunQuery = RunQuery()) -> list[RunInfo]:
         """Return the runs that match, newest first.
 
-        Each run is returned once, even while others are added and removed. That does not hold across
-        pages (`offset`).
-        """
-        ...
-
-    async def create(self, run_id: str, bodies: Sequence[bytes], *, summary: RunSummary) -> bool:
-        """Create a run with its first records, without claiming it, in one transaction.
-
-        Return False, and change nothing, if the run exists.
-
-        Raise RunBusy if a live owner holds the run, which has no records yet, and SaveFailed as `append`
-        does.
-        """
-        ...
-
-    async def send(self, run_id: str, topic: str, *, key: str, body: bytes = b"") -> bool:
-        """Put a message into the mailbox of a run, in one transaction.
-
-        Return False, and change nothing, if the run has already received a message with this topic and
-        key, even if it has taken the message. Notices are always received.
-
-        If the message `wakes` the run, the run is due `at_once`, unless it was due before. A nested run
-        is never due. Instead, its parent receives a notice with the run's id as its key, and so on
-        outwards.
-
-        Raise RunNotFound, RunEnded if the run is completed or cancelled, and SaveFailed as `append`
-        does.
-        """
-        ...
-
-    async def mailbox(self, run_id: str, *, after: int = 0) -> list[Message]:
-        """Return the messages of a run that were not taken, in order, from number `after` + 1 on."""
-        ...
-
-    async def claim_due(self, due: DueRuns) -> Claimed:
-        """Claim runs that are due: `due_at` is not after `due.now`, and no live owner holds them.
-
-        Runs with a higher priority come first, then those that have been due for longer. Two callers
-        never claim the same run. The limits hold across all callers that pass the same ones.
-        """
-        ...
-
-    def changes(self) -> AbstractAsyncContextManager[Changes]:
-        """Watch the runs of the store while the context is open.
-
-        A change is a `create`, a `send`, an `append` with a summary, or a `delete`, by any process.
+        Each run is returned once, even while others are added and removed. Skip damaged runs, and log a
+        warning that names each. But raise CorruptCheckpoint if `query.run_id` names a damaged run.
         """
         ...
 
@@ -475,6 +527,14 @@ class CheckpointStore(Protocol):
         """
         ...
 
+    async def salvage(self, run_id: str) -> Remains:
+        """Return everything that is left of a run, even if damage makes `read` raise."""
+        return Remains(await self.read(run_id))
+
+    async def damaged_runs(self) -> list[str]:
+        """Return the ids of the runs that `find` skips because they cannot be read."""
+        return []
+
     async def __aenter__(self) -> Self: ...
 
     async def __aexit__(
@@ -486,55 +546,60 @@ class CheckpointStore(Protocol):
 
 
 @runtime_checkable
-class KeepsHistory(Protocol):
-    """A store that overwrites the newest checkpoint of a run and keeps copies of earlier ones."""
+class ServiceStore(CheckpointStore, Protocol):
+    """A store that workers can use: its runs receive messages, and wait for times without a process."""
 
-    def keep_history(self, run_id: str, copies: int) -> None:
-        """Keep this many copies for the run. Call it before the run is driven."""
+    async def send(self, run_id: str, topic: str, *, key: str, body: bytes = b"") -> bool:
+        """Put a message into the mailbox of a run, in one transaction.
+
+        Return False, and change nothing, if the run has already received a message with this topic and
+        key, even if it has taken the message. Notices are always received.
+
+        If the message `wakes` the run, the run is due at once (`due_now`), unless it was due before.
+
+        Raise RunNotFound, RunEnded if the run is completed or cancelled, and SaveFailed as `create`
+        does.
+        """
+        ...
+
+    async def mailbox(self, run_id: str, *, after: int = 0) -> list[Message]:
+        """Return the messages of a run that were not taken, in order, from number `after` + 1 on."""
+        ...
+
+    async def claim_due(self, due: DueRuns) -> Claimed:
+        """Claim runs that are due: `due_at` is not after `due.now`, and no live owner holds them.
+
+        Runs with a higher priority come first, then those that have been due for longer. Two callers
+        never claim the same run. The limits hold across all callers that pass the same ones.
+        """
+        ...
+
+    def changes(self) -> AbstractAsyncContextManager[Changes]:
+        """Watch the runs of the store while the context is open.
+
+        A change is a `create`, a `send`, an `append` with a summary, or a `delete`, by any process.
+        """
         ...
 
 
-@runtime_checkable
-class ListsDamagedRuns(Protocol):
-    """A store in which one run can be damaged while others are intact.
+async def find_run(store: CheckpointStore, run_id: str) -> RunInfo | None:
+    """Return one line about a run, or None if there is none. Raise CorruptCheckpoint if it is damaged."""
+    found = await store.find(RunQuery(run_id=run_id, limit=1))
+    return found[0] if found else None
 
-    Its `find` skips such a run and logs a warning that names it; `info` and `read` raise for it.
+
+def service_of(store: CheckpointStore, purpose: str) -> ServiceStore:
+    """Return the store as one that workers can use.
+
+    Raise StoreUnavailable, which says what it was needed for, if it only keeps journals.
     """
-
-    async def damaged_runs(self) -> list[str]:
-        """Return the ids of the runs that `find` skips because they cannot be read."""
-        ...
-
-
-@runtime_checkable
-class FallsBack(Protocol):
-    """A store that reads an older copy of a run, and logs a warning, if the newest one is damaged."""
-
-    async def damage(self, run_id: str) -> str | None:
-        """Return how the newest copy of a run is damaged and what is read instead, or None."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Remains:
-    """Everything that a store has of a run, damaged or not.
-
-    Attributes:
-        records: those that can be read, in order. Some may be missing.
-        unreadable: the bytes that cannot be read as records, by the name of the place where they are.
-    """
-
-    records: list[Record]
-    unreadable: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
-
-
-@runtime_checkable
-class Salvages(Protocol):
-    """A store in which damage can make `read` raise, although other records of the run are intact."""
-
-    async def salvage(self, run_id: str) -> Remains:
-        """Return everything that is left of a run."""
-        ...
+    if isinstance(store, ServiceStore):
+        return store
+    raise StoreUnavailable(
+        repr(store),
+        f"it keeps journals only, and {purpose} needs messages and due times. Use MemoryStore, "
+        "SqliteStore, PostgresStore or RedisStore",
+    )
 
 
 class store_errors:  # noqa: N801, used like a function in `with`

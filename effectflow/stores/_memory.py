@@ -17,8 +17,8 @@ from effectflow.checkpoint.errors import RunNotFound
 from effectflow.checkpoint.lease import Lease
 from effectflow.checkpoint.store import (
     NOTICE,
+    Batch,
     Changes,
-    CheckpointStore,
     Claimed,
     DueRuns,
     Message,
@@ -26,6 +26,7 @@ from effectflow.checkpoint.store import (
     RunInfo,
     RunQuery,
     RunSummary,
+    ServiceStore,
     Taken,
     notifies_parent,
 )
@@ -40,8 +41,7 @@ from effectflow.stores._rules import (
     check_messages,
     check_receives,
     due_if_unseen,
-    first_summary,
-    receivers,
+    is_holder,
     woken,
 )
 from effectflow.stores._summaries import select
@@ -58,7 +58,7 @@ class _Run:
     received: set[tuple[str, str]]
 
 
-class MemoryStore(CheckpointStore):
+class MemoryStore(ServiceStore):
     """Keeps runs in memory. Entries are encoded as for any other store.
 
     You can use it without `async with`. Leaving an `async with` block keeps the runs.
@@ -71,7 +71,7 @@ class MemoryStore(CheckpointStore):
         self._fences = count(1)
         self._messages = count(1)
         self._starts: Mapping[str, Sequence[float]] = {}
-        self._due = _DueIndex(self._info)
+        self._due = _DueIndex(lambda run_id: self._info(run_id, self._runs[run_id]))
         self._announcements = Announcements()
         # A renewal may come from another thread.
         self._changing = threading.Lock()
@@ -80,24 +80,57 @@ class MemoryStore(CheckpointStore):
     def durability(self) -> str:
         return "memory"
 
-    async def claim(self, run_id: str, *, owner: str, seconds: float) -> Lease:
+    async def create(
+        self,
+        run_id: str,
+        bodies: Sequence[bytes],
+        *,
+        summary: RunSummary,
+        owner: str = "",
+        seconds: float = 0.0,
+    ) -> RunInfo | None:
         # Nothing else here waits, and a run whose steps do not wait either would block the event loop.
         await anyio.lowlevel.checkpoint()
         with self._changing:
+            if run_id in self._runs:
+                return None
             now = time.time()
-            check_free(self._leases.get(run_id), now=now, claimant=owner)
-            return self._claim(run_id, owner, seconds, now)
+            times = [now] * len(bodies)
+            run = self._runs[run_id] = _Run(summary, [*map(bytes, bodies)], times, {}, set())
+            self._due.put(run_id, summary)
+            if owner:
+                self._lend(run_id, owner, seconds, now)
+            info = self._info(run_id, run)
+        self._announcements.announce(run_id)
+        return info
 
-    def _claim(self, run_id: str, owner: str, seconds: float, now: float) -> Lease:
+    async def claim(self, run_id: str, *, owner: str, seconds: float) -> Taken:
+        await anyio.lowlevel.checkpoint()
+        with self._changing:
+            run, now = self._known(run_id), time.time()
+            before = self._info(run_id, run)
+            check_free(before.lease, now=now, claimant=owner)
+            return Taken(self._lend(run_id, owner, seconds, now), before)
+
+    def _lend(self, run_id: str, owner: str, seconds: float, now: float) -> Lease:
         lease = Lease.of(run_id, owner, next(self._fences), seconds=seconds, now=now)
         self._leases[run_id] = lease
         return lease
 
-    def renew(self, lease: Lease, *, seconds: float) -> Lease:
+    def _known(self, run_id: str) -> _Run:
+        run = self._runs.get(run_id)
+        if run is None:
+            raise RunNotFound(run_id)
+        return run
+
+    def renew(self, leases: Sequence[Lease], *, seconds: float) -> list[Lease]:
         with self._changing:
-            check_current(lease, self._leases.get(lease.run_id))
-            renewed = lease.renewed(seconds, now=time.time())
-            self._leases[lease.run_id] = renewed
+            now, renewed = time.time(), list[Lease]()
+            for lease in leases:
+                held = self._leases.get(lease.run_id)
+                if held is not None and is_holder(lease, held.owner, held.fence):
+                    held = self._leases[lease.run_id] = lease.renewed(seconds, now=now)
+                    renewed.append(held)
             return renewed
 
     async def release(self, lease: Lease) -> None:
@@ -106,44 +139,34 @@ class MemoryStore(CheckpointStore):
             if held is not None and held.fence == lease.fence:
                 del self._leases[lease.run_id]
 
-    async def append(
-        self,
-        lease: Lease,
-        bodies: Sequence[bytes],
-        *,
-        after: int,
-        summary: RunSummary | None = None,
-        release: bool = False,
-        takes: Sequence[int] = (),
-        seen: int | None = None,
-    ) -> None:
+    async def append(self, lease: Lease, batch: Batch) -> None:
+        run_id, summary = lease.run_id, batch.summary
         with self._changing:
-            held = self._leases.get(lease.run_id)
+            held = self._leases.get(run_id)
             if held is not lease:
                 check_current(lease, held)
-            run = self._runs.get(lease.run_id)
-            check_length(lease, 0 if run is None else len(run.bodies), after=after)
-            if run is None:
-                run = self._runs[lease.run_id] = _Run(first_summary(summary), [], [], {}, set())
-            if takes:
-                check_messages(lease, takes, run.mailbox)
-                for number in takes:
+            run = self._runs[run_id]
+            check_length(lease, len(run.bodies), after=batch.after)
+            if batch.takes:
+                check_messages(lease, batch.takes, run.mailbox)
+                for number in batch.takes:
                     del run.mailbox[number]
             now = time.time()
-            run.bodies += bodies
-            run.times += [now] * len(bodies)
-            if release:
-                del self._leases[lease.run_id]
+            run.bodies += batch.bodies
+            run.times += [now] * len(batch.bodies)
+            if batch.release:
+                del self._leases[run_id]
             if summary is None:
                 return
             if summary.status.has_ended:
                 run.mailbox.clear()
                 run.received.clear()
             newest = max(run.mailbox, default=0)
-            self._summarize(lease.run_id, run, due_if_unseen(summary, seen, newest=newest, now=now))
+            summary = due_if_unseen(summary, batch.seen, newest=newest, now=now)
+            self._summarize(run_id, run, summary)
             if notifies_parent(summary):
-                self._notify(summary.parent, lease.run_id, now)
-        self._announcements.announce(lease.run_id)
+                self._notify(summary.parent, run_id, now)
+        self._announcements.announce(run_id)
 
     def _summarize(self, run_id: str, run: _Run, summary: RunSummary) -> None:
         run.summary = summary
@@ -160,36 +183,18 @@ class MemoryStore(CheckpointStore):
         self._summarize(run_id, run, woken(topic, run.summary, now=now))
         return True
 
-    def _notify(self, parent: str, run_id: str, now: float) -> None:
-        """Notify the parent of a run, and the runs that the parent is nested in."""
-        for receiver, run, key in receivers(parent, run_id, self._runs.get):
-            self._put(receiver, run, NOTICE, key, b"", now)
-            self._announcements.announce(receiver)
-
-    async def create(self, run_id: str, bodies: Sequence[bytes], *, summary: RunSummary) -> bool:
-        with self._changing:
-            if run_id in self._runs:
-                return False
-            now = time.time()
-            check_free(self._leases.get(run_id), now=now)
-            self._leases.pop(run_id, None)
-            times = [now] * len(bodies)
-            run = _Run(summary, [*map(bytes, bodies)], times, {}, set())
-            self._runs[run_id] = run
-            self._summarize(run_id, run, summary)
-        self._announcements.announce(run_id)
-        return True
+    def _notify(self, parent: str, child: str, now: float) -> None:
+        """Tell the parent of a run that the run has ended."""
+        run = self._runs.get(parent)
+        if run is not None and not run.summary.status.has_ended:
+            self._put(parent, run, NOTICE, child, b"", now)
+            self._announcements.announce(parent)
 
     async def send(self, run_id: str, topic: str, *, key: str, body: bytes = b"") -> bool:
         with self._changing:
-            run = self._runs.get(run_id)
-            if run is None:
-                raise RunNotFound(run_id)
+            run = self._known(run_id)
             check_receives(run_id, run.summary)
-            now = time.time()
-            is_new = self._put(run_id, run, topic, key, bytes(body), now)
-            if is_new and run.summary.is_nested:
-                self._notify(run.summary.parent, run_id, now)
+            is_new = self._put(run_id, run, topic, key, bytes(body), time.time())
         self._announcements.announce(run_id)
         return is_new
 
@@ -206,7 +211,7 @@ class MemoryStore(CheckpointStore):
             chosen, next_due_at = choose(self._due, due, usage)
             self._starts = usage.after(chosen, due).starts
             runs = tuple(
-                Taken(self._claim(info.run_id, owner, due.seconds, now), info)
+                Taken(self._lend(info.run_id, owner, due.seconds, now), info)
                 for info, owner in zip(chosen, due.owners, strict=False)
             )
         return Claimed(runs, next_due_at)
@@ -214,8 +219,7 @@ class MemoryStore(CheckpointStore):
     def _held(self) -> Iterator[tuple[str, Lease]]:
         """Yield the workflow and the lease of each run that was not released."""
         for run_id, lease in self._leases.items():
-            if (run := self._runs.get(run_id)) is not None:
-                yield run.summary.workflow, lease
+            yield self._runs[run_id].summary.workflow, lease
 
     def changes(self) -> AbstractAsyncContextManager[Changes]:
         return self._announcements.watch()
@@ -227,27 +231,25 @@ class MemoryStore(CheckpointStore):
         new = zip(run.times[after:], run.bodies[after:], strict=True)
         return [Record(number, *record) for number, record in enumerate(new, after + 1)]
 
-    async def info(self, run_id: str) -> RunInfo | None:
-        return self._info(run_id) if run_id in self._runs else None
-
-    def _info(self, run_id: str) -> RunInfo:
-        run, lease = self._runs[run_id], self._leases.get(run_id)
+    def _info(self, run_id: str, run: _Run) -> RunInfo:
+        lease = self._leases.get(run_id)
         return RunInfo(run_id, run.summary, run.times[-1], len(run.bodies), lease)
 
     async def find(self, query: RunQuery = RunQuery()) -> list[RunInfo]:
-        now = time.time()
         with self._changing:
-            for run_id, lease in list(self._leases.items()):
-                if run_id not in self._runs and lease.is_abandoned(now):
-                    del self._leases[run_id]
-            named = [run_id for run_id in self._runs if run_id.startswith(query.prefix)]
-            infos = [self._info(run_id) for run_id in named]
-        return select(infos, query, now=now)
+            if query.run_id is None:
+                runs = self._runs.items()
+            else:
+                run = self._runs.get(query.run_id)
+                runs = [] if run is None else [(query.run_id, run)]
+            infos = [
+                self._info(run_id, run) for run_id, run in runs if run_id.startswith(query.prefix)
+            ]
+        return select(infos, query, now=time.time())
 
     async def delete(self, run_id: str, *, lease: Lease | None = None) -> None:
         with self._changing:
-            if run_id not in self._runs:
-                raise RunNotFound(run_id)
+            self._known(run_id)
             check_deletable(lease, self._leases.get(run_id), now=time.time())
             self._leases.pop(run_id, None)
             del self._runs[run_id]
@@ -257,9 +259,8 @@ class MemoryStore(CheckpointStore):
     async def truncate(self, lease: Lease, *, after: int, summary: RunSummary) -> None:
         with self._changing:
             check_current(lease, self._leases.get(lease.run_id))
-            run = self._runs.get(lease.run_id)
-            check_kept(lease, 0 if run is None else len(run.bodies), after=after)
-            assert run is not None
+            run = self._runs[lease.run_id]
+            check_kept(lease, len(run.bodies), after=after)
             del run.bodies[after:], run.times[after:]
             self._summarize(lease.run_id, run, summary)
 
@@ -290,7 +291,7 @@ class _DueIndex(DueIndex):
 
     def put(self, run_id: str, summary: RunSummary) -> None:
         """Note when a run is due, by its new summary."""
-        if summary.due_at is None or summary.is_nested:
+        if summary.due_at is None:
             self.remove(run_id)
             return
         lane = Lane(summary.workflow, summary.status, summary.priority)

@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Container, Iterable
 from dataclasses import replace
-from typing import Protocol, TypeVar
 
 from effectflow.checkpoint.errors import LeaseLost, RunBusy, RunEnded
 from effectflow.checkpoint.lease import Lease
-from effectflow.checkpoint.store import RunSummary, at_once, wakes
-
-
-class _HasSummary(Protocol):
-    @property
-    def summary(self) -> RunSummary: ...
-
-
-R = TypeVar("R", bound=_HasSummary)
+from effectflow.checkpoint.store import RunSummary, due_now, wakes
 
 
 def check_free(held: Lease | None, *, now: float, claimant: str = "") -> None:
@@ -40,10 +31,15 @@ def check_current(lease: Lease, held: Lease | None) -> None:
 
 def check_holder(lease: Lease, owner: str, fence: int) -> None:
     """Raise LeaseLost unless this is the lease of the current owner ("" for none)."""
+    if not is_holder(lease, owner, fence):
+        raise lease_lost(lease.run_id, owner)
+
+
+def is_holder(lease: Lease, owner: str, fence: int) -> bool:
+    """Return whether this is the lease of the current owner."""
     # FileStore may issue a fencing token twice, if the file with the newest was lost. Then the owners
     # differ.
-    if fence != lease.fence or owner != lease.owner:
-        raise lease_lost(lease.run_id, owner)
+    return fence == lease.fence and owner == lease.owner
 
 
 def lease_lost(run_id: str, holder: str) -> LeaseLost:
@@ -73,13 +69,6 @@ def check_kept(lease: Lease, length: int, *, after: int) -> None:
         raise LeaseLost(lease.run_id, f"its journal has only {length} entries, not {after}")
 
 
-def first_summary(summary: RunSummary | None) -> RunSummary:
-    """Return the summary that the first append of a run needs. Raise ValueError if it is missing."""
-    if summary is None:
-        raise ValueError("the first append of a run needs a summary")
-    return summary
-
-
 def check_messages(lease: Lease, taken: Iterable[int], present: Container[int]) -> None:
     """Raise LeaseLost unless all messages that an append takes are in the mailbox."""
     for number in taken:
@@ -93,31 +82,10 @@ def check_receives(run_id: str, summary: RunSummary) -> None:
         raise RunEnded(run_id, summary.status)
 
 
-def receivers(
-    parent: str, run_id: str, find: Callable[[str], R | None]
-) -> Iterator[tuple[str, R, str]]:
-    """Yield the runs that receive a notice about a run: its parent, and what that is nested in, outwards.
-
-    Each comes with what `find` returns for it, and with the id in the notice. An unknown run, or one
-    that has ended, receives none, and neither do those around it.
-    """
-    seen: set[str] = set()
-    # Damage could make a run its own parent.
-    while parent not in seen:
-        found = find(parent)
-        if found is None or found.summary.status.has_ended:
-            return
-        seen.add(parent)
-        yield parent, found, run_id
-        if not found.summary.is_nested:
-            return
-        run_id, parent = parent, found.summary.parent
-
-
 def due_by(now: float, summary: RunSummary) -> RunSummary:
-    """Return the summary of a run, due at once if it was not due before. Nested runs are never due."""
-    at = at_once(now)
-    if summary.is_nested or (summary.due_at is not None and summary.due_at <= at):
+    """Return the summary of a run, due at once if it was not due before."""
+    at = due_now(now)
+    if summary.due_at is not None and summary.due_at <= at:
         return summary
     return replace(summary, due_at=at)
 

@@ -60,13 +60,7 @@ def select(infos: Iterable[RunInfo], query: RunQuery, *, now: float) -> list[Run
     """Return the runs that the query asks for at `now`, in its order."""
     found = [info for info in infos if query.matches(info, now)]
     found.sort(key=lambda info: (-info.summary.created_at, info.run_id))
-    return page(found, query)
-
-
-def page(found: Iterable[RunInfo], query: RunQuery) -> list[RunInfo]:
-    """Return the part of sorted runs that the query asks for."""
-    end = None if query.limit is None else query.offset + query.limit
-    return list(islice(found, query.offset, end))
+    return found[: query.limit]
 
 
 def sql_conditions(query: RunQuery, mark: str, run_id: str) -> tuple[str, list[object]]:
