@@ -190,6 +190,7 @@ async def _await_message(fiber: DurableFiber, scope: Scope, topic: str) -> None:
         return
     if run.planning is not None:
         await fiber.turns.rest_in_plan(fiber, scope)
+    run.mailbox.require(f"a wait for {topic.replace(':', ' ', 1)}")
     async with woken_by(run.checkpoints.store, run.run_id) as woken:
         while True:
             await fiber.unrecorded(scope, run.look_for_messages())

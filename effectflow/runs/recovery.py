@@ -136,7 +136,8 @@ async def recover_run(
 
 def _log_end(what: str, summary: RunSummary | None) -> None:
     assert summary is not None
-    waiting = f", waits for {summary.waits_for}" if summary.waits_for else ""
+    waits_for = summary.details.waits_for
+    waiting = f", waits for {waits_for}" if waits_for else ""
     logger.info("%s is released, %s%s", what, summary.status, waiting)
 
 
