@@ -128,7 +128,7 @@ assert_type(review.to_mermaid(), str)
 
 def look(checkpoint: Checkpoint) -> None:
     assert_type(review.progress(checkpoint), GraphProgress)
-    assert_type(review.to_dot(checkpoint), str)
+    assert_type(review.to_mermaid(checkpoint), str)
 
 
 assert_type(run_context(), Effect[object, Never, Mapping[str, object]])

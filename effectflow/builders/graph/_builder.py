@@ -14,7 +14,7 @@ from effectflow.builders.checks import (
     problems_raised,
     workflow_name_problems,
 )
-from effectflow.builders.diagrams import Diagram, to_dot, to_mermaid
+from effectflow.builders.diagrams import to_mermaid
 from effectflow.builders.graph._problems import (
     Draft,
     InvalidGraph,
@@ -83,14 +83,8 @@ class Graph(Workflow[Env_contra, E_co, S, S], Generic[Env_contra, E_co, S]):
         of their visits, and the current node stands out. Raises ValueError for the checkpoint of another
         workflow.
         """
-        return to_mermaid(self._diagram(checkpoint))
-
-    def to_dot(self, checkpoint: Checkpoint | None = None) -> str:
-        """Return the same diagram in DOT, the language of Graphviz; see `to_mermaid`."""
-        return to_dot(self._diagram(checkpoint))
-
-    def _diagram(self, checkpoint: Checkpoint | None) -> Diagram:
-        return diagram_of(self.structure, None if checkpoint is None else self.progress(checkpoint))
+        progress = None if checkpoint is None else self.progress(checkpoint)
+        return to_mermaid(diagram_of(self.structure, progress))
 
     def __repr__(self) -> str:
         return f"<Graph {self.name!r} version {self.version!r}>"
