@@ -45,6 +45,7 @@ from effectflow.effects import (
 from effectflow.effects.imports import lazy_names
 
 if TYPE_CHECKING:
+    from effectflow.builders.code import workflow as workflow
     from effectflow.builders.iterative import (
         Iterative as Iterative,
         IterativeResult as IterativeResult,
@@ -109,7 +110,7 @@ if TYPE_CHECKING:
         MapReduce as MapReduce,
         TooManyFailures as TooManyFailures,
     )
-    from effectflow.runs import Workflow as Workflow, workflow as workflow
+    from effectflow.runs import Workflow as Workflow
     from effectflow.service import (
         App as App,
         Client as Client,
@@ -141,6 +142,7 @@ if not TYPE_CHECKING:  # a type checker would take every name for one of this pa
                 "traverse using uuid"
             ),
             "service": "App Client Schedule Signal Worker compensate publish saga spawn",
+            "builders.code": "workflow",
             "builders.iterative": "Iterative IterativeResult",
             "graphs": "GraphError InvalidGraph MaxIterationsExceeded NoEdge StateGraph",
             "machines": (
@@ -148,7 +150,7 @@ if not TYPE_CHECKING:  # a type checker would take every name for one of this pa
                 "TransitionExhausted transition_info"
             ),
             "mapreduce": "DeadLetter ItemFailed ItemFailure JobResult MapReduce TooManyFailures",
-            "runs": "Workflow workflow",
+            "runs": "Workflow",
         },
     )
 

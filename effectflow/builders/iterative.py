@@ -13,14 +13,15 @@ from effectflow.builders.checks import (
     function_problems,
     workflow_name_problems,
 )
+from effectflow.builders.steps import step_of
 from effectflow.checkpoint.checkpoints import HasCheckpoints
 from effectflow.checkpoint.definition import Definition
 from effectflow.checkpoint.step import durable
 from effectflow.checkpoint.values import KnownTypes
 from effectflow.effects import Effect, suspend
-from effectflow.effects.signatures import effect_types, environment_type
-from effectflow.runs.blueprint import Blueprint, input_type, step_of
-from effectflow.runs.engine import Done, Next, advance, pure_result
+from effectflow.effects.signatures import effect_types, environment_type, input_type
+from effectflow.runs.blueprint import Blueprint
+from effectflow.runs.step_loop import Done, Next, advance, pure_result
 from effectflow.runs.workflow import Workflow
 
 Env = TypeVar("Env", bound=HasCheckpoints, contravariant=True)

@@ -35,7 +35,7 @@ from effectflow.checkpoint.store import (
     Remains,
     RunSummary,
     Salvages,
-    at_once,
+    due_at_once,
     has_result,
 )
 
@@ -116,7 +116,7 @@ async def repair_run(
         >>> from effectflow.checkpoint import Checkpoints, ExportedRun, export_run, import_run
         >>> from effectflow.effects import Effect, pure
         >>> from effectflow.stores import MemoryStore
-        >>> from effectflow.runs import workflow
+        >>> from effectflow import workflow
         >>> @dataclass
         ... class App:
         ...     checkpoints: Checkpoints
@@ -213,7 +213,7 @@ def _summary(started: Started, checkpoint: Checkpoint, order: Order) -> RunSumma
         checkpoint.status,
         checkpoint.created_at,
         sum(not aside.is_dropped for aside in order.set_aside.values()),
-        due_at=at_once(checkpoint.updated_at) if is_due else None,
+        due_at=due_at_once(checkpoint.updated_at) if is_due else None,
         priority=started.priority,
         parent=started.parent,
     )

@@ -76,7 +76,7 @@ class RunSummary:
         dead_letters: the number of items of its jobs that failed and were neither retried nor dropped.
         due_at: the time from which a worker may take the run, in seconds since the epoch; None if none
             may. While a run is being driven, this is in the past: it is due as soon as nothing
-            holds it. See `at_once`.
+            holds it. See `due_at_once`.
         priority: workers take runs with a higher priority first.
         waits_for: what a suspended run waits for, in words.
         blocked: why the last worker could not continue the run, in words; empty if it could.
@@ -218,7 +218,7 @@ AT_ONCE_SINCE = 7200.0
 behind by less than that, on another host or set back."""
 
 
-def at_once(now: float) -> float:
+def due_at_once(now: float) -> float:
     """Return the due time of a run that is due at once, at `now` in seconds since the epoch."""
     # Never before the epoch, at which the clock of a small computer may start.
     return max(now - AT_ONCE_SINCE, 0.0)
@@ -379,7 +379,7 @@ class CheckpointStore(Protocol):
         the same transaction.
 
         `takes` are the numbers of messages that are removed from the mailbox. If the mailbox has a
-        message newer than number `seen`, the new summary is due `at_once`, because the writer does not
+        message newer than number `seen`, the new summary is `due_at_once`, because the writer does not
         know that message. A summary of a run that has ended removes all its messages first. If
         `notifies_parent`, the mailbox of the parent receives a notice with the run's id as its
         key, as by `send`; nothing happens if the parent is unknown or has ended.
@@ -425,7 +425,7 @@ class CheckpointStore(Protocol):
         Return False, and change nothing, if the run has already received a message with this topic and
         key, even if it has taken the message. Notices are always received.
 
-        If the message `wakes` the run, the run is due `at_once`, unless it was due before. A nested run
+        If the message `wakes` the run, the run is `due_at_once`, unless it was due before. A nested run
         is never due. Instead, its parent receives a notice with the run's id as its key, and so on
         outwards.
 

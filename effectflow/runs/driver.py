@@ -36,7 +36,7 @@ from effectflow.checkpoint.store import (
     KeepsHistory,
     RunStatus,
     RunSummary,
-    at_once,
+    due_at_once,
     store_errors,
 )
 from effectflow.checkpoint.suspension import attended
@@ -55,7 +55,8 @@ from effectflow.effects.nodes import AnyEffect
 from effectflow.effects.scope import Operator, Scope
 from effectflow.effects.trails import TypedFailure, log_hidden
 from effectflow.runs.claim import Claim
-from effectflow.runs.lookup import (
+from effectflow.runs.run_ids import check_run_id
+from effectflow.runs.stored_run import (
     Found,
     Place,
     context_of,
@@ -66,7 +67,6 @@ from effectflow.runs.lookup import (
     input_of,
     output_of,
 )
-from effectflow.runs.run_ids import check_run_id
 
 Reopening: TypeAlias = Callable[[tuple[Entry, ...], Order, Resumed], Resumed | None]
 """Chooses what a complete run tries again: returns the entry that says so, or None for nothing.
@@ -247,7 +247,7 @@ def _running(started: Started, version: str, dead_letters: int, begins_at: float
         started.at,
         dead_letters,
         # Due at once, so that a worker takes it when its lease ends with this process.
-        due_at=at_once(begins_at),
+        due_at=due_at_once(begins_at),
         priority=started.priority,
         parent=started.parent,
     )
@@ -475,7 +475,7 @@ async def _record_interruption(run: Run) -> None:
         else:
             reason = "defect" if isinstance(ending, CutShort) else interruption_reason()
             entry = run.interruption(reason)
-            await run.writer.finish(entry, RunStatus.INTERRUPTED, due_at=at_once(run.now()))
+            await run.writer.finish(entry, RunStatus.INTERRUPTED, due_at=due_at_once(run.now()))
 
 
 async def plan_run(place: Place, run_id: str, *, effects: bool) -> ResumePlan:

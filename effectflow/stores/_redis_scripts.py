@@ -157,7 +157,7 @@ RUN = """
     end
 
     local function due_now(run, facts)
-        -- As `at_once` of the contract says.
+        -- As `due_at_once` of the contract says.
         local since = now - 7200
         if not facts.is_nested and (run.due == '' or tonumber(run.due) > since) then
             run.due = string.format('%.6f', since)

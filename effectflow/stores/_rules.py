@@ -8,7 +8,7 @@ from typing import Protocol, TypeVar
 
 from effectflow.checkpoint.errors import LeaseLost, RunBusy, RunEnded
 from effectflow.checkpoint.lease import Lease
-from effectflow.checkpoint.store import RunSummary, at_once, wakes
+from effectflow.checkpoint.store import RunSummary, due_at_once, wakes
 
 
 class _HasSummary(Protocol):
@@ -116,7 +116,7 @@ def receivers(
 
 def due_by(now: float, summary: RunSummary) -> RunSummary:
     """Return the summary of a run, due at once if it was not due before. Nested runs are never due."""
-    at = at_once(now)
+    at = due_at_once(now)
     if summary.is_nested or (summary.due_at is not None and summary.due_at <= at):
         return summary
     return replace(summary, due_at=at)

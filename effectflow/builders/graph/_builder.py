@@ -34,14 +34,15 @@ from effectflow.builders.graph._structure import (
 )
 from effectflow.builders.graph._visits import GraphProgress, diagram_of, progress_of
 from effectflow.builders.graph._walk import GraphError, walk
+from effectflow.builders.steps import step_of
 from effectflow.checkpoint.checkpoint import Checkpoint
 from effectflow.checkpoint.checkpoints import HasCheckpoints
 from effectflow.checkpoint.step import Step, StepDefinition
 from effectflow.checkpoint.values import KnownTypes, union_of
 from effectflow.effects import Effect
 from effectflow.effects.nodes import AnyEffect
-from effectflow.effects.signatures import effect_types, environment_type
-from effectflow.runs.blueprint import Blueprint, input_type, step_of
+from effectflow.effects.signatures import effect_types, environment_type, input_type
+from effectflow.runs.blueprint import Blueprint
 from effectflow.runs.migrations import StateMigration, check_migrations
 from effectflow.runs.workflow import Workflow
 

@@ -41,8 +41,8 @@ from effectflow.checkpoint.values import (
 )
 from effectflow.effects import Effect, RetryPolicy
 from effectflow.effects.paths import StepPath, flow_of
-from effectflow.runs.engine import Done, Next, Stuck, advance, advance_once
 from effectflow.runs.migrations import StateMigration, check_migrations, is_of_outermost_flow
+from effectflow.runs.step_loop import Done, Next, Stuck, advance, advance_once
 from effectflow.runs.workflow import Blueprint, Workflow
 
 Env = TypeVar("Env", contravariant=True)

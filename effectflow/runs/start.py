@@ -12,12 +12,13 @@ from effectflow.checkpoint.errors import RunBusy, RunCancelled, RunNotEnded
 from effectflow.checkpoint.integrity import first_digest
 from effectflow.checkpoint.journal_reader import run_not_found
 from effectflow.checkpoint.schema import LATEST
-from effectflow.checkpoint.store import RunStatus, RunSummary, at_once, store_errors
+from effectflow.checkpoint.store import RunStatus, RunSummary, due_at_once, store_errors
 from effectflow.checkpoint.values import NO_TYPES, Tree, to_tree
 from effectflow.effects.arguments import check_type
 from effectflow.runs.claim import Claim
 from effectflow.runs.driver import Reopening, begin_run, continue_run
-from effectflow.runs.lookup import (
+from effectflow.runs.run_ids import check_run_id, new_run_id
+from effectflow.runs.stored_run import (
     GivenInput,
     Place,
     completion_of,
@@ -27,7 +28,6 @@ from effectflow.runs.lookup import (
     look,
     output_of,
 )
-from effectflow.runs.run_ids import check_run_id, new_run_id
 
 _TRIES = 100
 _SECONDS_BETWEEN_TRIES = 0.05
@@ -139,7 +139,7 @@ async def submit_run(
         started.version,
         RunStatus.PENDING,
         started.at,
-        due_at=min(started.at + delay, LATEST) if delay > 0 else at_once(started.at),
+        due_at=min(started.at + delay, LATEST) if delay > 0 else due_at_once(started.at),
         priority=priority,
         parent=parent,
     )
