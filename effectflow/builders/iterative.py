@@ -76,7 +76,8 @@ class Iterative(Workflow[Env, E, S, IterativeResult[S]], Generic[Env, E, S]):
     Example:
         >>> from dataclasses import dataclass
         >>> from typing import Never
-        >>> from effectflow import Checkpoints, Effect, Iterative, pure
+        >>> from effectflow import Checkpoints, Effect, pure
+        >>> from effectflow.iterative import Iterative
         >>> from effectflow.stores import MemoryStore
         >>> def better(x: float) -> Effect[object, Never, float]:
         ...     return pure((x + 2 / x) / 2)

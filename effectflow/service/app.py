@@ -38,8 +38,7 @@ class App(Generic[Env]):
 
     Example:
         >>> from dataclasses import dataclass
-        >>> from effectflow import App, Checkpoints, Do, sleep, workflow
-        >>> from effectflow.stores import SqliteStore
+        >>> from effectflow import App, Checkpoints, Do, SqliteStore, sleep, workflow
         >>> @dataclass(frozen=True)
         ... class Shop:
         ...     checkpoints: Checkpoints

@@ -7,21 +7,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Never, Protocol, assert_type
 
-from effectflow import (
-    CheckpointError,
-    Checkpoints,
-    Do,
-    Effect,
-    GraphError,
-    StateGraph,
-    do,
-    pure,
-    run_context,
-    step,
-    workflow,
-)
-from effectflow.checkpoint import Checkpoint, ResumePlan
-from effectflow.graphs import Graph, GraphProgress
+from effectflow import CheckpointError, Checkpoints, Do, Effect, do, pure, step, workflow
+from effectflow.checkpoint import Checkpoint, ResumePlan, run_context
+from effectflow.graphs import Graph, GraphError, GraphProgress, StateGraph
 
 
 class HasModel(Protocol):

@@ -110,7 +110,8 @@ class StateGraph(Generic[Env, E, S]):
     Example:
         >>> from dataclasses import dataclass
         >>> from typing import Never
-        >>> from effectflow import Checkpoints, StateGraph, pure
+        >>> from effectflow import Checkpoints, pure
+        >>> from effectflow.graphs import StateGraph
         >>> from effectflow.stores import MemoryStore
         >>> @dataclass(frozen=True)
         ... class App:

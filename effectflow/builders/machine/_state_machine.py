@@ -82,7 +82,7 @@ class StateMachine(
     Raises InvalidMachine with all problems of the definition.
 
     Example:
-        >>> from effectflow import StateMachine, Transition
+        >>> from effectflow.machines import StateMachine, Transition
         >>> turnstile = StateMachine(
         ...     "turnstile",
         ...     initial="locked",

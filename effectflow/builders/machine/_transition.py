@@ -82,7 +82,7 @@ class Transition(Generic[Env, E, S]):
             repeating it.
 
     Example:
-        >>> from effectflow import Transition
+        >>> from effectflow.machines import Transition
         >>> Transition("publish", "draft", "public")
         Transition('publish', draft -> public)
     """

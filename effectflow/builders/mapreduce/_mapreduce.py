@@ -130,7 +130,8 @@ class MapReduce(Workflow[Env, E, Input, Out]):
 
     Example:
         >>> from dataclasses import dataclass
-        >>> from effectflow import Checkpoints, MapReduce, pure
+        >>> from effectflow import Checkpoints, pure
+        >>> from effectflow.mapreduce import MapReduce
         >>> from effectflow.stores import MemoryStore
         >>> squares = MapReduce(
         ...     "squares",

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from effectflow import Checkpoints, Effect, StateGraph, fail, pure, workflow
+from effectflow import Checkpoints, Effect, fail, pure, workflow
 from effectflow.checkpoint import Checkpoint, Completed, read_checkpoint, read_entries
-from effectflow.graphs import Graph, GraphProgress
+from effectflow.graphs import Graph, GraphProgress, StateGraph
 from effectflow.stores import MemoryStore
 from tests.apps import App
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from effectflow import Abort, Effect, Moved, StateMachine, Transition, pure
+from effectflow import Effect, pure
+from effectflow.machines import Abort, Moved, StateMachine, Transition
 from tests.builders.machine.orders import App, Order, World, orders
 
 
