@@ -28,9 +28,10 @@ import anyio
 import anyio.lowlevel
 import typer
 
-from effectflow import CheckpointPolicy, Checkpoints
+from effectflow import Checkpoints
 from effectflow.checkpoint import (
     BeforeStep,
+    CheckpointPolicy,
     CheckpointStore,
     ChildStarted,
     Completed,

@@ -14,7 +14,6 @@ from returns.result import Success
 
 from effectflow import (
     App,
-    CheckpointPolicy,
     Checkpoints,
     Effect,
     RetryPolicy,
@@ -25,6 +24,7 @@ from effectflow import (
     step,
     workflow,
 )
+from effectflow.checkpoint import CheckpointPolicy
 from effectflow.executors import ProcessExecutor
 from effectflow.stores import FileStore, MemoryStore, PostgresStore, RedisStore, SqliteStore
 from effectflow.testing import FaultyStore, Slow, TestClock

@@ -35,7 +35,7 @@ from effectflow.checkpoint.store import (
     RunDetails,
     RunSummary,
     ServiceStore,
-    due_now,
+    due_at_once,
     has_result,
 )
 
@@ -116,7 +116,7 @@ async def repair_run(
         >>> from effectflow.checkpoint import Checkpoints, ExportedRun, export_run, import_run
         >>> from effectflow.effects import Effect, pure
         >>> from effectflow.stores import MemoryStore
-        >>> from effectflow.runs import workflow
+        >>> from effectflow import workflow
         >>> @dataclass
         ... class App:
         ...     checkpoints: Checkpoints
@@ -206,7 +206,7 @@ def _summary(started: Started, checkpoint: Checkpoint, order: Order) -> RunSumma
     """Return the summary of a run that stopped after its last kept entry."""
     is_due = not has_result(checkpoint.status)
     details = RunDetails(checkpoint.kind, checkpoint.definition.version, order.dead_letters)
-    due_at = due_now(checkpoint.updated_at) if is_due else None
+    due_at = due_at_once(checkpoint.updated_at) if is_due else None
     return summary_of(started, checkpoint.status, due_at=due_at, details=details)
 
 

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, TypeVar
 import anyio
 
 from effectflow.checkpoint.causes import Cause, Held
-from effectflow.checkpoint.changes import woken_by
 from effectflow.checkpoint.entries import Signalled, TimerFired, Value, Waiting
 from effectflow.checkpoint.errors import CorruptCheckpoint
+from effectflow.checkpoint.notifications import woken_by
 from effectflow.checkpoint.ordered_fiber import Intent, Rest
 from effectflow.checkpoint.schema import LATEST
 from effectflow.checkpoint.store import Message

@@ -32,7 +32,7 @@ from effectflow.checkpoint.store import (
     store_errors,
 )
 from effectflow.checkpoint.values import Tree
-from effectflow.runs.lookup import GivenInput, Place, look, output_of
+from effectflow.runs.stored_run import GivenInput, Place, look, output_of
 
 logger = logging.getLogger(__name__)
 

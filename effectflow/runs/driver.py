@@ -36,7 +36,7 @@ from effectflow.checkpoint.store import (
     RunDetails,
     RunStatus,
     RunSummary,
-    due_now,
+    due_at_once,
     service_of,
     store_errors,
 )
@@ -56,7 +56,8 @@ from effectflow.effects.nodes import AnyEffect
 from effectflow.effects.scope import Operator, Scope
 from effectflow.effects.trails import TypedFailure, log_hidden
 from effectflow.runs.claim import Claim
-from effectflow.runs.lookup import (
+from effectflow.runs.run_ids import check_run_id
+from effectflow.runs.stored_run import (
     Found,
     Place,
     context_of,
@@ -67,7 +68,6 @@ from effectflow.runs.lookup import (
     input_of,
     output_of,
 )
-from effectflow.runs.run_ids import check_run_id
 
 Reopening: TypeAlias = Callable[[tuple[Entry, ...], Order, Resumed], Resumed | None]
 """Chooses what a complete run tries again: returns the entry that says so, or None for nothing.
@@ -249,7 +249,7 @@ def running_summary(
     """Return the summary of a run while it is driven by this version of the workflow."""
     details = RunDetails(started.kind, version, dead_letters)
     # Due at once, so that a worker takes it when its lease ends with this process.
-    return summary_of(started, RunStatus.RUNNING, due_at=due_now(begins_at), details=details)
+    return summary_of(started, RunStatus.RUNNING, due_at=due_at_once(begins_at), details=details)
 
 
 async def _drive(
@@ -474,7 +474,7 @@ async def _record_interruption(run: Run) -> None:
         else:
             reason = "defect" if isinstance(ending, CutShort) else interruption_reason()
             entry = run.interruption(reason)
-            await run.writer.finish(entry, RunStatus.INTERRUPTED, due_at=due_now(run.now()))
+            await run.writer.finish(entry, RunStatus.INTERRUPTED, due_at=due_at_once(run.now()))
 
 
 async def plan_run(place: Place, run_id: str, *, effects: bool) -> ResumePlan:

@@ -49,7 +49,7 @@ from effectflow.effects.trails import TypedFailure
 from effectflow.runs.blueprint import Blueprint
 from effectflow.runs.claim import Claim
 from effectflow.runs.driver import Service, continue_run, give_up
-from effectflow.runs.lookup import Place, find
+from effectflow.runs.stored_run import Place, find
 from effectflow.runs.workflow import Workflow
 
 logger = logging.getLogger(__name__)

@@ -20,12 +20,12 @@ from effectflow.checkpoint import (
     RunQuery,
     RunStatus,
 )
-from effectflow.checkpoint.changes import woken_by
 from effectflow.checkpoint.checkpoints import HasCheckpoints
 from effectflow.checkpoint.entries import Entry, Published, Signalled
 from effectflow.checkpoint.integrity import first_digest
 from effectflow.checkpoint.journal_reader import read_end, read_journal, run_not_found
 from effectflow.checkpoint.mailbox import seal_message
+from effectflow.checkpoint.notifications import woken_by
 from effectflow.checkpoint.store import (
     CANCEL,
     find_run,
@@ -37,9 +37,9 @@ from effectflow.effects.arguments import check_text, check_type
 from effectflow.effects.clock import Clock, Duration, SystemClock, in_seconds
 from effectflow.effects.scope import Scope
 from effectflow.runs import Workflow
-from effectflow.runs.lookup import Place, decode_as, look
 from effectflow.runs.run_ids import check_new_run_id, new_run_id
-from effectflow.runs.runs import submit_run
+from effectflow.runs.start import submit_run
+from effectflow.runs.stored_run import Place, decode_as, look
 from effectflow.service.signal import Signal
 
 E = TypeVar("E")

@@ -11,8 +11,8 @@ from typing import Any, Generic, Self, TypeVar
 import anyio
 from anyio.abc import TaskGroup
 
-from effectflow.checkpoint.changes import Wakeup, watching
 from effectflow.checkpoint.lease import Owner, begin_claim, end_claim
+from effectflow.checkpoint.notifications import Wakeup, watching
 from effectflow.checkpoint.stopping import Drain, StopRequest, stop_request
 from effectflow.checkpoint.store import Claimed, DueRuns, Limit, Taken, service_of
 from effectflow.effects.arguments import check_count, check_type

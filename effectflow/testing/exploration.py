@@ -90,7 +90,8 @@ async def explore(
     Example:
         >>> import anyio
         >>> from dataclasses import dataclass
-        >>> from effectflow import Checkpoints, Do, Effect, from_fn, par, step, workflow
+        >>> from effectflow import Checkpoints, Do, Effect, par, step, workflow
+        >>> from effectflow.effects import from_fn
         >>> @dataclass
         ... class Account:
         ...     checkpoints: Checkpoints

@@ -12,19 +12,9 @@ import pydantic
 import pytest
 from returns.result import Failure, Success
 
-from effectflow import (
-    Checkpoints,
-    Codec,
-    Do,
-    Effect,
-    StateGraph,
-    fail,
-    par_traverse,
-    pure,
-    step,
-    workflow,
-)
+from effectflow import Checkpoints, Do, Effect, fail, par_traverse, pure, step, workflow
 from effectflow.checkpoint import (
+    Codec,
     CorruptCheckpoint,
     Encryption,
     NotSerializable,
@@ -46,6 +36,7 @@ from effectflow.checkpoint.values import (
     render_arguments,
     to_tree,
 )
+from effectflow.graphs import StateGraph
 from effectflow.stores import MemoryStore
 from tests.apps import App, World, app_on, last
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, strategies as st
 from returns.result import Success
 
-from effectflow import Checkpoints, Do, Effect, pure, step, traverse, workflow
+from effectflow import Checkpoints, Do, Effect, pure, step, workflow
 from effectflow.checkpoint import (
     CheckpointStore,
     CorruptCheckpoint,
@@ -31,6 +31,7 @@ from effectflow.checkpoint import (
     verify_run,
 )
 from effectflow.checkpoint.integrity import first_digest
+from effectflow.effects import traverse
 from effectflow.stores import MemoryStore
 from tests.apps import App
 from tests.sweeps import in_pairs

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, strategies as st
 from returns.result import Success
 
-from effectflow import Checkpoints, Do, Effect, StateGraph, from_fn, pure, step, workflow
+from effectflow import Checkpoints, Do, Effect, pure, step, workflow
 from effectflow.checkpoint import (
     Completed,
     CorruptCheckpoint,
@@ -22,6 +22,8 @@ from effectflow.checkpoint import (
     Seal,
     read_entries,
 )
+from effectflow.effects import from_fn
+from effectflow.graphs import StateGraph
 from effectflow.stores import MemoryStore
 from effectflow.testing import RecordingObserver, crash_everywhere
 

@@ -11,9 +11,10 @@ import pytest
 from returns.maybe import Maybe
 from returns.result import Success
 
-from effectflow import Codec, Do, Effect, from_fn, step, workflow
-from effectflow.checkpoint import NotSerializable, Step
+from effectflow import Do, Effect, step, workflow
+from effectflow.checkpoint import Codec, NotSerializable, Step
 from effectflow.checkpoint.values import KnownTypes, check_savable, options_of
+from effectflow.effects import from_fn
 from effectflow.stores import MemoryStore
 from tests.apps import App, app_on
 

@@ -21,9 +21,19 @@ MALL = textwrap.dedent("""
     import anyio
 
     from effectflow import (
-        App, Checkpoints, Do, Effect, Signal, fail, from_async, from_fn, publish, sleep, spawn, step,
+        App,
+        Checkpoints,
+        Do,
+        Effect,
+        Signal,
+        fail,
+        publish,
+        sleep,
+        spawn,
+        step,
         workflow,
     )
+    from effectflow.effects import from_async, from_fn
     from effectflow.stores import SqliteStore
 
 

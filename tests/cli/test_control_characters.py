@@ -34,7 +34,8 @@ EVIL = "\x1b[2J\x07\x9b31m\u202e[red]x"
 SHOWN = r"\x1b[2J\x07\x9b31m\u202e[red]x"
 
 MODULE = textwrap.dedent("""
-    from effectflow import Do, Effect, StateMachine, Transition, fail, step, workflow
+    from effectflow import Do, Effect, fail, step, workflow
+    from effectflow.machines import StateMachine, Transition
 
     @step
     def refuse(text: str) -> Effect[object, str, str]:

@@ -12,17 +12,7 @@ import anyio
 import anyio.lowlevel
 from returns.result import Result
 
-from effectflow import (
-    Do,
-    Effect,
-    Workflow,
-    do,
-    from_async,
-    never,
-    sleep,
-    with_checkpointing,
-    workflow,
-)
+from effectflow import Do, Effect, Workflow, do, sleep, with_checkpointing, workflow
 from effectflow.checkpoint import (
     BeforeStep,
     CancelRequested,
@@ -47,6 +37,7 @@ from effectflow.checkpoint import (
     read_entries,
 )
 from effectflow.checkpoint.integrity import Seal
+from effectflow.effects import from_async, never
 from effectflow.stores import MemoryStore
 from effectflow.testing import TestClock
 from tests.apps import App, Broken, app_on, note

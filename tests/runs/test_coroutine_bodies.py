@@ -17,7 +17,6 @@ import pytest
 from returns.result import Failure, Result, Success
 
 from effectflow import (
-    CheckpointPolicy,
     Checkpoints,
     Client,
     Do,
@@ -27,16 +26,12 @@ from effectflow import (
     Signal,
     TimedOut,
     ask,
-    asks,
     bracket,
     compensate,
     current_step,
     do,
     effect,
     fail,
-    first_success,
-    from_async,
-    never,
     now,
     par,
     par_all,
@@ -53,6 +48,7 @@ from effectflow import (
     workflow,
 )
 from effectflow.checkpoint import (
+    CheckpointPolicy,
     CheckpointStore,
     Completed,
     DefinitionChanged,
@@ -60,6 +56,7 @@ from effectflow.checkpoint import (
     read_checkpoint,
     read_entries,
 )
+from effectflow.effects import asks, first_success, from_async, never
 from effectflow.stores import MemoryStore
 from effectflow.testing import CrashPoint, FaultyStore, after, before, crash_everywhere
 from tests.apps import App, Broken, Crash, World, app_on, both_backends, cut_off

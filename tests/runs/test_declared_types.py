@@ -9,21 +9,13 @@ from typing import Any, TypeAlias
 import pytest
 from returns.result import Failure, Success
 
-from effectflow import (
-    Do,
-    Effect,
-    Iterative,
-    MapReduce,
-    Moved,
-    StateGraph,
-    StateMachine,
-    Transition,
-    Workflow,
-    pure,
-    workflow,
-)
+from effectflow import Do, Effect, Workflow, pure, workflow
 from effectflow.checkpoint import CorruptCheckpoint, NotSerializable, read_checkpoint
 from effectflow.checkpoint.errors import CLASS_CHANGED
+from effectflow.graphs import StateGraph
+from effectflow.iterative import Iterative
+from effectflow.machines import Moved, StateMachine, Transition
+from effectflow.mapreduce import MapReduce
 from effectflow.stores import MemoryStore
 from tests.apps import App, app_on, last
 

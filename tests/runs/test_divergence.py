@@ -15,21 +15,19 @@ from effectflow import (
     Do,
     Effect,
     bracket,
-    die,
     do,
     fail,
-    first_success,
     par,
     par_traverse,
     pure,
     race,
     sleep,
     step,
-    suspend,
     with_checkpointing,
     workflow,
 )
 from effectflow.checkpoint import DefinitionChanged, Resumed, StepInputChanged, read_entries
+from effectflow.effects import die, first_success, suspend
 from effectflow.stores import MemoryStore
 from effectflow.testing import CrashPoint, FaultyStore, before
 from tests.apps import App, Crash, app_on, both_backends, note

@@ -30,17 +30,13 @@ from effectflow import (
     RetryPolicy,
     Signal,
     TimedOut,
-    asks,
     bracket,
     compensate,
     do,
-    first_success,
-    from_fn,
     now,
     par,
     par_all,
     par_traverse,
-    par_try_all,
     publish,
     pure,
     race,
@@ -49,7 +45,6 @@ from effectflow import (
     sleep,
     spawn,
     step,
-    traverse,
     with_checkpointing,
     workflow,
 )
@@ -61,6 +56,7 @@ from effectflow.checkpoint import (
     StepInputChanged,
     read_entries,
 )
+from effectflow.effects import asks, first_success, from_fn, par_try_all, traverse
 from effectflow.stores import MemoryStore
 from effectflow.testing import TestClock
 from tests.apps import App, Broken, World, both_backends, note

@@ -9,22 +9,10 @@ import anyio
 import pytest
 from returns.result import Failure, Success
 
-from effectflow import (
-    CheckpointPolicy,
-    Checkpoints,
-    Do,
-    Effect,
-    fail,
-    from_async,
-    par,
-    pure,
-    sleep,
-    spawn,
-    step,
-    workflow,
-)
+from effectflow import Checkpoints, Do, Effect, fail, par, pure, sleep, spawn, step, workflow
 from effectflow.checkpoint import (
     CheckpointError,
+    CheckpointPolicy,
     CheckpointStore,
     Completed,
     DefinitionChanged,
@@ -39,6 +27,7 @@ from effectflow.checkpoint import (
     read_entries,
     verify_run,
 )
+from effectflow.effects import from_async
 from effectflow.service import Client
 from effectflow.stores import MemoryStore
 from effectflow.testing import Fault, FaultyStore, SaveFails, TakenOver, Unavailable

@@ -15,24 +15,21 @@ from effectflow import (
     Do,
     Effect,
     RetryPolicy,
-    StateGraph,
     TimedOut,
     Workflow,
     attempt,
     bracket,
     fail,
-    from_async,
-    from_fn,
     par,
-    par_reduce,
     par_traverse,
-    par_try_all,
     pure,
     race,
     step,
     workflow,
 )
 from effectflow.checkpoint import RunStatus
+from effectflow.effects import from_async, from_fn, par_reduce, par_try_all
+from effectflow.graphs import StateGraph
 from effectflow.stores import MemoryStore
 from effectflow.testing import crash_everywhere
 from tests.apps import both_backends

@@ -16,17 +16,11 @@ from effectflow import (
     Checkpoints,
     Do,
     Effect,
-    MapReduce,
-    StateGraph,
-    acquiring,
     bracket,
     compensate,
     fail,
-    from_async,
-    from_fn,
     now,
     par,
-    par_reduce,
     par_traverse,
     pure,
     race,
@@ -34,10 +28,12 @@ from effectflow import (
     sleep,
     spawn,
     step,
-    using,
     workflow,
 )
 from effectflow.checkpoint import Interrupted, RunStatus, read_checkpoint, read_entries
+from effectflow.effects import acquiring, from_async, from_fn, par_reduce, using
+from effectflow.graphs import StateGraph
+from effectflow.mapreduce import MapReduce
 from effectflow.stores import MemoryStore
 from tests.runs.reservations import (
     AnyEffect,

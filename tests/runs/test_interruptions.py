@@ -23,9 +23,6 @@ from effectflow import (
     bracket,
     compensate,
     fail,
-    from_async,
-    from_fn,
-    never,
     par,
     par_traverse,
     pure,
@@ -44,6 +41,7 @@ from effectflow.checkpoint import (
     read_entries,
     verify_run,
 )
+from effectflow.effects import from_async, from_fn, never
 from effectflow.stores import MemoryStore, SqliteStore
 from tests.apps import App, Broken, app_on, both_backends, note
 from tests.runs.journals import AnyEffect, act, in_turn, made_of

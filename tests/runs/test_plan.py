@@ -18,9 +18,6 @@ from effectflow import (
     compensate,
     do,
     fail,
-    from_async,
-    from_fn,
-    never,
     now,
     par,
     par_all,
@@ -40,6 +37,7 @@ from effectflow.checkpoint import (
     StepInputChanged,
     step,
 )
+from effectflow.effects import from_async, from_fn, never
 from effectflow.stores import MemoryStore
 from tests.apps import App, Broken, Crash, app_on, note
 from tests.runs.journals import (

@@ -16,7 +16,6 @@ from effectflow import (
     Workflow,
     bracket,
     fail,
-    never,
     par,
     par_all,
     par_traverse,
@@ -35,7 +34,7 @@ from effectflow.checkpoint import (
     read_checkpoint,
     read_entries,
 )
-from effectflow.effects import RetryPolicy, TracedError, die
+from effectflow.effects import RetryPolicy, TracedError, die, never
 from effectflow.stores import MemoryStore
 from tests.apps import App, Broken, app_on, note
 from tests.runs.journals import act, after_others, cut, made_of, resume, start

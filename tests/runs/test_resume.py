@@ -26,9 +26,6 @@ from effectflow import (
     bracket,
     do,
     effect,
-    from_async,
-    from_fn,
-    never,
     now,
     par,
     par_traverse,
@@ -36,7 +33,6 @@ from effectflow import (
     random,
     spawn,
     step,
-    step_info,
     uuid,
     with_checkpointing,
     workflow,
@@ -60,8 +56,10 @@ from effectflow.checkpoint import (
     Value,
     read_checkpoint,
     read_entries,
+    step_info,
     verify_run,
 )
+from effectflow.effects import from_async, from_fn, never
 from effectflow.stores import MemoryStore, SqliteStore
 from effectflow.testing import (
     Fault,

@@ -18,36 +18,36 @@ from returns.result import Success
 from effectflow import (
     Do,
     Effect,
-    MapReduce,
-    Moved,
     RetryPolicy,
-    StateGraph,
-    StateMachine,
-    Transition,
     Workflow,
     bracket,
-    emit,
     fail,
-    first_success,
-    from_async,
     from_blocking,
-    from_fn,
     par,
     par_all,
-    par_reduce,
     par_traverse,
-    par_try_all,
     pure,
     race,
     sleep,
     step,
-    suspend,
-    traverse,
     workflow,
 )
 from effectflow.checkpoint import RunStatus, read_checkpoint
+from effectflow.effects import (
+    emit,
+    first_success,
+    from_async,
+    from_fn,
+    par_reduce,
+    par_try_all,
+    suspend,
+    traverse,
+)
 from effectflow.effects.child_tasks import Children, ImmediateChildren
 from effectflow.executors import LocalExecutor
+from effectflow.graphs import StateGraph
+from effectflow.machines import Moved, StateMachine, Transition
+from effectflow.mapreduce import MapReduce
 from effectflow.stores import MemoryStore
 from tests.apps import App, World
 from tests.service.conftest import Service

@@ -21,24 +21,26 @@ from effectflow import (
     Effect,
     RetryPolicy,
     bracket,
-    emit,
-    first_success,
-    from_async,
     from_blocking,
-    from_fn,
     par,
     par_all,
-    par_reduce,
     par_traverse,
     pure,
     race,
     sleep,
     step,
-    suspend,
-    traverse,
     workflow,
 )
 from effectflow.checkpoint import RunStatus
+from effectflow.effects import (
+    emit,
+    first_success,
+    from_async,
+    from_fn,
+    par_reduce,
+    suspend,
+    traverse,
+)
 from effectflow.stores import SqliteStore
 from tests.apps import App
 from tests.sweeps import in_pairs
@@ -147,6 +149,7 @@ PROGRAM = textwrap.dedent("""
     import sys
     from dataclasses import dataclass
     from effectflow import *
+    from effectflow.effects import from_fn
     from effectflow.stores import SqliteStore
 
     backend, leave, path = sys.argv[1:]

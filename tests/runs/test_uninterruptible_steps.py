@@ -23,14 +23,8 @@ from returns.result import Success
 from effectflow import (
     Do,
     Effect,
-    MapReduce,
-    Moved,
-    StateGraph,
-    StateMachine,
-    Transition,
     Workflow,
     fail,
-    from_async,
     from_blocking,
     par,
     par_all,
@@ -41,6 +35,10 @@ from effectflow import (
     workflow,
 )
 from effectflow.checkpoint import RunStatus, read_checkpoint
+from effectflow.effects import from_async
+from effectflow.graphs import StateGraph
+from effectflow.machines import Moved, StateMachine, Transition
+from effectflow.mapreduce import MapReduce
 from effectflow.stores import MemoryStore, SqliteStore
 from tests.apps import App, Crash, app_on, both_backends, note
 

@@ -27,20 +27,18 @@ from effectflow import (
     do,
     effect,
     fail,
-    from_async,
-    from_fn,
     par,
     par_traverse,
     pure,
     race,
     random,
     saga,
-    save_now,
     sleep,
     step,
     workflow,
 )
-from effectflow.checkpoint import CancelRequested, Failed, RunStatus, Value, read_entries
+from effectflow.checkpoint import CancelRequested, Failed, RunStatus, Value, read_entries, save_now
+from effectflow.effects import from_async, from_fn
 from effectflow.stores import MemoryStore
 from tests.apps import Broken, both_backends
 from tests.runs.journals import AnyEffect, cut

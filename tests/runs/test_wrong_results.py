@@ -26,7 +26,6 @@ from effectflow import (
     compensate,
     do,
     fail,
-    first_success,
     par,
     par_all,
     publish,
@@ -36,7 +35,6 @@ from effectflow import (
     sleep,
     spawn,
     step,
-    traverse,
     with_checkpointing,
     workflow,
 )
@@ -51,6 +49,7 @@ from effectflow.checkpoint import (
     verify_run,
 )
 from effectflow.checkpoint.errors import CLASS_CHANGED
+from effectflow.effects import first_success, traverse
 from effectflow.service import Handle
 from effectflow.stores import MemoryStore
 from effectflow.testing import (

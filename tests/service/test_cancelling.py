@@ -18,7 +18,6 @@ from effectflow import (
     Workflow,
     bracket,
     current_step,
-    from_async,
     par,
     race,
     sleep,
@@ -36,6 +35,7 @@ from effectflow.checkpoint import (
     RunStatus,
 )
 from effectflow.checkpoint.entries import CancelRequested, Finished
+from effectflow.effects import from_async
 from effectflow.stores import MemoryStore
 from effectflow.testing.forwarding import ForwardingStore
 from tests.apps import App, Broken, World, both_backends, note

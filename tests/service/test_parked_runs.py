@@ -16,7 +16,6 @@ from effectflow import (
     Signal,
     Workflow,
     bracket,
-    from_async,
     from_blocking,
     par,
     pure,
@@ -26,6 +25,7 @@ from effectflow import (
 )
 from effectflow.checkpoint import RunInfo, RunStatus
 from effectflow.checkpoint.entries import Finished, Resumed
+from effectflow.effects import from_async
 from effectflow.stores import MemoryStore
 from effectflow.testing import FaultyStore, TestClock, after
 from effectflow.testing.faulty_store import CrashPoint

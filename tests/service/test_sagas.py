@@ -17,11 +17,7 @@ from effectflow import (
     TimedOut,
     bracket,
     compensate,
-    die,
     fail,
-    from_async,
-    from_fn,
-    never,
     par,
     par_all,
     par_traverse,
@@ -42,6 +38,7 @@ from effectflow.checkpoint import (
     read_checkpoint,
     read_entries,
 )
+from effectflow.effects import die, from_async, from_fn, never
 from effectflow.stores import MemoryStore
 from effectflow.testing import FaultyStore, TestClock
 from effectflow.testing.crash import crash_points

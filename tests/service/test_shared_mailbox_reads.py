@@ -9,8 +9,9 @@ import anyio.lowlevel
 import pytest
 from returns.result import Success
 
-from effectflow import Do, Signal, par_try_all, spawn, workflow
+from effectflow import Do, Signal, spawn, workflow
 from effectflow.checkpoint import Message, Record
+from effectflow.effects import par_try_all
 from effectflow.stores import MemoryStore
 from effectflow.testing.forwarding import ForwardingStore
 from tests.apps import App, Broken

@@ -12,11 +12,8 @@ from returns.result import Failure, Success
 from effectflow import (
     Do,
     Effect,
-    Moved,
     RetryPolicy,
     Signal,
-    StateMachine,
-    Transition,
     Workflow,
     do,
     pure,
@@ -34,7 +31,7 @@ from effectflow.checkpoint import (
     RunStatus,
 )
 from effectflow.checkpoint.entries import ChildStarted
-from effectflow.machines import Outcome
+from effectflow.machines import Moved, Outcome, StateMachine, Transition
 from effectflow.testing import FaultyStore, SaveFails, Unavailable
 from effectflow.testing.faulty_store import Fault
 from tests.apps import App, Broken, note

@@ -10,13 +10,14 @@ import anyio
 import pytest
 from returns.result import Failure, Success
 
-from effectflow import Checkpoints, Client, Do, run_context, spawn, workflow
+from effectflow import Checkpoints, Client, Do, spawn, workflow
 from effectflow.checkpoint import (
     NotSerializable,
     RunConflict,
     RunNotFound,
     RunQuery,
     RunStatus,
+    run_context,
 )
 from effectflow.checkpoint.lease import begin_claim, end_claim
 from effectflow.stores import FileStore, MemoryStore, SqliteStore

@@ -21,22 +21,19 @@ from effectflow import (
     TimedOut,
     bracket,
     do,
-    from_async,
-    from_fn,
     par,
     par_traverse,
     pure,
     race,
     sleep,
-    sleep_until,
     spawn,
     step,
-    step_info,
     workflow,
 )
-from effectflow.checkpoint import Entry, RunEnded, RunStatus
+from effectflow.checkpoint import Entry, RunEnded, RunStatus, step_info
 from effectflow.checkpoint.entries import Interrupted, Suspended, Waiting
 from effectflow.checkpoint.schema import LATEST
+from effectflow.effects import from_async, from_fn, sleep_until
 from effectflow.stores import FileStore
 from tests.apps import App, Broken, both_backends, note
 from tests.service.conftest import Service, both_stores

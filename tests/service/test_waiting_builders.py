@@ -14,15 +14,8 @@ from returns.result import Success
 from effectflow import (
     Do,
     Effect,
-    Iterative,
-    MapReduce,
-    Moved,
-    Retry,
     RetryPolicy,
     Signal,
-    StateGraph,
-    StateMachine,
-    Transition,
     Workflow,
     bracket,
     do,
@@ -31,14 +24,15 @@ from effectflow import (
     race,
     sleep,
     step,
-    step_info,
     uuid,
     workflow,
 )
-from effectflow.checkpoint import RunStatus
+from effectflow.checkpoint import RunStatus, step_info
 from effectflow.checkpoint.entries import BeforeStep
-from effectflow.machines import Outcome
-from effectflow.mapreduce import JobResult
+from effectflow.graphs import StateGraph
+from effectflow.iterative import Iterative
+from effectflow.machines import Moved, Outcome, Retry, StateMachine, Transition
+from effectflow.mapreduce import JobResult, MapReduce
 from effectflow.testing import TestClock
 from tests.apps import App, Broken, note
 from tests.service.conftest import Service

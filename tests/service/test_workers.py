@@ -12,23 +12,12 @@ import anyio
 import pytest
 from returns.result import Success
 
-from effectflow import (
-    Checkpoints,
-    Do,
-    Effect,
-    bracket,
-    do,
-    from_async,
-    par,
-    pure,
-    sleep,
-    step,
-    workflow,
-)
+from effectflow import Checkpoints, Do, Effect, Limit, bracket, do, par, pure, sleep, step, workflow
 from effectflow.checkpoint import CheckpointStore, Lease, RunQuery, RunStatus, StoreUnavailable
 from effectflow.checkpoint.lease import begin_claim, end_claim
 from effectflow.checkpoint.store import Claimed, DueRuns
-from effectflow.service import App, BadEnvironment, Limit, Worker
+from effectflow.effects import from_async
+from effectflow.service import App, BadEnvironment, Worker
 from effectflow.stores import MemoryStore
 from effectflow.testing.forwarding import ForwardingStore
 from tests import apps

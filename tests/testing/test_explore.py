@@ -24,7 +24,6 @@ from effectflow import (
     effect,
     fail,
     from_blocking,
-    from_fn,
     par,
     par_all,
     par_traverse,
@@ -34,6 +33,7 @@ from effectflow import (
     workflow,
 )
 from effectflow.checkpoint import CheckpointStore
+from effectflow.effects import from_fn
 from effectflow.stores import MemoryStore
 from effectflow.testing import ExplorationFailed, explore
 from tests.apps import both_backends

@@ -8,7 +8,7 @@ import anyio
 import pytest
 from returns.result import Success
 
-from effectflow import Checkpoints, Do, Effect, from_async, from_fn, step, traverse, workflow
+from effectflow import Checkpoints, Do, Effect, step, workflow
 from effectflow.checkpoint import (
     DueRuns,
     Lease,
@@ -19,6 +19,7 @@ from effectflow.checkpoint import (
     SaveFailed,
     StoreUnavailable,
 )
+from effectflow.effects import from_async, from_fn, traverse
 from effectflow.stores import MemoryStore
 from effectflow.testing import (
     Busy,

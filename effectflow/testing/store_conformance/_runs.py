@@ -11,6 +11,7 @@ from datetime import timedelta
 import anyio
 import anyio.lowlevel
 
+from effectflow.builders.code import workflow
 from effectflow.checkpoint import (
     Checkpoints,
     CheckpointStore,
@@ -25,7 +26,6 @@ from effectflow.checkpoint import (
     step,
 )
 from effectflow.effects import Do, Effect, ask, fail, pure, traverse
-from effectflow.runs import workflow
 from effectflow.testing.store_conformance._check import (
     PATIENCE,
     InThread,

@@ -11,21 +11,7 @@ import anyio.lowlevel
 import pytest
 from returns.result import Failure, Success
 
-from effectflow import (
-    Do,
-    Effect,
-    ItemFailed,
-    JobResult,
-    MapReduce,
-    RetryPolicy,
-    effect,
-    fail,
-    from_fn,
-    never,
-    pure,
-    step,
-    workflow,
-)
+from effectflow import Do, Effect, RetryPolicy, effect, fail, pure, step, workflow
 from effectflow.checkpoint import (
     DefinitionChanged,
     Lease,
@@ -34,6 +20,8 @@ from effectflow.checkpoint import (
     StepInputChanged,
     read_checkpoint,
 )
+from effectflow.effects import from_fn, never
+from effectflow.mapreduce import ItemFailed, JobResult, MapReduce
 from effectflow.stores import MemoryStore
 from effectflow.testing import TestClock
 from tests.apps import both_backends, cut_off

@@ -15,15 +15,7 @@ from effectflow import (
     Checkpoints,
     Do,
     Effect,
-    Iterative,
-    JobResult,
-    Machine,
-    MapReduce,
-    Moved,
     RetryPolicy,
-    StateMachine,
-    StepInfo,
-    Transition,
     Workflow,
     do,
     effect,
@@ -31,7 +23,6 @@ from effectflow import (
     pure,
     sleep,
     step,
-    step_info,
     workflow,
 )
 from effectflow.checkpoint import (
@@ -39,10 +30,15 @@ from effectflow.checkpoint import (
     OutcomeUnknown,
     Resumed,
     SetAside,
+    StepInfo,
     read_checkpoint,
     read_entries,
+    step_info,
     verify_run,
 )
+from effectflow.iterative import Iterative
+from effectflow.machines import Machine, Moved, StateMachine, Transition
+from effectflow.mapreduce import JobResult, MapReduce
 from effectflow.stores import MemoryStore
 from effectflow.testing import TestClock, crash_everywhere
 from tests.apps import both_backends

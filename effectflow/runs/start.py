@@ -11,12 +11,13 @@ from effectflow.checkpoint.errors import RunBusy, RunCancelled, RunNotEnded, Run
 from effectflow.checkpoint.integrity import first_digest
 from effectflow.checkpoint.journal_reader import run_not_found
 from effectflow.checkpoint.schema import LATEST
-from effectflow.checkpoint.store import RunDetails, RunStatus, due_now, store_errors
+from effectflow.checkpoint.store import RunDetails, RunStatus, due_at_once, store_errors
 from effectflow.checkpoint.values import NO_TYPES, Tree, to_tree
 from effectflow.effects.arguments import check_type
 from effectflow.runs.claim import Claim
 from effectflow.runs.driver import Reopening, begin_run, continue_run, running_summary
-from effectflow.runs.lookup import (
+from effectflow.runs.run_ids import check_run_id, new_run_id
+from effectflow.runs.stored_run import (
     GivenInput,
     Place,
     completion_of,
@@ -26,7 +27,6 @@ from effectflow.runs.lookup import (
     look,
     output_of,
 )
-from effectflow.runs.run_ids import check_run_id, new_run_id
 
 
 async def start_run(
@@ -140,7 +140,7 @@ async def submit_run(
     given, saved_context = GivenInput.of(blueprint, input), _context_tree(context)
     started = _new_started(place, run_id, given, saved_context, priority=priority, parent=parent)
     body, _ = checkpoints.seal.close(started, first_digest(run_id))
-    due_at = min(started.at + delay, LATEST) if delay > 0 else due_now(started.at)
+    due_at = min(started.at + delay, LATEST) if delay > 0 else due_at_once(started.at)
     details = RunDetails(started.kind, started.version)
     summary = summary_of(started, RunStatus.PENDING, due_at=due_at, details=details)
     while True:
