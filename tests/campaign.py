@@ -255,7 +255,8 @@ async def wait_until_free(store: CheckpointStore, run_id: str) -> None:
     with anyio.fail_after(30):
         while True:
             with suppress(RunBusy):
-                await store.release(await store.claim(run_id, owner="the campaign", seconds=1))
+                taken = await store.claim(run_id, owner="the campaign", seconds=1)
+                await store.release(taken.lease)
                 return
             await anyio.sleep(0.1)
 

@@ -19,6 +19,7 @@ from effectflow.checkpoint import (
     Encryption,
     NotSerializable,
     StepInputChanged,
+    find_run,
     read_checkpoint,
     read_entries,
 )
@@ -358,7 +359,7 @@ async def test_secrets_are_rejected_without_encryption(caplog: pytest.LogCapture
     assert isinstance(result.failure(), NotSerializable)
     assert "input: $.password: a secret is saved only encrypted" in str(result.failure())
     assert CLEAR not in str(result.failure()) + caplog.text
-    assert await app.checkpoints.store.info("r") is None
+    assert await find_run(app.checkpoints.store, "r") is None
 
     @workflow
     def body(_: None) -> Do[App, str, str]:

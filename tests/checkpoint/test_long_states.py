@@ -147,9 +147,8 @@ async def hostile(payload: bytes) -> CorruptCheckpoint:
 
     previous = hashlib.sha256(b"r").digest()
     digest = hashlib.sha256(previous + payload).digest()
-    lease = await store.claim("r", owner="me", seconds=60)
-    summary = RunSummary("w", "standard", "1", RunStatus.RUNNING, 0.0)
-    await store.append(lease, [payload + digest + b"S"], after=0, summary=summary)
+    summary = RunSummary("w", RunStatus.RUNNING, 0.0)
+    await store.create("r", [payload + digest + b"S"], summary=summary)
     with pytest.raises(CorruptCheckpoint) as refused:
         await read_entries(store, "r", seal)
     return refused.value

@@ -34,6 +34,7 @@ from effectflow.checkpoint import (
     TimerFired,
     Value,
     Waiting,
+    find_run,
     read_entries,
 )
 from effectflow.checkpoint.integrity import Seal
@@ -166,7 +167,7 @@ async def cut(store: Any, count: int, run_id: str = "r") -> MemoryStore:
     """Return a store that has the first entries of a run, as a crash after them leaves it."""
     shorter = MemoryStore()
     records = (await store.read(run_id))[:count]
-    info = await store.info(run_id)
+    info = await find_run(store, run_id)
     last = (await read_entries(store, run_id))[len(records) - 1]
     status = last.status if isinstance(last, Finished) else RunStatus.RUNNING
     lease = await shorter.claim(run_id, owner="test", seconds=60)

@@ -53,6 +53,7 @@ from effectflow.checkpoint import (
     Completed,
     DefinitionChanged,
     RunStatus,
+    find_run,
     read_checkpoint,
     read_entries,
 )
@@ -1016,7 +1017,7 @@ async def test_a_step_in_progress_is_executed_again_after_a_stop(store: MemorySt
 
     await cut_off(made.start(None, run_id="r"), app)
 
-    info = await store.info("r")
+    info = await find_run(store, "r")
     assert info is not None
     assert info.summary.status is RunStatus.INTERRUPTED
     assert await made.resume("r").run(app) == Success(["5 paid", "held"])
@@ -1311,7 +1312,7 @@ async def test_a_body_that_swallows_a_stop_begins_nothing_more(
 
     assert "charge 5" not in app.world.done
     assert "ship hat" not in app.world.done
-    info = await store.info("r")
+    info = await find_run(store, "r")
     assert info is not None
     assert info.lease is None
     assert info.summary.status is RunStatus.INTERRUPTED

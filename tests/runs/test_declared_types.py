@@ -10,7 +10,7 @@ import pytest
 from returns.result import Failure, Success
 
 from effectflow import Do, Effect, Workflow, pure, workflow
-from effectflow.checkpoint import CorruptCheckpoint, NotSerializable, read_checkpoint
+from effectflow.checkpoint import CorruptCheckpoint, NotSerializable, find_run, read_checkpoint
 from effectflow.checkpoint.errors import CLASS_CHANGED
 from effectflow.graphs import StateGraph
 from effectflow.iterative import Iterative
@@ -179,7 +179,7 @@ async def test_an_input_of_another_type_is_rejected_before_anything_is_recorded(
     result = await code(list[int]).start([1, "2"], run_id="r").run(app)
     assert isinstance(result.failure(), NotSerializable)
     assert "input: $[1]: '2' is not of the declared type int" in str(result.failure())
-    assert await app.checkpoints.store.info("r") is None
+    assert await find_run(app.checkpoints.store, "r") is None
 
 
 @changed

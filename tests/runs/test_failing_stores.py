@@ -24,6 +24,7 @@ from effectflow.checkpoint import (
     RunStatus,
     SaveFailed,
     StoreUnavailable,
+    find_run,
     read_entries,
     verify_run,
 )
@@ -115,7 +116,7 @@ async def test_a_lease_that_is_not_released_does_not_hide_how_the_run_ended(
         assert await acting.start(False, run_id="r").run(App(Checkpoints(store))) == Failure(
             "badly"
         )
-        info = await store.info("r")
+        info = await find_run(store, "r")
         assert info is not None
         assert info.summary.status is RunStatus.FAILED
 
@@ -184,7 +185,7 @@ async def test_a_run_is_not_cancelled_before_its_spawned_runs_are_asked() -> Non
         app, broken = App(Checkpoints(store)), App(Checkpoints(NoSending(store)))
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(spawning.start(None, run_id="r").run, app)
-            while await store.info("r/spawned") is None:
+            while await find_run(store, "r/spawned") is None:
                 await anyio.sleep(0.001)
             tasks.cancel_scope.cancel()
         await Client(app.checkpoints).handle(spawning, "r").cancel()
@@ -195,7 +196,7 @@ async def test_a_run_is_not_cancelled_before_its_spawned_runs_are_asked() -> Non
         assert isinstance(error, StoreUnavailable)
         assert "OSError('the socket is gone') for run 'r/spawned'" in str(error)
         assert isinstance((await spawning.resume("r").run(app)).failure(), RunCancelled)
-        info = await store.info("r")
+        info = await find_run(store, "r")
         assert info is not None
         assert info.summary.status is RunStatus.CANCELLED
 
@@ -327,7 +328,7 @@ async def test_a_run_whose_end_was_written_is_not_claimed_again_to_find_that_out
         await store.has_ended.wait()
         tasks.cancel_scope.cancel()
     assert store.claims == 1
-    info = await store.info("r")
+    info = await find_run(store, "r")
     assert info is not None
     assert (info.summary.status, info.lease) == (RunStatus.COMPLETED, None)
 

@@ -31,6 +31,7 @@ from effectflow.checkpoint import (
     Finished,
     RunStatus,
     Started,
+    find_run,
     read_checkpoint,
     read_entries,
 )
@@ -308,7 +309,7 @@ async def test_a_failure_whose_own_code_raises_is_recorded(
     assert ended.failure() is error
     kinds = [type(entry) for entry in await read_entries(store, "r")]
     assert kinds == [Started, BeforeStep, Failed, Finished]
-    info = await store.info("r")
+    info = await find_run(store, "r")
     assert info is not None
 
     assert info.summary.status is RunStatus.FAILED

@@ -32,7 +32,7 @@ from effectflow import (
     step,
     workflow,
 )
-from effectflow.checkpoint import RunStatus, read_checkpoint
+from effectflow.checkpoint import RunStatus, find_run, read_checkpoint
 from effectflow.effects import (
     emit,
     first_success,
@@ -147,7 +147,7 @@ async def ends_in_a_defect(make: Callable[[], AnyEffect], *, durable: bool) -> N
     with pytest.raises(RuntimeError, match=STRAY):
         await asyncio.wait_for(asyncio.create_task(running.run(app)), 5)
     if durable:
-        info = await app.checkpoints.store.info("r")
+        info = await find_run(app.checkpoints.store, "r")
         assert info is not None
         assert (info.summary.status, info.lease) == (RunStatus.FAILED, None)
 
@@ -285,7 +285,7 @@ async def test_a_builder_completes_nothing_with_a_part_missing(
     running = made.start(None if build is machine else 1, run_id="r")
     with pytest.raises(RuntimeError, match=STRAY):
         await asyncio.wait_for(asyncio.create_task(running.run(app)), 5)
-    info = await app.checkpoints.store.info("r")
+    info = await find_run(app.checkpoints.store, "r")
     assert info is not None
     assert (info.summary.status, info.lease) == (RunStatus.FAILED, None)
 
@@ -386,7 +386,7 @@ async def test_a_task_group_that_fails_in_a_step_is_a_defect_of_the_run() -> Non
     app = App()
     with pytest.raises(ExceptionGroup, match="unhandled errors in a TaskGroup"):
         await fails_in_a_group.start(run_id="r").run(app)
-    info = await app.checkpoints.store.info("r")
+    info = await find_run(app.checkpoints.store, "r")
     assert info is not None
     assert info.summary.status is RunStatus.FAILED
 

@@ -31,7 +31,7 @@ from effectflow import (
     step,
     workflow,
 )
-from effectflow.checkpoint import RunStatus
+from effectflow.checkpoint import RunStatus, find_run
 from effectflow.effects import (
     emit,
     first_success,
@@ -137,7 +137,7 @@ def test_an_exit_is_raised_unchanged_after_the_finalizers(
     assert app.world.done == ["released"]
 
     async def look() -> None:
-        info = await app.checkpoints.store.info("r")
+        info = await find_run(app.checkpoints.store, "r")
         assert info is not None
         assert (info.summary.status, info.lease) == (RunStatus.INTERRUPTED, None)
 

@@ -37,7 +37,15 @@ from effectflow import (
     step,
     workflow,
 )
-from effectflow.checkpoint import CancelRequested, Failed, RunStatus, Value, read_entries, save_now
+from effectflow.checkpoint import (
+    CancelRequested,
+    Failed,
+    RunStatus,
+    Value,
+    find_run,
+    read_entries,
+    save_now,
+)
 from effectflow.effects import from_async, from_fn
 from effectflow.stores import MemoryStore
 from tests.apps import Broken, both_backends
@@ -90,7 +98,7 @@ def worker_of(one: Any, env: Env, **options: Any) -> Worker:
 
 
 async def status_of(env: Env) -> RunStatus:
-    info = await env.checkpoints.store.info("r")
+    info = await find_run(env.checkpoints.store, "r")
     assert info is not None
     return info.summary.status
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +13,14 @@ import pytest
 from returns.result import Success
 
 from effectflow import Checkpoints, Do, Effect, Limit, bracket, do, par, pure, sleep, step, workflow
-from effectflow.checkpoint import CheckpointStore, Lease, RunQuery, RunStatus, StoreUnavailable
+from effectflow.checkpoint import (
+    Batch,
+    CheckpointStore,
+    Lease,
+    RunQuery,
+    RunStatus,
+    StoreUnavailable,
+)
 from effectflow.checkpoint.lease import begin_claim, end_claim
 from effectflow.checkpoint.store import Claimed, DueRuns
 from effectflow.effects import from_async
@@ -450,11 +457,11 @@ class HeldAtOnce(ForwardingStore):
         super().__init__(MemoryStore())
         self.is_held, self.go_on = anyio.Event(), anyio.Event()
 
-    async def append(self, lease: Lease, bodies: Sequence[bytes], **options: Any) -> None:
-        if any(b'/once"' in body for body in bodies) and not self.go_on.is_set():
+    async def append(self, lease: Lease, batch: Batch) -> None:
+        if any(b'/once"' in body for body in batch.bodies) and not self.go_on.is_set():
             self.is_held.set()
             await self.go_on.wait()
-        await super().append(lease, bodies, **options)
+        await super().append(lease, batch)
 
 
 @both_backends

@@ -31,6 +31,7 @@ from effectflow.checkpoint import (
     Resumed,
     SetAside,
     StepInfo,
+    find_run,
     read_checkpoint,
     read_entries,
     step_info,
@@ -584,9 +585,9 @@ async def test_the_summary_of_a_run_counts_its_dead_letters(store: MemoryStore) 
     job = setting_aside()
 
     async def counted() -> int:
-        info = await store.info("r")
+        info = await find_run(store, "r")
         assert info is not None
-        return info.summary.dead_letters
+        return info.summary.details.dead_letters
 
     await job.start(7, run_id="r").run(app)
     assert await counted() == 3
