@@ -443,8 +443,8 @@ class CheckpointStore(Protocol):
         Return None, and change nothing, if the run exists. With an `owner`, the new run has a lease of
         that owner, for this many seconds.
 
-        Raise SaveFailed if the records could not be written; its `is_unknown` says whether they may
-        have been written anyway.
+        Raise ValueError without a record. Raise SaveFailed if the records could not be written; its
+        `is_unknown` says whether they may have been written anyway.
         """
         ...
 

@@ -35,6 +35,7 @@ from effectflow.stores._due import DueIndex, Lane, Usage, choose
 from effectflow.stores._rules import (
     check_current,
     check_deletable,
+    check_first,
     check_free,
     check_kept,
     check_length,
@@ -89,6 +90,7 @@ class MemoryStore(ServiceStore):
         owner: str = "",
         seconds: float = 0.0,
     ) -> RunInfo | None:
+        check_first(run_id, bodies)
         # Nothing else here waits, and a run whose steps do not wait either would block the event loop.
         await anyio.lowlevel.checkpoint()
         with self._changing:

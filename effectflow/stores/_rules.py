@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import replace
 
 from effectflow.checkpoint.errors import LeaseLost, RunBusy, RunEnded
 from effectflow.checkpoint.lease import Lease
 from effectflow.checkpoint.store import RunSummary, due_at_once, wakes
+
+
+def check_first(run_id: str, bodies: Sequence[bytes]) -> None:
+    """Raise ValueError unless a new run has a record. Nothing could be said about it."""
+    if not bodies:
+        raise ValueError(f"run {run_id!r} cannot be created without a record")
 
 
 def check_free(held: Lease | None, *, now: float, claimant: str = "") -> None:
