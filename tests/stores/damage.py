@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterator
 from contextlib import closing
 from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 import psycopg
 import redis
 
 from effectflow.checkpoint import CheckpointStore
-from effectflow.stores import FileStore, MemoryStore, PostgresStore, RedisStore, SqliteStore
 
 __all__ = ["change_entry", "change_status", "changed", "remove_entry"]
 
@@ -24,69 +25,74 @@ def changed(body: bytes) -> bytes:
 async def change_entry(store: CheckpointStore, number: int, run_id: str = "r") -> None:
     """Change the last byte of an entry, in every file that has it."""
     body = (await store.read(run_id))[number - 1].body
-    match store:
-        case MemoryStore():
-            store._runs[run_id].bodies[number - 1] = changed(body)
-        case FileStore():
+    match kind_of(store):
+        case "memory":
+            in_memory(store)[run_id].bodies[number - 1] = changed(body)
+        case "file":
             seal = body.rpartition(b"\n")[2]
-            for path in (store.directory / "sessions" / run_id).rglob("*.json"):
+            for path in files_of(store, run_id):
                 path.write_bytes(path.read_bytes().replace(seal, changed(seal)))
-        case SqliteStore():
-            in_database(
-                store, "UPDATE entries SET body = ? WHERE sequence = ?", changed(body), number
-            )
-        case PostgresStore():
-            on_server(
-                store, "UPDATE entries SET body = %s WHERE sequence = %s", changed(body), number
-            )
-        case RedisStore():
+        case "redis":
             client, key = in_redis(store, run_id)
             client.hset(key, str(number), changed(client.hget(key, str(number))))
         case _:
-            raise AssertionError(store)
+            assignment = "UPDATE entries SET body = ? WHERE sequence = ? AND run_id = ?"
+            in_database(store, assignment, changed(body), number, run_id)
 
 
 async def remove_entry(store: CheckpointStore, number: int, run_id: str = "r") -> None:
     """Remove an entry, which leaves a gap unless it is the last one."""
-    match store:
-        case SqliteStore():
-            in_database(store, "DELETE FROM entries WHERE sequence = ?", number)
-        case PostgresStore():
-            on_server(store, "DELETE FROM entries WHERE sequence = %s", number)
-        case RedisStore():
+    if kind_of(store) == "redis":
+        client, key = in_redis(store, run_id)
+        client.hdel(key, str(number))
+    else:
+        deletion = "DELETE FROM entries WHERE sequence = ? AND run_id = ?"
+        in_database(store, deletion, number, run_id)
+
+
+async def change_status(
+    store: CheckpointStore, run_id: str = "r", status: str = "unheard of"
+) -> None:
+    """Let a store call a run by another status, by default one that makes it unreadable."""
+    match kind_of(store):
+        case "file":
+            for path in files_of(store, run_id):
+                path.write_bytes(path.read_bytes()[:20])
+        case "redis":
             client, key = in_redis(store, run_id)
-            client.hdel(key, str(number))
+            summary: bytes = client.hget(key, "summary")
+            for known in (b"pending", b"running", b"completed"):
+                summary = summary.replace(known, status.encode())
+            client.hset(key, "summary", summary)
         case _:
-            raise AssertionError(store)
+            in_database(store, "UPDATE runs SET status = ? WHERE run_id = ?", status, run_id)
 
 
-async def change_status(store: CheckpointStore, status: str, run_id: str = "r") -> None:
-    """Let a store call a run by another status, which it may not know."""
-    match store:
-        case SqliteStore():
-            in_database(store, "UPDATE runs SET status = ?", status)
-        case PostgresStore():
-            on_server(store, "UPDATE runs SET status = %s", status)
-        case RedisStore():
-            client, key = in_redis(store, run_id)
-            client.hset(
-                key, "summary", client.hget(key, "summary").replace(b"completed", status.encode())
-            )
-        case _:
-            raise AssertionError(store)
+def kind_of(store: CheckpointStore) -> str:
+    return type(store).__name__.removesuffix("Store").lower()
 
 
-def in_database(store: SqliteStore, statement: str, *parameters: object) -> None:
-    with closing(sqlite3.connect(store.path)) as database, database:
-        database.execute(statement, parameters)
+def in_memory(store: Any) -> dict[str, Any]:
+    return store._runs
 
 
-def on_server(store: PostgresStore, statement: Any, *parameters: object) -> None:
+def files_of(store: Any, run_id: str) -> Iterator[Path]:
+    return (store.directory / "sessions" / run_id).rglob("*.json")
+
+
+def in_database(store: Any, statement: str, *parameters: object) -> None:
+    """Execute a statement with `?` as placeholder in the database of a store."""
+    if kind_of(store) == "sqlite":
+        with closing(sqlite3.connect(store.path)) as database, database:
+            database.execute(statement, parameters)
+        return
+    assert kind_of(store) == "postgres"
     with psycopg.connect(**store._parameters) as connection:
-        connection.execute(f'SET search_path TO "{store._schema}"')  # type: ignore[arg-type]
-        connection.execute(statement, parameters)
+        schema, marked = store._schema, statement.replace("?", "%s")
+        connection.execute(f'SET search_path TO "{schema}"')  # type: ignore[arg-type]
+        connection.execute(marked, parameters)  # type: ignore[arg-type]
 
 
-def in_redis(store: RedisStore, run_id: str) -> tuple[Any, str]:
+def in_redis(store: Any, run_id: str) -> tuple[Any, str]:
     key = f"{store._prefix}:run:{sha256(run_id.encode()).hexdigest()}"
     return redis.Redis.from_url(store._url), key

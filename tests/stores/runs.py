@@ -4,28 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from effectflow.checkpoint import CheckpointStore, Lease, Owner, RunStatus, RunSummary
+from effectflow.checkpoint.lease import Lease, Owner
+from effectflow.checkpoint.store import CheckpointStore, RunStatus, RunSummary
 
-SUMMARY = RunSummary("w", "standard", "1", RunStatus.RUNNING, 0.0)
-
-
-async def claimed(store: CheckpointStore, run_id: str = "r", *, seconds: float = 60) -> Lease:
-    """Claim a run for a new owner."""
-    return await store.claim(run_id, owner=str(Owner.new()), seconds=seconds)
+SUMMARY = RunSummary("w", RunStatus.RUNNING, 0.0)
 
 
 async def begun(
     store: CheckpointStore,
-    bodies: Sequence[bytes],
+    bodies: Sequence[bytes] = (b"1",),
     run_id: str = "r",
     *,
+    owner: str = "",
     seconds: float = 60,
-    release: bool = False,
 ) -> Lease:
-    """Claim a run and append its first entries."""
-    lease = await claimed(store, run_id, seconds=seconds)
-    await store.append(lease, bodies, after=0, summary=SUMMARY, release=release)
-    return lease
+    """Create a run with its first entries and a lease, by default of a new owner."""
+    owner = owner or str(Owner.new())
+    info = await store.create(run_id, bodies, summary=SUMMARY, owner=owner, seconds=seconds)
+    assert info is not None
+    assert info.lease is not None
+    return info.lease
+
+
+async def claimed(store: CheckpointStore, run_id: str = "r", *, seconds: float = 60) -> Lease:
+    """Claim a run for a new owner."""
+    return (await store.claim(run_id, owner=str(Owner.new()), seconds=seconds)).lease
 
 
 async def bodies_of(store: CheckpointStore, run_id: str = "r") -> list[bytes]:
