@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from effectflow.checkpoint.errors import RunBusy
-from effectflow.checkpoint.schema import frozen
+from effectflow.checkpoint.schema import LATEST, frozen
 from effectflow.effects.event_loop import CallSoon, call_soon_from_threads, is_closed
 
 if TYPE_CHECKING:
@@ -55,8 +55,11 @@ class Lease:
 
     @staticmethod
     def of(run_id: str, owner: str, fence: int, *, seconds: float, now: float) -> Lease:
-        """Return a lease that is valid for this many seconds from `now`, the time of the store."""
-        up = uptime()
+        """Return a lease that is valid for this many seconds from `now`, the time of the store.
+
+        It ends before the year 10000, so that every store can keep it.
+        """
+        up, seconds = uptime(), min(seconds, LATEST - now)
         return Lease(run_id, owner, fence, now + seconds, None if up is None else up + seconds)
 
     def renewed(self, seconds: float, *, now: float) -> Lease:

@@ -6,7 +6,6 @@ import logging
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields
-from itertools import islice
 from typing import Any, TypeVar
 
 from effectflow.checkpoint.errors import CorruptCheckpoint
