@@ -55,8 +55,11 @@ class Lease:
 
     @staticmethod
     def of(run_id: str, owner: str, fence: int, *, seconds: float, now: float) -> Lease:
-        """Return a lease that is valid for this many seconds from `now`, the time of the store."""
-        up = uptime()
+        """Return a lease that is valid for this many seconds from `now`, the time of the store.
+
+        It ends before the year 10000, so that every store can keep it.
+        """
+        up, seconds = uptime(), min(seconds, LATEST - now)
         return Lease(run_id, owner, fence, now + seconds, None if up is None else up + seconds)
 
     def renewed(self, seconds: float, *, now: float) -> Lease:

@@ -42,7 +42,7 @@ from effectflow.stores._rules import (
     check_messages,
     check_receives,
     due_if_unseen,
-    is_holder,
+    is_current,
     woken,
 )
 from effectflow.stores._summaries import select
@@ -129,16 +129,14 @@ class MemoryStore(ServiceStore):
         with self._changing:
             now, renewed = time.time(), list[Lease]()
             for lease in leases:
-                held = self._leases.get(lease.run_id)
-                if held is not None and is_holder(lease, held.owner, held.fence):
+                if is_current(lease, self._leases.get(lease.run_id)):
                     held = self._leases[lease.run_id] = lease.renewed(seconds, now=now)
                     renewed.append(held)
             return renewed
 
     async def release(self, lease: Lease) -> None:
         with self._changing:
-            held = self._leases.get(lease.run_id)
-            if held is not None and held.fence == lease.fence:
+            if is_current(lease, self._leases.get(lease.run_id)):
                 del self._leases[lease.run_id]
 
     async def append(self, lease: Lease, batch: Batch) -> None:

@@ -35,6 +35,11 @@ def check_current(lease: Lease, held: Lease | None) -> None:
     check_holder(lease, *((held.owner, held.fence) if held is not None else ("", 0)))
 
 
+def is_current(lease: Lease, held: Lease | None) -> bool:
+    """Return whether this is the current lease of the run, renewed or not."""
+    return held is not None and is_holder(lease, held.owner, held.fence)
+
+
 def check_holder(lease: Lease, owner: str, fence: int) -> None:
     """Raise LeaseLost unless this is the lease of the current owner ("" for none)."""
     if not is_holder(lease, owner, fence):

@@ -21,28 +21,23 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias, cast
 
-from effectflow.checkpoint import (
-    BeforeStep,
-    CheckpointError,
+from effectflow.checkpoint.entries import BeforeStep, Completed, Entry, Failed
+from effectflow.checkpoint.errors import CheckpointError, RunBusy, SaveFailed, StoreUnavailable
+from effectflow.checkpoint.integrity import UNSIGNED, Seal, digest_in, first_digest
+from effectflow.checkpoint.lease import Lease
+from effectflow.checkpoint.store import (
+    Batch,
     CheckpointStore,
     Claimed,
-    Completed,
     DueRuns,
-    Entry,
-    Failed,
-    Lease,
     Message,
     Record,
-    RunBusy,
     RunInfo,
     RunQuery,
     RunStatus,
     RunSummary,
-    SaveFailed,
-    Seal,
-    StoreUnavailable,
+    Taken,
 )
-from effectflow.checkpoint.integrity import UNSIGNED, digest_in, first_digest
 from effectflow.effects import Clock, SystemClock
 from effectflow.effects.clock import Duration, in_seconds
 from effectflow.effects.errors import Copyable
@@ -60,7 +55,6 @@ Operation: TypeAlias = Literal[
     "release",
     "append",
     "read",
-    "info",
     "find",
     "create",
     "send",
@@ -69,7 +63,8 @@ Operation: TypeAlias = Literal[
     "delete",
     "truncate",
 ]
-"""The operations of a store."""
+"""The operations of a store. `append` includes each `create` that also takes the lease: the first save of
+a run that is started."""
 
 Write: TypeAlias = Literal["append", "create", "send"]
 """The operations that write entries or messages."""
@@ -151,6 +146,7 @@ class TakenOver:
     """Another owner claims the run just before an append, chosen as in SaveFails.
 
     The append fails with LeaseLost. The other owner releases the run at once, so that it can be resumed.
+    A run that the chosen save creates is taken over just after, so that the next one fails.
     """
 
     append: int | StepAppend
@@ -211,7 +207,7 @@ class Crashed(Copyable, BaseException):
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call of an operation; `run_id` is None for `find` and `claim_due`."""
+    """A call of an operation; `run_id` is None for one about many runs."""
 
     operation: Operation
     run_id: str | None
@@ -239,6 +235,8 @@ class FaultyStore(ForwardingStore):
         >>> from effectflow.stores import MemoryStore
         >>> async def main() -> None:
         ...     async with FaultyStore(MemoryStore(), [Busy(claim=2)]) as store:
+        ...         summary = RunSummary("checkout", RunStatus.PENDING, created_at=0.0)
+        ...         await store.create("order-17", [b"started"], summary=summary)
         ...         await store.claim("order-17", owner="me", seconds=30)
         ...         try:
         ...             await store.claim("order-17", owner="me", seconds=30)
@@ -295,51 +293,77 @@ class FaultyStore(ForwardingStore):
                 raise
         self._is_dead = False
 
-    async def claim(self, run_id: str, *, owner: str, seconds: float) -> Lease:
+    async def create(
+        self,
+        run_id: str,
+        bodies: Sequence[bytes],
+        *,
+        summary: RunSummary,
+        owner: str = "",
+        seconds: float = 0.0,
+    ) -> RunInfo | None:
+        saved = await self._steps_in(run_id, bodies, 0)
+        faults = await self._meet("append" if owner else "create", run_id, saved)
+        with self._writing(run_id, faults):
+            info = await super().create(
+                run_id, bodies, summary=summary, owner=owner, seconds=seconds
+            )
+            if info is not None and info.lease is not None:
+                self._leases[run_id] = info.lease
+                if _is_taken_over(faults):
+                    await self._take_over(info.lease)
+        return info
+
+    async def claim(self, run_id: str, *, owner: str, seconds: float) -> Taken:
         for fault in await self._meet("claim", run_id):
             if isinstance(fault, Busy):
                 raise RunBusy(run_id, f"another owner, by {fault}", seconds)
-        self._leases[run_id] = await super().claim(run_id, owner=owner, seconds=seconds)
-        return self._leases[run_id]
+        taken = await super().claim(run_id, owner=owner, seconds=seconds)
+        self._leases[run_id] = taken.lease
+        return taken
 
-    def renew(self, lease: Lease, *, seconds: float) -> Lease:
-        for fault in self._note("renew", lease.run_id):
+    def renew(self, leases: Sequence[Lease], *, seconds: float) -> list[Lease]:
+        for fault in self._note("renew", leases[0].run_id if len(leases) == 1 else None):
             if isinstance(fault, Slow):
                 time.sleep(in_seconds(fault.seconds))
             elif isinstance(fault, Unavailable):
                 raise self._unavailable(fault)
-        return super().renew(lease, seconds=seconds)
+        return super().renew(leases, seconds=seconds)
 
     async def release(self, lease: Lease) -> None:
         await self._meet("release", lease.run_id)
         await super().release(lease)
 
-    async def append(
-        self,
-        lease: Lease,
-        bodies: Sequence[bytes],
-        *,
-        after: int,
-        summary: RunSummary | None = None,
-        release: bool = False,
-        takes: Sequence[int] = (),
-        seen: int | None = None,
-    ) -> None:
-        saved = await self._steps_in(lease.run_id, bodies, after)
-        faults = await self._meet("append", lease.run_id, saved)
-        if any(isinstance(fault, TakenOver) for fault in faults):
-            await self.store.release(lease)
-            await self.store.claim(lease.run_id, owner="the new owner", seconds=0)
-        with self._writing(lease.run_id, faults):
-            await super().append(
-                lease, bodies, after=after, summary=summary, release=release, takes=takes, seen=seen
-            )
-            if summary is not None and summary.status is RunStatus.COMPLETED:
-                self.completed.add(lease.run_id)
+    async def append(self, lease: Lease, batch: Batch) -> None:
+        run_id = lease.run_id
+        saved = await self._steps_in(run_id, batch.bodies, batch.after)
+        faults = await self._meet("append", run_id, saved)
+        if _is_taken_over(faults):
+            await self._take_over(lease)
+        with self._writing(run_id, faults):
+            await super().append(lease, batch)
+            if batch.summary is not None and batch.summary.status is RunStatus.COMPLETED:
+                self.completed.add(run_id)
 
-    async def create(self, run_id: str, bodies: Sequence[bytes], *, summary: RunSummary) -> bool:
-        with self._writing(run_id, await self._meet("create", run_id)):
-            return await super().create(run_id, bodies, summary=summary)
+    async def _take_over(self, lease: Lease) -> None:
+        await self.store.release(lease)
+        await self.store.claim(lease.run_id, owner="the new owner", seconds=0)
+
+    async def read(self, run_id: str, *, after: int = 0) -> list[Record]:
+        await self._meet("read", run_id)
+        return await super().read(run_id, after=after)
+
+    async def find(self, query: RunQuery = RunQuery()) -> list[RunInfo]:
+        await self._meet("find", query.run_id)
+        return await super().find(query)
+
+    async def delete(self, run_id: str, *, lease: Lease | None = None) -> None:
+        await self._meet("delete", run_id)
+        await super().delete(run_id, lease=lease)
+
+    async def truncate(self, lease: Lease, *, after: int, summary: RunSummary) -> None:
+        await self._meet("truncate", lease.run_id)
+        await super().truncate(lease, after=after, summary=summary)
 
     async def send(self, run_id: str, topic: str, *, key: str, body: bytes = b"") -> bool:
         with self._writing(run_id, await self._meet("send", run_id)):
@@ -354,26 +378,6 @@ class FaultyStore(ForwardingStore):
         claimed = await super().claim_due(due)
         self._leases.update({one.lease.run_id: one.lease for one in claimed.runs})
         return claimed
-
-    async def read(self, run_id: str, *, after: int = 0) -> list[Record]:
-        await self._meet("read", run_id)
-        return await super().read(run_id, after=after)
-
-    async def info(self, run_id: str) -> RunInfo | None:
-        await self._meet("info", run_id)
-        return await super().info(run_id)
-
-    async def find(self, query: RunQuery = RunQuery()) -> list[RunInfo]:
-        await self._meet("find", None)
-        return await super().find(query)
-
-    async def delete(self, run_id: str, *, lease: Lease | None = None) -> None:
-        await self._meet("delete", run_id)
-        await super().delete(run_id, lease=lease)
-
-    async def truncate(self, lease: Lease, *, after: int, summary: RunSummary) -> None:
-        await self._meet("truncate", lease.run_id)
-        await super().truncate(lease, after=after, summary=summary)
 
     async def _steps_in(self, run_id: str, bodies: Sequence[bytes], after: int) -> list[StepAppend]:
         """Return the beginnings and ends of steps in an append, if a fault is about one."""
@@ -445,11 +449,14 @@ class FaultyStore(ForwardingStore):
     def _die(self) -> NoReturn:
         self._is_dead = True
         _mute_dead_tasks()
-        for lease in list(self._leases.values()):
-            with suppress(CheckpointError):
-                self.store.renew(lease, seconds=0)
+        with suppress(CheckpointError):
+            self.store.renew(list(self._leases.values()), seconds=0)
         self._leases.clear()
         raise Crashed
+
+
+def _is_taken_over(faults: Iterable[Fault]) -> bool:
+    return any(isinstance(fault, TakenOver) for fault in faults)
 
 
 def _is_met(fault: Fault, operation: Operation, number: int) -> bool:

@@ -4,25 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
+from functools import cache
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
-from effectflow.checkpoint import (
+from effectflow.checkpoint.lease import Lease
+from effectflow.checkpoint.store import (
+    Batch,
     Changes,
     CheckpointStore,
     Claimed,
     DueRuns,
-    FallsBack,
-    KeepsHistory,
-    Lease,
-    ListsDamagedRuns,
     Message,
     Record,
     Remains,
     RunInfo,
     RunQuery,
     RunSummary,
-    Salvages,
+    ServiceStore,
+    Taken,
+    service_of,
 )
 
 __all__ = ["ForwardingStore"]
@@ -31,6 +32,8 @@ __all__ = ["ForwardingStore"]
 class ForwardingStore:
     """Forwards every call to another store. Override the methods that should differ.
 
+    It satisfies `ServiceStore` if the other store does. Otherwise it only keeps journals, too.
+
     Parameters:
         store: the other store. Entering and leaving are forwarded too, so if that store is already
             open, this one need not be entered.
@@ -38,79 +41,71 @@ class ForwardingStore:
 
     def __init__(self, store: CheckpointStore) -> None:
         self.store = store
+        if not isinstance(store, ServiceStore):
+            self.__class__ = _of_journals(type(self))
 
     @property
     def durability(self) -> str:
         return self.store.durability
 
-    def keep_history(self, run_id: str, copies: int) -> None:
-        if isinstance(self.store, KeepsHistory):
-            self.store.keep_history(run_id, copies)
+    async def create(
+        self,
+        run_id: str,
+        bodies: Sequence[bytes],
+        *,
+        summary: RunSummary,
+        owner: str = "",
+        seconds: float = 0.0,
+    ) -> RunInfo | None:
+        return await self.store.create(
+            run_id, bodies, summary=summary, owner=owner, seconds=seconds
+        )
 
-    async def damaged_runs(self) -> list[str]:
-        return await self.store.damaged_runs() if isinstance(self.store, ListsDamagedRuns) else []
-
-    async def damage(self, run_id: str) -> str | None:
-        return await self.store.damage(run_id) if isinstance(self.store, FallsBack) else None
-
-    async def salvage(self, run_id: str) -> Remains:
-        if isinstance(self.store, Salvages):
-            return await self.store.salvage(run_id)
-        return Remains(await self.store.read(run_id))
-
-    async def claim(self, run_id: str, *, owner: str, seconds: float) -> Lease:
+    async def claim(self, run_id: str, *, owner: str, seconds: float) -> Taken:
         return await self.store.claim(run_id, owner=owner, seconds=seconds)
 
-    def renew(self, lease: Lease, *, seconds: float) -> Lease:
-        return self.store.renew(lease, seconds=seconds)
+    def renew(self, leases: Sequence[Lease], *, seconds: float) -> list[Lease]:
+        return self.store.renew(leases, seconds=seconds)
 
     async def release(self, lease: Lease) -> None:
         await self.store.release(lease)
 
-    async def append(
-        self,
-        lease: Lease,
-        bodies: Sequence[bytes],
-        *,
-        after: int,
-        summary: RunSummary | None = None,
-        release: bool = False,
-        takes: Sequence[int] = (),
-        seen: int | None = None,
-    ) -> None:
-        await self.store.append(
-            lease, bodies, after=after, summary=summary, release=release, takes=takes, seen=seen
-        )
+    async def append(self, lease: Lease, batch: Batch) -> None:
+        await self.store.append(lease, batch)
 
     async def read(self, run_id: str, *, after: int = 0) -> list[Record]:
         return await self.store.read(run_id, after=after)
 
-    async def info(self, run_id: str) -> RunInfo | None:
-        return await self.store.info(run_id)
-
     async def find(self, query: RunQuery = RunQuery()) -> list[RunInfo]:
         return await self.store.find(query)
-
-    async def create(self, run_id: str, bodies: Sequence[bytes], *, summary: RunSummary) -> bool:
-        return await self.store.create(run_id, bodies, summary=summary)
-
-    async def send(self, run_id: str, topic: str, *, key: str, body: bytes = b"") -> bool:
-        return await self.store.send(run_id, topic, key=key, body=body)
-
-    async def mailbox(self, run_id: str, *, after: int = 0) -> list[Message]:
-        return await self.store.mailbox(run_id, after=after)
-
-    async def claim_due(self, due: DueRuns) -> Claimed:
-        return await self.store.claim_due(due)
-
-    def changes(self) -> AbstractAsyncContextManager[Changes]:
-        return self.store.changes()
 
     async def delete(self, run_id: str, *, lease: Lease | None = None) -> None:
         await self.store.delete(run_id, lease=lease)
 
     async def truncate(self, lease: Lease, *, after: int, summary: RunSummary) -> None:
         await self.store.truncate(lease, after=after, summary=summary)
+
+    async def salvage(self, run_id: str) -> Remains:
+        return await self.store.salvage(run_id)
+
+    async def damaged_runs(self) -> list[str]:
+        return await self.store.damaged_runs()
+
+    async def send(self, run_id: str, topic: str, *, key: str, body: bytes = b"") -> bool:
+        return await self._service.send(run_id, topic, key=key, body=body)
+
+    async def mailbox(self, run_id: str, *, after: int = 0) -> list[Message]:
+        return await self._service.mailbox(run_id, after=after)
+
+    async def claim_due(self, due: DueRuns) -> Claimed:
+        return await self._service.claim_due(due)
+
+    def changes(self) -> AbstractAsyncContextManager[Changes]:
+        return self._service.changes()
+
+    @property
+    def _service(self) -> ServiceStore:
+        return service_of(self.store, "a wrapper of it")
 
     async def __aenter__(self) -> Self:
         await self.store.__aenter__()
@@ -123,3 +118,11 @@ class ForwardingStore:
         traceback: TracebackType | None,
     ) -> None:
         await self.store.__aexit__(exc_type, exc, traceback)
+
+
+@cache
+def _of_journals(kind: type[Any]) -> type[Any]:
+    """Return the class of those wrappers of this kind that wrap a store that only keeps journals."""
+    # With None, a class says that it does not have a method of a protocol.
+    without = dict.fromkeys(("send", "mailbox", "claim_due", "changes"))
+    return type(kind.__name__, (kind,), {**without, "__module__": kind.__module__})

@@ -37,6 +37,9 @@ MakeStore: TypeAlias = Callable[[], CheckpointStore]
 Damage: TypeAlias = Callable[[CheckpointStore, str], Awaitable[object]]
 """Makes the stored summary of a run unreadable, as a failing disk or another program does."""
 
+_INHERITED = ("salvage", "damaged_runs")
+"""The methods that the contract itself implements."""
+
 PATIENCE = 30.0
 """The seconds that a check waits for something that a store does at once."""
 
@@ -85,23 +88,26 @@ class Part(Generic[S]):
     def __init__(self, contract: type[object]) -> None:
         self.contract = contract.__name__
         self.checks: list[Check] = []
-        self._methods = [
-            name
-            for name in {**vars(CheckpointStore), **vars(contract)}
+        self._methods = {
+            name: method
+            for name, method in {**vars(CheckpointStore), **vars(contract)}.items()
             if not name.startswith("_") or name in ("__aenter__", "__aexit__")
-        ]
+        }
 
     def check_methods(self, store: CheckpointStore) -> None:
         """Raise AssertionError, which names the missing methods, if a store lacks any."""
-        missing = [name for name in self._methods if getattr(store, name, None) is None]
+        kind = type(store)
+        missing = [
+            name
+            for name, stub in self._methods.items()
+            if getattr(store, name, None) is None
+            # What a class inherits from the protocol does nothing, except for these.
+            or (getattr(kind, name, None) is stub and name not in _INHERITED)
+        ]
         assert not missing, (
-            f"{type(store).__name__} is no {self.contract}: it lacks {', '.join(missing)}. "
-            "A store that derives from the protocol inherits `salvage` and `damaged_runs`"
-            + (
-                ". A store without these methods needs only JOURNAL_CHECKS"
-                if self is SERVICE
-                else ""
-            )
+            f"{kind.__name__} is not a {self.contract}: it lacks {', '.join(missing)}. A class that "
+            f"derives from {self.contract} inherits {' and '.join(_INHERITED)}"
+            + (". A store of journals only needs JOURNAL_CHECKS" if self is SERVICE else "")
         )
 
     def check(self, work: Callable[[S], Awaitable[None]]) -> Check:

@@ -77,7 +77,7 @@ async def a_damaged_run_leaves_full_pages_of_the_others(
     store: CheckpointStore, damage: Damage
 ) -> None:
     for number in range(6):
-        await created(store, f"r{number}", summary=summary_of(created_at=-number))
+        await created(store, f"r{number}", summary=summary_of(created_at=9 - number))
     await damage(store, "r1")
 
     page = await store.find(RunQuery(limit=3))

@@ -206,7 +206,7 @@ async def a_concurrent_renewal_never_undoes_a_takeover(store: CheckpointStore) -
 
 
 @JOURNAL.check
-async def a_lease_may_end_after_the_year_9999(store: CheckpointStore) -> None:
+async def a_lease_may_last_for_ever(store: CheckpointStore) -> None:
     seconds = timedelta.max.total_seconds()
     lease = await begun(store, seconds=seconds)
     assert len(renew(store, lease, seconds=seconds)) == 1
