@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from effectflow.checkpoint.errors import RunBusy, RunNotFound
-from effectflow.checkpoint.schema import frozen
+from effectflow.checkpoint.schema import LATEST, frozen
 from effectflow.effects.event_loop import CallSoon, call_soon_from_threads, is_closed
 
 if TYPE_CHECKING:
