@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -32,6 +31,7 @@ from effectflow import (
     workflow,
 )
 from effectflow.checkpoint import (
+    Batch,
     BeforeStep,
     Completed,
     Interrupted,
@@ -301,11 +301,11 @@ class CutOff(SqliteStore):
         self._left = cut
         self._happened = happened
 
-    async def append(self, lease: Lease, bodies: Sequence[bytes], **options: Any) -> None:
+    async def append(self, lease: Lease, batch: Batch) -> None:
         self._left -= 1
         is_cut = self._left == 0
         if not is_cut or self._happened:
-            await super().append(lease, bodies, **options)
+            await super().append(lease, batch)
         if is_cut:
             task = asyncio.current_task()
             assert task is not None

@@ -14,7 +14,7 @@ import pytest
 from returns.result import Success
 
 from effectflow import Do, Signal, workflow
-from effectflow.checkpoint import CheckpointStore, RunQuery, RunStatus
+from effectflow.checkpoint import RunQuery, RunStatus, ServiceStore
 from effectflow.checkpoint.durable_fiber import DurableFiber
 from effectflow.checkpoint.entries import Started
 from effectflow.checkpoint.integrity import first_digest
@@ -44,7 +44,7 @@ def live_twice(name: str) -> Do[App, Broken, int]:
     return lives if lives > 1 else (yield from never())
 
 
-async def suspend_many(store: CheckpointStore, count: int) -> None:
+async def suspend_many(store: ServiceStore, count: int) -> None:
     """Store runs "0", "1" and so on as a worker leaves them that has suspended them."""
     async with store:
         service = Service(store)

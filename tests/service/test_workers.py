@@ -15,10 +15,10 @@ from returns.result import Success
 from effectflow import Checkpoints, Do, Effect, Limit, bracket, do, par, pure, sleep, step, workflow
 from effectflow.checkpoint import (
     Batch,
-    CheckpointStore,
     Lease,
     RunQuery,
     RunStatus,
+    ServiceStore,
     StoreUnavailable,
 )
 from effectflow.checkpoint.lease import begin_claim, end_claim
@@ -134,7 +134,7 @@ async def test_a_submitted_run_begins_at_once_and_not_at_the_next_look(
 class Looked(ForwardingStore):
     """Counts the looks of workers. `taken` tells in which one each run was taken."""
 
-    def __init__(self, store: CheckpointStore) -> None:
+    def __init__(self, store: ServiceStore) -> None:
         super().__init__(store)
         self.looks = 0
         self.taken: dict[str, int] = {}
