@@ -8,7 +8,7 @@ import pytest
 from returns.result import Success
 
 from effectflow import Checkpoints, Do, now, workflow
-from effectflow.checkpoint import ServiceStore
+from effectflow.checkpoint import CheckpointStore
 from effectflow.effects import sleep_until
 from effectflow.stores import MemoryStore
 from effectflow.testing import TestClock, crash_everywhere
@@ -43,7 +43,7 @@ def test_a_moment_needs_a_time_zone() -> None:
 
 
 async def test_a_run_that_is_killed_at_any_write_waits_for_the_same_moment() -> None:
-    def environment(store: ServiceStore) -> App:
+    def environment(store: CheckpointStore) -> App:
         return App(Checkpoints(store))
 
     assert await crash_everywhere(at_noon, NOON, environment)
