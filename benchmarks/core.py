@@ -22,8 +22,8 @@ from typing import Any
 
 import floor
 
-from effectflow import Checkpoints, Do, effect, step, workflow
-from effectflow.stores import MemoryStore, SqliteStore
+from effectflow import Checkpoints, Do, SqliteStore, effect, step, workflow
+from effectflow.stores import MemoryStore
 
 ROUNDS = 21
 DEPENDENCIES = "import anyio, returns.result, returns.maybe, orjson"

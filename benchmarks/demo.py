@@ -17,10 +17,9 @@ from tempfile import TemporaryDirectory
 
 import anyio
 
-from effectflow import Checkpoints
+from effectflow import Checkpoints, SqliteStore
 from effectflow.cli.census import CensusEnvironment, CensusJob, census
 from effectflow.executors import ProcessExecutor
-from effectflow.stores import SqliteStore
 
 ROUNDS = 2
 

@@ -22,14 +22,8 @@ import anyio
 import anyio.to_thread
 from servers import postgres_server, redis_server
 
-from effectflow.checkpoint import (
-    CheckpointStore,
-    DueRuns,
-    Owner,
-    RunQuery,
-    RunStatus,
-    RunSummary,
-)
+from effectflow import RunQuery, RunStatus
+from effectflow.checkpoint import CheckpointStore, DueRuns, Owner, RunSummary
 from effectflow.stores import MemoryStore, RedisStore, open_store
 
 ROUNDS = 7

@@ -19,8 +19,8 @@ from pathlib import Path
 import anyio
 from counting import App, count_to, increment
 
-from effectflow import CheckpointPolicy, Checkpoints, Do, fail, workflow
-from effectflow.stores import SqliteStore
+from effectflow import Checkpoints, Do, SqliteStore, fail, workflow
+from effectflow.checkpoint import CheckpointPolicy
 
 ROUNDS = 5
 

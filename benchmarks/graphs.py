@@ -26,9 +26,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Never, TypedDict
 
-from effectflow import Checkpoints, Do, Effect, StateGraph, pure, step, workflow
-from effectflow.graphs import Graph
-from effectflow.stores import MemoryStore, SqliteStore
+from effectflow import Checkpoints, Do, Effect, SqliteStore, pure, step, workflow
+from effectflow.graphs import Graph, StateGraph
+from effectflow.stores import MemoryStore
 
 NODES = 20_000
 NODES_OF_LANGGRAPH = 1_000

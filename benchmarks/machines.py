@@ -23,21 +23,8 @@ from pathlib import Path
 
 import anyio
 
-from effectflow import (
-    Checkpoints,
-    Do,
-    Effect,
-    Machine,
-    Moved,
-    StateMachine,
-    Transition,
-    Workflow,
-    do,
-    pure,
-    step,
-    workflow,
-)
-from effectflow.stores import SqliteStore
+from effectflow import Checkpoints, Do, Effect, SqliteStore, Workflow, do, pure, step, workflow
+from effectflow.machines import Machine, Moved, StateMachine, Transition
 
 ROUNDS = 7
 DURABLE_STEPS = 1_000

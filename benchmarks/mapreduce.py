@@ -27,8 +27,10 @@ from pathlib import Path
 import anyio
 from returns.result import Failure
 
-from effectflow import Checkpoints, Effect, MapReduce, asks, fail, pure
-from effectflow.stores import MemoryStore, SqliteStore
+from effectflow import Checkpoints, Effect, SqliteStore, fail, pure
+from effectflow.effects import asks
+from effectflow.mapreduce import MapReduce
+from effectflow.stores import MemoryStore
 
 ITEMS = 10_000
 LIMIT = 100

@@ -31,8 +31,7 @@ from typing import Any
 import floor
 from core import App, at_once, increment
 
-from effectflow import Checkpoints, Do, workflow
-from effectflow.stores import SqliteStore
+from effectflow import Checkpoints, Do, SqliteStore, workflow
 
 STEPS = 100_000
 RUNS, STEPS_OF_EACH = 5_000, 2

@@ -19,6 +19,7 @@ import anyio
 import orjson
 from servers import postgres_server, redis_server
 
+from effectflow import RunStatus, SqliteStore
 from effectflow.checkpoint import (
     BeforeStep,
     Checkpoint,
@@ -26,7 +27,6 @@ from effectflow.checkpoint import (
     Completed,
     Entry,
     Owner,
-    RunStatus,
     RunSummary,
     Seal,
     Started,
@@ -36,7 +36,7 @@ from effectflow.checkpoint import (
 from effectflow.checkpoint.integrity import first_digest
 from effectflow.checkpoint.store import Record
 from effectflow.checkpoint.values import KnownTypes, from_tree, to_tree
-from effectflow.stores import FileStore, MemoryStore, PostgresStore, RedisStore, SqliteStore
+from effectflow.stores import FileStore, MemoryStore, PostgresStore, RedisStore
 
 ROUNDS = 7
 SUMMARY = RunSummary("w", "standard", "1", RunStatus.RUNNING, 0.0)

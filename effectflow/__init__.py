@@ -1,8 +1,9 @@
 """Durable workflows from composable, typed effects.
 
-The names here are those of every day; the rest is in `effectflow.effects`, `effectflow.checkpoint`,
-`effectflow.machines`, `effectflow.graphs`, `effectflow.mapreduce`, `effectflow.stores`,
-`effectflow.service` and `effectflow.testing`.
+The names here are those of every day. The rest is in `effectflow.effects`, `effectflow.checkpoint`,
+`effectflow.runs`, `effectflow.machines`, `effectflow.graphs`, `effectflow.mapreduce`,
+`effectflow.iterative`, `effectflow.stores`, `effectflow.executors`, `effectflow.service` and
+`effectflow.testing`.
 
 Importing this package imports what every effect needs. The rest is imported with its first use.
 """
@@ -19,100 +20,45 @@ from effectflow.effects import (
     RetryPolicy as RetryPolicy,
     TimedOut as TimedOut,
     ask as ask,
-    asks as asks,
     attempt as attempt,
-    die as die,
     do as do,
     effect as effect,
-    emit as emit,
     fail as fail,
-    first_success as first_success,
-    from_async as from_async,
     from_blocking as from_blocking,
-    from_fn as from_fn,
-    from_optional as from_optional,
-    from_result as from_result,
-    never as never,
     now as now,
     pure as pure,
     race as race,
     random as random,
     sleep as sleep,
-    sleep_until as sleep_until,
-    suspend as suspend,
     uuid as uuid,
 )
 from effectflow.effects.imports import lazy_names
 
 if TYPE_CHECKING:
-    from effectflow.builders.iterative import (
-        Iterative as Iterative,
-        IterativeResult as IterativeResult,
-    )
+    from effectflow.builders.code import workflow as workflow
     from effectflow.checkpoint import (
         CheckpointError as CheckpointError,
-        CheckpointPolicy as CheckpointPolicy,
         Checkpoints as Checkpoints,
-        Codec as Codec,
         HasCheckpoints as HasCheckpoints,
-        ReplayFilter as ReplayFilter,
-        StepInfo as StepInfo,
+        Limit as Limit,
+        RunCancelled as RunCancelled,
+        RunQuery as RunQuery,
+        RunStatus as RunStatus,
         current_step as current_step,
-        replaying as replaying,
-        run_context as run_context,
-        save_now as save_now,
-        started_version as started_version,
         step as step,
-        step_info as step_info,
         with_checkpointing as with_checkpointing,
     )
     from effectflow.effects import (
-        Invalid as Invalid,
-        Valid as Valid,
-        Validation as Validation,
-        acquiring as acquiring,
         bracket as bracket,
         par as par,
         par_all as par_all,
-        par_reduce as par_reduce,
         par_traverse as par_traverse,
-        par_try_all as par_try_all,
-        partition as partition,
-        traverse as traverse,
-        using as using,
     )
-    from effectflow.graphs import (
-        GraphError as GraphError,
-        InvalidGraph as InvalidGraph,
-        MaxIterationsExceeded as MaxIterationsExceeded,
-        NoEdge as NoEdge,
-        StateGraph as StateGraph,
-    )
-    from effectflow.machines import (
-        Abort as Abort,
-        InvalidMachine as InvalidMachine,
-        Machine as Machine,
-        Moved as Moved,
-        NoTransition as NoTransition,
-        Outcome as Outcome,
-        Retry as Retry,
-        StateMachine as StateMachine,
-        Transition as Transition,
-        TransitionExhausted as TransitionExhausted,
-        transition_info as transition_info,
-    )
-    from effectflow.mapreduce import (
-        DeadLetter as DeadLetter,
-        ItemFailed as ItemFailed,
-        ItemFailure as ItemFailure,
-        JobResult as JobResult,
-        MapReduce as MapReduce,
-        TooManyFailures as TooManyFailures,
-    )
-    from effectflow.runs import Workflow as Workflow, workflow as workflow
+    from effectflow.runs import Workflow as Workflow
     from effectflow.service import (
         App as App,
         Client as Client,
+        Handle as Handle,
         Schedule as Schedule,
         Signal as Signal,
         Worker as Worker,
@@ -121,34 +67,26 @@ if TYPE_CHECKING:
         saga as saga,
         spawn as spawn,
     )
+    from effectflow.stores import SqliteStore as SqliteStore
 
 
 if not TYPE_CHECKING:  # a type checker would take every name for one of this package
     __getattr__, __dir__, __all__ = lazy_names(
         __name__,
         {
+            "builders.code": "workflow",
             "checkpoint": (
-                "CheckpointError CheckpointPolicy Checkpoints Codec HasCheckpoints "
-                "ReplayFilter StepInfo current_step replaying run_context save_now started_version step "
-                "step_info with_checkpointing"
+                "CheckpointError Checkpoints HasCheckpoints Limit RunCancelled RunQuery "
+                "RunStatus current_step step with_checkpointing"
             ),
             "effects": (
-                "Do Effect EffectError EmptyRace Invalid RetryExhausted RetryPolicy "
-                "TimedOut Valid Validation acquiring ask asks attempt bracket die do "
-                "effect emit fail first_success from_async from_blocking from_fn "
-                "from_optional from_result never now par par_all par_reduce par_traverse "
-                "par_try_all partition pure race random sleep sleep_until suspend "
-                "traverse using uuid"
+                "Do Effect EffectError EmptyRace RetryExhausted RetryPolicy TimedOut ask "
+                "attempt bracket do effect fail from_blocking now par par_all par_traverse "
+                "pure race random sleep uuid"
             ),
-            "service": "App Client Schedule Signal Worker compensate publish saga spawn",
-            "builders.iterative": "Iterative IterativeResult",
-            "graphs": "GraphError InvalidGraph MaxIterationsExceeded NoEdge StateGraph",
-            "machines": (
-                "Abort InvalidMachine Machine Moved NoTransition Outcome Retry StateMachine Transition "
-                "TransitionExhausted transition_info"
-            ),
-            "mapreduce": "DeadLetter ItemFailed ItemFailure JobResult MapReduce TooManyFailures",
-            "runs": "Workflow workflow",
+            "runs": "Workflow",
+            "service": "App Client Handle Schedule Signal Worker compensate publish saga spawn",
+            "stores": "SqliteStore",
         },
     )
 

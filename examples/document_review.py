@@ -19,10 +19,9 @@ from typing import Never
 
 import anyio
 
-from effectflow import Checkpoints, Do, Effect, StateGraph, ask, do, effect, pure, sleep
+from effectflow import Checkpoints, Do, Effect, SqliteStore, ask, do, effect, pure, sleep
 from effectflow.checkpoint import CheckpointEvent, read_checkpoint
-from effectflow.graphs import NodeStarted
-from effectflow.stores import SqliteStore
+from effectflow.graphs import NodeStarted, StateGraph
 
 WIDTH = 80
 ROUNDS = 50

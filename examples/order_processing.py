@@ -20,23 +20,9 @@ from typing import Never, TypeAlias
 
 import anyio
 
-from effectflow import (
-    Abort,
-    Checkpoints,
-    Do,
-    Machine,
-    Moved,
-    Outcome,
-    Retry,
-    RetryPolicy,
-    StateMachine,
-    Transition,
-    ask,
-    do,
-    from_blocking,
-    step_info,
-)
-from effectflow.stores import SqliteStore
+from effectflow import Checkpoints, Do, RetryPolicy, SqliteStore, ask, do, from_blocking
+from effectflow.checkpoint import step_info
+from effectflow.machines import Abort, Machine, Moved, Outcome, Retry, StateMachine, Transition
 
 
 @dataclass(frozen=True)

@@ -27,8 +27,9 @@ from typing import Any, Never, TypeAlias
 import anyio
 from returns.result import Failure
 
-from effectflow import Checkpoints, Effect, JobResult, MapReduce, effect, executors, pure
+from effectflow import Checkpoints, Effect, effect, executors, pure
 from effectflow.effects import Executor
+from effectflow.mapreduce import JobResult, MapReduce
 from effectflow.service import StoppedBySignal, run_until_signal
 from effectflow.stores import open_store
 

@@ -28,9 +28,10 @@ import anyio
 import anyio.lowlevel
 import typer
 
-from effectflow import CheckpointPolicy, Checkpoints
+from effectflow import Checkpoints
 from effectflow.checkpoint import (
     BeforeStep,
+    CheckpointPolicy,
     CheckpointStore,
     ChildStarted,
     Completed,
@@ -254,7 +255,8 @@ async def wait_until_free(store: CheckpointStore, run_id: str) -> None:
     with anyio.fail_after(30):
         while True:
             with suppress(RunBusy):
-                await store.release(await store.claim(run_id, owner="the campaign", seconds=1))
+                taken = await store.claim(run_id, owner="the campaign", seconds=1)
+                await store.release(taken.lease)
                 return
             await anyio.sleep(0.1)
 

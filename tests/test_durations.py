@@ -14,7 +14,6 @@ from returns.result import Success
 
 from effectflow import (
     App,
-    CheckpointPolicy,
     Checkpoints,
     Effect,
     RetryPolicy,
@@ -25,6 +24,7 @@ from effectflow import (
     step,
     workflow,
 )
+from effectflow.checkpoint import CheckpointPolicy
 from effectflow.executors import ProcessExecutor
 from effectflow.stores import FileStore, MemoryStore, PostgresStore, RedisStore, SqliteStore
 from effectflow.testing import FaultyStore, Slow, TestClock
@@ -125,7 +125,7 @@ def test_a_clock_advances_by_a_timedelta() -> None:
 
 COUNTS: dict[str, Callable[[Any], object]] = {
     "every_steps": lambda n: CheckpointPolicy(every_steps=n),
-    "history": lambda n: Checkpoints(MemoryStore(), history=n),
+    "history": lambda n: FileStore("runs", history=n),
     "workers": lambda n: ProcessExecutor(workers=n),
     "attempts": lambda n: ProcessExecutor(attempts=n),
 }

@@ -67,9 +67,9 @@ PLANTED = {
     "executors": ("effectflow.checkpoint", "- effectflow.executors -> effectflow.checkpoint"),
     "runs": ("rich.progress", "- effectflow.runs -> rich"),
     "builders": ("rich.progress", "- effectflow.builders -> rich"),
-    "runs.engine": (
-        "effectflow.runs.runs",
-        "- effectflow.runs.engine -> effectflow.runs.runs",
+    "runs.step_loop": (
+        "effectflow.runs.start",
+        "- effectflow.runs.step_loop -> effectflow.runs.start",
     ),
 }
 """The imports to plant in packages and modules, and what is reported of each."""

@@ -1,4 +1,4 @@
-"""Diagrams as text: boxes and arrows as a Mermaid flowchart, or as DOT for Graphviz. Pure."""
+"""Diagrams as text: boxes and arrows as a Mermaid flowchart. Pure."""
 
 from __future__ import annotations
 
@@ -51,7 +51,6 @@ class Arrow:
 class Diagram:
     """Boxes and arrows."""
 
-    title: str
     boxes: tuple[Box, ...]
     arrows: tuple[Arrow, ...]
 
@@ -61,7 +60,7 @@ def to_mermaid(diagram: Diagram) -> str:
 
     Example:
         >>> boxes = (Box("a", "draft", mark="visited"), Box("b", 'say "yes"', mark="current"))
-        >>> print(to_mermaid(Diagram("letter", boxes, (Arrow("a", "b", "done"),))))
+        >>> print(to_mermaid(Diagram(boxes, (Arrow("a", "b", "done"),))))
         flowchart TD
             n0["draft"]
             n1["say #34;yes#34;"]
@@ -115,85 +114,8 @@ def _mermaid_line(line: str) -> str:
     return _LIST_MARK.sub(lambda found: f"{found[1]}#{ord(found[2])};", plain)
 
 
-def to_dot(diagram: Diagram) -> str:
-    """Return the diagram in DOT, the language of Graphviz: `dot -Tsvg` renders it.
-
-    Example:
-        >>> print(to_dot(Diagram("letter", (Box("a", "draft"), Box("b", "sign")), (Arrow("a", "b"),))))
-        digraph "letter" {
-            compound=true;
-            node [shape=box, style="rounded,filled", fillcolor="white"];
-            n0 [label="draft"];
-            n1 [label="sign"];
-            n0 -> n1;
-        }
-        <BLANKLINE>
-    """
-    names = _names(diagram)
-    boxes = {box.key: box for box in _all_boxes(diagram.boxes)}
-    lines = [
-        "compound=true;",
-        'node [shape=box, style="rounded,filled", fillcolor="white"];',
-        *(line for box in diagram.boxes for line in _dot_box(box, names)),
-        *(_dot_arrow(arrow, boxes, names) for arrow in diagram.arrows),
-    ]
-    head = f"digraph {_dot_text(diagram.title)} {{"
-    return "\n".join([head, *(f"    {line}" for line in lines), "}", ""])
-
-
-def _dot_box(box: Box, names: dict[str, str]) -> Iterator[str]:
-    name, label = names[box.key], _dot_text(box.label)
-    if not box.inside:
-        shape = {
-            "box": f"label={label}",
-            "start": 'shape=point, width=0.2, label=""',
-            "end": 'shape=doublecircle, width=0.15, fillcolor="black", label=""',
-        }[box.shape]
-        yield f"{name} [{shape}{_dot_mark(box)}];"
-        return
-    yield f"subgraph cluster_{name} {{"
-    marked = _dot_mark(box) or ', fillcolor="white"'
-    yield f'    graph [label={label}, style="rounded,filled"{marked}];'
-    for inner in box.inside:
-        yield from (f"    {line}" for line in _dot_box(inner, names))
-    yield "}"
-
-
-def _dot_mark(box: Box) -> str:
-    if box.mark == "plain":
-        return ""
-    fill, line = _COLORS[box.mark]
-    return f', fillcolor="{fill}", color="{line}"'
-
-
-def _dot_arrow(arrow: Arrow, boxes: dict[str, Box], names: dict[str, str]) -> str:
-    # Graphviz connects plain boxes only; `ltail` and `lhead` clip the arrow at the border of a cluster.
-    source, target = boxes[arrow.source], boxes[arrow.target]
-    options = [f"label={_dot_text(arrow.label)}"] if arrow.label else []
-    if arrow.is_dashed:
-        options.append("style=dashed")
-    if source.inside:
-        options.append(f"ltail=cluster_{names[source.key]}")
-    if target.inside:
-        options.append(f"lhead=cluster_{names[target.key]}")
-    ends = f"{names[_innermost(source, -1).key]} -> {names[_innermost(target, 0).key]}"
-    return f"{ends} [{', '.join(options)}];" if options else f"{ends};"
-
-
-def _innermost(box: Box, position: int) -> Box:
-    while box.inside:
-        box = box.inside[position]
-    return box
-
-
-def _dot_text(text: str) -> str:
-    """Return text as a quoted string. Graphviz interprets backslashes and entities."""
-    text = text.replace("\\", "\\\\").replace('"', '\\"').replace("&", "&amp;")
-    return '"' + text.replace("\r", " ").replace("\n", "\\n").replace("\0", " ") + '"'
-
-
 def _names(diagram: Diagram) -> dict[str, str]:
-    """Name each box by a number, as any other name could be a keyword of Mermaid or DOT."""
+    """Name each box by a number, as any other name could be a keyword of Mermaid."""
     numbers = count()
     return {box.key: f"n{next(numbers)}" for box in _all_boxes(diagram.boxes)}
 

@@ -13,14 +13,15 @@ from effectflow.builders.checks import (
     function_problems,
     workflow_name_problems,
 )
+from effectflow.builders.steps import step_of
 from effectflow.checkpoint.checkpoints import HasCheckpoints
 from effectflow.checkpoint.definition import Definition
 from effectflow.checkpoint.step import durable
 from effectflow.checkpoint.values import KnownTypes
 from effectflow.effects import Effect, suspend
-from effectflow.effects.signatures import effect_types, environment_type
-from effectflow.runs.blueprint import Blueprint, input_type, step_of
-from effectflow.runs.engine import Done, Next, advance, pure_result
+from effectflow.effects.signatures import effect_types, environment_type, input_type
+from effectflow.runs.blueprint import Blueprint
+from effectflow.runs.step_loop import Done, Next, advance, pure_result
 from effectflow.runs.workflow import Workflow
 
 Env = TypeVar("Env", bound=HasCheckpoints, contravariant=True)
@@ -75,7 +76,8 @@ class Iterative(Workflow[Env, E, S, IterativeResult[S]], Generic[Env, E, S]):
     Example:
         >>> from dataclasses import dataclass
         >>> from typing import Never
-        >>> from effectflow import Checkpoints, Effect, Iterative, pure
+        >>> from effectflow import Checkpoints, Effect, pure
+        >>> from effectflow.iterative import Iterative
         >>> from effectflow.stores import MemoryStore
         >>> def better(x: float) -> Effect[object, Never, float]:
         ...     return pure((x + 2 / x) / 2)

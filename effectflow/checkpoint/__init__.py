@@ -115,23 +115,23 @@ if TYPE_CHECKING:
         replaying as replaying,
     )
     from effectflow.checkpoint.store import (
+        Batch as Batch,
         Changes as Changes,
         CheckpointStore as CheckpointStore,
         Claimed as Claimed,
         DueRuns as DueRuns,
-        FallsBack as FallsBack,
-        KeepsHistory as KeepsHistory,
         Limit as Limit,
-        ListsDamagedRuns as ListsDamagedRuns,
         Message as Message,
         Record as Record,
         Remains as Remains,
+        RunDetails as RunDetails,
         RunInfo as RunInfo,
         RunQuery as RunQuery,
         RunStatus as RunStatus,
         RunSummary as RunSummary,
-        Salvages as Salvages,
+        ServiceStore as ServiceStore,
         Taken as Taken,
+        find_run as find_run,
     )
 
 if not TYPE_CHECKING:  # a type checker would take every name for one of this package
@@ -171,9 +171,8 @@ if not TYPE_CHECKING:  # a type checker would take every name for one of this pa
                 "step_info with_checkpointing"
             ),
             "store": (
-                "Changes CheckpointStore Claimed DueRuns FallsBack KeepsHistory Limit "
-                "ListsDamagedRuns Message Record Remains RunInfo RunQuery RunStatus "
-                "RunSummary Salvages Taken"
+                "Batch Changes CheckpointStore Claimed DueRuns Limit Message Record Remains "
+                "RunDetails RunInfo RunQuery RunStatus RunSummary ServiceStore Taken find_run"
             ),
             "values": "Codec",
         },

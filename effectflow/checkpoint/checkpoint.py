@@ -26,7 +26,7 @@ from effectflow.checkpoint.entries import (
 )
 from effectflow.checkpoint.errors import CorruptCheckpoint, UnsupportedVersion
 from effectflow.checkpoint.schema import frozen, schema_of
-from effectflow.checkpoint.store import RunStatus
+from effectflow.checkpoint.store import RunDetails, RunStatus, RunSummary
 from effectflow.checkpoint.values import (
     MalformedValue,
     Tree,
@@ -291,6 +291,23 @@ def fold(entries: Iterable[Entry], run_id: str) -> Checkpoint:
         finished=finished,
         module=started.module,
         suspended_at=last.at if isinstance(last, Suspended) else None,
+    )
+
+
+def summary_of(
+    started: Started, status: RunStatus, *, due_at: float | None, details: RunDetails
+) -> RunSummary:
+    """Return the summary of a run that began with this entry."""
+    tenant = started.context.get("tenant") if isinstance(started.context, dict) else None
+    return RunSummary(
+        started.workflow,
+        status,
+        started.at,
+        due_at,
+        started.priority,
+        started.parent,
+        tenant if isinstance(tenant, str) else "",
+        details,
     )
 
 

@@ -74,8 +74,6 @@ class Checkpoints:
         key: the secret of the HMAC that signs every entry, ideally 32 random bytes; None for digests,
             which detect damage but not forgery.
         encryption: encrypts every entry; None to write them unencrypted.
-        history: the number of earlier copies of each run that a store keeps if it overwrites its newest
-            one (`KeepsHistory`). Other stores only append.
         preserve: whether a complete run is kept. If not, it is deleted, and a start that begins after
             that runs it again. A run within another run is always kept, because a resume of the outer
             run needs its output.
@@ -96,7 +94,6 @@ class Checkpoints:
     policy: CheckpointPolicy = CheckpointPolicy()
     key: bytes | None = field(default=None, repr=False)
     encryption: Encryption | None = None
-    history: int = 10
     preserve: bool = True
     on_save_error: Literal["fail", "warn"] = "fail"
     observers: Sequence[Observer] = ()
@@ -121,7 +118,6 @@ class Checkpoints:
                 raise TypeError(
                     f"observers takes objects with a method `notify(event)`, not {observer!r}"
                 )
-        check_count("history", self.history, least=0)
         if not 0 < self.lease_length < math.inf:
             # The lease is the only sign of life of a process on another host.
             raise ValueError(

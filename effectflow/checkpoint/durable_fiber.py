@@ -249,7 +249,7 @@ class DurableFiber(OrderedFiber):
         if operator is not None:
             await self.leave_for(operator)
 
-    def goes_on_at_once(self) -> bool:
+    def continues_freely(self) -> bool:
         if not self.turns.is_unordered:
             return False
         self.next_path("local")
@@ -258,7 +258,7 @@ class DurableFiber(OrderedFiber):
     async def run_local(
         self, scope: Scope, body: Coroutine[Any, Any, Any], resume: Callable[[], Any]
     ) -> tuple[Any, Any]:
-        if self.goes_on_at_once():
+        if self.continues_freely():
             return await advanced(body, resume)
         turns = self.turns
         path = self.next_path("local")

@@ -25,13 +25,13 @@ from effectflow.checkpoint.schema import schema_of
 from effectflow.checkpoint.shared_parts import restored
 from effectflow.checkpoint.store import (
     CheckpointStore,
-    FallsBack,
-    ListsDamagedRuns,
     Record,
+    Remains,
     RunInfo,
     RunQuery,
     RunStatus,
     RunSummary,
+    find_run,
 )
 from effectflow.checkpoint.values import Tree
 from effectflow.effects.event_loop import shielded
@@ -161,13 +161,14 @@ async def read_existing(
     return journal.entries
 
 
-async def read_consistently(store: CheckpointStore, run_id: str) -> tuple[RunInfo, list[Record]]:
+async def read_consistently(store: CheckpointStore, run_id: str) -> tuple[RunInfo, Remains]:
     """Return the info and the records of a run at the same moment, even while it is being driven."""
-    info = await store.info(run_id)
+    info = await find_run(store, run_id)
     if info is None:
         raise await run_not_found(store, run_id)
+    remains = await store.salvage(run_id)
     # A journal grows only at its end, so these are its entries at the moment of `info`.
-    return info, (await store.read(run_id))[: info.length]
+    return info, replace(remains, records=remains.records[: info.length])
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,21 +192,21 @@ class Verification:
 async def verify_run(store: CheckpointStore, run_id: str, seal: Seal = UNSIGNED) -> Verification:
     """Check every entry of a run, without running anything. Raises RunNotFound."""
     try:
-        info, records = await read_consistently(store, run_id)
+        info, remains = await read_consistently(store, run_id)
     except (CorruptCheckpoint, RunConflict, UnsupportedVersion) as error:
         return Verification(run_id, 0, 0, error)
-    length = len(records)
-    journal, problem = open_records(records, run_id, seal)
+    length = len(remains.records)
+    journal, problem = open_records(remains.records, run_id, seal)
     if problem is None:
         try:
             check_against(info, fold(journal.entries, run_id))
         except CheckpointError as error:
             problem = error
-    if problem is None and isinstance(store, FallsBack):
-        damage = await store.damage(run_id)
-        if damage is not None:
-            what = f"the newest copy of run {run_id!r}"
-            problem = CorruptCheckpoint(run_id, damage, intact=length, what=what)
+    if problem is None and remains.unreadable:
+        places = ", ".join(remains.unreadable)
+        reason = f"{places} cannot be read, so an older copy was read"
+        what = f"the newest copy of run {run_id!r}"
+        problem = CorruptCheckpoint(run_id, reason, intact=length, what=what)
     return Verification(run_id, length, len(journal.entries), problem)
 
 
@@ -234,11 +235,8 @@ def check_against(info: RunInfo, checkpoint: Checkpoint) -> None:
 
 async def all_run_ids(store: CheckpointStore) -> list[str]:
     """Return the ids of all runs of a store, newest first, then those of damaged runs."""
-    # Not page by page, because added and deleted runs would shift the next page.
     found = [info.run_id for info in await store.find(RunQuery(limit=None))]
-    if isinstance(store, ListsDamagedRuns):
-        found += await store.damaged_runs()
-    return found
+    return found + await store.damaged_runs()
 
 
 async def run_not_found(store: CheckpointStore, run_id: str) -> RunNotFound:
@@ -267,7 +265,8 @@ async def export_run(store: CheckpointStore, run_id: str) -> ExportedRun:
 
     Raises RunNotFound, or CorruptCheckpoint if the store has lost some of its entries.
     """
-    info, records = await read_consistently(store, run_id)
+    info, remains = await read_consistently(store, run_id)
+    records = remains.records
     if [record.sequence for record in records] != list(range(1, info.length + 1)):
         raise CorruptCheckpoint(
             run_id, f"of its {info.length} entries the store has {len(records)}: see `verify`"
@@ -278,13 +277,13 @@ async def export_run(store: CheckpointStore, run_id: str) -> ExportedRun:
 @asynccontextmanager
 async def claimed(store: CheckpointStore, run_id: str) -> AsyncGenerator[Lease]:
     """Hold the lease of a run. If it cannot be released, its owner is dead."""
-    owner, lease = await claim_or_release(store, run_id, seconds=_LEASE_SECONDS)
+    owner, taken = await claim_or_release(store, run_id, seconds=_LEASE_SECONDS)
     is_released = False
     try:
-        yield lease
+        yield taken.lease
     finally:
         try:
-            await shielded(store.release(lease))
+            await shielded(store.release(taken.lease))
             is_released = True
         finally:
             end_claim(owner, is_released=is_released)
@@ -296,16 +295,15 @@ async def import_run(store: CheckpointStore, run: ExportedRun) -> bool:
     The store assigns new times of writing, but the entries keep the times in them. No worker takes the
     run before someone resumes it.
 
-    Raises RunConflict if the store has another run with this id, and RunBusy if that is being driven.
+    Raise RunConflict if the store has another run with this id.
     """
-    async with claimed(store, run.run_id) as lease:
-        there = [record.body for record in await store.read(run.run_id)]
-        if there == list(run.bodies):
-            return False
-        if there:
-            raise RunConflict(run.run_id, "its entries differ from the imported ones")
-        await store.append(lease, run.bodies, after=0, summary=replace(run.summary, due_at=None))
+    summary = replace(run.summary, due_at=None)
+    if await store.create(run.run_id, run.bodies, summary=summary) is not None:
         return True
+    there = [record.body for record in await store.read(run.run_id)]
+    if there != list(run.bodies):
+        raise RunConflict(run.run_id, "its entries differ from the imported ones")
+    return False
 
 
 _EXPORT_VERSION = 1

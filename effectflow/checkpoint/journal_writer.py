@@ -20,13 +20,14 @@ from effectflow.checkpoint.errors import (
     LeaseLost,
     NotSerializable,
     RunBusy,
+    RunNotFound,
     SaveFailed,
     StoreUnavailable,
 )
 from effectflow.checkpoint.lease import Lease
 from effectflow.checkpoint.observers import CheckpointSaved, EntryAppended, tell
 from effectflow.checkpoint.shared_parts import SharedParts
-from effectflow.checkpoint.store import RunStatus, RunSummary
+from effectflow.checkpoint.store import Batch, RunStatus, RunSummary, find_run
 from effectflow.effects.clock import in_seconds
 from effectflow.effects.errors import Halt
 from effectflow.effects.event_loop import is_cancellation, stray_cancellation
@@ -106,7 +107,7 @@ class JournalWriter(_Halting):
         length: int,
         digest: bytes,
         summary: RunSummary,
-        opening: Entry,
+        opening: Entry | None,
         newest_step: str | None,
     ) -> None:
         super().__init__()
@@ -116,7 +117,8 @@ class JournalWriter(_Halting):
         self.is_claiming = self.is_ending = self.is_released = False
         self.length = self.durable_length = length
         self.summary = summary
-        self.durable_summary: RunSummary | None = None
+        # The first entry of a new run is in the store already, and the summary with it.
+        self.durable_summary = None if opening is not None else summary
         self.completed_since_save = 0
         self.due: float | None = None
         self.is_watched = False
@@ -124,14 +126,14 @@ class JournalWriter(_Halting):
         self._seal = checkpoints.seal
         self._digest = digest
         self._shared = SharedParts()
-        self._opening: Entry | None = opening
+        self._opening = opening
         self._newest_step = newest_step
         self._buffer: list[bytes] = []
         self._takes: list[int] = []
         # The contents of a failed append, which may have taken effect.
         self._unsure: list[bytes] = []
         self._unsure_takes: list[int] = []
-        self._is_summary_due = True
+        self._is_summary_due = opening is not None
         self._seen: int | None = None
         self._is_saving = False
         self._saved: anyio.Event | None = None
@@ -177,7 +179,9 @@ class JournalWriter(_Halting):
 
     def count_dead_letter(self) -> None:
         """Count one more dead letter in the summary of the run."""
-        self.summary = replace(self.summary, dead_letters=self.summary.dead_letters + 1)
+        details = self.summary.details
+        details = replace(details, dead_letters=details.dead_letters + 1)
+        self.summary = replace(self.summary, details=details)
         self._is_summary_due = True
 
     def open(self) -> None:
@@ -260,7 +264,7 @@ class JournalWriter(_Halting):
 
     async def _has_ended(self) -> bool:
         """Return whether the last append took effect, which released the lease."""
-        info = await self.checkpoints.store.info(self.run_id)
+        info = await find_run(self.checkpoints.store, self.run_id)
         has_ended = info is not None and info.lease is None and info.length == self.length
         self.is_released = self.is_released or has_ended
         return has_ended
@@ -381,12 +385,7 @@ class JournalWriter(_Halting):
             try:
                 await self.checkpoints.store.append(
                     self.lease,
-                    batch,
-                    after=self.durable_length,
-                    summary=summary,
-                    release=release,
-                    takes=takes,
-                    seen=self._seen,
+                    Batch(batch, self.durable_length, summary, release, takes, self._seen),
                 )
             except LeaseLost:
                 raise
@@ -438,9 +437,12 @@ class JournalWriter(_Halting):
         store, seconds = self.checkpoints.store, in_seconds(self.checkpoints.lease_seconds)
         self.is_claiming = True
         try:
-            self.lease = await store.claim(self.run_id, owner=self.lease.owner, seconds=seconds)
+            taken = await store.claim(self.run_id, owner=self.lease.owner, seconds=seconds)
+            self.lease = taken.lease
         except RunBusy as busy:
             raise LeaseLost(self.run_id, f"{busy.owner} holds it", owner=busy.owner) from busy
+        except RunNotFound as gone:
+            raise LeaseLost(self.run_id, "the run was deleted") from gone
         finally:
             self.is_claiming = False
         written = [

@@ -15,7 +15,7 @@ import os
 import platform
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -23,14 +23,14 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from effectflow.checkpoint.errors import RunBusy
+from effectflow.checkpoint.errors import RunBusy, RunNotFound
 from effectflow.checkpoint.schema import LATEST, frozen
 from effectflow.effects.event_loop import CallSoon, call_soon_from_threads, is_closed
 
 if TYPE_CHECKING:
-    from effectflow.checkpoint.store import CheckpointStore
+    from effectflow.checkpoint.store import CheckpointStore, RunInfo, RunSummary, Taken
 
-_SECONDS_UNTIL_ABANDONED = 3600.0
+_SECONDS_TO_DELETE = 30.0
 
 
 @frozen
@@ -85,12 +85,6 @@ class Lease:
             return False
         owner = Owner.parse(self.owner)
         return owner is None or not (owner.is_dead() if is_dead is None else is_dead(owner))
-
-    def is_abandoned(self, now: float) -> bool:
-        """Return whether its owner is dead or has not renewed it for long; `now` is as in `is_held`."""
-        owner = Owner.parse(self.owner)
-        is_dead = owner is not None and owner.is_dead()
-        return is_dead or self.expires_in(now) < -_SECONDS_UNTIL_ABANDONED
 
 
 @frozen
@@ -187,7 +181,7 @@ def begin_claim() -> Owner:
 
 async def claim_or_release(
     store: CheckpointStore, run_id: str, *, seconds: float
-) -> tuple[Owner, Lease]:
+) -> tuple[Owner, Taken]:
     """Claim a run for a new owner, and return both. Call `end_claim` after the lease is released.
 
     A cancelled claim may have taken effect, so this repeats it and releases it.
@@ -196,17 +190,59 @@ async def claim_or_release(
     try:
         return owner, await store.claim(run_id, owner=str(owner), seconds=seconds)
     except Exception as error:
-        end_claim(owner, is_released=isinstance(error, RunBusy))
+        end_claim(owner, is_released=isinstance(error, RunBusy | RunNotFound))
         raise
     except BaseException:
         is_released = False
         # The cancellation continues, even if the store fails here.
         with anyio.move_on_after(5, shield=True), suppress(Exception):
-            lease = await store.claim(run_id, owner=str(owner), seconds=seconds)
-            await store.release(lease)
+            taken = await store.claim(run_id, owner=str(owner), seconds=seconds)
+            await store.release(taken.lease)
             is_released = True
         end_claim(owner, is_released=is_released)
         raise
+
+
+async def create_or_delete(
+    store: CheckpointStore,
+    run_id: str,
+    bodies: Sequence[bytes],
+    *,
+    summary: RunSummary,
+    seconds: float,
+) -> tuple[Owner, RunInfo] | None:
+    """Create a run that a new owner holds, and return both; None if the run exists.
+
+    Call `end_claim` after the lease is released. A creation that failed or was cancelled may have taken
+    effect, so this deletes the run, which has not begun.
+    """
+    owner = begin_claim()
+    try:
+        info = await store.create(
+            run_id, bodies, summary=summary, owner=str(owner), seconds=seconds
+        )
+    except BaseException:
+        is_gone = False
+        # The error continues, even if the store fails here.
+        with anyio.move_on_after(5, shield=True), suppress(Exception):
+            await _delete_created(store, run_id, str(owner))
+            is_gone = True
+        end_claim(owner, is_released=is_gone)
+        raise
+    if info is None:
+        end_claim(owner, is_released=True)
+        return None
+    return owner, info
+
+
+async def _delete_created(store: CheckpointStore, run_id: str, owner: str) -> None:
+    """Delete a run if this owner has created it."""
+    with suppress(RunBusy, RunNotFound):
+        taken = await store.claim(run_id, owner=owner, seconds=_SECONDS_TO_DELETE)
+        if taken.info.lease is not None and taken.info.lease.owner == owner:
+            await store.delete(run_id, lease=taken.lease)
+        else:
+            await store.release(taken.lease)
 
 
 def end_claim(owner: Owner, *, is_released: bool) -> None:

@@ -11,12 +11,13 @@ import logging
 import os
 import threading
 import time
+from contextlib import suppress
 
 from effectflow.checkpoint.errors import LeaseLost
 from effectflow.checkpoint.journal_writer import JournalWriter
 from effectflow.checkpoint.store import CheckpointStore
 from effectflow.effects.clock import in_seconds
-from effectflow.effects.event_loop import call_soon_from_threads
+from effectflow.effects.event_loop import CallSoon, call_soon_from_threads
 
 logger = logging.getLogger(__name__)
 
@@ -24,37 +25,59 @@ _IDLE = 10.0
 """The seconds without leases after which the thread ends."""
 
 
+class _EventLoop:
+    """An event loop with runs, as seen from the thread.
+
+    Attributes:
+        call_soon: calls into the event loop.
+        asked: when the keeper asked the event loop to respond; None once it has responded.
+        is_late: whether a warning said that it does not respond.
+        is_given_up: whether an error said that the leases of its runs are not renewed any more.
+    """
+
+    def __init__(self, call_soon: CallSoon) -> None:
+        self.call_soon = call_soon
+        self.asked: float | None = None
+        self.is_late = self.is_given_up = False
+
+    def ask(self, now: float) -> bool:
+        """Ask it to respond. Return False if it was closed."""
+        if self.asked is None:
+            self.asked = now
+        try:
+            self.call_soon(self._respond)
+        except Exception:
+            return False
+        return True
+
+    def _respond(self) -> None:
+        self.asked = None
+        self.is_late = self.is_given_up = False
+
+
 class keep_lease:  # noqa: N801, used like a function in `with`
     """Renews the lease of a run while the `with` block runs in the event loop.
 
     Attributes:
         writer: the writer of the run, which has the lease.
-        call_soon: calls into the event loop of the run.
+        loop: the event loop of the run.
+        seconds: how long the lease is valid after a renewal.
         due: when to renew the lease.
-        asked: when the keeper asked the event loop to respond; None once it has responded.
-        is_late: whether a warning said that the event loop does not respond.
-        is_given_up: whether an error said that the lease is not renewed any more.
     """
 
-    __slots__ = ("asked", "call_soon", "due", "is_given_up", "is_late", "writer")
+    __slots__ = ("due", "loop", "seconds", "writer")
 
     def __init__(self, writer: JournalWriter) -> None:
         self.writer = writer
-        self.call_soon = call_soon_from_threads()
-        self.due = time.monotonic() + writer.checkpoints.lease_length / 3
-        self.asked: float | None = None
-        self.is_late = self.is_given_up = False
+        self.loop = _keeper.loop_of(call_soon_from_threads())
+        self.seconds = writer.checkpoints.lease_length
+        self.due = time.monotonic() + self.seconds / 3
 
     def __enter__(self) -> None:
         _keeper.add(self)
 
     def __exit__(self, *_: object) -> None:
         _keeper.remove(self)
-
-    def respond(self) -> None:
-        """Note that the event loop responds."""
-        self.asked = None
-        self.is_late = self.is_given_up = False
 
 
 class _Keeper:
@@ -63,10 +86,17 @@ class _Keeper:
     def __init__(self) -> None:
         # In the order in which they were added.
         self._kept: dict[keep_lease, None] = {}
+        self._loops: dict[CallSoon, _EventLoop] = {}
         self._changing = threading.RLock()
         self._changed = threading.Condition(self._changing)
         self._wakes_at = 0.0
         self._is_running = False
+
+    def loop_of(self, call_soon: CallSoon) -> _EventLoop:
+        loop = self._loops.get(call_soon)
+        if loop is None:
+            loop = self._loops[call_soon] = _EventLoop(call_soon)
+        return loop
 
     def add(self, kept: keep_lease) -> None:
         # The lock itself: to enter it through the condition takes several times as long.
@@ -91,86 +121,109 @@ class _Keeper:
                     self._changed.wait(self._wakes_at - now)
                 if not self._kept and time.monotonic() >= self._wakes_at:
                     self._is_running = False
+                    self._loops.clear()
                     return
             self._renew_due()
 
     def _renew_due(self) -> None:
-        """Renew the leases that are due."""
+        """Renew the leases that are due, in one request for each store."""
+        now = time.monotonic()
+        batches: dict[tuple[int, float], list[keep_lease]] = {}
         for kept in list(self._kept):
-            # Its run may have ended while others were renewed.
-            if kept in self._kept and kept.due <= time.monotonic() and not self._renew(kept):
-                self._postpone(kept.writer.checkpoints.store)
+            # What is due soon shares the request.
+            if kept.due <= now + kept.seconds / 10:
+                store = kept.writer.checkpoints.store
+                batches.setdefault((id(store), kept.seconds), []).append(kept)
+        for (_, seconds), batch in batches.items():
+            if min(kept.due for kept in batch) > now:
+                continue
+            store = batch[0].writer.checkpoints.store
+            if not self._renew(store, self._responding(batch, now), seconds):
+                self._postpone(store)
 
     def _postpone(self, store: CheckpointStore) -> None:
         """Postpone the renewals of a store that failed, so that other stores need not wait."""
         now = time.monotonic()
         for kept in list(self._kept):
-            checkpoints = kept.writer.checkpoints
-            if checkpoints.store is store:
-                kept.due = max(kept.due, now + checkpoints.lease_length / 10)
+            if kept.writer.checkpoints.store is store:
+                kept.due = max(kept.due, now + kept.seconds / 10)
 
-    def _renew(self, kept: keep_lease) -> bool:
-        """Renew one lease. Return False if the store fails."""
-        writer = kept.writer
-        seconds = writer.checkpoints.lease_length
-        max_block = in_seconds(writer.checkpoints.max_block)
-        now = time.monotonic()
-        kept.due = now + seconds / 3
-        if kept.asked is not None:
-            self._warn(kept, now - kept.asked)
-        asked = kept.asked = kept.asked or now
-        try:
-            kept.call_soon(kept.respond)
-        except Exception:
-            # The event loop was closed, and the run with it. Other processes may claim the run at once.
-            self.remove(kept)
-            try:
-                writer.checkpoints.store.renew(writer.lease, seconds=0)
-            except BaseException:
-                # The lease expires by itself, and the store may have been closed with its event loop.
-                return False
+    def _responding(self, batch: list[keep_lease], now: float) -> list[keep_lease]:
+        """Return those whose event loops are not closed or stuck, and note when to renew them next."""
+        closed = {loop for loop in {kept.loop for kept in batch} if not loop.ask(now)}
+        responding: list[keep_lease] = []
+        for kept in batch:
+            kept.due = now + kept.seconds / 3
+            if kept.loop in closed:
+                self.remove(kept)
+            elif not self._is_stuck(kept, now):
+                responding.append(kept)
+        if closed:
+            for loop in closed:
+                self._loops.pop(loop.call_soon, None)
+            # The runs ended with their event loop. Other processes may claim them at once. The leases
+            # expire by themselves, too, and the store may have been closed with its event loop.
+            gone = [kept.writer.lease for kept in batch if kept.loop in closed]
+            with suppress(BaseException):
+                batch[0].writer.checkpoints.store.renew(gone, seconds=0)
+        return responding
+
+    def _is_stuck(self, kept: keep_lease, now: float) -> bool:
+        """Return whether the event loop of a run has been blocked for longer than `max_block`."""
+        loop = kept.loop
+        blocked = 0.0 if loop.asked is None else now - loop.asked
+        if blocked > kept.seconds / 4 and not loop.is_late:
+            loop.is_late = True
+            self._warn(kept, blocked)
+        if blocked <= in_seconds(kept.writer.checkpoints.max_block):
+            return False
+        if not loop.is_given_up:
+            loop.is_given_up = True
+            logger.error(
+                "the event loop of run %r has been blocked for %.0f s, more than max_block of "
+                "its Checkpoints: its lease is not renewed, so that another process may take "
+                "over the run",
+                kept.writer.run_id,
+                blocked,
+            )
+        return True
+
+    def _renew(self, store: CheckpointStore, batch: list[keep_lease], seconds: float) -> bool:
+        """Renew leases. Return False if the store fails."""
+        if not batch:
             return True
-        if now - asked > max_block:
-            if not kept.is_given_up:
-                kept.is_given_up = True
-                logger.error(
-                    "the event loop of run %r has been blocked for %.0f s, more than max_block of "
-                    "its Checkpoints: its lease is not renewed, so that another process may take "
-                    "over the run",
-                    writer.run_id,
-                    now - asked,
-                )
-            return True
-        lease = writer.lease
+        leases = [kept.writer.lease for kept in batch]
         try:
-            renewed = writer.checkpoints.store.renew(lease, seconds=seconds)
-        except LeaseLost as error:
-            # If this process claimed the run again in the meantime, the lease has another token.
-            if writer.lease is lease and not writer.is_claiming and not writer.is_released:
-                kept.call_soon(writer.lose_lease, error)
+            renewed = {lease.fence: lease for lease in store.renew(leases, seconds=seconds)}
         except BaseException as error:
             # A store may raise anything here. One that simulates the death of its process raises a
-            # `BaseException`. The other leases must be kept anyway. If this one is lost, a save fails.
-            logger.warning("the lease of run %r was not renewed: %r", writer.run_id, error)
+            # `BaseException`. The other leases must be kept anyway. If one of these is lost, a save
+            # fails.
+            others = f" and {len(batch) - 1} more" if len(batch) > 1 else ""
+            run_id = batch[0].writer.run_id
+            logger.warning("the lease of run %r%s was not renewed: %r", run_id, others, error)
             return False
-        else:
-            if writer.lease is lease:
-                writer.lease = renewed
+        for kept, lease in zip(batch, leases, strict=True):
+            writer = kept.writer
+            # If this process claimed the run again in the meantime, the lease has another token.
+            if writer.lease is not lease:
+                continue
+            if lease.fence in renewed:
+                writer.lease = renewed[lease.fence]
+            elif kept in self._kept and not writer.is_claiming and not writer.is_released:
+                lost = LeaseLost(writer.run_id, "another process has claimed it, or it was deleted")
+                kept.loop.call_soon(writer.lose_lease, lost)
         return True
 
     def _warn(self, kept: keep_lease, seconds: float) -> None:
-        """Warn, once for each block, that an event loop does not respond."""
-        runs = [other for other in list(self._kept) if other.call_soon == kept.call_soon]
-        if any(other.is_late for other in runs):
-            return
-        kept.is_late = True
-        others = f" and {len(runs) - 1} more" if len(runs) > 1 else ""
+        """Warn that an event loop does not respond."""
+        others = sum(other.loop is kept.loop for other in list(self._kept)) - 1
         logger.warning(
             "the event loop of run %r%s has not responded for %.1f s: some code blocks it, and until it "
             "returns, no other run continues and no timeout expires. Run such code in a thread, with "
             "from_blocking",
             kept.writer.run_id,
-            others,
+            f" and {others} more" if others > 0 else "",
             seconds,
         )
 

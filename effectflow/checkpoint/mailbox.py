@@ -11,7 +11,15 @@ from effectflow.checkpoint.checkpoints import Checkpoints
 from effectflow.checkpoint.entries import Signalled
 from effectflow.checkpoint.errors import CheckpointError, CorruptCheckpoint
 from effectflow.checkpoint.journal_writer import JournalWriter
-from effectflow.checkpoint.store import NOTICE, CheckpointStore, Message, Record, store_errors
+from effectflow.checkpoint.store import (
+    NOTICE,
+    CheckpointStore,
+    Message,
+    Record,
+    ServiceStore,
+    service_of,
+    store_errors,
+)
 from effectflow.checkpoint.values import Tree
 
 
@@ -76,7 +84,16 @@ class Mailbox:
         except CheckpointError as error:
             raise self._writer.halt(error) from error
 
+    def require(self, purpose: str) -> None:
+        """Halt the run if its store has no mailboxes, which are needed for this purpose."""
+        try:
+            service_of(self._checkpoints.store, purpose)
+        except CheckpointError as error:
+            raise self._writer.halt(error) from error
+
     async def _refresh(self, store: CheckpointStore) -> None:
+        if not isinstance(store, ServiceStore):
+            return
         # All fibers that ask before a read begins share the read.
         self._asked += 1
         number = self._asked

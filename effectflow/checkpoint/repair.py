@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import orjson
 
-from effectflow.checkpoint.checkpoint import Checkpoint, fold
+from effectflow.checkpoint.checkpoint import Checkpoint, fold, summary_of
 from effectflow.checkpoint.entries import (
     BEGINNINGS,
     BeforeStep,
@@ -32,10 +32,10 @@ from effectflow.checkpoint.store import (
     CANCEL,
     CheckpointStore,
     Record,
-    Remains,
+    RunDetails,
     RunSummary,
-    Salvages,
-    at_once,
+    ServiceStore,
+    due_at_once,
     has_result,
 )
 
@@ -116,7 +116,7 @@ async def repair_run(
         >>> from effectflow.checkpoint import Checkpoints, ExportedRun, export_run, import_run
         >>> from effectflow.effects import Effect, pure
         >>> from effectflow.stores import MemoryStore
-        >>> from effectflow.runs import workflow
+        >>> from effectflow import workflow
         >>> @dataclass
         ... class App:
         ...     checkpoints: Checkpoints
@@ -142,7 +142,7 @@ async def repair_run(
             if aside is not None:
                 aside(repair)
             await store.truncate(lease, after=repair.kept, summary=summary)
-            if repair.cancels_again:
+            if repair.cancels_again and isinstance(store, ServiceStore):
                 # The store may remember the key of the lost request.
                 await store.send(run_id, CANCEL, key=uuid4().hex)
         return repair
@@ -167,8 +167,7 @@ async def _examined(
     if found.problem is None:
         return Repair(run_id, None, found.good), None
     damage = _damage(found.problem)
-    is_salvaged = isinstance(store, Salvages)
-    remains = await store.salvage(run_id) if is_salvaged else Remains(await store.read(run_id))
+    remains = await store.salvage(run_id)
     journal, problem = open_records([*remains.records], run_id, seal)
     first_damage = damage if problem is None else _damage(problem)
     kept = len(journal.entries)
@@ -206,17 +205,9 @@ async def _examined(
 def _summary(started: Started, checkpoint: Checkpoint, order: Order) -> RunSummary:
     """Return the summary of a run that stopped after its last kept entry."""
     is_due = not has_result(checkpoint.status)
-    return RunSummary(
-        checkpoint.workflow,
-        checkpoint.kind,
-        checkpoint.definition.version,
-        checkpoint.status,
-        checkpoint.created_at,
-        sum(not aside.is_dropped for aside in order.set_aside.values()),
-        due_at=at_once(checkpoint.updated_at) if is_due else None,
-        priority=started.priority,
-        parent=started.parent,
-    )
+    details = RunDetails(checkpoint.kind, checkpoint.definition.version, order.dead_letters)
+    due_at = due_at_once(checkpoint.updated_at) if is_due else None
+    return summary_of(started, checkpoint.status, due_at=due_at, details=details)
 
 
 def _damage(problem: CheckpointError) -> CorruptCheckpoint:

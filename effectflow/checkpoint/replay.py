@@ -88,7 +88,7 @@ class Replay:
             may_end: return if the life is being ended, instead of raising that.
         """
         turns = self._turns
-        taken = self._take_at_once(fiber, at, kind)
+        taken = self._take_now(fiber, at, kind)
         if taken is not None:
             return taken
         entry = self.expect(at, kind, fiber)
@@ -97,7 +97,7 @@ class Replay:
         await turns.regain(fiber, scope, may_end=may_end)
         return entry
 
-    def _take_at_once(self, fiber: OrderedFiber, at: int, kind: Kind[E]) -> E | None:
+    def _take_now(self, fiber: OrderedFiber, at: int, kind: Kind[E]) -> E | None:
         """Return a recorded entry if the fiber need not wait for it; otherwise None."""
         turns = self._turns
         if at != self.position or turns.holder is not fiber:

@@ -35,7 +35,7 @@ def replaying() -> bool:
     Use it for what should be seen once, such as log lines, never to do something else in a replay.
 
     Example:
-        >>> from effectflow import replaying
+        >>> from effectflow.checkpoint import replaying
         >>> replaying()
         False
     """

@@ -658,7 +658,7 @@ def run_context() -> Effect[object, Never, Mapping[str, object]]:
     in executors, and cannot be changed. Outside a run it is empty.
 
     Example:
-        >>> from effectflow import run_context
+        >>> from effectflow.checkpoint import run_context
         >>> run_context().map(dict).run_sync(None)
         <Success: {}>
     """
@@ -675,7 +675,7 @@ def save_now(reason: str = "save_now()") -> Effect[object, Never, None]:
         reason: why, for observers: `CheckpointSaved.reason`.
 
     Example:
-        >>> from effectflow import save_now
+        >>> from effectflow.checkpoint import save_now
         >>> save_now("the paper is in the printer").run_sync(None)
         <Success: None>
     """
@@ -692,7 +692,7 @@ def started_version() -> Effect[object, Never, str | None]:
     Code with a new step branches on it, so that runs of the earlier version can continue.
 
     Example:
-        >>> from effectflow import started_version
+        >>> from effectflow.checkpoint import started_version
         >>> started_version().run_sync(None)
         <Success: None>
     """

@@ -16,8 +16,8 @@ from typing import Any, TypeAlias, TypeVar
 import anyio
 from anyio.abc import TaskGroup
 
-from effectflow.checkpoint.changes import Wakeup
 from effectflow.checkpoint.errors import CheckpointError
+from effectflow.checkpoint.notifications import Wakeup
 from effectflow.effects.errors import LeftToResume
 from effectflow.effects.event_loop import (
     is_cancellation,

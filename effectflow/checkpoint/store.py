@@ -111,7 +111,7 @@ class RunSummary:
         created_at: when it was created, in seconds since the epoch.
         due_at: the time from which a worker may take the run, in seconds since the epoch; None if none
             may. While a run is being driven, this is in the past: it is due as soon as nothing
-            holds it. See `due_now`.
+            holds it. See `due_at_once`.
         priority: workers take runs with a higher priority first.
         parent: the run that spawned it; empty without one.
         tenant: the text under "tenant" in the context of the run; empty without one.
@@ -275,7 +275,7 @@ DUE_SINCE = 7200.0
 behind by less than that, on another host or set back."""
 
 
-def due_now(now: float) -> float:
+def due_at_once(now: float) -> float:
     """Return the due time of a run that is due at once, at `now` in seconds since the epoch."""
     # Never before the epoch, at which the clock of a small computer may start.
     return max(now - DUE_SINCE, 0.0)
@@ -405,7 +405,7 @@ class Batch:
         takes: the numbers of messages to remove from the mailbox of the run. Only a `ServiceStore` has
             any.
         seen: the number of the newest message that the writer knows; None if it does not say. If the
-            mailbox has a newer one, the new summary is due at once (`due_now`).
+            mailbox has a newer one, the new summary is due at once (`due_at_once`).
     """
 
     bodies: Sequence[bytes]
@@ -555,7 +555,7 @@ class ServiceStore(CheckpointStore, Protocol):
         Return False, and change nothing, if the run has already received a message with this topic and
         key, even if it has taken the message. Notices are always received.
 
-        If the message `wakes` the run, the run is due at once (`due_now`), unless it was due before.
+        If the message `wakes` the run, the run is due at once (`due_at_once`), unless it was due before.
 
         Raise RunNotFound, RunEnded if the run is completed or cancelled, and SaveFailed as `create`
         does.

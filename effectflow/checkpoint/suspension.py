@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 
 import anyio
 
-from effectflow.checkpoint.changes import Wakeup, watching
+from effectflow.checkpoint.notifications import Wakeup, watching
 from effectflow.checkpoint.run import Run
 from effectflow.checkpoint.stopping import Drain, Suspension
 from effectflow.effects.errors import Halt

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, TypeVar
 import anyio
 
 from effectflow.checkpoint.causes import Cause, Held
-from effectflow.checkpoint.changes import woken_by
 from effectflow.checkpoint.entries import Signalled, TimerFired, Value, Waiting
 from effectflow.checkpoint.errors import CorruptCheckpoint
+from effectflow.checkpoint.notifications import woken_by
 from effectflow.checkpoint.ordered_fiber import Intent, Rest
 from effectflow.checkpoint.schema import LATEST
 from effectflow.checkpoint.store import Message
@@ -190,6 +190,7 @@ async def _await_message(fiber: DurableFiber, scope: Scope, topic: str) -> None:
         return
     if run.planning is not None:
         await fiber.turns.rest_in_plan(fiber, scope)
+    run.mailbox.require(f"a wait for {topic.replace(':', ' ', 1)}")
     async with woken_by(run.checkpoints.store, run.run_id) as woken:
         while True:
             await fiber.unrecorded(scope, run.look_for_messages())

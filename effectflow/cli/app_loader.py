@@ -20,8 +20,8 @@ from effectflow.service.app import App
 from effectflow.service.environment import (
     AnyWorkflow,
     BadEnvironment,
+    made_environment,
     needs_of,
-    opened_environment,
 )
 from effectflow.service.signal import Signal
 
@@ -197,7 +197,7 @@ def _in_module(
         make = PlainEnvironment
     source = f"`environment(checkpoints)` of module {module.__name__!r}"
     return LoadedWorkflow(
-        workflows[name], lambda checkpoints: opened_environment(make, checkpoints, source)
+        workflows[name], lambda checkpoints: made_environment(make, checkpoints, source)
     )
 
 

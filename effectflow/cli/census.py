@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Never
 
-from effectflow import Checkpoints, Do, Effect, ask, attempt, from_fn, par_traverse, step, workflow
+from effectflow import Checkpoints, Do, Effect, ask, attempt, par_traverse, step, workflow
 from effectflow.cli.census_analysis import (
     FileMetrics,
     NoSourceFiles,
@@ -23,7 +23,7 @@ from effectflow.cli.census_analysis import (
     to_json,
     to_text,
 )
-from effectflow.effects import Executor, ExecutorError
+from effectflow.effects import Executor, ExecutorError, from_fn
 from effectflow.executors import ProcessExecutor
 
 __all__ = ["CensusEnvironment", "CensusJob", "census", "environment"]

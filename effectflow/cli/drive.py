@@ -28,6 +28,7 @@ from effectflow.checkpoint import (
     RunInfo,
     RunQuery,
     RunStatus,
+    find_run,
     read_checkpoint,
 )
 from effectflow.checkpoint.checkpoint import fold
@@ -175,7 +176,7 @@ def resume(
 
 
 async def _info_of(store: CheckpointStore, run_id: str) -> RunInfo:
-    info = await store.info(run_id)
+    info = await find_run(store, run_id)
     if info is None:
         raise await run_not_found(store, run_id)
     return info

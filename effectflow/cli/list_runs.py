@@ -177,17 +177,19 @@ class _RunSearch:
     @property
     def _has_filters(self) -> bool:
         """Whether there are filters that stores do not support."""
-        return (
-            not self.statuses.isdisjoint((RunStatus.RUNNING, CRASHED))
-            or self.since is not None
-            or self.parent is not None
-            or bool(self.context)
-        )
+        return not self.statuses.isdisjoint((RunStatus.RUNNING, CRASHED)) or bool(self.context)
 
     @property
     def is_for_all(self) -> bool:
         """Whether every run is wanted."""
-        return not (self.workflow or self.statuses or self.resumable or self._has_filters)
+        return not (
+            self.workflow
+            or self.statuses
+            or self.resumable
+            or self.parent is not None
+            or self.since is not None
+            or self._has_filters
+        )
 
     async def run(self, store: CheckpointStore) -> _FoundRuns:
         """Return the runs. Raise BadUse if the store has no run of the workflow at all."""
@@ -196,6 +198,8 @@ class _RunSearch:
             statuses=frozenset(
                 RunStatus.RUNNING if one == CRASHED else RunStatus(one) for one in self.statuses
             ),
+            parent=self.parent,
+            updated_since=self.since,
             resumable=self.resumable,
             # The store applies its limit before the filters here.
             limit=None if self._has_filters else self.limit + 1,
@@ -218,11 +222,7 @@ class _RunSearch:
 
     async def _is_wanted(self, store: CheckpointStore, info: RunInfo, now: float) -> bool:
         """Return whether a run passes all filters. Raise CheckpointError if its context is unreadable."""
-        if (
-            (self.statuses and shown_status(info, now) not in self.statuses)
-            or (self.parent is not None and info.summary.parent != self.parent)
-            or (self.since is not None and info.updated_at < self.since)
-        ):
+        if self.statuses and shown_status(info, now) not in self.statuses:
             return False
         if not self.context:
             return True
@@ -291,8 +291,8 @@ def _show_runs(console: Console, runs: Sequence[RunInfo], now: float) -> None:
     rows = [("RUN", "WORKFLOW", "STATUS", "ENTRIES", "UPDATED", "")]
     for run in runs:
         status = shown_status(run, now)
-        if run.summary.dead_letters:
-            status += f", {run.summary.dead_letters} dead"
+        if run.summary.details.dead_letters:
+            status += f", {run.summary.details.dead_letters} dead"
         updated, note = age(now - run.updated_at), _note(run.summary, now)
         rows.append((run.run_id, run.summary.workflow, status, str(run.length), updated, note))
     say_table(rows, console)
@@ -301,12 +301,13 @@ def _show_runs(console: Console, runs: Sequence[RunInfo], now: float) -> None:
 def _note(summary: RunSummary, now: float) -> str:
     """Return why a run does not continue now, or ""."""
     left = None if summary.due_at is None else summary.due_at - now
-    if summary.blocked:
+    details = summary.details
+    if details.blocked:
         again = "now" if left is None or left <= 0 else f"in {duration(left)}"
-        return f"blocked, tried again {again}: {summary.blocked}"
-    if summary.waits_for:
+        return f"blocked, tried again {again}: {details.blocked}"
+    if details.waits_for:
         until = "" if left is None else f", at most {duration(left)}" if left > 0 else "; is due"
-        return f"waits for {summary.waits_for}{until}"
+        return f"waits for {details.waits_for}{until}"
     if summary.status is RunStatus.PENDING and left is not None and left > 0:
         return f"begins in {duration(left)}"
     return ""
@@ -318,15 +319,15 @@ def run_tree(info: RunInfo, now: float) -> dict[str, Tree]:
     return {
         "run_id": info.run_id,
         "workflow": summary.workflow,
-        "kind": summary.kind,
-        "version": summary.version,
+        "kind": summary.details.kind,
+        "version": summary.details.version,
         "status": shown_status(info, now),
-        "waits_for": summary.waits_for or None,
+        "waits_for": summary.details.waits_for or None,
         "due_at": iso_time(summary.due_at),
-        "blocked": summary.blocked or None,
+        "blocked": summary.details.blocked or None,
         "parent": summary.parent or None,
         "priority": summary.priority,
-        "dead_letters": summary.dead_letters,
+        "dead_letters": summary.details.dead_letters,
         "resumable": info.is_resumable(now),
         "created_at": iso_time(summary.created_at),
         "updated_at": iso_time(info.updated_at),

@@ -12,10 +12,11 @@ import anyio
 import orjson
 import typer
 
+from effectflow.checkpoint import Limit
 from effectflow.checkpoint.errors import printable
 from effectflow.cli.app_loader import load_app
 from effectflow.cli.options import BadUse
-from effectflow.service import App, Limit, StoppedBySignal, Worker, run_until_signal
+from effectflow.service import App, StoppedBySignal, Worker, run_until_signal
 
 logger = logging.getLogger(__name__)
 

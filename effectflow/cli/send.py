@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from effectflow.checkpoint import CheckpointStore, NotSerializable, RunInfo, RunStatus
+from effectflow.checkpoint import CheckpointStore, NotSerializable, RunInfo, RunStatus, find_run
 from effectflow.cli.access import Access, to_runs, to_sealed_runs, with_access
 from effectflow.cli.app_loader import load_signal
 from effectflow.cli.options import BadUse, JsonOption, LatestOption, RunArgument, read_json
@@ -34,7 +34,7 @@ def cancel(
 
     async def ask(opened: CheckpointStore, chosen: str) -> tuple[str, RunInfo | None]:
         await request_cancel(access.checkpoints, chosen)
-        return chosen, await opened.info(chosen)
+        return chosen, await find_run(opened, chosen)
 
     chosen, info = access.use_run(run_id, latest, ask)
     _report(chosen, info, "was asked to cancel itself", as_json=as_json)
@@ -83,7 +83,7 @@ def send(
 
     async def deliver(opened: CheckpointStore) -> RunInfo | None:
         await send_value(checkpoints, run_id, loaded, made, idempotency_key=idempotency_key)
-        return await opened.info(run_id)
+        return await find_run(opened, run_id)
 
     try:
         info = access.use(deliver)

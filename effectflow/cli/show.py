@@ -24,6 +24,8 @@ from effectflow.checkpoint import (
     Published,
     RunInfo,
     RunStatus,
+    ServiceStore,
+    find_run,
 )
 from effectflow.checkpoint.checkpoint import fold, iso_time
 from effectflow.checkpoint.journal_reader import read_existing
@@ -135,13 +137,16 @@ async def _view_run(
     )
     if at is not None:
         return view
+    messages = await store.mailbox(run_id) if isinstance(store, ServiceStore) else []
     # A resume starts a child again with a second entry.
     children = {one.run_id: one.workflow for one in entries if isinstance(one, ChildStarted)}
     return replace(
         view,
-        info=await store.info(run_id),
-        children=[_ChildView(child, of, await store.info(child)) for child, of in children.items()],
-        mailbox=[_opened(checkpoints, run_id, one) for one in await store.mailbox(run_id)],
+        info=await find_run(store, run_id),
+        children=[
+            _ChildView(child, of, await find_run(store, child)) for child, of in children.items()
+        ],
+        mailbox=[_opened(checkpoints, run_id, one) for one in messages],
     )
 
 
@@ -245,16 +250,17 @@ def _summary_rows(view: _RunView) -> dict[str, str]:
     if view.info is None:
         return {}
     summary, rows = view.info.summary, {"status": shown_status(view.info, view.at)}
+    details = summary.details
     due = "" if summary.due_at is None else when(summary.due_at)
     suspended_at = view.checkpoint.suspended_at
-    if summary.waits_for and suspended_at is not None:
+    if details.waits_for and suspended_at is not None:
         # A blocked run is due when workers try it again, which says nothing about its wait.
-        until = f", until {due}" if due and not summary.blocked else ""
-        if summary.due_at is not None and summary.due_at <= view.at and not summary.blocked:
+        until = f", until {due}" if due and not details.blocked else ""
+        if summary.due_at is not None and summary.due_at <= view.at and not details.blocked:
             until = "; it is due, and continues as soon as a worker takes it"
-        rows["waits for"] = f"{summary.waits_for}, since {when(suspended_at)}{until}"
-    if summary.blocked:
-        rows["blocked"] = f"{summary.blocked} (tried again at {due})"
+        rows["waits for"] = f"{details.waits_for}, since {when(suspended_at)}{until}"
+    if details.blocked:
+        rows["blocked"] = f"{details.blocked} (tried again at {due})"
     if summary.status is RunStatus.PENDING and summary.due_at is not None:
         # A run that is due at once has a due time far in the past.
         begins = when(max(summary.due_at, summary.created_at))

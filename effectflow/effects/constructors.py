@@ -129,7 +129,7 @@ def from_optional(value: A | None, error: E) -> Effect[object, E, A]:
     """Yield a value, or fail with `error` if it is None.
 
     Example:
-        >>> from effectflow import from_optional
+        >>> from effectflow.effects import from_optional
         >>> prices = {"tea": 3}
         >>> from_optional(prices.get("tea"), "unknown").run_sync(None)
         <Success: 3>
@@ -287,7 +287,8 @@ def emit(event: object) -> Effect[object, Never, None]:
     nothing. Events between steps are emitted again.
 
     Example:
-        >>> from effectflow import emit, pure
+        >>> from effectflow import pure
+        >>> from effectflow.effects import emit
         >>> emit("half").and_then(lambda _: emit("done")).map(lambda _: 42).collecting().run_sync(None)
         <Success: (42, ['half', 'done'])>
     """

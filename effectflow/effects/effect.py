@@ -569,7 +569,7 @@ class Effect(BaseEffect, Generic[Env, E, A]):
         outer listener.
 
         Example:
-            >>> from effectflow import emit
+            >>> from effectflow.effects import emit
             >>> emit("half").and_then(lambda _: emit("done")).into_sink(print).run_sync(None)
             half
             done
@@ -624,7 +624,8 @@ class Effect(BaseEffect, Generic[Env, E, A]):
 
         Example:
             >>> from typing import NamedTuple, Protocol
-            >>> from effectflow import asks, par
+            >>> from effectflow import par
+            >>> from effectflow.effects import asks
             >>> class HasName(Protocol):
             ...     name: str
             >>> class HasPrice(Protocol):

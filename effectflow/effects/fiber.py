@@ -59,7 +59,7 @@ class Fiber:
     async def begin_local(self, scope: Scope, work: object) -> None:
         """Raise what ends the fiber before it begins local code."""
 
-    def goes_on_at_once(self) -> bool:
+    def continues_freely(self) -> bool:
         """Return whether local code goes on without `run_local`, which nothing here needs. Count it."""
         return True
 

@@ -290,7 +290,7 @@ async def interpret(effect: AnyEffect, env: Any, scope: Scope) -> Any:
                             continue
                         if kind is CoroutineType:
                             try:
-                                if scope.fiber is PLAIN or scope.fiber.goes_on_at_once():
+                                if scope.fiber is PLAIN or scope.fiber.continues_freely():
                                     try:
                                         current = frame.send(value)
                                     except StopIteration as stop:

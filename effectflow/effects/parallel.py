@@ -218,7 +218,8 @@ def partition(
         results: an iterable of results, or a mapping to results, such as one by item.
 
     Example:
-        >>> from effectflow import attempt, par_traverse, partition
+        >>> from effectflow import attempt, par_traverse
+        >>> from effectflow.effects import partition
         >>> def parse(text: str):
         ...     return attempt(lambda _: int(text), ValueError).map_err(lambda _: "not a number")
         >>> texts = ["1", "x", "3"]

@@ -57,7 +57,8 @@ def par_reduce(
         key: names an item within a durable run, as in `par_traverse`.
 
     Example:
-        >>> from effectflow import par_reduce, pure
+        >>> from effectflow import pure
+        >>> from effectflow.effects import par_reduce
         >>> total = par_reduce(range(1000), pure, lambda values: pure(sum(values)), limit=10)
         >>> total.run_sync(None)
         <Success: 499500>

@@ -70,7 +70,8 @@ def bracket(
         use: creates the effect that uses the resource.
 
     Example:
-        >>> from effectflow import bracket, from_fn, pure
+        >>> from effectflow import bracket, pure
+        >>> from effectflow.effects import from_fn
         >>> log = []
         >>> bracket(
         ...     pure("file"),
@@ -93,7 +94,8 @@ def acquiring(
     Each is acquired and released as by `bracket`, also in a durable run.
 
     Example:
-        >>> from effectflow import acquiring, from_fn, pure
+        >>> from effectflow import pure
+        >>> from effectflow.effects import acquiring, from_fn
         >>> log = []
         >>> def closing(name):
         ...     return from_fn(lambda _: log.append(name))
@@ -129,7 +131,8 @@ def using(
 
     Example:
         >>> from contextlib import contextmanager
-        >>> from effectflow import pure, using
+        >>> from effectflow import pure
+        >>> from effectflow.effects import using
         >>> @contextmanager
         ... def opened(env: object):
         ...     print("open")
@@ -175,7 +178,8 @@ class Acquisition(Generic[Env, E, *Rs]):
         Pass an effect and its release, as to `acquiring`, or another list of up to three resources.
 
         Example:
-            >>> from effectflow import acquiring, pure
+            >>> from effectflow import pure
+            >>> from effectflow.effects import acquiring
             >>> def closing(name):
             ...     return pure(print("close", name))
             >>> both = acquiring(pure("a"), closing).and_(acquiring(pure("b"), closing))

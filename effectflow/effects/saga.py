@@ -56,7 +56,8 @@ def compensate(
             not take exactly one argument.
 
     Example:
-        >>> from effectflow import compensate, fail, from_fn, pure, saga
+        >>> from effectflow import compensate, fail, pure, saga
+        >>> from effectflow.effects import from_fn
         >>> log = []
         >>> def cancel(booking):
         ...     return from_fn(lambda _: log.append(f"cancel {booking}"))
@@ -116,7 +117,8 @@ def saga(effect: Effect[Env, E, A]) -> Effect[Env, E, A]:
     failure, as the failure of a `bracket` release is.
 
     Example:
-        >>> from effectflow import compensate, from_fn, pure, saga
+        >>> from effectflow import compensate, pure, saga
+        >>> from effectflow.effects import from_fn
         >>> saga(compensate(pure(1), lambda _: from_fn(print))).run_sync(None)
         <Success: 1>
     """

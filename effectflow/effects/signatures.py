@@ -1,4 +1,4 @@
-"""The output and the errors that the annotations of a function declare."""
+"""What the signature of a function declares: its input, its output, its errors and its environment."""
 
 from __future__ import annotations
 
@@ -214,6 +214,24 @@ def environment_type(function: Callable[..., Any]) -> object:
     if getattr(function, "takes_environment", False):
         return hints.get(next(iter(inspect.signature(body).parameters)))
     return _types_in(hints.get("return"))[0]
+
+
+def input_type(function: Callable[..., Any]) -> object:
+    """Return the annotation of a function's first parameter, or None without one.
+
+    For an `@effect`, that is the one after the environment.
+    """
+    names = parameters_of(function)
+    return type_hints(function).get(names[0]) if names else None
+
+
+def parameters_of(function: Callable[..., Any]) -> list[str]:
+    """Return the names of a function's parameters. An `@effect` leaves out the environment."""
+    try:
+        return list(inspect.signature(function).parameters)
+    except (TypeError, ValueError):
+        # Some built-in functions have no signature.
+        return []
 
 
 def _types_in(annotation: Any) -> tuple[object, object, object]:

@@ -46,7 +46,7 @@ class Validation(ABC, Generic[E, A]):
     a `match` over the two classes is complete. `Validation[E, A]` is their common base, for parameters.
 
     Example:
-        >>> from effectflow import Invalid, Valid, Validation
+        >>> from effectflow.effects import Invalid, Valid, Validation
         >>> def positive(n: int) -> Valid[int] | Invalid[str]:
         ...     return Valid(n) if n > 0 else Invalid.one(f"{n} is not positive")
         >>> Validation.all(positive(1), positive(2))
@@ -197,7 +197,7 @@ class Validation(ABC, Generic[E, A]):
         """Return `on_valid(value)`, or `on_invalid(errors)` with all errors.
 
         Example:
-            >>> from effectflow import Invalid
+            >>> from effectflow.effects import Invalid
             >>> Invalid(["too short", "no digit"]).fold(str, ", ".join)
             'too short, no digit'
         """
@@ -251,7 +251,7 @@ class Invalid(Validation[E, Never]):
     mapping in place of a list.
 
     Example:
-        >>> from effectflow import Invalid
+        >>> from effectflow.effects import Invalid
         >>> Invalid(["too short", "no digit"])
         Invalid(errors=('too short', 'no digit'))
         >>> Invalid.one("too short")
@@ -278,7 +278,7 @@ class Invalid(Validation[E, Never]):
         Pairs combine with other checks by `Validation.all`, and `to_fields` returns the mapping again.
 
         Example:
-            >>> from effectflow import Invalid
+            >>> from effectflow.effects import Invalid
             >>> Invalid.from_fields({"name": ["too short", "no digit"], "age": ["missing"]})
             Invalid(errors=(('name', 'too short'), ('name', 'no digit'), ('age', 'missing')))
         """
@@ -290,7 +290,7 @@ class Invalid(Validation[E, Never]):
         """Return pairs of a field and an error as a mapping by field.
 
         Example:
-            >>> from effectflow import Invalid
+            >>> from effectflow.effects import Invalid
             >>> Invalid([("name", "too short"), ("age", "missing"), ("name", "no digit")]).to_fields()
             {'name': ['too short', 'no digit'], 'age': ['missing']}
         """

@@ -46,8 +46,8 @@ from effectflow.executors.remote_call import (
     checked_factory,
     defect_reply,
     failure_reply,
-    opened_environment,
     read_reply,
+    worker_environment,
     write_call,
     write_factory,
 )
@@ -359,7 +359,7 @@ class Workplace(WorkerPlugin):
             if self._place is None:
                 with ExitStack() as stack:
                     portal = stack.enter_context(start_blocking_portal(self._backend))
-                    manager = portal.wrap_async_context_manager(opened_environment(self._make_env))
+                    manager = portal.wrap_async_context_manager(worker_environment(self._make_env))
                     self._place = portal, stack.enter_context(manager)
                     self._stack = stack.pop_all()
             return self._place

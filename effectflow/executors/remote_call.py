@@ -181,7 +181,7 @@ def write_factory(make_env: Callable[[], Any]) -> bytes:
 
 
 @asynccontextmanager
-async def opened_environment(make_env: bytes) -> AsyncGenerator[Any]:
+async def worker_environment(make_env: bytes) -> AsyncGenerator[Any]:
     """Make the environment. If it is a context manager, enter and leave it."""
     async with AsyncExitStack() as stack:
         with _NoExit("make_env"):

@@ -24,7 +24,7 @@ from anyio.lowlevel import checkpoint_if_cancelled
 
 from effectflow.effects.event_loop import CallSoon, call_soon_from_threads
 from effectflow.executors.pickling import loads
-from effectflow.executors.remote_call import answer, defect_reply, opened_environment
+from effectflow.executors.remote_call import answer, defect_reply, worker_environment
 
 FRAME_LENGTH = struct.Struct(">Q")
 """The header of a frame: the length in bytes of the message that follows."""
@@ -100,7 +100,7 @@ async def _serve(greeting: Greeting, requests: BinaryIO, replies: FileIO) -> Non
     async with AsyncExitStack() as stack:
         while True:
             try:
-                env = await stack.enter_async_context(opened_environment(greeting.make_env))
+                env = await stack.enter_async_context(worker_environment(greeting.make_env))
                 break
             except Exception as defect:
                 reply = defect_reply(defect)

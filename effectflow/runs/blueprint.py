@@ -13,12 +13,9 @@ from typing import TYPE_CHECKING, Any
 from effectflow.checkpoint.checkpoints import Checkpoints
 from effectflow.checkpoint.definition import Definition
 from effectflow.checkpoint.errors import NotSerializable
-from effectflow.checkpoint.step import Step, StepDefinition
 from effectflow.checkpoint.values import KnownTypes, Tree, check_savable, mismatch_of, to_tree
 from effectflow.checkpoint.values.exceptions import importable_name
 from effectflow.effects import Effect
-from effectflow.effects.nodes import AnyEffect
-from effectflow.effects.signatures import effect_types, type_hints
 from effectflow.runs.migrations import Migration, removed_entries, upgrade
 
 if TYPE_CHECKING:
@@ -108,40 +105,3 @@ class Blueprint:
         if not self.migrations:
             return entries
         return upgrade(entries, self.definition, self.migrations, self.gives_state)
-
-
-def step_of(
-    given: object, name: str, types: KnownTypes, *, output: object = None
-) -> tuple[StepDefinition, Callable[[Any], AnyEffect]]:
-    """Return the durable step that a builder makes of a function, and the function.
-
-    A `@step` keeps its options. For a function without annotations, `output` is what it yields.
-    """
-    function = function_of(given)
-    own = given.definition if isinstance(given, Step) else StepDefinition(name, output=output)
-    declared = effect_types(function)[0] or own.output
-    made = replace(own, name=name, types=types, output=declared)
-    return made, function
-
-
-def function_of(given: Any) -> Callable[[Any], AnyEffect]:
-    """Return the function of a `@step`, and any other function as it is."""
-    return given.function if isinstance(given, Step) else given
-
-
-def input_type(function: Callable[..., Any]) -> object:
-    """Return the annotation of a function's first parameter, or None without one.
-
-    For an `@effect`, that is the one after the environment.
-    """
-    names = parameters_of(function)
-    return type_hints(function).get(names[0]) if names else None
-
-
-def parameters_of(function: Callable[..., Any]) -> list[str]:
-    """Return the names of a function's parameters. An `@effect` leaves out the environment."""
-    try:
-        return list(inspect.signature(function).parameters)
-    except (TypeError, ValueError):
-        # Some built-in functions have no signature.
-        return []

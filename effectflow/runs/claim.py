@@ -16,8 +16,15 @@ from effectflow.checkpoint.entries import Finished
 from effectflow.checkpoint.errors import CheckpointError, RunConflict
 from effectflow.checkpoint.journal_reader import check_against
 from effectflow.checkpoint.journal_writer import JournalWriter
-from effectflow.checkpoint.lease import Lease, Owner, claim_or_release, end_claim
+from effectflow.checkpoint.lease import (
+    Lease,
+    Owner,
+    claim_or_release,
+    create_or_delete,
+    end_claim,
+)
 from effectflow.checkpoint.store import (
+    Batch,
     RunInfo,
     RunStatus,
     RunSummary,
@@ -25,7 +32,7 @@ from effectflow.checkpoint.store import (
     store_errors,
 )
 from effectflow.checkpoint.values import Tree
-from effectflow.runs.lookup import GivenInput, Place, look, output_of
+from effectflow.runs.stored_run import GivenInput, Place, look, output_of
 
 logger = logging.getLogger(__name__)
 
@@ -76,12 +83,28 @@ class Claim:
         self._info: RunInfo | None = None
 
     async def begin(self) -> None:
-        """Claim the run. Raise RunBusy if another owner holds it."""
+        """Claim the run. Raise RunNotFound if it does not exist, RunBusy if another owner holds it."""
         store = self.place.checkpoints.store
         with store_errors(store, self.run_id):
-            self._owner, self._lease = await claim_or_release(
+            self._owner, taken = await claim_or_release(
                 store, self.run_id, seconds=self.place.checkpoints.lease_length
             )
+        self._lease, self._info = taken.lease, taken.info
+
+    async def create(self, body: bytes, summary: RunSummary) -> bool:
+        """Create the run with its first entry, and hold it. Return False if it exists."""
+        checkpoints = self.place.checkpoints
+        with store_errors(checkpoints.store, self.run_id):
+            created = await create_or_delete(
+                *(checkpoints.store, self.run_id, [body]),
+                summary=summary,
+                seconds=checkpoints.lease_length,
+            )
+        if created is None:
+            return False
+        self._owner, self._info = created
+        self._lease = self._info.lease
+        return True
 
     @staticmethod
     def of(place: Place, taken: Taken, owner: Owner) -> Claim:
@@ -122,11 +145,11 @@ class Claim:
             # Not the summary that could not be saved, which may say that the run has ended.
             summary = writer.durable_summary or summary
         due_at = self.place.scope.clock.now().timestamp() + seconds
-        summary = replace(summary, blocked=reason, due_at=due_at)
+        details = replace(summary.details, blocked=reason)
+        summary = replace(summary, due_at=due_at, details=details)
         with anyio.move_on_after(5, shield=True), self._only_logged("marked as blocked"):
-            await self.place.checkpoints.store.append(
-                lease, [], after=length, summary=summary, release=True
-            )
+            batch = Batch((), length, summary, release=True)
+            await self.place.checkpoints.store.append(lease, batch)
             if writer is not None:
                 writer.is_released = True
             return True
@@ -212,14 +235,10 @@ class Claim:
         except Exception as error:
             logger.warning("run %r was not %s: %r", self.run_id, what, error)
 
-    async def check_is_whole(self, known: Checkpoint) -> None:
+    def check_is_whole(self, known: Checkpoint) -> None:
         """Raise CorruptCheckpoint if entries are missing at the end of the journal."""
-        info = self._info
-        if info is None:
-            with store_errors(self.place.checkpoints.store, self.run_id):
-                info = await self.place.checkpoints.store.info(self.run_id)
-        if info is not None:
-            check_against(info, known)
+        assert self._info is not None
+        check_against(self._info, known)
 
     @property
     def lease(self) -> Lease:

@@ -10,6 +10,7 @@ from typing import Any, Final, TypeAlias, cast
 
 import anyio
 
+from effectflow.checkpoint.checkpoint import summary_of
 from effectflow.checkpoint.delayed_saves import save_request
 from effectflow.checkpoint.durable_fiber import DurableFiber
 from effectflow.checkpoint.entries import Entry, Finished, Resumed, Started, Suspended
@@ -21,11 +22,10 @@ from effectflow.checkpoint.errors import (
     RunNotFound,
 )
 from effectflow.checkpoint.failures import write_end, write_error
-from effectflow.checkpoint.integrity import first_digest
 from effectflow.checkpoint.journal_reader import run_not_found
 from effectflow.checkpoint.journal_writer import JournalWriter, NoJournal
 from effectflow.checkpoint.lease_keeper import keep_lease
-from effectflow.checkpoint.observers import RunResumed
+from effectflow.checkpoint.observers import CheckpointSaved, EntryAppended, RunResumed, tell
 from effectflow.checkpoint.order import Order, read_order
 from effectflow.checkpoint.plan import Planning, ResumePlan, plan_resume, skipped_steps
 from effectflow.checkpoint.replay_filter import life_of
@@ -33,10 +33,11 @@ from effectflow.checkpoint.run import Run
 from effectflow.checkpoint.stopping import CutShort, Drain, GivenUp, Suspension, interruption_reason
 from effectflow.checkpoint.store import (
     CANCEL,
-    KeepsHistory,
+    RunDetails,
     RunStatus,
     RunSummary,
-    at_once,
+    due_at_once,
+    service_of,
     store_errors,
 )
 from effectflow.checkpoint.suspension import attended
@@ -55,7 +56,8 @@ from effectflow.effects.nodes import AnyEffect
 from effectflow.effects.scope import Operator, Scope
 from effectflow.effects.trails import TypedFailure, log_hidden
 from effectflow.runs.claim import Claim
-from effectflow.runs.lookup import (
+from effectflow.runs.run_ids import check_run_id
+from effectflow.runs.stored_run import (
     Found,
     Place,
     context_of,
@@ -66,7 +68,6 @@ from effectflow.runs.lookup import (
     input_of,
     output_of,
 )
-from effectflow.runs.run_ids import check_run_id
 
 Reopening: TypeAlias = Callable[[tuple[Entry, ...], Order, Resumed], Resumed | None]
 """Chooses what a complete run tries again: returns the entry that says so, or None for nothing.
@@ -100,9 +101,13 @@ class Service:
     max_crashes: int
 
 
-async def begin_run(claim: Claim, started: Started, input: Any) -> Any:
-    """Drive a new run. Return its output or `TypedFailure`."""
-    run = _life_of(claim, started, Order())
+async def begin_run(claim: Claim, started: Started, digest: bytes, input: Any) -> Any:
+    """Drive a new run, whose first entry has this digest. Return its output or `TypedFailure`."""
+    observers = claim.place.checkpoints.observers
+    if observers:
+        tell(observers, EntryAppended(claim.run_id, started))
+        tell(observers, CheckpointSaved(claim.run_id, 1, None, None))
+    run = _life_of(claim, started, digest, Order())
     try:
         return await _drive(claim, run, input, is_new=True)
     finally:
@@ -123,7 +128,7 @@ async def continue_run(
     """
     place, known = claim.place, found.checkpoint
     blueprint = place.blueprint
-    await claim.check_is_whole(known)
+    claim.check_is_whole(known)
     if known.status is RunStatus.CANCELLED:
         raise RunCancelled(known.run_id)
     entries = found.journal.entries
@@ -158,7 +163,8 @@ async def continue_run(
     removed = blueprint.removed(found.written.entries)
     entries = (*entries, resumed)
     # The order takes the entry into account that precedes everything that this life adds.
-    run = _life_of(claim, resumed, read_order(entries, removed), found, force=force)
+    order, digest = read_order(entries, removed), found.journal.digest
+    run = _life_of(claim, resumed, digest, order, found, force=force)
     if place.checkpoints.observers:
         start = plan_resume(known).start
         run.notify(RunResumed(known.run_id, start[0] if start else None))
@@ -182,7 +188,7 @@ async def continue_run(
 async def give_up(claim: Claim, found: Found, error: CheckpointError) -> None:
     """Record that a run has failed with this error, without running it."""
     at = claim.place.scope.clock.now().timestamp()
-    run = _life_of(claim, Resumed(claim.lease.owner, at), Order(), found)
+    run = _life_of(claim, Resumed(claim.lease.owner, at), found.journal.digest, Order(), found)
     record = write_error(error, claim.place.blueprint.output_types, is_defect=False)
     with suppress(Halt):
         await run.writer.finish(Finished(RunStatus.FAILED, at, None, record), RunStatus.FAILED)
@@ -191,26 +197,26 @@ async def give_up(claim: Claim, found: Found, error: CheckpointError) -> None:
 def _life_of(
     claim: Claim,
     opening: Started | Resumed,
+    digest: bytes,
     order: Order,
     found: Found | None = None,
     *,
     force: bool = False,
 ) -> Run:
-    """Return a run that begins with `opening`, or continues a journal that was found with it."""
+    """Return a run that has begun with `opening`, or continues a journal that was found with it.
+
+    `digest` is that of the newest entry in the store.
+    """
     place, run_id = claim.place, claim.run_id
     checkpoints, newest = place.checkpoints, None
     if found is None:
         assert isinstance(opening, Started)
-        started, length, digest = opening, 0, first_digest(run_id)
+        started, length = opening, 1
         version = started_version = started.version
     else:
-        started, journal = found.started, found.journal
-        length, digest = len(journal.entries), journal.digest
+        started, length = found.started, len(found.journal.entries)
         version, started_version = found.checkpoint.definition.version, found.started_version
         newest = found.checkpoint.state
-    # A check of the attribute, because a check of the protocol takes longer than the rest.
-    if hasattr(checkpoints.store, "keep_history"):
-        cast("KeepsHistory", checkpoints.store).keep_history(run_id, checkpoints.history)
     claim.input = started.input
     claim.writer = JournalWriter(
         run_id,
@@ -218,8 +224,8 @@ def _life_of(
         lease=claim.lease,
         length=length,
         digest=digest,
-        summary=_running(started, version, order.dead_letters, opening.at),
-        opening=opening,
+        summary=running_summary(started, version, order.dead_letters, opening.at),
+        opening=None if found is None else opening,
         newest_step=None if newest is None else newest.step,
     )
     return Run(
@@ -232,25 +238,18 @@ def _life_of(
         clock=place.scope.clock,
         context=context_of(started),
         started_version=started_version,
-        known_entries=length,
+        known_entries=0 if found is None else length,
         force=force,
     )
 
 
-def _running(started: Started, version: str, dead_letters: int, begins_at: float) -> RunSummary:
+def running_summary(
+    started: Started, version: str, dead_letters: int, begins_at: float
+) -> RunSummary:
     """Return the summary of a run while it is driven by this version of the workflow."""
-    return RunSummary(
-        started.workflow,
-        started.kind,
-        version,
-        RunStatus.RUNNING,
-        started.at,
-        dead_letters,
-        # Due at once, so that a worker takes it when its lease ends with this process.
-        due_at=at_once(begins_at),
-        priority=started.priority,
-        parent=started.parent,
-    )
+    details = RunDetails(started.kind, version, dead_letters)
+    # Due at once, so that a worker takes it when its lease ends with this process.
+    return summary_of(started, RunStatus.RUNNING, due_at=due_at_once(begins_at), details=details)
 
 
 async def _drive(
@@ -342,7 +341,7 @@ async def _run_body(
     with stopping.flows, life_of(run.turns):
         writer.on_halt = run.end_fibers
         try:
-            if is_new or (service is not None and claim.was_left):
+            if service is not None and claim.was_left:
                 # So the journal shows how many processes in a row have died with this run.
                 writer.open()
                 await writer.save()
@@ -444,9 +443,9 @@ async def _record_cancellation(run: Run) -> None:
 
 async def _cancel_spawned(run: Run) -> None:
     """Request the cancellation of all runs that a cancelled run has spawned."""
-    store = run.checkpoints.store
     for child in dict.fromkeys(run.spawned.values()):
         try:
+            store = service_of(run.checkpoints.store, "a spawned run")
             with store_errors(store, child):
                 await store.send(child, CANCEL, key=CANCEL)
         except (RunNotFound, RunEnded):
@@ -475,7 +474,7 @@ async def _record_interruption(run: Run) -> None:
         else:
             reason = "defect" if isinstance(ending, CutShort) else interruption_reason()
             entry = run.interruption(reason)
-            await run.writer.finish(entry, RunStatus.INTERRUPTED, due_at=at_once(run.now()))
+            await run.writer.finish(entry, RunStatus.INTERRUPTED, due_at=due_at_once(run.now()))
 
 
 async def plan_run(place: Place, run_id: str, *, effects: bool) -> ResumePlan:

@@ -49,7 +49,7 @@ from effectflow.effects.trails import TypedFailure
 from effectflow.runs.blueprint import Blueprint
 from effectflow.runs.claim import Claim
 from effectflow.runs.driver import Service, continue_run, give_up
-from effectflow.runs.lookup import Place, find
+from effectflow.runs.stored_run import Place, find
 from effectflow.runs.workflow import Workflow
 
 logger = logging.getLogger(__name__)
@@ -136,7 +136,8 @@ async def recover_run(
 
 def _log_end(what: str, summary: RunSummary | None) -> None:
     assert summary is not None
-    waiting = f", waits for {summary.waits_for}" if summary.waits_for else ""
+    waits_for = summary.details.waits_for
+    waiting = f", waits for {waits_for}" if waits_for else ""
     logger.info("%s is released, %s%s", what, summary.status, waiting)
 
 

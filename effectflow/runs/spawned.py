@@ -8,7 +8,6 @@ from itertools import islice
 from typing import Any, Generic, TypeVar, overload
 
 from effectflow.checkpoint.causes import Cause
-from effectflow.checkpoint.changes import woken_by
 from effectflow.checkpoint.durable_fiber import DurableFiber
 from effectflow.checkpoint.entries import (
     BEGINNINGS,
@@ -27,6 +26,7 @@ from effectflow.checkpoint.errors import (
     StepInputChanged,
 )
 from effectflow.checkpoint.failures import write_error
+from effectflow.checkpoint.notifications import woken_by
 from effectflow.checkpoint.order import path_of
 from effectflow.checkpoint.ordered_fiber import Intent
 from effectflow.checkpoint.run import Run
@@ -39,9 +39,9 @@ from effectflow.effects.nodes import Options, Perform, Written
 from effectflow.effects.paths import as_name, is_within
 from effectflow.effects.scope import Scope
 from effectflow.effects.trails import TypedFailure
-from effectflow.runs.lookup import Place, find, look
 from effectflow.runs.run_ids import check_new_run_id
-from effectflow.runs.runs import submit_run
+from effectflow.runs.start import submit_run
+from effectflow.runs.stored_run import Place, find, look
 from effectflow.runs.workflow import Workflow
 
 _REFUSALS = KnownTypes.of(RunConflict)

@@ -2,57 +2,34 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
-from copy import copy
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    Generic,
-    Never,
-    Protocol,
-    TypeAlias,
-    TypeVar,
-    overload,
-)
+from typing import TYPE_CHECKING, Any, Generic, Never, TypeVar, overload
 
 from effectflow.checkpoint.checkpoints import Checkpoints, HasCheckpoints
 from effectflow.checkpoint.definition import Definition
 from effectflow.checkpoint.errors import CheckpointError
-from effectflow.checkpoint.step import Step, StepDefinition, durable, step
-from effectflow.checkpoint.values import NO_OPTIONS, KnownTypes, encode_arguments
-from effectflow.effects import Effect, do, suspend
-from effectflow.effects.arguments import (
-    START_A_WORKFLOW,
-    check_function,
-    is_async,
-    mark_as_effectful,
-    misfit_of,
-)
+from effectflow.checkpoint.step import StepDefinition, durable
+from effectflow.checkpoint.values import NO_OPTIONS, encode_arguments
+from effectflow.effects import Effect, suspend
+from effectflow.effects.arguments import START_A_WORKFLOW, mark_as_effectful
 from effectflow.effects.fiber import PLAIN
-from effectflow.effects.functions import checked_errors
 from effectflow.effects.nodes import Options, Perform, Suspend
 from effectflow.effects.paths import as_name
 from effectflow.effects.scope import Scope
-from effectflow.effects.signatures import effect_types, environment_type
 from effectflow.effects.trails import TypedFailure
-from effectflow.runs.blueprint import Blueprint, input_type, parameters_of, unchanged
-from effectflow.runs.engine import Done, Next, advance
-from effectflow.runs.migrations import (
-    Migration,
-    check_migrations,
-    is_of_outermost_flow,
-)
+from effectflow.runs.blueprint import Blueprint, unchanged
+from effectflow.runs.migrations import Migration
 from effectflow.runs.run_ids import check_new_run_id
+from effectflow.runs.step_list import blueprint_of_steps
 
 if TYPE_CHECKING:
     # The modules that drive runs are imported with the first run.
     from effectflow.checkpoint.checkpoint import Checkpoint
     from effectflow.checkpoint.plan import ResumePlan
     from effectflow.runs.driver import Reopening
-    from effectflow.runs.lookup import Place
+    from effectflow.runs.stored_run import Place
 
 Env = TypeVar("Env", contravariant=True)
 E = TypeVar("E", covariant=True)
@@ -62,29 +39,16 @@ Out = TypeVar("Out", covariant=True)
 Env2 = TypeVar("Env2", bound=HasCheckpoints)
 E2 = TypeVar("E2")
 Input2 = TypeVar("Input2")
-X = TypeVar("X", bound=Exception, covariant=True)
-X1 = TypeVar("X1", bound=Exception)
-X2 = TypeVar("X2", bound=Exception)
 Out2 = TypeVar("Out2")
 S = TypeVar("S")
-
-Body: TypeAlias = Callable[
-    [Input2], Generator[Effect[Env2, E2, Any], Any, Out2] | Effect[Env2, E2, Out2]
-]
-"""The code of a workflow: a function that returns an effect, or a generator function."""
-
-BodyWithoutInput: TypeAlias = Callable[
-    [], Generator[Effect[Env2, E2, Any], Any, Out2] | Effect[Env2, E2, Out2]
-]
-"""The same without an input."""
 
 
 @cache
 def _runs():  # typed by inference, as a module
     """Return the module that drives runs. An import statement in each run would take longer."""
-    from effectflow.runs import runs
+    from effectflow.runs import start
 
-    return runs
+    return start
 
 
 class Workflow(Generic[Env, E, Input, Out]):
@@ -131,38 +95,7 @@ class Workflow(Generic[Env, E, Input, Out]):
 
         Raises ValueError if there are no steps, two have one name, or a migration is missing.
         """
-        made = [_as_step(part) for part in steps]
-        names = [part.name for part in made]
-        if not names:
-            raise ValueError(f"workflow {name!r} has no steps")
-        twice = sorted({part for part in names if names.count(part) > 1})
-        if twice:
-            raise ValueError(f"workflow {name!r} has two steps named {', '.join(twice)}")
-        check_migrations(name, version, migrations or {})
-        functions = [part.function for part in made]
-        types = KnownTypes.of(
-            *(kind for each in functions for kind in (*effect_types(each), input_type(each)))
-        )
-
-        def pick(reached: tuple[int, Any]) -> Next[tuple[int, Any]] | Done:
-            number, state = reached
-            if number == len(made):
-                return Done(state)
-            return Next(made[number](state), lambda output: (number + 1, output))
-
-        return Workflow(
-            Blueprint(
-                Definition(name, version, "standard", tuple(names)),
-                body=lambda state: advance(pick, (0, state), ("steps", *names)),
-                input_type=input_type(functions[0]),
-                input_types=types,
-                output_types=types,
-                output_type=effect_types(functions[-1])[0],
-                migrations=migrations or {},
-                gives_state=is_of_outermost_flow,
-                environment_types=lambda: [environment_type(each) for each in functions],
-            )
-        )
+        return Workflow(blueprint_of_steps(name, steps, version, migrations or {}))
 
     @property
     def name(self) -> str:
@@ -526,154 +459,3 @@ def _outermost(scope: Scope) -> Scope:
     outermost = Scope(scope.clock, observer=scope.observer, context=scope.context)
     outermost.finalizer_deadline = scope.finalizer_deadline
     return outermost
-
-
-class WorkflowDecorator(Protocol):
-    """The result of `@workflow(...)`, before it receives the function."""
-
-    @overload
-    def __call__(
-        self, body: Callable[[Input2], Coroutine[Any, Any, Out2]], /
-    ) -> Workflow[HasCheckpoints, Never, Input2, Out2]: ...
-    @overload
-    def __call__(
-        self, body: Callable[[], Coroutine[Any, Any, Out2]], /
-    ) -> Workflow[HasCheckpoints, Never, None, Out2]: ...
-    @overload
-    def __call__(
-        self, body: Body[Input2, Env2, E2, Out2], /
-    ) -> Workflow[Env2, E2, Input2, Out2]: ...
-    @overload
-    def __call__(
-        self, body: BodyWithoutInput[Env2, E2, Out2], /
-    ) -> Workflow[Env2, E2, None, Out2]: ...
-
-
-class CoroutineWorkflowDecorator(Protocol[X]):
-    """The result of `@workflow(errors=...)`, before it receives the async function."""
-
-    @overload
-    def __call__(
-        self, body: Callable[[Input2], Coroutine[Any, Any, Out2]], /
-    ) -> Workflow[HasCheckpoints, X, Input2, Out2]: ...
-    @overload
-    def __call__(
-        self, body: Callable[[], Coroutine[Any, Any, Out2]], /
-    ) -> Workflow[HasCheckpoints, X, None, Out2]: ...
-
-
-@overload
-def workflow(body: Body[Input2, Env2, E2, Out2], /) -> Workflow[Env2, E2, Input2, Out2]: ...
-@overload
-def workflow(body: BodyWithoutInput[Env2, E2, Out2], /) -> Workflow[Env2, E2, None, Out2]: ...
-@overload
-def workflow(
-    body: Callable[[Input2], Coroutine[Any, Any, Out2]], /
-) -> Workflow[HasCheckpoints, Never, Input2, Out2]: ...
-@overload
-def workflow(
-    body: Callable[[], Coroutine[Any, Any, Out2]], /
-) -> Workflow[HasCheckpoints, Never, None, Out2]: ...
-@overload
-def workflow(
-    *,
-    name: str | None = None,
-    version: str = "1",
-    migrations: Mapping[int, Migration] | None = None,
-) -> WorkflowDecorator: ...
-@overload
-def workflow(
-    *,
-    errors: tuple[type[X1], type[X2]],
-    name: str | None = None,
-    version: str = "1",
-    migrations: Mapping[int, Migration] | None = None,
-) -> CoroutineWorkflowDecorator[X1 | X2]: ...
-@overload
-def workflow(
-    *,
-    errors: type[X] | tuple[type[X], ...],
-    name: str | None = None,
-    version: str = "1",
-    migrations: Mapping[int, Migration] | None = None,
-) -> CoroutineWorkflowDecorator[X]: ...
-def workflow(
-    body: Callable[..., Any] | None = None,
-    /,
-    *,
-    errors: Any = None,
-    name: str | None = None,
-    version: str = "1",
-    migrations: Mapping[int, Migration] | None = None,
-) -> Any:
-    """Make a workflow from a function of an input, whose body is durable.
-
-    It is an async function that awaits effects, a generator function as for `@do`, or a function that
-    returns an effect. Without a parameter, the workflow is started without an input.
-
-    A resume runs the code between steps again, so it must do the same again: take time and chance from
-    `now()`, `random()` and `uuid()`, whose values are recorded, and act on the world only in steps. A
-    resume that reaches other steps than the recorded ones fails with DefinitionChanged.
-
-    Parameters:
-        errors: the class of the exceptions that are failures of an async function, or a tuple of classes.
-            Other functions declare theirs in their annotation.
-        name: the name in stores and commands; the function's name by default.
-        version: change it when a code change matters to runs in progress.
-        migrations: for each earlier version, a pure function from a state that it saved, as plain data,
-            to that of the next version, or a `StepMigration`. It receives the input and the output of a
-            run, and the output of every step. Runs of those versions then continue, upgraded.
-    """
-
-    declared = None if errors is None else checked_errors("@workflow", errors)
-
-    def decorate(body: Callable[..., Any]) -> Workflow[Any, Any, Any, Any]:
-        made = body
-        if declared is not None:
-            made = do(errors=declared)(body)
-        elif inspect.isgeneratorfunction(body) or is_async(body):
-            made = do(body)
-        check_function(made, "@workflow", "write @effect below @workflow, or use @do")
-        takes_input = _takes_input(body)
-        chosen = name or getattr(body, "__name__", None)
-        if chosen is None:
-            raise TypeError(f"{body!r} has no name: write @workflow(name=...)")
-        check_migrations(chosen, version, migrations or {})
-
-        def describe() -> Blueprint:
-            output, error = effect_types(made)
-            given = input_type(made) if takes_input else type(None)
-            return Blueprint(
-                Definition(chosen, version, "standard"),
-                body=made if takes_input else lambda _: made(),
-                input_type=given,
-                input_types=KnownTypes.of(given),
-                output_types=KnownTypes.of(output, error),
-                output_type=output,
-                migrations=migrations or {},
-                environment_types=lambda: [environment_type(made)],
-            )
-
-        return Workflow(describe(), describe)
-
-    return decorate if body is None else decorate(body)
-
-
-def _takes_input(body: Callable[..., Any]) -> bool:
-    """Return whether a body takes an input. Raise TypeError for more parameters, and for a method."""
-    names = parameters_of(body)
-    if not names and misfit_of(body, (), {}) is None:
-        return False
-    if names[:1] in (["self"], ["cls"]) or misfit_of(body, (None,), {}) is not None:
-        name = getattr(body, "__qualname__", None) or repr(body)
-        raise TypeError(
-            f"@workflow takes a function of one input or none, not {name}({', '.join(names)}): use a "
-            "dataclass for several values, and a function in place of a method"
-        )
-    return True
-
-
-def _as_step(function: Callable[[Any], Effect[Any, Any, Any]]) -> Step[[Any], Any, Any, Any]:
-    """Return a step that calls the function, or is a copy of it."""
-    given: Any = function
-    return copy(given) if isinstance(function, Step) else step(given)

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 from effectflow.effects.imports import lazy_names
 
 if TYPE_CHECKING:
-    from effectflow.checkpoint.store import Limit as Limit, RunStatus as RunStatus
     from effectflow.effects.saga import compensate as compensate, saga as saga
     from effectflow.runs.spawned import Child as Child, spawn as spawn
     from effectflow.service.app import App as App
@@ -25,7 +24,6 @@ if not TYPE_CHECKING:  # a type checker would take every name for one of this pa
     __getattr__, __dir__, __all__ = lazy_names(
         __name__,
         {
-            ".checkpoint.store": "Limit RunStatus",
             ".effects.saga": "compensate saga",
             ".runs.spawned": "Child spawn",
             "app": "App",

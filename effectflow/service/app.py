@@ -13,8 +13,8 @@ from effectflow.runs import Workflow
 from effectflow.service.environment import (
     AnyWorkflow,
     BadEnvironment,
+    made_environment,
     missing_in,
-    opened_environment,
 )
 
 if TYPE_CHECKING:
@@ -38,8 +38,7 @@ class App(Generic[Env]):
 
     Example:
         >>> from dataclasses import dataclass
-        >>> from effectflow import App, Checkpoints, Do, sleep, workflow
-        >>> from effectflow.stores import SqliteStore
+        >>> from effectflow import App, Checkpoints, Do, SqliteStore, sleep, workflow
         >>> @dataclass(frozen=True)
         ... class Shop:
         ...     checkpoints: Checkpoints
@@ -119,7 +118,7 @@ class App(Generic[Env]):
         """
         source = "`environment` of the App"
         given = self.checkpoints if checkpoints is None else checkpoints
-        async with opened_environment(self.environment, given, source) as environment:
+        async with made_environment(self.environment, given, source) as environment:
             for workflow in self.workflows.values():
                 missing = missing_in(environment, workflow)
                 if missing:

@@ -20,20 +20,26 @@ from effectflow.checkpoint import (
     RunQuery,
     RunStatus,
 )
-from effectflow.checkpoint.changes import woken_by
 from effectflow.checkpoint.checkpoints import HasCheckpoints
 from effectflow.checkpoint.entries import Entry, Published, Signalled
 from effectflow.checkpoint.integrity import first_digest
 from effectflow.checkpoint.journal_reader import read_end, read_journal, run_not_found
 from effectflow.checkpoint.mailbox import seal_message
-from effectflow.checkpoint.store import CANCEL, has_result, store_errors
+from effectflow.checkpoint.notifications import woken_by
+from effectflow.checkpoint.store import (
+    CANCEL,
+    find_run,
+    has_result,
+    service_of,
+    store_errors,
+)
 from effectflow.effects.arguments import check_text, check_type
 from effectflow.effects.clock import Clock, Duration, SystemClock, in_seconds
 from effectflow.effects.scope import Scope
 from effectflow.runs import Workflow
-from effectflow.runs.lookup import Place, decode_as, look
 from effectflow.runs.run_ids import check_new_run_id, new_run_id
-from effectflow.runs.runs import submit_run
+from effectflow.runs.start import submit_run
+from effectflow.runs.stored_run import Place, decode_as, look
 from effectflow.service.signal import Signal
 
 E = TypeVar("E")
@@ -165,7 +171,8 @@ class Client:
             raise ValueError(f"delay must be a finite number of seconds, 0 or more, not {delay!r}")
         place = self._place(workflow)
         chosen = new_run_id(workflow.name) if run_id is None else run_id
-        async with self.checkpoints.store:
+        async with self.checkpoints.store as store:
+            service_of(store, "a submitted run")
             await submit_run(
                 place,
                 input,
@@ -369,7 +376,8 @@ async def send_value(
     async with checkpoints.store as store:
         try:
             with store_errors(checkpoints.store, run_id):
-                await store.send(run_id, signal.topic, key=key, body=body)
+                service = service_of(store, "a signal")
+                await service.send(run_id, signal.topic, key=key, body=body)
         except RunEnded:
             if idempotency_key is None or not await _has_received(
                 checkpoints, run_id, signal.topic, key
@@ -381,7 +389,7 @@ async def request_cancel(checkpoints: Checkpoints, run_id: str) -> None:
     """Request the cancellation of a run. The errors are those of `Handle.cancel`."""
     async with checkpoints.store as store:
         with store_errors(checkpoints.store, run_id):
-            await store.send(run_id, CANCEL, key=CANCEL)
+            await service_of(store, "a cancellation").send(run_id, CANCEL, key=CANCEL)
 
 
 async def _has_received(checkpoints: Checkpoints, run_id: str, topic: str, key: str) -> bool:
@@ -419,7 +427,7 @@ async def _newest_entry(
     """Return the newest wanted entry of a run, or None. Read backwards from the end."""
     store, seal = checkpoints.store, checkpoints.seal
     with store_errors(checkpoints.store, run_id):
-        info = await store.info(run_id)
+        info = await find_run(store, run_id)
         if info is None:
             return None
         count = _PAGE

@@ -34,7 +34,7 @@ class BadEnvironment(Copyable, Exception):
 
 
 @asynccontextmanager
-async def opened_environment(
+async def made_environment(
     make: Environment[Env], checkpoints: Checkpoints, source: str
 ) -> AsyncGenerator[Env]:
     """Make the environment. If it is a context manager, enter and leave it.

@@ -19,6 +19,7 @@ from effectflow.checkpoint import (
     RunQuery,
     SaveFailed,
     StoreUnavailable,
+    find_run,
 )
 from effectflow.effects.arguments import check_text, check_type
 from effectflow.effects.event_loop import strays_as_errors
@@ -214,14 +215,14 @@ async def _last_tick(schedule: Schedule[Any], client: Client, now: datetime) -> 
         past = [tick for tick in ticks if tick is not None and tick <= now]
         if past or len(found) < _PAGE:
             return max(past, default=now)
-        page = replace(page, offset=page.offset + _PAGE)
+        page = replace(page, after=found[-1].place)
 
 
 async def _submit(schedule: Schedule[Any], client: Client, tick: datetime) -> None:
     """Submit the run of a tick, unless another worker has. A broken input is logged."""
     run_id = schedule.run_id(tick)
     async with client.checkpoints.store as store:
-        if await store.info(run_id) is not None:
+        if await find_run(store, run_id) is not None:
             return
     try:
         await client.submit(schedule.workflow, schedule.input_at(tick), run_id=run_id)

@@ -11,10 +11,10 @@ from typing import Any, Generic, Self, TypeVar
 import anyio
 from anyio.abc import TaskGroup
 
-from effectflow.checkpoint.changes import Wakeup, watching
 from effectflow.checkpoint.lease import Owner, begin_claim, end_claim
+from effectflow.checkpoint.notifications import Wakeup, watching
 from effectflow.checkpoint.stopping import Drain, StopRequest, stop_request
-from effectflow.checkpoint.store import Claimed, DueRuns, Limit, Taken
+from effectflow.checkpoint.store import Claimed, DueRuns, Limit, Taken, service_of
 from effectflow.effects.arguments import check_count, check_type
 from effectflow.effects.clock import Clock, Duration, SystemClock, waiting_time
 from effectflow.effects.event_loop import (
@@ -105,7 +105,7 @@ class Worker(Generic[Env]):
             clock: tells the time; tests pass a `TestClock`. Runs are due by this clock.
 
         Raises ValueError for a limit of a workflow that the app does not have, and for a number that is
-        too small.
+        too small; StoreUnavailable for a store that only keeps journals.
         """
         check_type(
             app,
@@ -121,6 +121,7 @@ class Worker(Generic[Env]):
             raise ValueError(
                 f"limits names workflows that the App does not have: {', '.join(unknown)}"
             )
+        service_of(app.checkpoints.store, "a worker")
         self.app = app
         self._terms = _Terms(
             concurrency=concurrency,
@@ -202,6 +203,7 @@ class _Shift:
         self, app: App[Any], env: Any, client: Client, terms: _Terms, tasks: TaskGroup
     ) -> None:
         self._app, self._env, self._client = app, env, client
+        self._store = service_of(app.checkpoints.store, "a worker")
         self._terms, self._tasks = terms, tasks
         self._service = Service(Drain(), terms.suspend_after, terms.max_crashes)
         self._stop = stop_request.get() or StopRequest()
@@ -267,10 +269,9 @@ class _Shift:
         self._tasks.start_soon(run)
 
     async def _take_runs(self) -> None:
-        store = self._app.checkpoints.store
         try:
             with self._taking:
-                async with watching(store, None, self._woken.set):
+                async with watching(self._store, None, self._woken.set):
                     await self._take_until_end()
         finally:
             for owner in self._owners:
@@ -311,7 +312,7 @@ class _Shift:
             self._terms.limits,
         )
         try:
-            claimed = await checkpoints.store.claim_due(due)
+            claimed = await self._store.claim_due(due)
         except BaseException:
             # They may still hold runs. A run whose owner is dead can be claimed at once.
             for owner in owners.values():

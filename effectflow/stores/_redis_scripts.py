@@ -156,8 +156,8 @@ RUN = """
         redis.call('PUBLISH', prefix .. ':changes', run_id)
     end
 
-    local function due_now(run, facts)
-        -- As `at_once` of the contract says.
+    local function due_at_once(run, facts)
+        -- As `due_at_once` of the contract says.
         local since = now - 7200
         if not facts.is_nested and (run.due == '' or tonumber(run.due) > since) then
             run.due = string.format('%.6f', since)
@@ -173,7 +173,7 @@ RUN = """
         local facts = facts_of(run)
         local is_pending = facts.status == 'pending' or facts.status == 'failed'
         if facts.status == 'suspended' or (topic == 'cancel' and is_pending) then
-            due_now(run, facts)
+            due_at_once(run, facts)
         end
         local number = string.format('%.0f', tonumber(run.messages) + 1)
         local head = string.format('%.6f %d %d', now, #topic, #key)
@@ -384,7 +384,7 @@ APPEND = (
         if has_ended(facts) then set('mailbox', '') end
         local newest = string.match(run.mailbox, '(%d+)$')
         if ARGV[11] ~= '' and newest and tonumber(newest) > tonumber(ARGV[11]) then
-            due_now(run, facts)
+            due_at_once(run, facts)
         end
         set('due', run.due)
     end

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from effectflow.checkpoint.errors import LeaseLost, RunBusy, RunEnded
 from effectflow.checkpoint.lease import Lease
-from effectflow.checkpoint.store import RunSummary, due_now, wakes
+from effectflow.checkpoint.store import RunSummary, due_at_once, wakes
 
 
 def check_first(run_id: str, bodies: Sequence[bytes]) -> None:
@@ -95,7 +95,7 @@ def check_receives(run_id: str, summary: RunSummary) -> None:
 
 def due_by(now: float, summary: RunSummary) -> RunSummary:
     """Return the summary of a run, due at once if it was not due before."""
-    at = due_now(now)
+    at = due_at_once(now)
     if summary.due_at is not None and summary.due_at <= at:
         return summary
     return replace(summary, due_at=at)

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 import anyio
 from returns.result import Failure, Result
 
-from effectflow.checkpoint import CheckpointStore, HasCheckpoints
+from effectflow.checkpoint import CheckpointStore, HasCheckpoints, find_run
 from effectflow.effects.errors import Copyable
 from effectflow.runs import Workflow
 from effectflow.stores import MemoryStore
@@ -90,7 +90,8 @@ async def explore(
     Example:
         >>> import anyio
         >>> from dataclasses import dataclass
-        >>> from effectflow import Checkpoints, Do, Effect, from_fn, par, step, workflow
+        >>> from effectflow import Checkpoints, Do, Effect, par, step, workflow
+        >>> from effectflow.effects import from_fn
         >>> @dataclass
         ... class Account:
         ...     checkpoints: Checkpoints
@@ -145,7 +146,7 @@ async def explore(
             except Exception as raised:
                 problem = raised
         if problem is None:
-            if await store.info(_RUN) is None:
+            if await find_run(store, _RUN) is None:
                 raise ValueError(
                     "make_env must put the store that it receives into the environment"
                 )

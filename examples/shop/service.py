@@ -25,18 +25,9 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from returns.pipeline import is_successful
 
-from effectflow import App, Checkpoints, Client, Worker
-from effectflow.checkpoint import (
-    CheckpointError,
-    RunConflict,
-    RunEnded,
-    RunNotFound,
-    RunStatus,
-    SaveFailed,
-    StoreUnavailable,
-)
+from effectflow import App, CheckpointError, Checkpoints, Client, Handle, RunStatus, Worker
+from effectflow.checkpoint import RunConflict, RunEnded, RunNotFound, SaveFailed, StoreUnavailable
 from effectflow.effects import Clock
-from effectflow.service import Handle
 from effectflow.stores import open_store
 from shop.orders import Decision, Order, Refusal, Shipped, Shop, approval, fulfil
 from shop.partners import LedgerBank, LedgerWarehouse, SqliteLedger

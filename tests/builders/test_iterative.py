@@ -9,22 +9,10 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from returns.result import Failure, Success
 
-from effectflow import (
-    Checkpoints,
-    Do,
-    Effect,
-    ItemFailed,
-    Iterative,
-    IterativeResult,
-    MapReduce,
-    do,
-    effect,
-    fail,
-    pure,
-    random,
-    step,
-)
+from effectflow import Checkpoints, Do, Effect, do, effect, fail, pure, random, step
 from effectflow.checkpoint import CheckpointStore, DefinitionChanged, RunStatus, read_checkpoint
+from effectflow.iterative import Iterative, IterativeResult
+from effectflow.mapreduce import ItemFailed, MapReduce
 from effectflow.stores import MemoryStore
 from effectflow.testing import crash_everywhere
 from tests.apps import App, Broken, World, app_on, note

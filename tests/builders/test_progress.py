@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
-from effectflow import Checkpoints, Do, Iterative, StateGraph, do, pure, workflow
+from effectflow import Checkpoints, Do, do, pure, workflow
 from effectflow.checkpoint import CheckpointError, Entry, read_checkpoint, read_entries
 from effectflow.checkpoint.checkpoint import fold
+from effectflow.graphs import StateGraph
+from effectflow.iterative import Iterative
 from effectflow.mapreduce import JobProgress, job_history, job_progress
 from effectflow.stores import MemoryStore
 from tests.builders.mapreduce.world import App, app_around, spelling

@@ -12,23 +12,14 @@ import pydantic
 import pytest
 from returns.result import Failure, Success
 
-from effectflow import (
-    Checkpoints,
-    Codec,
-    Do,
-    Effect,
-    StateGraph,
-    fail,
-    par_traverse,
-    pure,
-    step,
-    workflow,
-)
+from effectflow import Checkpoints, Do, Effect, fail, par_traverse, pure, step, workflow
 from effectflow.checkpoint import (
+    Codec,
     CorruptCheckpoint,
     Encryption,
     NotSerializable,
     StepInputChanged,
+    find_run,
     read_checkpoint,
     read_entries,
 )
@@ -46,6 +37,7 @@ from effectflow.checkpoint.values import (
     render_arguments,
     to_tree,
 )
+from effectflow.graphs import StateGraph
 from effectflow.stores import MemoryStore
 from tests.apps import App, World, app_on, last
 
@@ -367,7 +359,7 @@ async def test_secrets_are_rejected_without_encryption(caplog: pytest.LogCapture
     assert isinstance(result.failure(), NotSerializable)
     assert "input: $.password: a secret is saved only encrypted" in str(result.failure())
     assert CLEAR not in str(result.failure()) + caplog.text
-    assert await app.checkpoints.store.info("r") is None
+    assert await find_run(app.checkpoints.store, "r") is None
 
     @workflow
     def body(_: None) -> Do[App, str, str]:

@@ -12,14 +12,13 @@ import pytest
 from hypothesis import given, strategies as st
 from returns.result import Success
 
-from effectflow import Checkpoints, Do, Effect, pure, step, traverse, workflow
+from effectflow import Checkpoints, Do, Effect, pure, step, workflow
 from effectflow.checkpoint import (
     CheckpointStore,
     CorruptCheckpoint,
     Encryption,
     Entry,
     NotSerializable,
-    Owner,
     Record,
     RunInfo,
     RunNotFound,
@@ -31,12 +30,13 @@ from effectflow.checkpoint import (
     verify_run,
 )
 from effectflow.checkpoint.integrity import first_digest
+from effectflow.effects import traverse
 from effectflow.stores import MemoryStore
 from tests.apps import App
 from tests.sweeps import in_pairs
 
 KEY = bytes(range(32))
-SUMMARY = RunSummary("story", "standard", "1", RunStatus.RUNNING, 0.0)
+SUMMARY = RunSummary("story", RunStatus.RUNNING, 0.0)
 SECRETS = Encryption("new", {"old": b"o" * 16, "new": b"n" * 32})
 
 SEALS = {
@@ -237,7 +237,6 @@ async def read_spliced(*bodies: bytes) -> list[Entry]:
     """Return the entries of a run into which a forger without a key has put bytes and their digests."""
     digest = first_digest("r")
     async with MemoryStore() as store:
-        lease = await store.claim("r", owner=str(Owner.new()), seconds=60)
         chained: list[bytes] = []
         for body in bodies:
             payload = body[:-33] if body[:1] == b"\x01" else body.rpartition(b"\n")[0]
@@ -248,7 +247,7 @@ async def read_spliced(*bodies: bytes) -> list[Entry]:
                 if is_binary
                 else payload + b"\nsha256:" + digest.hex().encode()
             )
-        await store.append(lease, chained, after=0, summary=SUMMARY)
+        await store.create("r", chained, summary=SUMMARY)
         return await read_entries(store, "r", Seal(encryption=SECRETS))
 
 

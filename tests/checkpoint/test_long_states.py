@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, strategies as st
 from returns.result import Success
 
-from effectflow import Checkpoints, Do, Effect, StateGraph, from_fn, pure, step, workflow
+from effectflow import Checkpoints, Do, Effect, pure, step, workflow
 from effectflow.checkpoint import (
     Completed,
     CorruptCheckpoint,
@@ -22,6 +22,8 @@ from effectflow.checkpoint import (
     Seal,
     read_entries,
 )
+from effectflow.effects import from_fn
+from effectflow.graphs import StateGraph
 from effectflow.stores import MemoryStore
 from effectflow.testing import RecordingObserver, crash_everywhere
 
@@ -145,9 +147,8 @@ async def hostile(payload: bytes) -> CorruptCheckpoint:
 
     previous = hashlib.sha256(b"r").digest()
     digest = hashlib.sha256(previous + payload).digest()
-    lease = await store.claim("r", owner="me", seconds=60)
-    summary = RunSummary("w", "standard", "1", RunStatus.RUNNING, 0.0)
-    await store.append(lease, [payload + digest + b"S"], after=0, summary=summary)
+    summary = RunSummary("w", RunStatus.RUNNING, 0.0)
+    await store.create("r", [payload + digest + b"S"], summary=summary)
     with pytest.raises(CorruptCheckpoint) as refused:
         await read_entries(store, "r", seal)
     return refused.value

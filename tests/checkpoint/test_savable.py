@@ -11,9 +11,10 @@ import pytest
 from returns.maybe import Maybe
 from returns.result import Success
 
-from effectflow import Codec, Do, Effect, from_fn, step, workflow
-from effectflow.checkpoint import NotSerializable, Step
+from effectflow import Do, Effect, step, workflow
+from effectflow.checkpoint import Codec, NotSerializable, Step, find_run
 from effectflow.checkpoint.values import KnownTypes, check_savable, options_of
+from effectflow.effects import from_fn
 from effectflow.stores import MemoryStore
 from tests.apps import App, app_on
 
@@ -198,7 +199,7 @@ async def test_an_output_of_a_workflow_that_cannot_be_saved_is_rejected_before_i
     assert isinstance(result.failure(), NotSerializable)
     assert "output: Session.connection" in str(result.failure())
     assert acted == []
-    assert await app.checkpoints.store.info("r") is None
+    assert await find_run(app.checkpoints.store, "r") is None
 
 
 @step

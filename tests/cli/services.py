@@ -10,7 +10,7 @@ from typing import Any
 
 import anyio
 
-from effectflow.checkpoint import RunInfo, RunStatus
+from effectflow.checkpoint import RunInfo, RunStatus, find_run
 from effectflow.service import Client, Handle, Worker
 
 MALL = textwrap.dedent("""
@@ -21,9 +21,19 @@ MALL = textwrap.dedent("""
     import anyio
 
     from effectflow import (
-        App, Checkpoints, Do, Effect, Signal, fail, from_async, from_fn, publish, sleep, spawn, step,
+        App,
+        Checkpoints,
+        Do,
+        Effect,
+        Signal,
+        fail,
+        publish,
+        sleep,
+        spawn,
+        step,
         workflow,
     )
+    from effectflow.effects import from_async, from_fn
     from effectflow.stores import SqliteStore
 
 
@@ -139,7 +149,7 @@ def until(mall: Any, run_id: str, status: RunStatus, *, within: float = 30.0) ->
         with anyio.fail_after(within):
             async with mall.app.checkpoints.store as store:
                 while True:
-                    info = await store.info(run_id)
+                    info = await find_run(store, run_id)
                     if info is not None and info.summary.status is status and info.lease is None:
                         return info
                     await anyio.sleep(0.02)
@@ -163,7 +173,7 @@ async def _rest(client: Client, run_id: str) -> None:
     resting = {RunStatus.SUSPENDED, RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.CANCELLED}
     async with client.checkpoints.store as store:
         while True:
-            info = await store.info(run_id)
+            info = await find_run(store, run_id)
             if info is not None and info.summary.status in resting and info.lease is None:
                 return
             await anyio.sleep(0.01)

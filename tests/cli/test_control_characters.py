@@ -34,7 +34,8 @@ EVIL = "\x1b[2J\x07\x9b31m\u202e[red]x"
 SHOWN = r"\x1b[2J\x07\x9b31m\u202e[red]x"
 
 MODULE = textwrap.dedent("""
-    from effectflow import Do, Effect, StateMachine, Transition, fail, step, workflow
+    from effectflow import Do, Effect, fail, step, workflow
+    from effectflow.machines import StateMachine, Transition
 
     @step
     def refuse(text: str) -> Effect[object, str, str]:
@@ -103,9 +104,8 @@ def test_errors_escape_quoted_text(error: CheckpointError) -> None:
 
 async def find_with_a_damaged_run(folder: Path) -> None:
     async with FileStore(folder) as store:
-        lease = await store.claim("r", owner="me", seconds=60)
-        summary = RunSummary("w", "standard", "1", RunStatus.RUNNING, 0.0)
-        await store.append(lease, [b"1"], after=0, summary=summary)
+        summary = RunSummary("w", RunStatus.RUNNING, 0.0)
+        await store.create("r", [b"1"], summary=summary)
         checkpoint = folder / "sessions" / "r" / "checkpoint.json"
         checkpoint.write_text(json.dumps({"run_id": "r", "workflow": {EVIL: EVIL}}))
         await store.find()

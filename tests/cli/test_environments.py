@@ -15,7 +15,8 @@ SQUARES = textwrap.dedent("""
     from contextlib import asynccontextmanager
     from dataclasses import dataclass
     from pathlib import Path
-    from effectflow import Checkpoints, MapReduce, effect, pure
+    from effectflow import Checkpoints, effect, pure
+    from effectflow.mapreduce import MapReduce
     from effectflow.executors import ProcessExecutor
 
     COORDINATOR = os.getpid()
@@ -83,9 +84,21 @@ ENVIRONMENTS = textwrap.dedent("""
     from typing import Any, Never, Protocol
     import anyio
     from effectflow import (
-        Checkpoints, Do, Effect, HasCheckpoints, Iterative, MapReduce, Moved, StateGraph, StateMachine,
-        Transition, Workflow, effect, from_fn, pure, step, workflow,
+        Checkpoints,
+        Do,
+        Effect,
+        HasCheckpoints,
+        Workflow,
+        effect,
+        pure,
+        step,
+        workflow,
     )
+    from effectflow.effects import from_fn
+    from effectflow.graphs import StateGraph
+    from effectflow.iterative import Iterative
+    from effectflow.machines import Moved, StateMachine, Transition
+    from effectflow.mapreduce import MapReduce
     from effectflow.effects import Executor
     from effectflow.executors import LocalExecutor
 

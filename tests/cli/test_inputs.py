@@ -19,7 +19,8 @@ MALL = textwrap.dedent("""
     from datetime import date
     import anyio
     from pydantic import BaseModel, HttpUrl, SecretStr
-    from effectflow import Checkpoints, Codec, Effect, pure, step, workflow
+    from effectflow import Checkpoints, Effect, pure, step, workflow
+    from effectflow.checkpoint import Codec
 
     class Money:
         def __init__(self, cents):

@@ -12,7 +12,9 @@ from tests.cli.conftest import Command, Ended
 
 JOBS = textwrap.dedent("""
     from pathlib import Path
-    from effectflow import Do, Effect, Iterative, MapReduce, do, fail, pure
+    from effectflow import Do, Effect, do, fail, pure
+    from effectflow.iterative import Iterative
+    from effectflow.mapreduce import MapReduce
 
     def numbers(count: int) -> list[int]:
         return list(range(count))

@@ -21,7 +21,7 @@ FILES = 80
 COUNTED = textwrap.dedent("""
     import os, time
     from contextlib import asynccontextmanager
-    from effectflow import from_fn
+    from effectflow.effects import from_fn
     from effectflow.cli import census
     from effectflow.cli.commands import main
 

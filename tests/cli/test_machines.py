@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from effectflow import StateMachine, Transition
+from effectflow.machines import StateMachine, Transition
 from tests.cli.conftest import Command, Ended
 
 DOOR = textwrap.dedent("""
     from enum import Enum
     from pathlib import Path
-    from effectflow import Abort, Moved, StateMachine, Transition, attempt
+    from effectflow import attempt
+    from effectflow.machines import Abort, Moved, StateMachine, Transition
 
     class Door(Enum):
         CLOSED = "closed"
@@ -82,7 +83,8 @@ def test_the_input_may_name_another_initial_state_and_the_output_is_the_machine(
 
 ARTICLES = textwrap.dedent("""
     from dataclasses import dataclass
-    from effectflow import Moved, StateMachine, Transition, pure
+    from effectflow import pure
+    from effectflow.machines import Moved, StateMachine, Transition
 
     @dataclass(frozen=True)
     class Topic:

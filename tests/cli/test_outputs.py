@@ -19,7 +19,8 @@ RECEIPTS = textwrap.dedent("""
     from pathlib import Path
     from typing import Any, Never
     from uuid import UUID
-    from effectflow import Do, Effect, MapReduce, fail, pure, workflow
+    from effectflow import Do, Effect, fail, pure, workflow
+    from effectflow.mapreduce import MapReduce
 
     class Size(Enum):
         SMALL = 1
@@ -132,7 +133,8 @@ def test_a_value_of_any_kind_has_a_plain_form(value: object, plain: object) -> N
 
 
 STUCK = textwrap.dedent("""
-    from effectflow import Do, bracket, fail, never, par, pure, sleep, workflow
+    from effectflow import Do, bracket, fail, par, pure, sleep, workflow
+    from effectflow.effects import never
 
     @workflow
     def visit(_: None) -> Do[object, str, None]:

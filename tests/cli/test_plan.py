@@ -137,7 +137,8 @@ def test_a_plan_that_stops_at_an_effect_between_steps_names_it_and_the_option_th
     effectflow: Command, folder: Path
 ) -> None:
     (folder / "look.py").write_text("""
-from effectflow import Do, Effect, fail, from_async, pure, step, workflow
+from effectflow import Do, Effect, fail, pure, step, workflow
+from effectflow.effects import from_async
 
 async def look_up(env: object) -> int:
     return 5

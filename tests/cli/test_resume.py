@@ -15,10 +15,11 @@ from tests.cli.conftest import ENVIRONMENT, Command
 WORK = textwrap.dedent("""
     from pathlib import Path
     from typing import Any
-    from effectflow import (
-        Checkpoints, Do, Effect, Iterative, MapReduce, Moved, StateGraph, StateMachine, Transition,
-        Workflow, attempt, pure, step, workflow,
-    )
+    from effectflow import Checkpoints, Do, Effect, Workflow, attempt, pure, step, workflow
+    from effectflow.graphs import StateGraph
+    from effectflow.iterative import Iterative
+    from effectflow.machines import Moved, StateMachine, Transition
+    from effectflow.mapreduce import MapReduce
     from effectflow.cli.app_loader import PlainEnvironment
     from effectflow.stores import SqliteStore
 

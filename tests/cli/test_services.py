@@ -282,7 +282,7 @@ def test_a_run_that_does_not_fit_the_program_is_shown_as_blocked_with_the_reason
     async def drive_until_blocked() -> None:
         async with Worker(changed) as worker:
             with anyio.fail_after(30):
-                while not (await worker.client.find())[0].summary.blocked:
+                while not (await worker.client.find())[0].summary.details.blocked:
                     await anyio.sleep(0.01)
 
     anyio.run(drive_until_blocked)

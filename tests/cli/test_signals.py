@@ -16,7 +16,8 @@ from tests.cli.conftest import COMMAND, ENVIRONMENT, Command
 WAITING = textwrap.dedent("""
     from pathlib import Path
     import anyio
-    from effectflow import Do, Effect, from_async, sleep, step, workflow
+    from effectflow import Do, Effect, sleep, step, workflow
+    from effectflow.effects import from_async
 
     @step
     def wait_for(name: str) -> Effect[object, str, str]:

@@ -12,7 +12,10 @@ from tests.cli.conftest import Command
 TASKS = textwrap.dedent("""
     from pathlib import Path
 
-    from effectflow import Do, Effect, Iterative, MapReduce, StateGraph, do, fail, pure, step, workflow
+    from effectflow import Do, Effect, do, fail, pure, step, workflow
+    from effectflow.graphs import StateGraph
+    from effectflow.iterative import Iterative
+    from effectflow.mapreduce import MapReduce
 
 
     def gate(value: int) -> Effect[object, str, int]:

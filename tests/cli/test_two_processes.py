@@ -21,7 +21,8 @@ SCRIPT = textwrap.dedent("""
     from dataclasses import dataclass
     from pathlib import Path
     import anyio
-    from effectflow import Checkpoints, Do, Effect, from_async, step, workflow
+    from effectflow import Checkpoints, Do, Effect, step, workflow
+    from effectflow.effects import from_async
     from effectflow.stores import SqliteStore
 
     @dataclass(frozen=True)

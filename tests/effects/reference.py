@@ -14,8 +14,8 @@ from typing import Any, TypeAlias
 from hypothesis import strategies as st
 from returns.result import Failure, Result, Success
 
-from effectflow import Effect, die, do, fail, from_async, from_fn, par, pure, suspend, traverse
-from effectflow.effects import Defect, Interruption
+from effectflow import Effect, do, fail, par, pure
+from effectflow.effects import Defect, Interruption, die, from_async, from_fn, suspend, traverse
 
 Tree: TypeAlias = tuple[Any, ...]
 AnyEffect: TypeAlias = Effect[int, Any, Any]

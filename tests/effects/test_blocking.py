@@ -11,7 +11,8 @@ import pytest
 from anyio import to_thread
 from returns.result import Success
 
-from effectflow import from_blocking, from_fn, par, par_all
+from effectflow import from_blocking, par, par_all
+from effectflow.effects import from_fn
 
 pytestmark = pytest.mark.anyio
 

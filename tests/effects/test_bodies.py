@@ -15,21 +15,8 @@ import anyio
 import pytest
 from returns.result import Failure, Success
 
-from effectflow import (
-    Do,
-    Effect,
-    EffectError,
-    TimedOut,
-    die,
-    do,
-    fail,
-    from_async,
-    from_fn,
-    par_all,
-    par_try_all,
-    pure,
-)
-from effectflow.effects import TracedError
+from effectflow import Do, Effect, EffectError, TimedOut, do, fail, par_all, pure
+from effectflow.effects import TracedError, die, from_async, from_fn, par_try_all
 
 pytestmark = pytest.mark.anyio
 

@@ -17,27 +17,30 @@ from effectflow import (
     EmptyRace,
     RetryPolicy,
     TimedOut,
-    asks,
     bracket,
-    die,
     do,
     effect,
     fail,
+    par,
+    par_all,
+    par_traverse,
+    pure,
+    race,
+    sleep,
+)
+from effectflow.checkpoint import CheckpointError, RunBusy
+from effectflow.effects import (
+    EffectObserver,
+    TracedError,
+    asks,
+    die,
     first_success,
     from_async,
     from_fn,
     from_optional,
-    par,
-    par_all,
-    par_traverse,
     partition,
-    pure,
-    race,
-    sleep,
     traverse,
 )
-from effectflow.checkpoint import CheckpointError, RunBusy
-from effectflow.effects import EffectObserver, TracedError
 from tests.apps import Told
 
 pytestmark = pytest.mark.anyio

@@ -17,21 +17,18 @@ from effectflow import (
     Effect,
     RetryPolicy,
     ask,
-    asks,
     bracket,
     do,
     effect,
-    from_async,
-    from_fn,
     now,
     par,
     pure,
     random,
     sleep,
-    suspend,
     uuid,
     with_checkpointing,
 )
+from effectflow.effects import asks, from_async, from_fn, suspend
 from tests.sweeps import sample_or_all
 
 pytestmark = pytest.mark.anyio

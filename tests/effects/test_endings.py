@@ -10,8 +10,8 @@ import anyio.lowlevel
 import pytest
 from returns.result import Failure, Success
 
-from effectflow import Do, Effect, EffectError, attempt, die, do, fail, from_async, from_fn, pure
-from effectflow.effects import Defect, Exit, Interruption
+from effectflow import Do, Effect, EffectError, attempt, do, fail, pure
+from effectflow.effects import Defect, Exit, Interruption, die, from_async, from_fn
 
 pytestmark = pytest.mark.anyio
 

@@ -9,20 +9,8 @@ import anyio.lowlevel
 import pytest
 from returns.result import Failure, Success
 
-from effectflow import (
-    Do,
-    Effect,
-    TimedOut,
-    die,
-    do,
-    emit,
-    fail,
-    from_fn,
-    never,
-    par_traverse,
-    pure,
-    sleep,
-)
+from effectflow import Do, Effect, TimedOut, do, fail, par_traverse, pure, sleep
+from effectflow.effects import die, emit, from_fn, never
 from effectflow.testing import TestClock
 
 pytestmark = pytest.mark.anyio

@@ -14,9 +14,10 @@ import pytest
 from returns.result import Failure, Success
 
 import effectflow
-from effectflow import Effect, fail, pure, sleep, traverse
+from effectflow import Effect, fail, pure, sleep
 from effectflow.builders.machine._states import StateSet
 from effectflow.checkpoint.entries import ErrorRecord
+from effectflow.effects import traverse
 from effectflow.effects.trails import add_note
 from effectflow.executors import ProcessExecutor
 
@@ -32,12 +33,19 @@ def exception_classes() -> Iterator[type[BaseException]]:
                 yield found
 
 
+PUBLIC = (
+    *("effects", "checkpoint", "runs", "machines", "graphs", "mapreduce", "iterative"),
+    *("executors", "service", "stores", "testing"),
+)
+"""The packages and modules whose names are public."""
+
+
 def public_exception_classes() -> Iterator[type[BaseException]]:
-    """Find the exceptions that the packages export."""
+    """Find the exceptions that the packages and modules export."""
     found: dict[type[BaseException], None] = {}
-    for name in ("effects", "checkpoint", "workflows", "executors", "service", "stores", "testing"):
-        package = importlib.import_module(f"effectflow.{name}")
-        exported = [getattr(package, name) for name in package.__all__]
+    for name in PUBLIC:
+        page = importlib.import_module(f"effectflow.{name}")
+        exported = [getattr(page, name) for name in vars(page).get("__all__", vars(page))]
         kinds = [one for one in exported if isinstance(one, type)]
         found |= dict.fromkeys(kind for kind in kinds if issubclass(kind, BaseException))
     yield from found

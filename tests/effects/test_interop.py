@@ -11,7 +11,8 @@ from returns.io import IOFailure, IOSuccess
 from returns.maybe import Nothing, Some
 from returns.result import Failure, Success
 
-from effectflow import Effect, fail, from_fn, from_result, pure
+from effectflow import Effect, fail, pure
+from effectflow.effects import from_fn, from_result
 from effectflow.effects.interop import (
     from_future_result,
     from_maybe,

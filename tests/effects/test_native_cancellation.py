@@ -11,20 +11,8 @@ from typing import Any
 import pytest
 from anyio import to_thread
 
-from effectflow import (
-    Effect,
-    bracket,
-    from_async,
-    from_blocking,
-    from_fn,
-    par,
-    par_all,
-    par_reduce,
-    par_traverse,
-    pure,
-    race,
-    sleep,
-)
+from effectflow import Effect, bracket, from_blocking, par, par_all, par_traverse, pure, race, sleep
+from effectflow.effects import from_async, from_fn, par_reduce
 
 pytestmark = pytest.mark.asyncio
 

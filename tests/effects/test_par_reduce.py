@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, strategies as st
 from returns.result import Failure, Success
 
-from effectflow import Effect, die, fail, from_async, from_fn, par_reduce, pure
+from effectflow import Effect, fail, pure
+from effectflow.effects import die, from_async, from_fn, par_reduce
 from effectflow.effects.reduce import Group, ReductionTree, reduction_of
 from tests.apps import cut_off
 

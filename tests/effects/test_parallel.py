@@ -20,22 +20,24 @@ from effectflow import (
     Effect,
     EmptyRace,
     ask,
-    die,
     do,
     fail,
-    first_success,
-    from_async,
-    from_fn,
     par,
     par_all,
-    par_reduce,
     par_traverse,
-    par_try_all,
     pure,
     race,
     sleep,
 )
-from effectflow.effects import Exit
+from effectflow.effects import (
+    Exit,
+    die,
+    first_success,
+    from_async,
+    from_fn,
+    par_reduce,
+    par_try_all,
+)
 from effectflow.testing import TestClock
 from tests.apps import cut_off
 from tests.effects.reference import kind_of

@@ -11,8 +11,14 @@ from typing import Any
 import pytest
 
 import effectflow
+import effectflow.checkpoint
+import effectflow.effects
+import effectflow.machines
 from effectflow import *  # noqa: F403  # what `eval` needs
 from effectflow import Do, Effect, Signal, Workflow, do, pure, workflow
+from effectflow.checkpoint import *  # noqa: F403
+from effectflow.effects import *  # noqa: F403
+from effectflow.machines import *  # noqa: F403
 
 pytestmark = pytest.mark.allow_unused_effects
 
@@ -70,7 +76,9 @@ def test_every_operator_shows_how_it_was_written(written: str) -> None:
 
 def test_the_list_of_operators_is_complete() -> None:
     named = set(re.findall(r"\w+", OPERATORS))
-    functions = {name: getattr(effectflow, name) for name in vars(effectflow)["__all__"]}
+    packages: tuple[Any, ...] = (effectflow, effectflow.effects, effectflow.checkpoint)
+    functions = {name: getattr(package, name) for package in packages for name in package.__all__}
+    functions |= vars(effectflow.machines)
 
     # These show what they make: a step, a plain value, or the effect itself. The time of `sleep_until` is
     # shortened.

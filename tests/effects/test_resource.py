@@ -17,24 +17,26 @@ from returns.result import Failure, Success
 from effectflow import (
     Effect,
     TimedOut,
-    acquiring,
     bracket,
-    die,
     fail,
-    first_success,
-    from_async,
-    from_fn,
     par,
     par_all,
-    par_reduce,
     par_traverse,
-    par_try_all,
     pure,
     race,
     sleep,
     step,
 )
-from effectflow.effects import TracedError
+from effectflow.effects import (
+    TracedError,
+    acquiring,
+    die,
+    first_success,
+    from_async,
+    from_fn,
+    par_reduce,
+    par_try_all,
+)
 from effectflow.testing import TestClock
 
 AnyEffect = Effect[object, Any, Any]

@@ -16,18 +16,14 @@ from effectflow import (
     RetryExhausted,
     RetryPolicy,
     TimedOut,
-    die,
     fail,
-    from_async,
-    from_fn,
-    never,
     now,
     par,
     pure,
     sleep,
     step,
 )
-from effectflow.effects import FailedAttempt, TracedError
+from effectflow.effects import FailedAttempt, TracedError, die, from_async, from_fn, never
 from effectflow.testing import TestClock
 
 AnyEffect = Effect[object, Any, Any]

@@ -18,21 +18,17 @@ from effectflow import (
     RetryPolicy,
     attempt,
     bracket,
-    die,
     do,
     fail,
-    first_success,
     from_blocking,
-    from_result,
     par,
     par_all,
     par_traverse,
     pure,
     race,
     sleep,
-    traverse,
 )
-from effectflow.effects import TracedError
+from effectflow.effects import TracedError, die, first_success, from_result, traverse
 
 pytestmark = pytest.mark.anyio
 

@@ -19,19 +19,15 @@ from effectflow import (
     EffectError,
     HasCheckpoints,
     TimedOut,
-    acquiring,
     ask,
-    die,
     fail,
-    from_fn,
     pure,
     race,
     sleep,
     step,
-    using,
     workflow,
 )
-from effectflow.effects import TracedError
+from effectflow.effects import TracedError, acquiring, die, from_fn, using
 from effectflow.stores import MemoryStore
 
 AnyEffect = Effect[object, Any, Any]

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, strategies as st
 from returns.result import Failure, Success
 
-from effectflow import Invalid, Valid, Validation, fail, pure
+from effectflow import fail, pure
+from effectflow.effects import Invalid, Valid, Validation
 
 parts = st.one_of(
     st.integers().map(Valid), st.lists(st.text(max_size=3), min_size=1, max_size=3).map(Invalid)

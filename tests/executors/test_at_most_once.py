@@ -15,22 +15,12 @@ from anyio import to_thread
 from distributed import Client
 from returns.result import Failure, Success
 
-from effectflow import (
-    Do,
-    Effect,
-    MapReduce,
-    RetryPolicy,
-    fail,
-    par_try_all,
-    pure,
-    step,
-    with_checkpointing,
-    workflow,
-)
+from effectflow import Do, Effect, RetryPolicy, fail, pure, step, with_checkpointing, workflow
 from effectflow.checkpoint import Interrupted, OutcomeUnknown, read_checkpoint
-from effectflow.effects import ExecutorLost, WorkerLost
+from effectflow.effects import ExecutorLost, WorkerLost, par_try_all
 from effectflow.executors import DaskExecutor, ProcessExecutor
 from effectflow.executors.dask import WorkplaceKeeper
+from effectflow.mapreduce import MapReduce
 from effectflow.stores import MemoryStore
 from tests.apps import App, app_on, both_backends
 from tests.executors.conftest import AnyExecutor, MakeExecutor, Scheduler, soon

@@ -18,8 +18,8 @@ from dask.config import set as configure
 from distributed import Client
 from returns.result import Failure, Result, Success
 
-from effectflow import Effect, from_async, par, par_all, par_traverse, pure
-from effectflow.effects import ExecutorLost, WorkerLost
+from effectflow import Effect, par, par_all, par_traverse, pure
+from effectflow.effects import ExecutorLost, WorkerLost, from_async
 from effectflow.executors import DaskExecutor
 from effectflow.executors.dask import answer_in
 from effectflow.executors.remote_call import read_reply

@@ -18,33 +18,25 @@ from effectflow import (
     Checkpoints,
     Do,
     Effect,
-    Moved,
     RetryExhausted,
     RetryPolicy,
-    StateMachine,
-    StepInfo,
-    Transition,
     ask,
-    asks,
     bracket,
     do,
     effect,
     fail,
-    from_fn,
     par_all,
     par_traverse,
     pure,
     race,
-    run_context,
     step,
-    step_info,
-    traverse,
     with_checkpointing,
     workflow,
 )
-from effectflow.checkpoint import read_checkpoint
+from effectflow.checkpoint import StepInfo, read_checkpoint, run_context, step_info
+from effectflow.effects import asks, from_fn, traverse
 from effectflow.executors import DaskExecutor, LocalExecutor, ProcessExecutor
-from effectflow.machines import transition_info
+from effectflow.machines import Moved, StateMachine, Transition, transition_info
 from effectflow.stores import MemoryStore
 from tests.apps import App
 from tests.executors.conftest import AnyExecutor, interrupted, soon

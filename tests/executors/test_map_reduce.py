@@ -8,10 +8,11 @@ from typing import Any, Literal
 import pytest
 from returns.result import Success
 
-from effectflow import Checkpoints, Effect, JobResult, MapReduce, TimedOut, fail, pure
+from effectflow import Checkpoints, Effect, TimedOut, fail, pure
 from effectflow.checkpoint import RunStatus, read_checkpoint
 from effectflow.effects import Executor, ExecutorLost, WorkerLost
 from effectflow.executors import LocalExecutor, ProcessExecutor
+from effectflow.mapreduce import JobResult, MapReduce
 from effectflow.stores import MemoryStore
 from tests.apps import App, both_backends
 from tests.executors.items import Folder, asleep, begin, begin_or_die

@@ -20,20 +20,8 @@ import psutil
 import pytest
 from returns.result import Failure, Success
 
-from effectflow import (
-    Do,
-    Effect,
-    effect,
-    from_async,
-    from_fn,
-    par,
-    par_all,
-    par_traverse,
-    pure,
-    step,
-    workflow,
-)
-from effectflow.effects import ExecutorLost, WorkerLost
+from effectflow import Do, Effect, effect, par, par_all, par_traverse, pure, step, workflow
+from effectflow.effects import ExecutorLost, WorkerLost, from_async, from_fn
 from effectflow.effects.event_loop import running_backend
 from effectflow.executors import ProcessExecutor
 from effectflow.executors.processes import WorkerPool
@@ -367,7 +355,8 @@ SCRIPT = """
 import os, signal, sys, time
 from pathlib import Path
 import anyio
-from effectflow import from_fn, par_traverse
+from effectflow import par_traverse
+from effectflow.effects import from_fn
 from effectflow.executors import ProcessExecutor
 from effectflow.executors.processes import WorkerPool
 

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from effectflow import Effect, Moved, StateMachine, Transition, pure
+from effectflow import Effect, pure
 from effectflow.effects.nodes import Perform
 from effectflow.effects.scope import Scope
 from effectflow.executors.remote_call import write_call
+from effectflow.machines import Moved, StateMachine, Transition
 
 pytestmark = pytest.mark.anyio
 

@@ -27,7 +27,6 @@ from effectflow import (
     do,
     effect,
     fail,
-    first_success,
     now,
     par,
     par_all,
@@ -42,6 +41,7 @@ from effectflow import (
     uuid,
     workflow,
 )
+from effectflow.effects import first_success
 from tests.exploration.lives import SIGNALS, AnyWorkflow, Subject, shown
 from tests.exploration.programs import Node
 from tests.exploration.world import Broken, Bug, Life, step_name

@@ -22,6 +22,7 @@ from effectflow.checkpoint import (
     RunCancelled,
     RunEnded,
     RunNotFound,
+    find_run,
 )
 from effectflow.stores import MemoryStore, SqliteStore
 from effectflow.testing import Crashed
@@ -301,7 +302,7 @@ class _Process:
 
     async def _directly(self, checkpoints: Checkpoints) -> End:
         workflow = self.subject.workflow
-        if self.plan.by == "resume" and await checkpoints.store.info(RUN) is not None:
+        if self.plan.by == "resume" and await find_run(checkpoints.store, RUN) is not None:
             effect = workflow.resume(RUN)
         else:
             effect = workflow.start(GIVEN, run_id=RUN)
@@ -345,7 +346,7 @@ class _Process:
 
     async def _deliver(self, base: CheckpointStore) -> None:
         """Do what others have done while no process had the run."""
-        if await base.info(RUN) is None:
+        if await find_run(base, RUN) is None:
             return
         for letter in self.world.inbox[len(self.world.sent) :]:
             if letter.time <= anyio.current_time():
@@ -401,7 +402,7 @@ async def _stopped_by_asyncio(work: Callable[[], Awaitable[End]], seconds: float
 
 async def _reason(base: CheckpointStore) -> str:
     """Return what a store says of a run that hangs."""
-    info = await base.info(RUN)
+    info = await find_run(base, RUN)
     return "" if info is None else f"{info.summary.status} {getattr(info.summary, 'blocked', '')}"
 
 

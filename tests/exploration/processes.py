@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import anyio
 
 from effectflow.checkpoint import (
+    Batch,
     Changes,
     CheckpointError,
     CheckpointStore,
@@ -23,6 +24,7 @@ from effectflow.checkpoint import (
     RunQuery,
     RunStatus,
     RunSummary,
+    Taken,
     read_entries,
 )
 from effectflow.stores import MemoryStore
@@ -30,9 +32,11 @@ from effectflow.testing import Crashed
 from effectflow.testing.forwarding import ForwardingStore
 from tests.exploration.virtual_time import EPOCH, VirtualTime
 
+A = TypeVar("A")
+
 _ASYNC = """
-    claim release append read info find create send mailbox claim_due delete truncate
-    damaged_runs damage salvage
+    claim release append read find create send mailbox claim_due delete truncate
+    damaged_runs salvage
 """
 """The methods of stores that are async functions."""
 
@@ -114,40 +118,36 @@ class ProcessStore(ForwardingStore):
         if self.is_dead:
             return
         self.is_dead = True
-        for lease in self._leases.values():
-            with suppress(CheckpointError):
-                self.store.renew(lease, seconds=0)
+        with suppress(CheckpointError):
+            self.store.renew([*self._leases.values()], seconds=0)
         self._on_death()
 
     def _check(self) -> None:
         if self.is_dead:
             raise Crashed
 
-    async def append(
-        self,
-        lease: Lease,
-        bodies: Sequence[bytes],
-        *,
-        after: int,
-        summary: RunSummary | None = None,
-        release: bool = False,
-        takes: Sequence[int] = (),
-        seen: int | None = None,
-    ) -> None:
+    async def append(self, lease: Lease, batch: Batch) -> None:
+        async def write() -> None:
+            await ForwardingStore.append(self, lease, batch)
+            self.taken += [self._keys[number] for number in batch.takes]
+
+        await self._written(write)
+
+    async def _written(self, write: Callable[[], Awaitable[A]]) -> A | None:
+        """Write, and die if this is the append with which the process dies."""
         self._check()
         self.appends += 1
         dies = self.appends == self._dies_after
         if seconds := self._latency():
             await anyio.sleep(seconds)
         self._check()
+        written = None
         if not dies or self._is_durable:
-            await super().append(
-                lease, bodies, after=after, summary=summary, release=release, takes=takes, seen=seen
-            )
-            self.taken += [self._keys[number] for number in takes]
+            written = await write()
         if dies:
             self.die()
         self._check()
+        return written
 
     async def mailbox(self, run_id: str, *, after: int = 0) -> list[Message]:
         self._check()
@@ -160,10 +160,11 @@ class ProcessStore(ForwardingStore):
         time = self._sent_at(message.key)
         return message if time is None else replace(message, sent_at=EPOCH.timestamp() + time)
 
-    async def claim(self, run_id: str, *, owner: str, seconds: float) -> Lease:
+    async def claim(self, run_id: str, *, owner: str, seconds: float) -> Taken:
         self._check()
-        self._leases[run_id] = await super().claim(run_id, owner=owner, seconds=seconds)
-        return self._leases[run_id]
+        taken = await super().claim(run_id, owner=owner, seconds=seconds)
+        self._leases[run_id] = taken.lease
+        return taken
 
     async def claim_due(self, due: DueRuns) -> Claimed:
         self._check()
@@ -171,9 +172,9 @@ class ProcessStore(ForwardingStore):
         self._leases.update({one.lease.run_id: one.lease for one in claimed.runs})
         return claimed
 
-    def renew(self, lease: Lease, *, seconds: float) -> Lease:
+    def renew(self, leases: Sequence[Lease], *, seconds: float) -> list[Lease]:
         self._check()
-        return super().renew(lease, seconds=seconds)
+        return super().renew(leases, seconds=seconds)
 
     async def release(self, lease: Lease) -> None:
         self._check()
@@ -183,17 +184,31 @@ class ProcessStore(ForwardingStore):
         self._check()
         return await super().read(run_id, after=after)
 
-    async def info(self, run_id: str) -> RunInfo | None:
-        self._check()
-        return await super().info(run_id)
-
     async def find(self, query: RunQuery = RunQuery()) -> list[RunInfo]:
         self._check()
         return await super().find(query)
 
-    async def create(self, run_id: str, bodies: Sequence[bytes], *, summary: RunSummary) -> bool:
+    async def create(
+        self,
+        run_id: str,
+        bodies: Sequence[bytes],
+        *,
+        summary: RunSummary,
+        owner: str = "",
+        seconds: float = 0.0,
+    ) -> RunInfo | None:
+        async def write() -> RunInfo | None:
+            created = await ForwardingStore.create(
+                self, run_id, bodies, summary=summary, owner=owner, seconds=seconds
+            )
+            if created is not None and created.lease is not None:
+                self._leases[run_id] = created.lease
+            return created
+
+        if owner:
+            return await self._written(write)
         self._check()
-        return await super().create(run_id, bodies, summary=summary)
+        return await write()
 
     async def send(self, run_id: str, topic: str, *, key: str, body: bytes = b"") -> bool:
         self._check()
@@ -235,6 +250,5 @@ async def copy_of(store: CheckpointStore, *, without_end_of: str | None = None) 
         summary = info.summary
         if info.run_id == without_end_of:
             bodies, summary = bodies[:-1], replace(summary, status=RunStatus.RUNNING)
-        lease = await copy.claim(info.run_id, owner="copy", seconds=60)
-        await copy.append(lease, bodies, after=0, summary=summary, release=True)
+        await copy.create(info.run_id, bodies, summary=summary)
     return copy

@@ -18,7 +18,7 @@ from effectflow.checkpoint import (
     Checkpoint,
     Encryption,
     ErrorRecord,
-    Owner,
+    RunDetails,
     RunStatus,
     RunSummary,
     read_checkpoint,
@@ -98,6 +98,9 @@ def seal_of(form: str) -> Seal:
     return Seal(key=KEY, encryption=Encryption("2026", KEYS) if form == "encrypted" else None)
 
 
+SUMMARY = RunSummary("shop", RunStatus.FAILED, 1.0, details=RunDetails("graph", "2"))
+
+
 def bodies(form: str) -> list[bytes]:
     rows: list[str] = SAVED[form]
     return [row.encode() if form == "json" else base64.b64decode(row) for row in rows]
@@ -105,9 +108,7 @@ def bodies(form: str) -> list[bytes]:
 
 async def store_of(form: str) -> MemoryStore:
     store = MemoryStore()
-    lease = await store.claim("run-2", owner=str(Owner.new()), seconds=60)
-    summary = RunSummary("shop", "graph", "2", RunStatus.FAILED, 1.0)
-    await store.append(lease, bodies(form), after=0, summary=summary)
+    assert await store.create("run-2", bodies(form), summary=SUMMARY)
     return store
 
 
@@ -167,5 +168,4 @@ def test_an_export_is_read() -> None:
 
     assert [run.run_id for run in runs] == ["run-2", "run-2"]
     assert [list(run.bodies) for run in runs] == [bodies("json")[:2], bodies("cbor")[:2]]
-    summary = RunSummary("shop", "graph", "2", RunStatus.FAILED, 1.0)
-    assert [run.summary for run in runs] == [summary, summary]
+    assert [run.summary for run in runs] == [SUMMARY, SUMMARY]

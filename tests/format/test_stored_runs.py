@@ -19,6 +19,7 @@ from effectflow.checkpoint import (
     Entry,
     RunCancelled,
     RunQuery,
+    find_run,
     read_checkpoint,
     read_entries,
     verify_run,
@@ -186,9 +187,9 @@ WAITING = ("answered", "suspended", "pending", "killed", "interrupted")
 
 async def test_a_message_that_was_taken_is_not_sent_again(store: CheckpointStore) -> None:
     handle = Client(Checkpoints(store)).handle(request, "undone")
-    before = await store.info("undone")
+    before = await find_run(store, "undone")
 
     await handle.send(approval, True, idempotency_key="yes")
 
     assert await store.mailbox("undone") == []
-    assert await store.info("undone") == before
+    assert await find_run(store, "undone") == before

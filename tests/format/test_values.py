@@ -21,7 +21,6 @@ from returns.result import Failure, Success
 from effectflow.checkpoint import (
     Checkpoint,
     HistoryItem,
-    Owner,
     RunStatus,
     RunSummary,
     read_checkpoint,
@@ -42,9 +41,8 @@ def bodies(format: str) -> list[bytes]:
 
 async def read(format: str) -> Checkpoint:
     async with MemoryStore() as store:
-        lease = await store.claim("run-1", owner=str(Owner.new()), seconds=60)
-        summary = RunSummary("import", "standard", "1", RunStatus.COMPLETED, 1.0)
-        await store.append(lease, bodies(format), after=0, summary=summary)
+        summary = RunSummary("import", RunStatus.COMPLETED, 1.0)
+        await store.create("run-1", bodies(format), summary=summary)
         return await read_checkpoint(store, "run-1")
 
 

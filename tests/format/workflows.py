@@ -11,22 +11,14 @@ from effectflow import (
     Checkpoints,
     Do,
     Effect,
-    Iterative,
-    MapReduce,
-    Moved,
-    Retry,
     RetryPolicy,
     Signal,
-    StateGraph,
-    StateMachine,
-    Transition,
     Workflow,
     ask,
     compensate,
     do,
     effect,
     fail,
-    never,
     par_traverse,
     publish,
     pure,
@@ -35,11 +27,15 @@ from effectflow import (
     sleep,
     spawn,
     step,
-    step_info,
     uuid,
     workflow,
 )
-from effectflow.machines import Outcome
+from effectflow.checkpoint import step_info
+from effectflow.effects import never
+from effectflow.graphs import StateGraph
+from effectflow.iterative import Iterative
+from effectflow.machines import Moved, Outcome, Retry, StateMachine, Transition
+from effectflow.mapreduce import MapReduce
 
 AnyWorkflow: TypeAlias = Workflow[Any, Any, Any, Any]
 

@@ -22,17 +22,19 @@ import anyio
 
 from effectflow import App, Checkpoints, Client, Worker
 from effectflow.checkpoint import (
+    Batch,
     CheckpointStore,
     Encryption,
     Owner,
     RunQuery,
     RunStatus,
+    ServiceStore,
+    find_run,
     read_checkpoint,
 )
 from effectflow.checkpoint.entries import Signalled
 from effectflow.checkpoint.integrity import first_digest
 from effectflow.checkpoint.journal_reader import export_run, write_exported
-from effectflow.checkpoint.store import KeepsHistory
 from effectflow.stores import FileStore, MemoryStore, PostgresStore, RedisStore, SqliteStore
 from tests.format import dumps
 from tests.format.workflows import (
@@ -126,12 +128,12 @@ async def until(
     """Wait until a run has a status and is not held."""
     with anyio.fail_after(30):
         while True:
-            info = await store.info(run_id)
+            info = await find_run(store, run_id)
             if (
                 info is not None
                 and info.summary.status is status
                 and info.lease is None
-                and waits_for in info.summary.waits_for
+                and waits_for in info.summary.details.waits_for
             ):
                 return
             await anyio.sleep(0.005)
@@ -152,36 +154,40 @@ async def write_killed(store: CheckpointStore) -> None:
             await until(whole, "killed", RunStatus.SUSPENDED)
         run = await export_run(whole, "killed")
     begun = run.bodies[:4]
-    lease = await store.claim("killed", owner=str(Owner.new()), seconds=60)
-    summary = replace(
-        run.summary, status=RunStatus.RUNNING, waits_for="", due_at=run.summary.created_at
-    )
-    await store.append(lease, begun, after=0, summary=summary)
+    due_at = run.summary.created_at
+    summary = run.summary.become(RunStatus.RUNNING, due_at=due_at, waits_for="")
+    owner = str(Owner.new())
+    assert await store.create("killed", begun, summary=summary, owner=owner, seconds=60)
 
 
-async def copy_runs(source: CheckpointStore, target: CheckpointStore) -> None:
+async def copy_runs(source: ServiceStore, target: CheckpointStore) -> None:
     """Copy all runs: their entries unchanged, and the messages that they have not received."""
     # The oldest first, so that each follows its parent.
     for info in reversed(await source.find(RunQuery(limit=None))):
         run_id, digest = info.run_id, first_digest(info.run_id)
         seal = checkpoints_of(source, run_id).seal
-        if isinstance(target, KeepsHistory):
-            target.keep_history(run_id, 1 if run_id == "undone" else 0)
-        lease = await target.claim(run_id, owner=str(Owner.new()), seconds=60)
         is_open = replace(info.summary, status=RunStatus.RUNNING, parent="")
-        for record in await source.read(run_id):
+        first, *others = await source.read(run_id)
+        _, digest = seal.open(first, run_id, digest)
+        owner = str(Owner.new())
+        created = await target.create(
+            run_id, [first.body], summary=is_open, owner=owner, seconds=60
+        )
+        assert created is not None
+        assert created.lease is not None
+        for record in others:
             entry, digest = seal.open(record, run_id, digest)
             takes: list[int] = []
-            if isinstance(entry, Signalled):
+            if isinstance(entry, Signalled) and isinstance(target, ServiceStore):
                 await target.send(run_id, entry.topic, key=entry.key, body=record.body)
                 takes = [message.number for message in await target.mailbox(run_id)]
-            await target.append(
-                lease, [record.body], after=record.sequence - 1, summary=is_open, takes=takes
-            )
-        is_free = info.lease is None
-        await target.append(lease, (), after=info.length, summary=info.summary, release=is_free)
-        for message in await source.mailbox(run_id):
-            await target.send(run_id, message.topic, key=message.key, body=message.body)
+            batch = Batch([record.body], record.sequence - 1, is_open, takes=takes)
+            await target.append(created.lease, batch)
+        end = Batch((), info.length, info.summary, release=info.lease is None)
+        await target.append(created.lease, end)
+        if isinstance(target, ServiceStore):
+            for message in await source.mailbox(run_id):
+                await target.send(run_id, message.topic, key=message.key, body=message.body)
 
 
 async def saved_machines() -> list[dict[str, str]]:
@@ -217,11 +223,10 @@ async def main(folder: Path) -> None:
             async with SqliteStore(path) as store:
                 await copy_runs(written, store)
             (folder / "runs.db.gz").write_bytes(gzip.compress(path.read_bytes(), mtime=0))
-        async with FileStore(folder / "files") as store:
+        async with FileStore(folder / "files", history=1) as store:
             await copy_runs(written, store)
         # What a store makes anew. Links are not the same on all systems.
         (folder / "files" / "sessions" / "latest").unlink()
-        (folder / "files" / "changes").unlink()
         rmtree(folder / "files" / "locks")
         with TemporaryDirectory() as temporary, RedisServer(Path(temporary)) as redis:
             async with RedisStore(redis.url) as store:

@@ -12,17 +12,7 @@ import anyio
 import anyio.lowlevel
 from returns.result import Result
 
-from effectflow import (
-    Do,
-    Effect,
-    Workflow,
-    do,
-    from_async,
-    never,
-    sleep,
-    with_checkpointing,
-    workflow,
-)
+from effectflow import Do, Effect, Workflow, do, sleep, with_checkpointing, workflow
 from effectflow.checkpoint import (
     BeforeStep,
     CancelRequested,
@@ -44,9 +34,11 @@ from effectflow.checkpoint import (
     TimerFired,
     Value,
     Waiting,
+    find_run,
     read_entries,
 )
 from effectflow.checkpoint.integrity import Seal
+from effectflow.effects import from_async, never
 from effectflow.stores import MemoryStore
 from effectflow.testing import TestClock
 from tests.apps import App, Broken, app_on, note
@@ -175,7 +167,7 @@ async def cut(store: Any, count: int, run_id: str = "r") -> MemoryStore:
     """Return a store that has the first entries of a run, as a crash after them leaves it."""
     shorter = MemoryStore()
     records = (await store.read(run_id))[:count]
-    info = await store.info(run_id)
+    info = await find_run(store, run_id)
     last = (await read_entries(store, run_id))[len(records) - 1]
     status = last.status if isinstance(last, Finished) else RunStatus.RUNNING
     lease = await shorter.claim(run_id, owner="test", seconds=60)

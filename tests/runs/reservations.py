@@ -12,8 +12,9 @@ import anyio.lowlevel
 import pytest
 from returns.result import Result
 
-from effectflow import Checkpoints, Do, Effect, Workflow, bracket, from_async, step, workflow
+from effectflow import Checkpoints, Do, Effect, Workflow, bracket, step, workflow
 from effectflow.checkpoint import Completed, read_entries
+from effectflow.effects import from_async
 from effectflow.effects.clock import SystemClock
 from effectflow.stores import MemoryStore
 

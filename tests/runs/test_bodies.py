@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from returns.result import Success
 
-from effectflow import Do, die, do, par, race, with_checkpointing, workflow
+from effectflow import Do, do, par, race, with_checkpointing, workflow
+from effectflow.effects import die
 from effectflow.stores import MemoryStore
 from tests.apps import App, Broken, Crash, app_on, both_backends
 from tests.runs.journals import (

@@ -19,10 +19,7 @@ from effectflow import (
     RetryPolicy,
     TimedOut,
     bracket,
-    die,
     effect,
-    from_async,
-    never,
     par,
     par_traverse,
     race,
@@ -39,6 +36,7 @@ from effectflow.checkpoint import (
     StepInputChanged,
     read_checkpoint,
 )
+from effectflow.effects import die, from_async, never
 from effectflow.stores import MemoryStore
 from effectflow.testing import FaultyStore, SaveFails, TakenOver, crash_everywhere
 from effectflow.testing.crash import crash_points

@@ -18,6 +18,7 @@ from effectflow.checkpoint import (
     Finished,
     ResumePlan,
     RunStatus,
+    find_run,
     read_entries,
 )
 from effectflow.checkpoint.integrity import UNSIGNED, first_digest
@@ -43,7 +44,7 @@ async def fork(store: MemoryStore, count: int, run_id: str) -> None:
     for entry in (replace(first, run_id=run_id), *others):
         body, digest = UNSIGNED.close(entry, digest)
         bodies.append(body)
-    info = await store.info("r")
+    info = await find_run(store, "r")
     assert info is not None
     lease = await store.claim(run_id, owner="test", seconds=60)
     summary = replace(info.summary, status=RunStatus.RUNNING)

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from returns.result import Success
 
-from effectflow import Do, Effect, StateGraph, Workflow, par_traverse, run_context, step, workflow
-from effectflow.checkpoint import NotSerializable, RunConflict, read_checkpoint
+from effectflow import Do, Effect, Workflow, par_traverse, step, workflow
+from effectflow.checkpoint import NotSerializable, RunConflict, read_checkpoint, run_context
+from effectflow.graphs import StateGraph
 from effectflow.stores import MemoryStore, SqliteStore
 from tests.apps import App, app_on, last
 

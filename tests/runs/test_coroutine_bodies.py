@@ -17,7 +17,6 @@ import pytest
 from returns.result import Failure, Result, Success
 
 from effectflow import (
-    CheckpointPolicy,
     Checkpoints,
     Client,
     Do,
@@ -27,16 +26,12 @@ from effectflow import (
     Signal,
     TimedOut,
     ask,
-    asks,
     bracket,
     compensate,
     current_step,
     do,
     effect,
     fail,
-    first_success,
-    from_async,
-    never,
     now,
     par,
     par_all,
@@ -53,13 +48,16 @@ from effectflow import (
     workflow,
 )
 from effectflow.checkpoint import (
+    CheckpointPolicy,
     CheckpointStore,
     Completed,
     DefinitionChanged,
     RunStatus,
+    find_run,
     read_checkpoint,
     read_entries,
 )
+from effectflow.effects import asks, first_success, from_async, never
 from effectflow.stores import MemoryStore
 from effectflow.testing import CrashPoint, FaultyStore, after, before, crash_everywhere
 from tests.apps import App, Broken, Crash, World, app_on, both_backends, cut_off
@@ -1019,7 +1017,7 @@ async def test_a_step_in_progress_is_executed_again_after_a_stop(store: MemorySt
 
     await cut_off(made.start(None, run_id="r"), app)
 
-    info = await store.info("r")
+    info = await find_run(store, "r")
     assert info is not None
     assert info.summary.status is RunStatus.INTERRUPTED
     assert await made.resume("r").run(app) == Success(["5 paid", "held"])
@@ -1314,7 +1312,7 @@ async def test_a_body_that_swallows_a_stop_begins_nothing_more(
 
     assert "charge 5" not in app.world.done
     assert "ship hat" not in app.world.done
-    info = await store.info("r")
+    info = await find_run(store, "r")
     assert info is not None
     assert info.lease is None
     assert info.summary.status is RunStatus.INTERRUPTED

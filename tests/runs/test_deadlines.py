@@ -18,7 +18,6 @@ from effectflow import (
     TimedOut,
     bracket,
     compensate,
-    from_async,
     par,
     par_traverse,
     race,
@@ -28,6 +27,7 @@ from effectflow import (
     workflow,
 )
 from effectflow.checkpoint import TimerFired, Value, Waiting, read_entries
+from effectflow.effects import from_async
 from effectflow.stores import MemoryStore
 from tests.apps import App, Broken, app_on, both_backends, note
 from tests.runs.journals import (

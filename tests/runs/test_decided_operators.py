@@ -10,22 +10,10 @@ import anyio.lowlevel
 import pytest
 from returns.result import Success
 
-from effectflow import (
-    Do,
-    Effect,
-    MapReduce,
-    StateGraph,
-    bracket,
-    fail,
-    first_success,
-    from_async,
-    par,
-    par_reduce,
-    par_traverse,
-    pure,
-    race,
-    workflow,
-)
+from effectflow import Do, Effect, bracket, fail, par, par_traverse, pure, race, workflow
+from effectflow.effects import first_success, from_async, par_reduce
+from effectflow.graphs import StateGraph
+from effectflow.mapreduce import MapReduce
 from effectflow.stores import MemoryStore
 from tests.apps import App, app_on, both_backends
 from tests.runs.journals import AnyEffect, act, journal, made_of

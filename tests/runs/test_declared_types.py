@@ -9,21 +9,13 @@ from typing import Any, TypeAlias
 import pytest
 from returns.result import Failure, Success
 
-from effectflow import (
-    Do,
-    Effect,
-    Iterative,
-    MapReduce,
-    Moved,
-    StateGraph,
-    StateMachine,
-    Transition,
-    Workflow,
-    pure,
-    workflow,
-)
-from effectflow.checkpoint import CorruptCheckpoint, NotSerializable, read_checkpoint
+from effectflow import Do, Effect, Workflow, pure, workflow
+from effectflow.checkpoint import CorruptCheckpoint, NotSerializable, find_run, read_checkpoint
 from effectflow.checkpoint.errors import CLASS_CHANGED
+from effectflow.graphs import StateGraph
+from effectflow.iterative import Iterative
+from effectflow.machines import Moved, StateMachine, Transition
+from effectflow.mapreduce import MapReduce
 from effectflow.stores import MemoryStore
 from tests.apps import App, app_on, last
 
@@ -187,7 +179,7 @@ async def test_an_input_of_another_type_is_rejected_before_anything_is_recorded(
     result = await code(list[int]).start([1, "2"], run_id="r").run(app)
     assert isinstance(result.failure(), NotSerializable)
     assert "input: $[1]: '2' is not of the declared type int" in str(result.failure())
-    assert await app.checkpoints.store.info("r") is None
+    assert await find_run(app.checkpoints.store, "r") is None
 
 
 @changed

@@ -15,21 +15,25 @@ from effectflow import (
     Do,
     Effect,
     bracket,
-    die,
     do,
     fail,
-    first_success,
     par,
     par_traverse,
     pure,
     race,
     sleep,
     step,
-    suspend,
     with_checkpointing,
     workflow,
 )
-from effectflow.checkpoint import DefinitionChanged, Resumed, StepInputChanged, read_entries
+from effectflow.checkpoint import (
+    DefinitionChanged,
+    Resumed,
+    StepInputChanged,
+    find_run,
+    read_entries,
+)
+from effectflow.effects import die, first_success, suspend
 from effectflow.stores import MemoryStore
 from effectflow.testing import CrashPoint, FaultyStore, before
 from tests.apps import App, Crash, app_on, both_backends, note
@@ -64,12 +68,12 @@ def of_steps(*names: str, last: str = "last") -> AnyWorkflow:
 
 async def is_refused(made: AnyWorkflow, store: MemoryStore) -> str:
     """Return the message of a resume that is refused, after a check that it changed nothing."""
-    before = await store.read("r"), await store.info("r")
+    before = await store.read("r"), await find_run(store, "r")
     app = app_on(store)
     error = (await resume(made, app)).failure()
     assert isinstance(error, DefinitionChanged), error
     assert app.world.done == []
-    records, info = await store.read("r"), await store.info("r")
+    records, info = await store.read("r"), await find_run(store, "r")
     assert info is not None
     assert before[1] is not None
     assert (records, info.summary) == (before[0], before[1].summary)

@@ -30,17 +30,13 @@ from effectflow import (
     RetryPolicy,
     Signal,
     TimedOut,
-    asks,
     bracket,
     compensate,
     do,
-    first_success,
-    from_fn,
     now,
     par,
     par_all,
     par_traverse,
-    par_try_all,
     publish,
     pure,
     race,
@@ -49,7 +45,6 @@ from effectflow import (
     sleep,
     spawn,
     step,
-    traverse,
     with_checkpointing,
     workflow,
 )
@@ -59,8 +54,10 @@ from effectflow.checkpoint import (
     Failed,
     RunStatus,
     StepInputChanged,
+    find_run,
     read_entries,
 )
+from effectflow.effects import asks, first_success, from_fn, par_try_all, traverse
 from effectflow.stores import MemoryStore
 from effectflow.testing import TestClock
 from tests.apps import App, Broken, World, both_backends, note
@@ -716,7 +713,7 @@ async def uninterrupted(made: AnyWorkflow) -> tuple[Any, World]:
 
 async def state_of(store: MemoryStore) -> object:
     """Return all that a resume must not change if it is refused."""
-    info = await store.info("r")
+    info = await find_run(store, "r")
     assert info is not None
     return await store.read("r"), info.summary, info.lease
 
@@ -806,7 +803,7 @@ async def test_a_worker_executes_nothing_of_a_run_whose_completed_step_was_wrapp
 async def blocked(service: Service) -> str:
     """Wait until a worker could not continue the run, and return the reason that others are shown."""
     with anyio.fail_after(10):
-        while not (found := (await info_of(service, "r")).summary.blocked):
+        while not (found := (await info_of(service, "r")).summary.details.blocked):
             await anyio.sleep(0.003)
     return found
 

@@ -9,22 +9,10 @@ import anyio
 import pytest
 from returns.result import Failure, Success
 
-from effectflow import (
-    CheckpointPolicy,
-    Checkpoints,
-    Do,
-    Effect,
-    fail,
-    from_async,
-    par,
-    pure,
-    sleep,
-    spawn,
-    step,
-    workflow,
-)
+from effectflow import Checkpoints, Do, Effect, fail, par, pure, sleep, spawn, step, workflow
 from effectflow.checkpoint import (
     CheckpointError,
+    CheckpointPolicy,
     CheckpointStore,
     Completed,
     DefinitionChanged,
@@ -36,9 +24,11 @@ from effectflow.checkpoint import (
     RunStatus,
     SaveFailed,
     StoreUnavailable,
+    find_run,
     read_entries,
     verify_run,
 )
+from effectflow.effects import from_async
 from effectflow.service import Client
 from effectflow.stores import MemoryStore
 from effectflow.testing import Fault, FaultyStore, SaveFails, TakenOver, Unavailable
@@ -126,7 +116,7 @@ async def test_a_lease_that_is_not_released_does_not_hide_how_the_run_ended(
         assert await acting.start(False, run_id="r").run(App(Checkpoints(store))) == Failure(
             "badly"
         )
-        info = await store.info("r")
+        info = await find_run(store, "r")
         assert info is not None
         assert info.summary.status is RunStatus.FAILED
 
@@ -195,7 +185,7 @@ async def test_a_run_is_not_cancelled_before_its_spawned_runs_are_asked() -> Non
         app, broken = App(Checkpoints(store)), App(Checkpoints(NoSending(store)))
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(spawning.start(None, run_id="r").run, app)
-            while await store.info("r/spawned") is None:
+            while await find_run(store, "r/spawned") is None:
                 await anyio.sleep(0.001)
             tasks.cancel_scope.cancel()
         await Client(app.checkpoints).handle(spawning, "r").cancel()
@@ -206,7 +196,7 @@ async def test_a_run_is_not_cancelled_before_its_spawned_runs_are_asked() -> Non
         assert isinstance(error, StoreUnavailable)
         assert "OSError('the socket is gone') for run 'r/spawned'" in str(error)
         assert isinstance((await spawning.resume("r").run(app)).failure(), RunCancelled)
-        info = await store.info("r")
+        info = await find_run(store, "r")
         assert info is not None
         assert info.summary.status is RunStatus.CANCELLED
 
@@ -338,7 +328,7 @@ async def test_a_run_whose_end_was_written_is_not_claimed_again_to_find_that_out
         await store.has_ended.wait()
         tasks.cancel_scope.cancel()
     assert store.claims == 1
-    info = await store.info("r")
+    info = await find_run(store, "r")
     assert info is not None
     assert (info.summary.status, info.lease) == (RunStatus.COMPLETED, None)
 

@@ -15,24 +15,21 @@ from effectflow import (
     Do,
     Effect,
     RetryPolicy,
-    StateGraph,
     TimedOut,
     Workflow,
     attempt,
     bracket,
     fail,
-    from_async,
-    from_fn,
     par,
-    par_reduce,
     par_traverse,
-    par_try_all,
     pure,
     race,
     step,
     workflow,
 )
-from effectflow.checkpoint import RunStatus
+from effectflow.checkpoint import RunStatus, find_run
+from effectflow.effects import from_async, from_fn, par_reduce, par_try_all
+from effectflow.graphs import StateGraph
 from effectflow.stores import MemoryStore
 from effectflow.testing import crash_everywhere
 from tests.apps import both_backends
@@ -228,7 +225,7 @@ async def test_a_run_stopped_at_any_moment_uses_nothing_that_was_released(
         async with MemoryStore() as store:
             app = App(Checkpoints(store))
             await run_until(lambda: turns(count), made.start("a", run_id="r"), app, "scope")  # noqa: B023
-            info = await store.info("r")
+            info = await find_run(store, "r")
             if info is None:
                 continue
             waited, is_released = app.world.done.count("wait a"), "release a" in app.world.done

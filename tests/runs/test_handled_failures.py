@@ -24,7 +24,6 @@ from effectflow import (
     pure,
     sleep,
     step,
-    suspend,
     with_checkpointing,
     workflow,
 )
@@ -35,7 +34,7 @@ from effectflow.checkpoint import (
     TimerFired,
     read_entries,
 )
-from effectflow.effects import FailedAttempt
+from effectflow.effects import FailedAttempt, suspend
 from effectflow.stores import MemoryStore
 from effectflow.testing import TestClock
 from tests.apps import App, Broken, app_on, both_backends, last

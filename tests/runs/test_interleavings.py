@@ -23,8 +23,6 @@ from effectflow import (
     compensate,
     do,
     fail,
-    from_async,
-    never,
     par,
     par_traverse,
     pure,
@@ -35,6 +33,7 @@ from effectflow import (
     with_checkpointing,
     workflow,
 )
+from effectflow.effects import from_async, never
 from effectflow.stores import MemoryStore
 from effectflow.testing import crash_everywhere
 from tests.apps import App, Broken, app_on, both_backends, note

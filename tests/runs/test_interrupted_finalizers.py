@@ -16,17 +16,11 @@ from effectflow import (
     Checkpoints,
     Do,
     Effect,
-    MapReduce,
-    StateGraph,
-    acquiring,
     bracket,
     compensate,
     fail,
-    from_async,
-    from_fn,
     now,
     par,
-    par_reduce,
     par_traverse,
     pure,
     race,
@@ -34,10 +28,12 @@ from effectflow import (
     sleep,
     spawn,
     step,
-    using,
     workflow,
 )
-from effectflow.checkpoint import Interrupted, RunStatus, read_checkpoint, read_entries
+from effectflow.checkpoint import Interrupted, RunStatus, find_run, read_checkpoint, read_entries
+from effectflow.effects import acquiring, from_async, from_fn, par_reduce, using
+from effectflow.graphs import StateGraph
+from effectflow.mapreduce import MapReduce
 from effectflow.stores import MemoryStore
 from tests.runs.reservations import (
     AnyEffect,
@@ -244,7 +240,7 @@ async def test_a_run_stopped_at_any_moment_ends_as_one_that_is_not(
         async with MemoryStore() as store:
             app = App(Checkpoints(store))
             await run_until(lambda: turns(count), made.start("a", run_id="r"), app, way)  # noqa: B023
-            info = await store.info("r")
+            info = await find_run(store, "r")
             if info is None:
                 continue
             again = App(Checkpoints(store), app.world)
@@ -309,7 +305,7 @@ async def test_a_run_stopped_in_any_append_ends_as_one_that_is_not(
 
 
 async def is_complete(store: MemoryStore) -> bool:
-    info = await store.info("r")
+    info = await find_run(store, "r")
     return info is not None and info.summary.status is RunStatus.COMPLETED
 
 
@@ -372,11 +368,11 @@ async def test_a_stopped_run_records_nothing_in_its_finalizers_and_begins_no_oth
     await run_until(app.began.wait, made.start("a", run_id="r"), app, way)
     kinds = [type(entry).__name__ for entry in await read_entries(store, "r")]
     assert kinds == ["Started", "BeforeStep", "Interrupted"]
-    assert await store.info("other") is None
+    assert await find_run(store, "other") is None
 
     again = App(Checkpoints(store), app.world)
     assert await again.run(made.resume("r")) == Success("use a")
-    assert await store.info("other") is not None
+    assert await find_run(store, "other") is not None
 
 
 @everywhere

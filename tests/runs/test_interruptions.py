@@ -23,9 +23,6 @@ from effectflow import (
     bracket,
     compensate,
     fail,
-    from_async,
-    from_fn,
-    never,
     par,
     par_traverse,
     pure,
@@ -40,10 +37,12 @@ from effectflow.checkpoint import (
     Interrupted,
     Lease,
     RunStatus,
+    find_run,
     read_checkpoint,
     read_entries,
     verify_run,
 )
+from effectflow.effects import from_async, from_fn, never
 from effectflow.stores import MemoryStore, SqliteStore
 from tests.apps import App, Broken, app_on, both_backends, note
 from tests.runs.journals import AnyEffect, act, in_turn, made_of
@@ -110,7 +109,7 @@ async def test_an_interruption_at_any_moment_can_be_resumed(
             group.start_soon(made.start("a", run_id=run_id).run, app)
             await turns(count)
             group.cancel_scope.cancel()
-        info = await store.info(run_id)
+        info = await find_run(store, run_id)
         if info is None:
             continue
         assert (await verify_run(store, run_id)).problem is None, count
@@ -240,7 +239,7 @@ async def test_a_save_that_is_cut_off_is_neither_lost_nor_doubled(
         is_accepted = bool(await read_entries(store, "r"))
         assert is_accepted or cut == 1
         if is_accepted:
-            info = await store.info("r")
+            info = await find_run(store, "r")
             assert info is not None
             assert info.lease is None, "the run can be taken up at once"
             assert info.summary.status in (RunStatus.INTERRUPTED, RunStatus.COMPLETED)
@@ -395,7 +394,7 @@ async def test_a_run_ends_if_only_one_of_its_branches_is_cancelled(
             await asyncio.wait([running])
         interrupted += running.cancelled()
         assert running.cancelled() or running.result() == expected, turn
-        if await app.checkpoints.store.info("r") is not None:
+        if await find_run(app.checkpoints.store, "r") is not None:
             assert await made.resume("r").run(app_on(app.checkpoints.store)) == expected, turn
     assert interrupted
     # Now, while the warning about coroutines of tasks that never began is ignored.

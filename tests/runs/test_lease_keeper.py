@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Never
@@ -21,6 +22,7 @@ from effectflow.checkpoint import (
     LeaseLost,
     Owner,
     RunBusy,
+    find_run,
 )
 from effectflow.stores import MemoryStore, SqliteStore
 from effectflow.testing import FaultyStore, Unavailable
@@ -44,12 +46,12 @@ class Renewed(ForwardingStore):
         self.renewals = 0
         self._error = error
 
-    def renew(self, lease: Lease, *, seconds: float) -> Lease:
+    def renew(self, leases: Sequence[Lease], *, seconds: float) -> list[Lease]:
         self.renewals += 1
         if self._error is not None:
             time.sleep(0.1)
             raise self._error
-        return super().renew(lease, seconds=seconds)
+        return super().renew(leases, seconds=seconds)
 
     def block_until(self, renewals: int) -> None:
         """Block the calling thread until there were this many renewals."""
@@ -88,9 +90,9 @@ async def test_a_failing_store_does_not_cost_the_runs_of_other_stores_their_leas
     renewals: list[int] = []
 
     class Failing(Renewed):
-        def renew(self, lease: Lease, *, seconds: float) -> Lease:
+        def renew(self, leases: Sequence[Lease], *, seconds: float) -> list[Lease]:
             renewals.append(working.renewals)
-            return super().renew(lease, seconds=seconds)
+            return super().renew(leases, seconds=seconds)
 
     failing, working = Failing(MemoryStore(), error), Renewed(MemoryStore())
     slow, quick = Checkpoints(failing, lease_seconds=1.5), Checkpoints(working, lease_seconds=0.3)
@@ -238,7 +240,7 @@ async def test_a_run_that_was_not_released_can_be_started_again_by_its_process()
 
 
 async def lease_of(store: CheckpointStore, run_id: str) -> Lease:
-    info = await store.info(run_id)
+    info = await find_run(store, run_id)
     assert info is not None
     assert info.lease is not None
     return info.lease

@@ -26,6 +26,7 @@ from effectflow.checkpoint import (
     RunStatus,
     RunSummary,
     UnsupportedVersion,
+    find_run,
     read_checkpoint,
     repair_run,
     verify_run,
@@ -122,7 +123,7 @@ async def test_a_run_of_the_development_format_is_refused_and_not_changed(
     check_refusal(error, trees)
     assert app.world.done == []
     assert [record.body for record in await store.read("r")] == bodies
-    info = await store.info("r")
+    info = await find_run(store, "r")
     assert info is not None
     assert (info.summary.status, info.lease) == (RunStatus.INTERRUPTED, None)
 

@@ -11,7 +11,7 @@ import pytest
 from returns.result import Failure, Success
 
 from effectflow import Checkpoints, Do, par, workflow
-from effectflow.checkpoint import StoreUnavailable, read_checkpoint
+from effectflow.checkpoint import StoreUnavailable, find_run, read_checkpoint
 from effectflow.stores import FileStore, MemoryStore, SqliteStore
 from effectflow.testing.forwarding import ForwardingStore
 from tests.apps import App, Broken, Crash, World
@@ -48,7 +48,7 @@ async def test_the_store_is_closed_after_the_run(make: Any, tmp_path: Path) -> N
     store = make(tmp_path)
     await checkout.start(None, run_id="r").run(App(Checkpoints(store)))
     with pytest.raises(StoreUnavailable, match="not open"):
-        await store.info("r")
+        await find_run(store, "r")
 
 
 @pytest.mark.anyio

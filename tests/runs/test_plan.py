@@ -18,9 +18,6 @@ from effectflow import (
     compensate,
     do,
     fail,
-    from_async,
-    from_fn,
-    never,
     now,
     par,
     par_all,
@@ -38,8 +35,10 @@ from effectflow.checkpoint import (
     ResumePlan,
     RunNotFound,
     StepInputChanged,
+    find_run,
     step,
 )
+from effectflow.effects import from_async, from_fn, never
 from effectflow.stores import MemoryStore
 from tests.apps import App, Broken, Crash, app_on, note
 from tests.runs.journals import (
@@ -67,9 +66,9 @@ async def plan_of(
 ) -> ResumePlan:
     """Return the plan of the run "r", after a check that it changed nothing."""
     app = app_on(store)
-    before = await store.read("r"), await store.info("r")
+    before = await store.read("r"), await find_run(store, "r")
     plan = await made.plan("r", effects=effects).run(app, clock=clock_at(at))
-    assert (await store.read("r"), await store.info("r")) == before
+    assert (await store.read("r"), await find_run(store, "r")) == before
     if not effects:
         assert app.world.done == []
     return plan.unwrap()

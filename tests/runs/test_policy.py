@@ -16,18 +16,7 @@ import pytest
 from hypothesis import given, strategies as st
 from returns.result import Success
 
-from effectflow import (
-    Checkpoints,
-    Do,
-    Effect,
-    fail,
-    from_async,
-    from_fn,
-    pure,
-    step,
-    with_checkpointing,
-    workflow,
-)
+from effectflow import Checkpoints, Do, Effect, fail, pure, step, with_checkpointing, workflow
 from effectflow.checkpoint import (
     CheckpointPolicy,
     Lease,
@@ -35,6 +24,7 @@ from effectflow.checkpoint import (
     SaveFailed,
     StoreUnavailable,
 )
+from effectflow.effects import from_async, from_fn
 from effectflow.stores import MemoryStore
 from tests.apps import App
 from tests.runs.journals import in_turn, made_of

@@ -16,7 +16,6 @@ from effectflow import (
     Workflow,
     bracket,
     fail,
-    never,
     par,
     par_all,
     par_traverse,
@@ -32,10 +31,11 @@ from effectflow.checkpoint import (
     Finished,
     RunStatus,
     Started,
+    find_run,
     read_checkpoint,
     read_entries,
 )
-from effectflow.effects import RetryPolicy, TracedError, die
+from effectflow.effects import RetryPolicy, TracedError, die, never
 from effectflow.stores import MemoryStore
 from tests.apps import App, Broken, app_on, note
 from tests.runs.journals import act, after_others, cut, made_of, resume, start
@@ -309,7 +309,7 @@ async def test_a_failure_whose_own_code_raises_is_recorded(
     assert ended.failure() is error
     kinds = [type(entry) for entry in await read_entries(store, "r")]
     assert kinds == [Started, BeforeStep, Failed, Finished]
-    info = await store.info("r")
+    info = await find_run(store, "r")
     assert info is not None
 
     assert info.summary.status is RunStatus.FAILED

@@ -14,7 +14,6 @@ from effectflow import (
     Client,
     Do,
     Effect,
-    ReplayFilter,
     RetryPolicy,
     Signal,
     TimedOut,
@@ -22,17 +21,17 @@ from effectflow import (
     bracket,
     do,
     effect,
-    from_fn,
     par,
     par_traverse,
     pure,
     race,
-    replaying,
     sleep,
     step,
     with_checkpointing,
     workflow,
 )
+from effectflow.checkpoint import ReplayFilter, replaying
+from effectflow.effects import from_fn
 from effectflow.stores import MemoryStore
 from effectflow.testing import CrashPoint, FaultyStore, after, before
 from tests.apps import App, app_on, both_backends, cut_off, note

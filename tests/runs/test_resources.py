@@ -17,24 +17,19 @@ from effectflow import (
     Do,
     Effect,
     TimedOut,
-    acquiring,
     bracket,
-    die,
     fail,
-    from_async,
-    from_fn,
-    never,
     par,
     par_traverse,
     pure,
     race,
     sleep,
     step,
-    suspend,
     with_checkpointing,
     workflow,
 )
 from effectflow.checkpoint import DefinitionChanged
+from effectflow.effects import acquiring, die, from_async, from_fn, never, suspend
 from effectflow.stores import MemoryStore
 from effectflow.testing import TestClock
 from tests.apps import App, Broken, Crash, app_on, both_backends, cut_off

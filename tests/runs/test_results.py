@@ -9,21 +9,7 @@ import anyio
 import pytest
 from returns.result import Failure, Success
 
-from effectflow import (
-    Checkpoints,
-    Client,
-    Do,
-    Effect,
-    MapReduce,
-    StateMachine,
-    Transition,
-    effect,
-    fail,
-    from_async,
-    pure,
-    step,
-    workflow,
-)
+from effectflow import Checkpoints, Client, Do, Effect, effect, fail, pure, step, workflow
 from effectflow.checkpoint import (
     NotSerializable,
     RecordedDefect,
@@ -34,6 +20,9 @@ from effectflow.checkpoint import (
     RunStatus,
     read_entries,
 )
+from effectflow.effects import from_async
+from effectflow.machines import StateMachine, Transition
+from effectflow.mapreduce import MapReduce
 from effectflow.stores import MemoryStore, SqliteStore
 from tests.apps import App, Broken, Crash, app_on, cut_off, note
 

@@ -26,9 +26,6 @@ from effectflow import (
     bracket,
     do,
     effect,
-    from_async,
-    from_fn,
-    never,
     now,
     par,
     par_traverse,
@@ -36,7 +33,6 @@ from effectflow import (
     random,
     spawn,
     step,
-    step_info,
     uuid,
     with_checkpointing,
     workflow,
@@ -58,10 +54,13 @@ from effectflow.checkpoint import (
     SaveFailed,
     StepInputChanged,
     Value,
+    find_run,
     read_checkpoint,
     read_entries,
+    step_info,
     verify_run,
 )
+from effectflow.effects import from_async, from_fn, never
 from effectflow.stores import MemoryStore, SqliteStore
 from effectflow.testing import (
     Fault,
@@ -492,7 +491,7 @@ async def test_a_run_of_another_host_is_free_once_its_lease_expired(store: Memor
 
 async def test_a_run_that_was_taken_over_writes_nothing_more(store: MemoryStore) -> None:
     async def steal(_: object) -> None:
-        info = await store.info("r")
+        info = await find_run(store, "r")
         assert info is not None
         assert info.lease is not None
         await store.release(info.lease)

@@ -7,20 +7,16 @@ from typing import Any
 import pytest
 from returns.result import Success
 
-from effectflow import (
+from effectflow import Do, Effect, par, pure, step, with_checkpointing, workflow
+from effectflow.checkpoint import (
     CheckpointPolicy,
-    Do,
-    Effect,
-    Iterative,
-    MapReduce,
-    par,
-    pure,
+    CheckpointSaved,
+    SaveFailed,
+    read_entries,
     save_now,
-    step,
-    with_checkpointing,
-    workflow,
 )
-from effectflow.checkpoint import CheckpointSaved, SaveFailed, read_entries
+from effectflow.iterative import Iterative
+from effectflow.mapreduce import MapReduce
 from effectflow.stores import MemoryStore
 from effectflow.testing import (
     Crashed,

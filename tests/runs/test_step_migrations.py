@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from returns.result import Failure, Success
 
-from effectflow import Checkpoints, Do, Effect, fail, pure, started_version, step, workflow
-from effectflow.checkpoint import DefinitionChanged
+from effectflow import Checkpoints, Do, Effect, fail, pure, step, workflow
+from effectflow.checkpoint import DefinitionChanged, started_version
 from effectflow.runs import StepMigration
 from effectflow.stores import MemoryStore
 from tests.apps import App

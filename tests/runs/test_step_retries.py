@@ -18,7 +18,6 @@ from effectflow import (
     current_step,
     do,
     effect,
-    from_async,
     par,
     sleep,
     step,
@@ -34,6 +33,7 @@ from effectflow.checkpoint import (
     read_checkpoint,
     read_entries,
 )
+from effectflow.effects import from_async
 from effectflow.stores import MemoryStore
 from effectflow.testing import CrashPoint, FaultyStore, crash_everywhere
 from effectflow.testing.crash import crash_points

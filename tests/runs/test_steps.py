@@ -16,14 +16,13 @@ from effectflow import (
     current_step,
     effect,
     from_blocking,
-    from_fn,
     pure,
     step,
-    step_info,
     with_checkpointing,
     workflow,
 )
-from effectflow.checkpoint import Arguments, BeforeStep, read_entries
+from effectflow.checkpoint import Arguments, BeforeStep, read_entries, step_info
+from effectflow.effects import from_fn
 from effectflow.stores import MemoryStore
 from tests.apps import App, app_on, both_backends, note
 from tests.runs.journals import in_turn, made_of

@@ -18,11 +18,7 @@ from effectflow import (
     TimedOut,
     bracket,
     compensate,
-    die,
     fail,
-    from_async,
-    from_fn,
-    never,
     par,
     publish,
     pure,
@@ -30,10 +26,10 @@ from effectflow import (
     saga,
     sleep,
     step,
-    suspend,
     with_checkpointing,
 )
 from effectflow.checkpoint import CheckpointStore, Completed, DefinitionChanged, read_entries
+from effectflow.effects import die, from_async, from_fn, never, suspend
 from effectflow.service import Client
 from effectflow.stores import MemoryStore
 from tests.apps import App, Broken, Crash, app_on, both_backends, cut_off

@@ -18,36 +18,36 @@ from returns.result import Success
 from effectflow import (
     Do,
     Effect,
-    MapReduce,
-    Moved,
     RetryPolicy,
-    StateGraph,
-    StateMachine,
-    Transition,
     Workflow,
     bracket,
-    emit,
     fail,
-    first_success,
-    from_async,
     from_blocking,
-    from_fn,
     par,
     par_all,
-    par_reduce,
     par_traverse,
-    par_try_all,
     pure,
     race,
     sleep,
     step,
-    suspend,
-    traverse,
     workflow,
 )
-from effectflow.checkpoint import RunStatus, read_checkpoint
+from effectflow.checkpoint import RunStatus, find_run, read_checkpoint
+from effectflow.effects import (
+    emit,
+    first_success,
+    from_async,
+    from_fn,
+    par_reduce,
+    par_try_all,
+    suspend,
+    traverse,
+)
 from effectflow.effects.child_tasks import Children, ImmediateChildren
 from effectflow.executors import LocalExecutor
+from effectflow.graphs import StateGraph
+from effectflow.machines import Moved, StateMachine, Transition
+from effectflow.mapreduce import MapReduce
 from effectflow.stores import MemoryStore
 from tests.apps import App, World
 from tests.service.conftest import Service
@@ -147,7 +147,7 @@ async def ends_in_a_defect(make: Callable[[], AnyEffect], *, durable: bool) -> N
     with pytest.raises(RuntimeError, match=STRAY):
         await asyncio.wait_for(asyncio.create_task(running.run(app)), 5)
     if durable:
-        info = await app.checkpoints.store.info("r")
+        info = await find_run(app.checkpoints.store, "r")
         assert info is not None
         assert (info.summary.status, info.lease) == (RunStatus.FAILED, None)
 
@@ -285,7 +285,7 @@ async def test_a_builder_completes_nothing_with_a_part_missing(
     running = made.start(None if build is machine else 1, run_id="r")
     with pytest.raises(RuntimeError, match=STRAY):
         await asyncio.wait_for(asyncio.create_task(running.run(app)), 5)
-    info = await app.checkpoints.store.info("r")
+    info = await find_run(app.checkpoints.store, "r")
     assert info is not None
     assert (info.summary.status, info.lease) == (RunStatus.FAILED, None)
 
@@ -386,7 +386,7 @@ async def test_a_task_group_that_fails_in_a_step_is_a_defect_of_the_run() -> Non
     app = App()
     with pytest.raises(ExceptionGroup, match="unhandled errors in a TaskGroup"):
         await fails_in_a_group.start(run_id="r").run(app)
-    info = await app.checkpoints.store.info("r")
+    info = await find_run(app.checkpoints.store, "r")
     assert info is not None
     assert info.summary.status is RunStatus.FAILED
 

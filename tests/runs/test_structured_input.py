@@ -30,7 +30,8 @@ import pydantic
 import pytest
 from returns.result import Success
 
-from effectflow import Checkpoints, Codec, Effect, Workflow, pure, workflow
+from effectflow import Checkpoints, Effect, Workflow, pure, workflow
+from effectflow.checkpoint import Codec
 from effectflow.stores import MemoryStore
 from tests.apps import App, app_on
 

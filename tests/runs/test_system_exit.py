@@ -21,24 +21,26 @@ from effectflow import (
     Effect,
     RetryPolicy,
     bracket,
-    emit,
-    first_success,
-    from_async,
     from_blocking,
-    from_fn,
     par,
     par_all,
-    par_reduce,
     par_traverse,
     pure,
     race,
     sleep,
     step,
-    suspend,
-    traverse,
     workflow,
 )
-from effectflow.checkpoint import RunStatus
+from effectflow.checkpoint import RunStatus, find_run
+from effectflow.effects import (
+    emit,
+    first_success,
+    from_async,
+    from_fn,
+    par_reduce,
+    suspend,
+    traverse,
+)
 from effectflow.stores import SqliteStore
 from tests.apps import App
 from tests.sweeps import in_pairs
@@ -135,7 +137,7 @@ def test_an_exit_is_raised_unchanged_after_the_finalizers(
     assert app.world.done == ["released"]
 
     async def look() -> None:
-        info = await app.checkpoints.store.info("r")
+        info = await find_run(app.checkpoints.store, "r")
         assert info is not None
         assert (info.summary.status, info.lease) == (RunStatus.INTERRUPTED, None)
 
@@ -147,6 +149,7 @@ PROGRAM = textwrap.dedent("""
     import sys
     from dataclasses import dataclass
     from effectflow import *
+    from effectflow.effects import from_fn
     from effectflow.stores import SqliteStore
 
     backend, leave, path = sys.argv[1:]

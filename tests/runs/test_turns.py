@@ -17,7 +17,6 @@ from effectflow import (
     do,
     effect,
     fail,
-    from_async,
     par,
     par_all,
     par_traverse,
@@ -25,9 +24,9 @@ from effectflow import (
     race,
     sleep,
     step,
-    suspend,
     workflow,
 )
+from effectflow.effects import from_async, suspend
 from tests.exploration.lives import SIGNALS, End
 from tests.exploration.scenes import AnyEffect, Env, Scene, act, in_turn, locally
 from tests.exploration.virtual_time import Backend

@@ -6,8 +6,9 @@ import os
 
 import pytest
 
-from effectflow import Checkpoints, Do, Effect, from_fn, par_traverse, step, workflow
+from effectflow import Checkpoints, Do, Effect, par_traverse, step, workflow
 from effectflow.checkpoint import NotSerializable, read_checkpoint, with_checkpointing
+from effectflow.effects import from_fn
 from effectflow.effects.paths import child_path
 from effectflow.stores import FileStore, MemoryStore, SqliteStore
 from tests.apps import App

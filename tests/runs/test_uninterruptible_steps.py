@@ -23,14 +23,8 @@ from returns.result import Success
 from effectflow import (
     Do,
     Effect,
-    MapReduce,
-    Moved,
-    StateGraph,
-    StateMachine,
-    Transition,
     Workflow,
     fail,
-    from_async,
     from_blocking,
     par,
     par_all,
@@ -40,7 +34,11 @@ from effectflow import (
     step,
     workflow,
 )
-from effectflow.checkpoint import RunStatus, read_checkpoint
+from effectflow.checkpoint import RunStatus, find_run, read_checkpoint
+from effectflow.effects import from_async
+from effectflow.graphs import StateGraph
+from effectflow.machines import Moved, StateMachine, Transition
+from effectflow.mapreduce import MapReduce
 from effectflow.stores import MemoryStore, SqliteStore
 from tests.apps import App, Crash, app_on, both_backends, note
 
@@ -407,7 +405,7 @@ async def test_a_step_during_ctrl_c_is_recorded(tmp_path: Path, backend: str) ->
         assert process.wait(30) == -signal.SIGINT
     async with SqliteStore(path) as store:
         checkpoint = await read_checkpoint(store, "r")
-        info = await store.info("r")
+        info = await find_run(store, "r")
     assert [done.step for done in checkpoint.completed_steps] == ["slow"]
     assert info is not None
     assert info.lease is None

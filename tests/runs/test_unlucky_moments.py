@@ -27,20 +27,26 @@ from effectflow import (
     do,
     effect,
     fail,
-    from_async,
-    from_fn,
     par,
     par_traverse,
     pure,
     race,
     random,
     saga,
-    save_now,
     sleep,
     step,
     workflow,
 )
-from effectflow.checkpoint import CancelRequested, Failed, RunStatus, Value, read_entries
+from effectflow.checkpoint import (
+    CancelRequested,
+    Failed,
+    RunStatus,
+    Value,
+    find_run,
+    read_entries,
+    save_now,
+)
+from effectflow.effects import from_async, from_fn
 from effectflow.stores import MemoryStore
 from tests.apps import Broken, both_backends
 from tests.runs.journals import AnyEffect, cut
@@ -92,7 +98,7 @@ def worker_of(one: Any, env: Env, **options: Any) -> Worker:
 
 
 async def status_of(env: Env) -> RunStatus:
-    info = await env.checkpoints.store.info("r")
+    info = await find_run(env.checkpoints.store, "r")
     assert info is not None
     return info.summary.status
 

@@ -22,7 +22,7 @@ from effectflow import (
     spawn,
     workflow,
 )
-from effectflow.checkpoint import read_entries
+from effectflow.checkpoint import find_run, read_entries
 from effectflow.checkpoint.entries import ChildStarted
 from effectflow.stores import MemoryStore
 from effectflow.testing import CrashPoint, FaultyStore, Slow
@@ -122,7 +122,7 @@ async def test_a_child_that_a_crash_has_prevented_is_created_by_the_resume(
     with faulty.life():
         await start(made, App(Checkpoints(faulty)))
     [begun] = [one for one in await read_entries(store, "r") if isinstance(one, ChildStarted)]
-    assert await store.info(begun.run_id) is None
+    assert await find_run(store, begun.run_id) is None
 
     assert await resume(made, app_on(store)) == Success("('spawned', 'beside')")
-    assert await store.info(begun.run_id) is not None
+    assert await find_run(store, begun.run_id) is not None

@@ -17,11 +17,8 @@ from effectflow import (
     Effect,
     RetryPolicy,
     Workflow,
-    die,
     do,
     effect,
-    emit,
-    from_async,
     pure,
     spawn,
     step,
@@ -29,6 +26,7 @@ from effectflow import (
     workflow,
 )
 from effectflow.checkpoint import NotSerializable, RunConflict
+from effectflow.effects import die, emit, from_async
 from effectflow.stores import MemoryStore, SqliteStore
 from effectflow.testing import RecordingObserver
 

@@ -26,7 +26,6 @@ from effectflow import (
     compensate,
     do,
     fail,
-    first_success,
     par,
     par_all,
     publish,
@@ -36,7 +35,6 @@ from effectflow import (
     sleep,
     spawn,
     step,
-    traverse,
     with_checkpointing,
     workflow,
 )
@@ -46,11 +44,13 @@ from effectflow.checkpoint import (
     RecordedDefect,
     RunCancelled,
     RunStatus,
+    find_run,
     read_checkpoint,
     repair_run,
     verify_run,
 )
 from effectflow.checkpoint.errors import CLASS_CHANGED
+from effectflow.effects import first_success, traverse
 from effectflow.service import Handle
 from effectflow.stores import MemoryStore
 from effectflow.testing import (
@@ -245,7 +245,7 @@ async def test_a_child_never_gets_the_result_of_its_sibling() -> None:
 
     async with working(service, swapped, child):
         with anyio.fail_after(10):
-            while not (found := await info_of(service, "r")).summary.blocked:
+            while not (found := await info_of(service, "r")).summary.details.blocked:
                 assert not found.summary.status.has_ended
                 await anyio.sleep(0.003)
 
@@ -616,7 +616,7 @@ async def write(store: MemoryStore, entries: Sequence[Any]) -> None:
         bodies.append(payload + b"\nsha256:" + digest.hex().encode())
     client = Client(Checkpoints(store))
     await client.submit(shopping, ["cap"], run_id="r")
-    info = await store.info("r")
+    info = await find_run(store, "r")
     assert info is not None
     await store.delete("r")
     lease = await store.claim("r", owner="test", seconds=60)

@@ -14,28 +14,24 @@ from hypothesis import strategies as st
 from effectflow import (
     Checkpoints,
     Effect,
-    MapReduce,
-    StateGraph,
     TimedOut,
     bracket,
-    die,
     fail,
-    from_async,
-    never,
     now,
     par,
     par_all,
     par_traverse,
-    par_try_all,
     pure,
     race,
     sleep,
     step,
-    suspend,
     with_checkpointing,
     workflow,
 )
 from effectflow.checkpoint import current_step
+from effectflow.effects import die, from_async, never, par_try_all, suspend
+from effectflow.graphs import StateGraph
+from effectflow.mapreduce import MapReduce
 from tests.apps import Broken, Crash
 
 AnyEffect = Effect[Any, Any, Any]

@@ -15,6 +15,7 @@ from effectflow.checkpoint import (
     RunInfo,
     RunQuery,
     RunStatus,
+    find_run,
     read_checkpoint,
     read_entries,
 )
@@ -45,7 +46,7 @@ async def working(
 
 
 async def info_of(service: Service, run_id: str) -> RunInfo:
-    info = await service.store.info(run_id)
+    info = await find_run(service.store, run_id)
     assert info is not None, f"run {run_id!r} is unknown"
     return info
 
@@ -62,11 +63,11 @@ async def until(
     """Wait until a run has a status, waits for something, and is not held."""
     with anyio.fail_after(within):
         while True:
-            info = await service.store.info(run_id)
+            info = await find_run(service.store, run_id)
             if (
                 info is not None
                 and info.summary.status is status
-                and waits_for in (None, info.summary.waits_for)
+                and waits_for in (None, info.summary.details.waits_for)
                 and info.length > longer_than
                 and info.lease is None
             ):

@@ -18,7 +18,6 @@ from effectflow import (
     Workflow,
     bracket,
     current_step,
-    from_async,
     par,
     race,
     sleep,
@@ -27,6 +26,7 @@ from effectflow import (
     workflow,
 )
 from effectflow.checkpoint import (
+    Batch,
     CheckpointStore,
     DefinitionChanged,
     Lease,
@@ -36,6 +36,7 @@ from effectflow.checkpoint import (
     RunStatus,
 )
 from effectflow.checkpoint.entries import CancelRequested, Finished
+from effectflow.effects import from_async
 from effectflow.stores import MemoryStore
 from effectflow.testing.forwarding import ForwardingStore
 from tests.apps import App, Broken, World, both_backends, note
@@ -272,11 +273,10 @@ class AtTheEnd(ForwardingStore):
         super().__init__(store)
         self.happen = happen
 
-    async def append(self, lease: Lease, bodies: Any, **options: Any) -> None:
-        summary = options.get("summary")
-        if summary is not None and summary.status is RunStatus.COMPLETED:
+    async def append(self, lease: Lease, batch: Batch) -> None:
+        if batch.summary is not None and batch.summary.status is RunStatus.COMPLETED:
             await self.happen()
-        await super().append(lease, bodies, **options)
+        await super().append(lease, batch)
 
 
 async def test_a_cancellation_that_comes_after_the_end_was_decided_changes_nothing() -> None:

@@ -17,11 +17,8 @@ from effectflow import (
     Do,
     Effect,
     compensate,
-    die,
     do,
     fail,
-    from_async,
-    from_fn,
     par,
     par_all,
     race,
@@ -31,6 +28,7 @@ from effectflow import (
     workflow,
 )
 from effectflow.checkpoint import Completed, read_entries
+from effectflow.effects import die, from_async, from_fn
 from effectflow.stores import MemoryStore
 from effectflow.testing import CrashPoint, FaultyStore, TestClock
 from tests.apps import App, Broken, Crash, World, note

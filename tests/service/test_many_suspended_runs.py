@@ -13,13 +13,14 @@ import anyio
 import pytest
 from returns.result import Success
 
-from effectflow import Do, Signal, never, workflow
+from effectflow import Do, Signal, workflow
 from effectflow.checkpoint import CheckpointStore, RunQuery, RunStatus
 from effectflow.checkpoint.durable_fiber import DurableFiber
 from effectflow.checkpoint.entries import Started
 from effectflow.checkpoint.integrity import first_digest
 from effectflow.checkpoint.mailbox import Mailbox
 from effectflow.checkpoint.run import Run
+from effectflow.effects import never
 from effectflow.stores import MemoryStore, SqliteStore
 from effectflow.testing import CrashPoint, FaultyStore
 from tests.apps import App, Broken, note

@@ -11,8 +11,10 @@ from returns.result import Success
 
 from effectflow import Do, workflow
 from effectflow.checkpoint import (
+    Batch,
     Claimed,
     DueRuns,
+    Lease,
     Message,
     Record,
     RunInfo,
@@ -61,7 +63,7 @@ async def test_a_run_continues_as_soon_as_its_store_is_back(
         # Much less than the minute after which a run is tried again that does not fit the program.
         assert await handle.result(timeout=20) == Success("second")
     assert errors[0] in store.met
-    assert (await info_of(service, "r")).summary.blocked == ""
+    assert (await info_of(service, "r")).summary.details.blocked == ""
 
 
 @both_backends
@@ -76,7 +78,7 @@ async def test_a_run_whose_end_was_not_saved_is_not_shown_as_ended() -> None:
     async with working(service, two_steps) as worker:
         handle = await worker.client.submit(two_steps, None, run_id="r")
         with anyio.fail_after(10):
-            while not (info := await info_of(service, "r")).summary.blocked:
+            while not (info := await info_of(service, "r")).summary.details.blocked:
                 await anyio.sleep(0.01)
         assert not any(isinstance(entry, Finished) for entry in await entries_of(service, "r"))
         assert info.summary.status is RunStatus.RUNNING
@@ -88,7 +90,7 @@ class ReadOnly(ForwardingStore):
 
     refused = 0
 
-    async def append(self, *args: Any, **kwargs: Any) -> None:
+    async def append(self, lease: Lease, batch: Batch) -> None:
         self.refused += 1
         raise SaveFailed("r", "the disk is full")
 
@@ -135,7 +137,7 @@ class Cancelling(ForwardingStore):
         await self._cancel("find")
         return await super().find(*args, **kwargs)
 
-    async def create(self, *args: Any, **kwargs: Any) -> bool:
+    async def create(self, *args: Any, **kwargs: Any) -> RunInfo | None:
         await self._cancel("create")
         return await super().create(*args, **kwargs)
 
@@ -143,9 +145,9 @@ class Cancelling(ForwardingStore):
         await self._cancel("mailbox")
         return await super().mailbox(*args, **kwargs)
 
-    async def append(self, *args: Any, **kwargs: Any) -> None:
+    async def append(self, lease: Lease, batch: Batch) -> None:
         await self._cancel("append")
-        await super().append(*args, **kwargs)
+        await super().append(lease, batch)
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])

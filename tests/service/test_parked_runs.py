@@ -16,7 +16,6 @@ from effectflow import (
     Signal,
     Workflow,
     bracket,
-    from_async,
     from_blocking,
     par,
     pure,
@@ -26,6 +25,7 @@ from effectflow import (
 )
 from effectflow.checkpoint import RunInfo, RunStatus
 from effectflow.checkpoint.entries import Finished, Resumed
+from effectflow.effects import from_async
 from effectflow.stores import MemoryStore
 from effectflow.testing import FaultyStore, TestClock, after
 from effectflow.testing.faulty_store import CrashPoint
@@ -138,14 +138,14 @@ async def test_a_run_that_does_not_fit_is_left_for_another_build_and_shown_as_bl
     async with working(service, new):
         info = await blocked(service)
         assert info.summary.status is RunStatus.SUSPENDED
-        assert "has changed since run 'r' was started" in info.summary.blocked
+        assert "has changed since run 'r' was started" in info.summary.details.blocked
         await anyio.sleep(0.1)
         # It is not tried again and again.
         assert (await info_of(service, "r")).length == before_that.length
     clock = TestClock()
     async with working(service, old, clock=clock):
         assert await handle.result(timeout=10) == Success("ann")
-    assert (await info_of(service, "r")).summary.blocked == ""
+    assert (await info_of(service, "r")).summary.details.blocked == ""
     assert service.world.done == ["begin"]
 
 
@@ -153,7 +153,7 @@ async def blocked(service: Service) -> RunInfo:
     with anyio.fail_after(10):
         while True:
             info = await info_of(service, "r")
-            if info.summary.blocked and info.lease is None:
+            if info.summary.details.blocked and info.lease is None:
                 return info
             await anyio.sleep(0.003)
 
@@ -246,9 +246,9 @@ async def test_a_run_whose_migration_raises_is_blocked_and_tried_again_later(
     async with working(service, broken, deadly) as worker:
         info = await blocked(service)
         assert info.summary.status is RunStatus.SUSPENDED
-        assert info.summary.blocked.startswith(f"it raised {type(raised).__name__}: ")
+        assert info.summary.details.blocked.startswith(f"it raised {type(raised).__name__}: ")
         assert info.summary.due_at == pytest.approx(time.time() + 60, abs=20)
-        assert "\n" not in info.summary.blocked
+        assert "\n" not in info.summary.details.blocked
         # The worker drives other runs, and this one is not tried again and again.
         other = await worker.client.submit(deadly, None)
         assert await other.result(timeout=10) == Success("deadly")

@@ -17,11 +17,7 @@ from effectflow import (
     TimedOut,
     bracket,
     compensate,
-    die,
     fail,
-    from_async,
-    from_fn,
-    never,
     par,
     par_all,
     par_traverse,
@@ -42,6 +38,7 @@ from effectflow.checkpoint import (
     read_checkpoint,
     read_entries,
 )
+from effectflow.effects import die, from_async, from_fn, never
 from effectflow.stores import MemoryStore
 from effectflow.testing import FaultyStore, TestClock
 from effectflow.testing.crash import crash_points
@@ -706,7 +703,7 @@ async def test_a_cancelled_run_whose_undo_fails_is_parked_and_cancelled_after_a_
         await handle.cancel()
         assert isinstance((await handle.result(timeout=10)).failure(), CompensationFailed)
         info = await until(service, "r", RunStatus.FAILED)
-        assert (info.summary.blocked, info.summary.due_at) == ("", None)
+        assert (info.summary.details.blocked, info.summary.due_at) == ("", None)
         # Nothing tries again by itself.
         await anyio.sleep(0.05)
         assert undone(service.world) == ["hotel"]

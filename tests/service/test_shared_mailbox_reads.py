@@ -9,8 +9,9 @@ import anyio.lowlevel
 import pytest
 from returns.result import Success
 
-from effectflow import Do, Signal, par_try_all, spawn, workflow
-from effectflow.checkpoint import Message, Record
+from effectflow import Do, Signal, spawn, workflow
+from effectflow.checkpoint import Message, Record, find_run
+from effectflow.effects import par_try_all
 from effectflow.stores import MemoryStore
 from effectflow.testing.forwarding import ForwardingStore
 from tests.apps import App, Broken
@@ -84,7 +85,7 @@ async def test_a_parent_reads_the_run_that_it_waits_for_only_once_that_has_ended
         with anyio.fail_after(10):
             while not await worker.client.find():
                 await anyio.sleep(0.01)
-            while await store.info("child") is None:
+            while await find_run(store, "child") is None:
                 await anyio.sleep(0.01)
         for _ in range(count):
             await child.send(votes[0], 1)

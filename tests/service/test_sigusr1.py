@@ -19,7 +19,9 @@ JOB = textwrap.dedent("""
     import os, sys
     from dataclasses import dataclass
     import anyio
-    from effectflow import CheckpointPolicy, Checkpoints, MapReduce, effect, pure
+    from effectflow import Checkpoints, effect, pure
+    from effectflow.checkpoint import CheckpointPolicy
+    from effectflow.mapreduce import MapReduce
     from effectflow.service import run_until_signal
     from effectflow.stores import SqliteStore
 

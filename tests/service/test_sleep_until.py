@@ -7,8 +7,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from returns.result import Success
 
-from effectflow import Checkpoints, Do, now, sleep_until, workflow
+from effectflow import Checkpoints, Do, now, workflow
 from effectflow.checkpoint import CheckpointStore
+from effectflow.effects import sleep_until
 from effectflow.stores import MemoryStore
 from effectflow.testing import TestClock, crash_everywhere
 from tests.apps import App, Broken, app_on

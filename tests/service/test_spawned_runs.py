@@ -12,11 +12,8 @@ from returns.result import Failure, Success
 from effectflow import (
     Do,
     Effect,
-    Moved,
     RetryPolicy,
     Signal,
-    StateMachine,
-    Transition,
     Workflow,
     do,
     pure,
@@ -32,9 +29,10 @@ from effectflow.checkpoint import (
     RunConflict,
     RunEnded,
     RunStatus,
+    find_run,
 )
 from effectflow.checkpoint.entries import ChildStarted
-from effectflow.machines import Outcome
+from effectflow.machines import Moved, Outcome, StateMachine, Transition
 from effectflow.testing import FaultyStore, SaveFails, Unavailable
 from effectflow.testing.faulty_store import Fault
 from tests.apps import App, Broken, note
@@ -237,7 +235,7 @@ async def test_a_rejected_spawn_is_rejected_in_every_life_although_the_id_is_fre
         await service.store.delete("taken")
         await handle.send(go, "went on")
         assert await handle.result(timeout=10) == Success("went on")
-    assert await service.store.info("taken") is None
+    assert await find_run(service.store, "taken") is None
 
 
 async def test_a_rejected_spawn_that_nothing_has_handled_is_tried_again_by_a_resume(

@@ -10,16 +10,16 @@ import anyio
 import pytest
 from returns.result import Failure, Success
 
-from effectflow import Checkpoints, Client, Do, run_context, spawn, workflow
+from effectflow import Checkpoints, Client, Do, spawn, workflow
 from effectflow.checkpoint import (
     NotSerializable,
     RunConflict,
     RunNotFound,
     RunQuery,
     RunStatus,
+    run_context,
 )
-from effectflow.checkpoint.lease import begin_claim, end_claim
-from effectflow.stores import FileStore, MemoryStore, SqliteStore
+from effectflow.stores import MemoryStore, SqliteStore
 from effectflow.testing import TestClock
 from tests.apps import App, Broken, Crash, World, note
 from tests.service.conftest import Service, both_stores
@@ -122,22 +122,6 @@ async def test_many_concurrent_submissions_create_one_run(service: Service) -> N
     assert service.world.done == ["once"]
 
 
-@both_stores
-async def test_a_run_is_submitted_while_a_start_of_the_same_id_has_written_nothing(
-    service: Service,
-) -> None:
-    owner = begin_claim()
-    lease = await service.store.claim("r", owner=str(owner), seconds=30)
-
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(lambda: service.client.submit(act, "a", run_id="r"))
-        await anyio.sleep(0.02)
-        assert await service.client.find() == []
-        await service.store.release(lease)
-        end_claim(owner, is_released=True)
-    assert [info.run_id for info in await service.client.find()] == ["r"]
-
-
 async def test_a_run_with_a_delay_waits_for_its_time(service: Service) -> None:
     clock = TestClock()
     async with service.worker(act, clock=clock) as worker:
@@ -151,7 +135,7 @@ async def test_a_run_with_a_delay_waits_for_its_time(service: Service) -> None:
 
 async def test_a_run_is_due_at_once_by_a_clock_that_starts_at_the_epoch(tmp_path: Path) -> None:
     """As on a small computer without a battery, before it has asked for the time."""
-    service = Service(FileStore(tmp_path))
+    service = Service(SqliteStore(tmp_path / "runs.db"))
     async with service.worker(act, clock=TestClock(datetime.fromtimestamp(0, UTC))) as worker:
         handle = await worker.client.submit(act, "a")
         assert await handle.result(timeout=10) == Success(1)

@@ -21,23 +21,20 @@ from effectflow import (
     TimedOut,
     bracket,
     do,
-    from_async,
-    from_fn,
     par,
     par_traverse,
     pure,
     race,
     sleep,
-    sleep_until,
     spawn,
     step,
-    step_info,
     workflow,
 )
-from effectflow.checkpoint import Entry, RunEnded, RunStatus
+from effectflow.checkpoint import Entry, RunEnded, RunStatus, find_run, step_info
 from effectflow.checkpoint.entries import Interrupted, Suspended, Waiting
 from effectflow.checkpoint.schema import LATEST
-from effectflow.stores import FileStore
+from effectflow.effects import from_async, from_fn, sleep_until
+from effectflow.stores import SqliteStore
 from tests.apps import App, Broken, both_backends, note
 from tests.service.conftest import Service, both_stores
 from tests.service.lives import (
@@ -84,7 +81,10 @@ async def test_branches_of_par_wait_for_different_messages_in_different_workers(
 ) -> None:
     handle = await lived(service, both)
     waiting = await info_of(service, "r")
-    assert sorted(waiting.summary.waits_for.split(", ")) == ["signal approval", "signal review"]
+    assert sorted(waiting.summary.details.waits_for.split(", ")) == [
+        "signal approval",
+        "signal review",
+    ]
     await handle.send(review, "bob")
     async with working(service, both):
         await suspended(service, "r", waits_for="signal approval", after=waiting)
@@ -105,7 +105,7 @@ def either(_: None) -> Do[App, Broken, str]:
 async def test_a_message_wins_a_race_against_a_sleep(service: Service) -> None:
     handle = await lived(service, either)
     info = await info_of(service, "r")
-    assert sorted(info.summary.waits_for.split(", ")) == ["a time", "signal approval"]
+    assert sorted(info.summary.details.waits_for.split(", ")) == ["a time", "signal approval"]
     assert info.summary.due_at == pytest.approx(info.updated_at + HOUR, abs=60)
     await handle.send(approval, "ann")
     async with working(service, either):
@@ -130,7 +130,7 @@ async def test_a_run_with_a_deadline_that_no_datetime_can_tell_is_suspended(
     def patient(_: None) -> Do[App, Any, str]:
         return (yield from wait(limit))
 
-    async with FileStore(tmp_path) as store:
+    async with SqliteStore(tmp_path / "runs.db") as store:
         service = Service(store)
         handle = await lived(service, patient)
         assert (await info_of(service, "r")).summary.due_at in (None, LATEST)
@@ -339,7 +339,7 @@ def releasing(_: None) -> Do[App, Broken, str]:
 async def until_recorded(service: Service, kind: type[Entry]) -> None:
     """Wait until the journal of the run has such an entry."""
     with anyio.fail_after(10):
-        while await service.store.info("r") is None or not any(
+        while await find_run(service.store, "r") is None or not any(
             isinstance(entry, kind) for entry in await entries_of(service, "r")
         ):
             await anyio.sleep(0.003)
@@ -352,7 +352,7 @@ async def test_a_wait_in_an_acquisition_or_a_release_can_be_stopped(
 ) -> None:
     if by_worker:
         await lived(service, outer)
-        assert (await info_of(service, "r")).summary.waits_for == "signal approval"
+        assert (await info_of(service, "r")).summary.details.waits_for == "signal approval"
     else:
         async with anyio.create_task_group() as tasks:
             app = App(service.checkpoints(), service.world)
@@ -428,7 +428,7 @@ async def test_the_back_off_of_a_step_suspends_the_run(service: Service) -> None
     service.world.failing |= {"try#1", "try#2"}
     handle = await lived(service, retrying_step)
     waiting = await info_of(service, "r")
-    assert waiting.summary.waits_for == "a retry"
+    assert waiting.summary.details.waits_for == "a retry"
     async with working(service, retrying_step):
         assert await handle.result(timeout=10) == Success(3)
     assert service.world.done == ["try"] * 3
@@ -438,7 +438,7 @@ async def test_the_back_off_of_a_step_suspends_the_run(service: Service) -> None
 async def test_the_back_off_of_an_effect_suspends_the_run(service: Service) -> None:
     service.world.failing |= {"try#1", "try#2"}
     handle = await lived(service, retrying_effect)
-    assert (await info_of(service, "r")).summary.waits_for == "a time"
+    assert (await info_of(service, "r")).summary.details.waits_for == "a time"
     async with working(service, retrying_effect):
         assert await handle.result(timeout=10) == Success(3)
     assert service.world.done == ["try"] * 3
@@ -488,7 +488,7 @@ def sleeping_within_a_release(_: None) -> Do[App, Broken, int]:
 
 async def test_a_sleep_until_a_moment_in_a_release_suspends_the_run(service: Service) -> None:
     await lived(service, sleeping_within_a_release)
-    assert (await info_of(service, "r")).summary.waits_for == "a time"
+    assert (await info_of(service, "r")).summary.details.waits_for == "a time"
 
 
 async def suspensions(service: Service) -> int:

@@ -11,7 +11,7 @@ import pytest
 from returns.result import Success
 
 from effectflow import Do, Signal, TimedOut, race, sleep, workflow
-from effectflow.checkpoint import RunEnded, RunStatus
+from effectflow.checkpoint import RunEnded, RunStatus, find_run
 from effectflow.checkpoint.entries import Signalled, TimerFired
 from effectflow.stores import MemoryStore
 from effectflow.testing import CrashPoint, FaultyStore, TestClock
@@ -111,7 +111,7 @@ async def test_a_resume_follows_what_the_first_life_decided(workflow: Any) -> No
         if store.unmet:
             continue  # what was written one by one was written together this time
         service = Service(store, world)
-        before = decided(await entries_of(service, "r")) if await store.info("r") else None
+        before = decided(await entries_of(service, "r")) if await find_run(store, "r") else None
         await live(service, workflow, clock)
         await until(service, "r", RunStatus.COMPLETED)
         after = decided(await entries_of(service, "r"))

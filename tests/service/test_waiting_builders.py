@@ -14,15 +14,8 @@ from returns.result import Success
 from effectflow import (
     Do,
     Effect,
-    Iterative,
-    MapReduce,
-    Moved,
-    Retry,
     RetryPolicy,
     Signal,
-    StateGraph,
-    StateMachine,
-    Transition,
     Workflow,
     bracket,
     do,
@@ -31,14 +24,15 @@ from effectflow import (
     race,
     sleep,
     step,
-    step_info,
     uuid,
     workflow,
 )
-from effectflow.checkpoint import RunStatus
+from effectflow.checkpoint import RunStatus, find_run, step_info
 from effectflow.checkpoint.entries import BeforeStep
-from effectflow.machines import Outcome
-from effectflow.mapreduce import JobResult
+from effectflow.graphs import StateGraph
+from effectflow.iterative import Iterative
+from effectflow.machines import Moved, Outcome, Retry, StateMachine, Transition
+from effectflow.mapreduce import JobResult, MapReduce
 from effectflow.testing import TestClock
 from tests.apps import App, Broken, note
 from tests.service.conftest import Service
@@ -227,7 +221,7 @@ async def test_each_run_that_a_program_starts_receives_its_own_message(service: 
     for run_id, who in ("a", "ann"), ("b", "ben"):
         async with anyio.create_task_group() as group:
             group.start_soon(start, run_id)
-            while await service.store.info(run_id) is None:
+            while await find_run(service.store, run_id) is None:
                 await anyio.sleep(0.003)
             await service.client.handle(listed, run_id).send(approval, who)
     assert results == ["order, ann, finished", "order, ben, finished"]
@@ -265,7 +259,7 @@ async def test_the_next_attempt_in_the_same_process_keeps_the_message(service: S
 
     async with anyio.create_task_group() as group:
         group.start_soon(start)
-        while await service.store.info("r") is None:
+        while await find_run(service.store, "r") is None:
             await anyio.sleep(0.003)
         await service.client.handle(retried, "r").send(approval, "ann")
     assert results == ["ann"]

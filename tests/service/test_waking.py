@@ -10,7 +10,7 @@ import pytest
 from returns.result import Success
 
 from effectflow import Do, Signal, spawn, workflow
-from effectflow.checkpoint import CheckpointStore, Lease, Message, RunStatus, RunSummary
+from effectflow.checkpoint import Batch, CheckpointStore, Lease, Message, RunStatus
 from effectflow.stores import open_store
 from effectflow.testing.forwarding import ForwardingStore
 from tests.apps import App, Broken
@@ -66,23 +66,12 @@ class WorstMoment(ForwardingStore):
             await self._reach(MOMENTS[1])
         return found
 
-    async def append(
-        self,
-        lease: Lease,
-        bodies: Any,
-        *,
-        after: int,
-        summary: RunSummary | None = None,
-        release: bool = False,
-        takes: Any = (),
-        seen: int | None = None,
-    ) -> None:
+    async def append(self, lease: Lease, batch: Batch) -> None:
+        summary = batch.summary
         is_suspension = lease.run_id == "r" and summary and summary.status is RunStatus.SUSPENDED
         if is_suspension:
             await self._reach(MOMENTS[2])
-        await super().append(
-            lease, bodies, after=after, summary=summary, release=release, takes=takes, seen=seen
-        )
+        await super().append(lease, batch)
         if is_suspension:
             await self._reach(MOMENTS[3])
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -12,23 +12,19 @@ import anyio
 import pytest
 from returns.result import Success
 
-from effectflow import (
-    Checkpoints,
-    Do,
-    Effect,
-    bracket,
-    do,
-    from_async,
-    par,
-    pure,
-    sleep,
-    step,
-    workflow,
+from effectflow import Checkpoints, Do, Effect, Limit, bracket, do, par, pure, sleep, step, workflow
+from effectflow.checkpoint import (
+    Batch,
+    CheckpointStore,
+    Lease,
+    RunQuery,
+    RunStatus,
+    StoreUnavailable,
 )
-from effectflow.checkpoint import CheckpointStore, Lease, RunQuery, RunStatus, StoreUnavailable
 from effectflow.checkpoint.lease import begin_claim, end_claim
 from effectflow.checkpoint.store import Claimed, DueRuns
-from effectflow.service import App, BadEnvironment, Limit, Worker
+from effectflow.effects import from_async
+from effectflow.service import App, BadEnvironment, Worker
 from effectflow.stores import MemoryStore
 from effectflow.testing.forwarding import ForwardingStore
 from tests import apps
@@ -461,11 +457,11 @@ class HeldAtOnce(ForwardingStore):
         super().__init__(MemoryStore())
         self.is_held, self.go_on = anyio.Event(), anyio.Event()
 
-    async def append(self, lease: Lease, bodies: Sequence[bytes], **options: Any) -> None:
-        if any(b'/once"' in body for body in bodies) and not self.go_on.is_set():
+    async def append(self, lease: Lease, batch: Batch) -> None:
+        if any(b'/once"' in body for body in batch.bodies) and not self.go_on.is_set():
             self.is_held.set()
             await self.go_on.wait()
-        await super().append(lease, bodies, **options)
+        await super().append(lease, batch)
 
 
 @both_backends

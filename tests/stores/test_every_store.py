@@ -18,7 +18,7 @@ import pytest
 from anyio import to_thread
 from returns.result import Success
 
-from effectflow import Do, Effect, from_async, step, workflow
+from effectflow import Do, Effect, step, workflow
 from effectflow.checkpoint import (
     CheckpointStore,
     Owner,
@@ -28,6 +28,7 @@ from effectflow.checkpoint import (
     RunSummary,
     StoreUnavailable,
 )
+from effectflow.effects import from_async
 from effectflow.stores import FileStore, MemoryStore, PostgresStore, RedisStore, SqliteStore
 from effectflow.testing import store_conformance
 from effectflow.testing.store_conformance import Check, MakeStore

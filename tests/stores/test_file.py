@@ -18,7 +18,7 @@ import pytest
 from filelock import FileLock
 from returns.result import Success
 
-from effectflow import Checkpoints, Do, Effect, pure, step, traverse, workflow
+from effectflow import Checkpoints, Do, Effect, pure, step, workflow
 from effectflow.checkpoint import (
     CorruptCheckpoint,
     Lease,
@@ -34,6 +34,7 @@ from effectflow.checkpoint import (
     verify_run,
 )
 from effectflow.checkpoint.journal_reader import all_run_ids
+from effectflow.effects import traverse
 from effectflow.stores import FileStore
 from effectflow.stores._atomic_files import write_whole
 from effectflow.stores._file_run import RunFolder

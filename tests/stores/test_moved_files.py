@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from returns.result import Success
 
-from effectflow import Checkpoints, Do, Effect, fail, from_fn, pure, step, workflow
+from effectflow import Checkpoints, Do, Effect, fail, pure, step, workflow
 from effectflow.checkpoint import CorruptCheckpoint, LeaseLost, export_run, import_run, verify_run
+from effectflow.effects import from_fn
 from effectflow.stores import FileStore
 from effectflow.testing import FaultyStore
 from tests.apps import App

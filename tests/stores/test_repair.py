@@ -18,17 +18,14 @@ from effectflow import (
     Client,
     Do,
     Effect,
-    MapReduce,
     Signal,
     Worker,
     do,
     effect,
-    never,
     pure,
     race,
     spawn,
     step,
-    traverse,
     workflow,
 )
 from effectflow.checkpoint import (
@@ -52,6 +49,8 @@ from effectflow.checkpoint import (
     write_removed,
 )
 from effectflow.checkpoint.entries import CancelRequested, Signalled
+from effectflow.effects import never, traverse
+from effectflow.mapreduce import MapReduce
 from effectflow.service import App as Service
 from effectflow.stores import FileStore, MemoryStore
 from effectflow.testing.forwarding import ForwardingStore

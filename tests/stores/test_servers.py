@@ -1130,6 +1130,7 @@ _PROGRAM = """
     import anyio
     from dataclasses import dataclass
     from effectflow import *
+    from effectflow.effects import from_async
     from effectflow.checkpoint import Owner, RunStatus, RunSummary, StoreUnavailable
     from effectflow.stores import open_store
 

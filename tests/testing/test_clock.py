@@ -7,7 +7,8 @@ import anyio.lowlevel
 import pytest
 from returns.result import Success
 
-from effectflow import Do, Effect, do, from_async, from_fn, par, par_all, pure, sleep
+from effectflow import Do, Effect, do, par, par_all, pure, sleep
+from effectflow.effects import from_async, from_fn
 from effectflow.testing import TestClock
 from tests.apps import both_backends
 from tests.memory import memory_held, memory_traced

@@ -13,19 +13,9 @@ import anyio
 import pytest
 from returns.result import Success
 
-from effectflow import (
-    CheckpointPolicy,
-    Checkpoints,
-    Do,
-    Effect,
-    from_async,
-    from_fn,
-    par,
-    par_traverse,
-    step,
-    workflow,
-)
-from effectflow.checkpoint import CheckpointStore, Encryption
+from effectflow import Checkpoints, Do, Effect, par, par_traverse, step, workflow
+from effectflow.checkpoint import CheckpointPolicy, CheckpointStore, Encryption
+from effectflow.effects import from_async, from_fn
 from effectflow.stores import MemoryStore
 from effectflow.testing import (
     CrashPoint,

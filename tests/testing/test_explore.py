@@ -24,7 +24,6 @@ from effectflow import (
     effect,
     fail,
     from_blocking,
-    from_fn,
     par,
     par_all,
     par_traverse,
@@ -33,7 +32,8 @@ from effectflow import (
     step,
     workflow,
 )
-from effectflow.checkpoint import CheckpointStore
+from effectflow.checkpoint import CheckpointStore, find_run
+from effectflow.effects import from_fn
 from effectflow.stores import MemoryStore
 from effectflow.testing import ExplorationFailed, explore
 from tests.apps import both_backends
@@ -125,7 +125,7 @@ def never_loses(result: Result[int, Any], app: App) -> None:
 
 async def test_a_check_decides_instead_of_the_result_of_the_first_order() -> None:
     async def accepts(result: Result[int, Any], app: App) -> None:
-        assert await app.checkpoints.store.info("explore")
+        assert await find_run(app.checkpoints.store, "explore")
         assert result.unwrap() in (10, 20)
 
     assert await explore(losing, 10, app_on, check=accepts) > 2

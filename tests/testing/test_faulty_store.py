@@ -8,7 +8,7 @@ import anyio
 import pytest
 from returns.result import Success
 
-from effectflow import Checkpoints, Do, Effect, from_async, from_fn, step, traverse, workflow
+from effectflow import Checkpoints, Do, Effect, step, workflow
 from effectflow.checkpoint import (
     DueRuns,
     Lease,
@@ -18,7 +18,9 @@ from effectflow.checkpoint import (
     RunSummary,
     SaveFailed,
     StoreUnavailable,
+    find_run,
 )
+from effectflow.effects import from_async, from_fn, traverse
 from effectflow.stores import MemoryStore
 from effectflow.testing import (
     Busy,
@@ -107,7 +109,7 @@ async def test_creations_and_messages_fail_too(disk: MemoryStore, is_durable: bo
     with pytest.raises(SaveFailed, match="'r'"):
         await store.send("r", "signal:go", key="k")
 
-    assert (await disk.info("other") is not None) is is_durable
+    assert (await find_run(disk, "other") is not None) is is_durable
     assert len(await disk.mailbox("r")) == is_durable
     assert not store.unmet
 

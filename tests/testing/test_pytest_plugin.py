@@ -20,7 +20,8 @@ from pathlib import Path
 
 import pytest
 
-from effectflow import Checkpoints, Do, Effect, from_fn, step, workflow
+from effectflow import Checkpoints, Do, Effect, step, workflow
+from effectflow.effects import from_fn
 
 
 @dataclass(frozen=True)

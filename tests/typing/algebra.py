@@ -11,28 +11,30 @@ from returns.result import Result
 from effectflow import (
     Effect,
     EmptyRace,
-    Invalid,
     RetryExhausted,
     RetryPolicy,
     TimedOut,
-    Valid,
-    Validation,
-    acquiring,
     bracket,
-    emit,
     fail,
-    first_success,
     par,
     par_all,
     par_traverse,
-    par_try_all,
-    partition,
     pure,
     race,
+)
+from effectflow.effects import (
+    Invalid,
+    TracedError,
+    Valid,
+    Validation,
+    acquiring,
+    emit,
+    first_success,
+    par_try_all,
+    partition,
     traverse,
     using,
 )
-from effectflow.effects import TracedError
 
 
 class App:

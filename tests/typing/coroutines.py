@@ -20,7 +20,6 @@ from effectflow import (
     TimedOut,
     Workflow,
     ask,
-    asks,
     bracket,
     compensate,
     do,
@@ -30,13 +29,13 @@ from effectflow import (
     par_all,
     par_traverse,
     race,
-    replaying,
     saga,
     sleep,
     step,
     workflow,
 )
-from effectflow.checkpoint import ResumePlan
+from effectflow.checkpoint import ResumePlan, replaying
+from effectflow.effects import asks
 from effectflow.service import Handle
 
 

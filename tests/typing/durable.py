@@ -15,19 +15,17 @@ from effectflow import (
     Effect,
     HasCheckpoints,
     RetryPolicy,
-    StepInfo,
     TimedOut,
     Workflow,
     current_step,
     effect,
     fail,
     pure,
-    started_version,
     step,
     with_checkpointing,
     workflow,
 )
-from effectflow.checkpoint import ResumePlan
+from effectflow.checkpoint import ResumePlan, StepInfo, started_version
 
 
 @dataclass(frozen=True)

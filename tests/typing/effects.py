@@ -14,22 +14,13 @@ import effectflow
 from effectflow import (
     Do,
     Effect,
-    Invalid,
-    Valid,
-    Validation,
     ask,
-    asks,
     attempt,
     bracket,
-    die,
     do,
     effect,
     fail,
-    from_async,
     from_blocking,
-    from_fn,
-    from_optional,
-    from_result,
     now,
     par,
     par_traverse,
@@ -37,8 +28,19 @@ from effectflow import (
     race,
     random,
     sleep,
-    suspend,
     uuid,
+)
+from effectflow.effects import (
+    Invalid,
+    Valid,
+    Validation,
+    asks,
+    die,
+    from_async,
+    from_fn,
+    from_optional,
+    from_result,
+    suspend,
 )
 
 

@@ -7,21 +7,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Never, Protocol, assert_type
 
-from effectflow import (
-    CheckpointError,
-    Checkpoints,
-    Do,
-    Effect,
-    GraphError,
-    StateGraph,
-    do,
-    pure,
-    run_context,
-    step,
-    workflow,
-)
-from effectflow.checkpoint import Checkpoint, ResumePlan
-from effectflow.graphs import Graph, GraphProgress
+from effectflow import CheckpointError, Checkpoints, Do, Effect, do, pure, step, workflow
+from effectflow.checkpoint import Checkpoint, ResumePlan, run_context
+from effectflow.graphs import Graph, GraphError, GraphProgress, StateGraph
 
 
 class HasModel(Protocol):
@@ -128,7 +116,7 @@ assert_type(review.to_mermaid(), str)
 
 def look(checkpoint: Checkpoint) -> None:
     assert_type(review.progress(checkpoint), GraphProgress)
-    assert_type(review.to_dot(checkpoint), str)
+    assert_type(review.to_mermaid(checkpoint), str)
 
 
 assert_type(run_context(), Effect[object, Never, Mapping[str, object]])

@@ -6,23 +6,19 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Never, TypeAlias, assert_type
 
-from effectflow import (
+from effectflow import CheckpointError, Checkpoints, Effect, HasCheckpoints, effect, pure
+from effectflow.checkpoint import ResumePlan
+from effectflow.machines import (
     Abort,
-    CheckpointError,
-    Checkpoints,
-    Effect,
-    HasCheckpoints,
     Machine,
     Moved,
     NoTransition,
+    Outcome,
     Retry,
     StateMachine,
     Transition,
-    effect,
-    pure,
+    TransitionExhausted,
 )
-from effectflow.checkpoint import ResumePlan
-from effectflow.machines import Outcome, TransitionExhausted
 
 
 class Order(Enum):

@@ -10,23 +10,23 @@ from typing import Never, assert_type
 from effectflow import (
     CheckpointError,
     Checkpoints,
-    DeadLetter,
     Effect,
-    ItemFailed,
-    ItemFailure,
-    Iterative,
-    IterativeResult,
-    JobResult,
-    MapReduce,
     RetryPolicy,
     TimedOut,
-    TooManyFailures,
     Workflow,
     effect,
-    par_reduce,
     pure,
 )
-from effectflow.effects import Executor, WorkerLost
+from effectflow.effects import Executor, WorkerLost, par_reduce
+from effectflow.iterative import Iterative, IterativeResult
+from effectflow.mapreduce import (
+    DeadLetter,
+    ItemFailed,
+    ItemFailure,
+    JobResult,
+    MapReduce,
+    TooManyFailures,
+)
 from effectflow.stores import MemoryStore
 
 

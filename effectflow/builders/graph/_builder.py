@@ -14,7 +14,7 @@ from effectflow.builders.checks import (
     problems_raised,
     workflow_name_problems,
 )
-from effectflow.builders.diagrams import Diagram, to_dot, to_mermaid
+from effectflow.builders.diagrams import to_mermaid
 from effectflow.builders.graph._problems import (
     Draft,
     InvalidGraph,
@@ -34,14 +34,15 @@ from effectflow.builders.graph._structure import (
 )
 from effectflow.builders.graph._visits import GraphProgress, diagram_of, progress_of
 from effectflow.builders.graph._walk import GraphError, walk
+from effectflow.builders.steps import step_of
 from effectflow.checkpoint.checkpoint import Checkpoint
 from effectflow.checkpoint.checkpoints import HasCheckpoints
 from effectflow.checkpoint.step import Step, StepDefinition
 from effectflow.checkpoint.values import KnownTypes, union_of
 from effectflow.effects import Effect
 from effectflow.effects.nodes import AnyEffect
-from effectflow.effects.signatures import effect_types, environment_type
-from effectflow.runs.blueprint import Blueprint, input_type, step_of
+from effectflow.effects.signatures import effect_types, environment_type, input_type
+from effectflow.runs.blueprint import Blueprint
 from effectflow.runs.migrations import StateMigration, check_migrations
 from effectflow.runs.workflow import Workflow
 
@@ -83,14 +84,8 @@ class Graph(Workflow[Env_contra, E_co, S, S], Generic[Env_contra, E_co, S]):
         of their visits, and the current node stands out. Raises ValueError for the checkpoint of another
         workflow.
         """
-        return to_mermaid(self._diagram(checkpoint))
-
-    def to_dot(self, checkpoint: Checkpoint | None = None) -> str:
-        """Return the same diagram in DOT, the language of Graphviz; see `to_mermaid`."""
-        return to_dot(self._diagram(checkpoint))
-
-    def _diagram(self, checkpoint: Checkpoint | None) -> Diagram:
-        return diagram_of(self.structure, None if checkpoint is None else self.progress(checkpoint))
+        progress = None if checkpoint is None else self.progress(checkpoint)
+        return to_mermaid(diagram_of(self.structure, progress))
 
     def __repr__(self) -> str:
         return f"<Graph {self.name!r} version {self.version!r}>"
@@ -115,7 +110,8 @@ class StateGraph(Generic[Env, E, S]):
     Example:
         >>> from dataclasses import dataclass
         >>> from typing import Never
-        >>> from effectflow import Checkpoints, StateGraph, pure
+        >>> from effectflow import Checkpoints, pure
+        >>> from effectflow.graphs import StateGraph
         >>> from effectflow.stores import MemoryStore
         >>> @dataclass(frozen=True)
         ... class App:

@@ -11,7 +11,7 @@ from effectflow.checkpoint.definition import Definition
 from effectflow.checkpoint.step import StepDefinition
 from effectflow.effects import Effect
 from effectflow.effects.paths import StepPath, child_path
-from effectflow.runs.engine import condition_holds, pure_result
+from effectflow.runs.step_loop import condition_holds, pure_result
 from effectflow.runs.workflow import Workflow
 
 

@@ -80,7 +80,6 @@ def progress_of(structure: Structure, checkpoint: Checkpoint) -> GraphProgress:
 def diagram_of(structure: Structure, progress: GraphProgress | None = None) -> Diagram:
     """Return the diagram of a graph; with progress, it shows the visits of each node. Pure."""
     return Diagram(
-        structure.name,
         tuple(_boxes(structure, "", progress or GraphProgress({}, ()))),
         tuple(_arrows(structure, "")),
     )

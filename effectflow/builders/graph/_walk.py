@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 from returns.result import Result, Success
 
-from effectflow.builders.audience import Audience, path_of, with_audience
+from effectflow.builders.events import Audience, path_of, with_audience
 from effectflow.builders.graph._events import CycleDetected, EdgeEvaluated, NodeEnded, NodeStarted
 from effectflow.builders.graph._structure import Edge, Function, Nested, Node, Parallel, Structure
 from effectflow.checkpoint.step import durable
@@ -18,7 +18,7 @@ from effectflow.effects import Exit, Interruption, par_traverse
 from effectflow.effects.errors import Copyable
 from effectflow.effects.nodes import AnyEffect, Context, Suspend
 from effectflow.effects.scope import Scope
-from effectflow.runs.engine import Done, Next, Stuck, advance
+from effectflow.runs.step_loop import Done, Next, Stuck, advance
 
 _SHOWN_VISITS = 20
 """The visits that the description of a failure shows: the last ones."""

@@ -21,7 +21,7 @@ from uuid import uuid4
 
 from returns.result import Success
 
-from effectflow.builders.audience import Audience, path_of, with_audience
+from effectflow.builders.events import Audience, path_of, with_audience
 from effectflow.builders.machine._chart import Chart
 from effectflow.builders.machine._events import TransitionEnded, TransitionStarted
 from effectflow.builders.machine._machine import (

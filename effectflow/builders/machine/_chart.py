@@ -381,12 +381,11 @@ def _shown(place: Atom) -> str:
 _START, _END = "start", "end"
 
 
-def diagram_of(name: str, chart: Chart, machine: Machine[Any] | None = None) -> Diagram:
+def diagram_of(chart: Chart, machine: Machine[Any] | None = None) -> Diagram:
     """Return the diagram of a definition; with a machine, it marks the states of that machine. Pure."""
     keys = {place: f"state {number}" for number, place in enumerate(chart.places)}
     marks = {} if machine is None else _marks(chart, machine)
     return Diagram(
-        name,
         (
             Box(_START, shape="start"),
             *(Box(keys[place], name_of(place), mark=marks.get(place, "plain")) for place in keys),

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, Generic, TypeAlias, TypeVar, cast
 
 from effectflow.builders.checks import problems_raised, workflow_name_problems
-from effectflow.builders.diagrams import to_dot, to_mermaid
+from effectflow.builders.diagrams import to_mermaid
 from effectflow.builders.machine._attempt import (
     Attempt,
     TransitionTable,
@@ -41,8 +41,8 @@ from effectflow.checkpoint.values import (
 )
 from effectflow.effects import Effect, RetryPolicy
 from effectflow.effects.paths import StepPath, flow_of
-from effectflow.runs.engine import Done, Next, Stuck, advance, advance_once
 from effectflow.runs.migrations import StateMigration, check_migrations, is_of_outermost_flow
+from effectflow.runs.step_loop import Done, Next, Stuck, advance, advance_once
 from effectflow.runs.workflow import Blueprint, Workflow
 
 Env = TypeVar("Env", contravariant=True)
@@ -82,7 +82,7 @@ class StateMachine(
     Raises InvalidMachine with all problems of the definition.
 
     Example:
-        >>> from effectflow import StateMachine, Transition
+        >>> from effectflow.machines import StateMachine, Transition
         >>> turnstile = StateMachine(
         ...     "turnstile",
         ...     initial="locked",
@@ -235,11 +235,7 @@ class StateMachine(
 
     def to_mermaid(self, machine: Machine[S] | None = None) -> str:
         """Return a Mermaid flowchart; with a machine, it marks the visited states and the current one."""
-        return to_mermaid(diagram_of(self.name, self._chart, machine))
-
-    def to_dot(self, machine: Machine[S] | None = None) -> str:
-        """Return the same diagram in DOT, the language of Graphviz; see `to_mermaid`."""
-        return to_dot(diagram_of(self.name, self._chart, machine))
+        return to_mermaid(diagram_of(self._chart, machine))
 
     def body(
         self, input: S | Machine[S] | None = None

@@ -10,7 +10,7 @@ from typing import Any, Final, Generic, Never, TypeAlias, TypeVar, cast, overloa
 from effectflow.builders.machine._states import States, StateSet, name_of
 from effectflow.effects import Effect, RetryExhausted, RetryPolicy
 from effectflow.effects.errors import Copyable
-from effectflow.runs.engine import condition_holds
+from effectflow.runs.step_loop import condition_holds
 
 Env = TypeVar("Env", contravariant=True)
 E = TypeVar("E", covariant=True)
@@ -82,7 +82,7 @@ class Transition(Generic[Env, E, S]):
             repeating it.
 
     Example:
-        >>> from effectflow import Transition
+        >>> from effectflow.machines import Transition
         >>> Transition("publish", "draft", "public")
         Transition('publish', draft -> public)
     """

@@ -29,6 +29,7 @@ from effectflow.builders.checks import (
 )
 from effectflow.builders.mapreduce._job import Job, job_body
 from effectflow.builders.mapreduce._results import ItemFailed, JobResult, TooManyFailures
+from effectflow.builders.steps import function_of, step_of
 from effectflow.checkpoint.checkpoints import HasCheckpoints
 from effectflow.checkpoint.definition import Definition
 from effectflow.checkpoint.step import NOTHING_TO_RETRY, Step, StepDefinition
@@ -38,8 +39,14 @@ from effectflow.effects.arguments import is_async, is_callable
 from effectflow.effects.clock import Duration, in_seconds
 from effectflow.effects.nodes import AnyEffect
 from effectflow.effects.reduce import FAN_IN
-from effectflow.effects.signatures import effect_types, environment_type, never_fails, type_hints
-from effectflow.runs.blueprint import Blueprint, function_of, input_type, step_of
+from effectflow.effects.signatures import (
+    effect_types,
+    environment_type,
+    input_type,
+    never_fails,
+    type_hints,
+)
+from effectflow.runs.blueprint import Blueprint
 from effectflow.runs.workflow import Workflow
 
 Env = TypeVar("Env", bound=HasCheckpoints, contravariant=True)
@@ -123,7 +130,8 @@ class MapReduce(Workflow[Env, E, Input, Out]):
 
     Example:
         >>> from dataclasses import dataclass
-        >>> from effectflow import Checkpoints, MapReduce, pure
+        >>> from effectflow import Checkpoints, pure
+        >>> from effectflow.mapreduce import MapReduce
         >>> from effectflow.stores import MemoryStore
         >>> squares = MapReduce(
         ...     "squares",

@@ -35,7 +35,8 @@ class Codec(Generic[T]):
     TypeError for an async function, and for anything else that is not a class, a text or a function.
 
     Example:
-        >>> from effectflow import Checkpoints, Codec
+        >>> from effectflow import Checkpoints
+        >>> from effectflow.checkpoint import Codec
         >>> from effectflow.stores import MemoryStore
         >>> class Money:
         ...     def __init__(self, cents: int) -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
-from effectflow import StateGraph
-from effectflow.graphs import Graph
+from effectflow.graphs import Graph, StateGraph
 
 AnyGraph = Graph[Any, Any, Any]
 

@@ -9,22 +9,12 @@ from typing import Any, Never
 import pytest
 from returns.result import Success
 
-from effectflow import (
-    Do,
-    Effect,
-    HasCheckpoints,
-    InvalidGraph,
-    Iterative,
-    MapReduce,
-    StateGraph,
-    StateMachine,
-    Transition,
-    fail,
-    pure,
-    workflow,
-)
+from effectflow import Do, Effect, HasCheckpoints, fail, pure, workflow
 from effectflow.checkpoint import DefinitionChanged
-from effectflow.graphs import Graph
+from effectflow.graphs import Graph, InvalidGraph, StateGraph
+from effectflow.iterative import Iterative
+from effectflow.machines import StateMachine, Transition
+from effectflow.mapreduce import MapReduce
 from tests.apps import App
 
 AnyGraph = StateGraph[HasCheckpoints, Any, int]

@@ -10,7 +10,7 @@ import anyio
 import pytest
 from returns.result import Success
 
-from effectflow import Checkpoints, Effect, StateGraph, fail, pure
+from effectflow import Checkpoints, Effect, fail, pure
 from effectflow.checkpoint import (
     CheckpointEvent,
     CheckpointLoaded,
@@ -19,7 +19,14 @@ from effectflow.checkpoint import (
     RunResumed,
     StepSkipped,
 )
-from effectflow.graphs import CycleDetected, EdgeEvaluated, Graph, NodeEnded, NodeStarted
+from effectflow.graphs import (
+    CycleDetected,
+    EdgeEvaluated,
+    Graph,
+    NodeEnded,
+    NodeStarted,
+    StateGraph,
+)
 from effectflow.stores import MemoryStore
 from effectflow.testing import RecordingObserver
 from tests.apps import App, Broken, Told, app_on, both_backends, note

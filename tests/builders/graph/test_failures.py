@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from returns.result import Success
 
-from effectflow import Effect, StateGraph, fail, pure
-from effectflow.graphs import Graph, MaxIterationsExceeded, NoEdge
+from effectflow import Effect, fail, pure
+from effectflow.graphs import Graph, MaxIterationsExceeded, NoEdge, StateGraph
 from effectflow.stores import MemoryStore
 from tests.apps import App, Broken, Crash, app_on, note
 from tests.builders.graph.shapes import branched, line

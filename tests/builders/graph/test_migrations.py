@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from returns.result import Failure, Success
 
-from effectflow import Do, Effect, StateGraph, Workflow, pure, sleep, step, workflow
-from effectflow.graphs import Graph
+from effectflow import Do, Effect, Workflow, pure, sleep, step, workflow
+from effectflow.graphs import Graph, StateGraph
 from effectflow.stores import MemoryStore
 from effectflow.testing import TestClock
 from tests.apps import App, Broken, app_on, note

@@ -12,14 +12,11 @@ import pytest
 from returns.result import Success
 
 from effectflow import (
-    CheckpointPolicy,
     Checkpoints,
     Do,
     Effect,
-    GraphError,
     RetryExhausted,
     RetryPolicy,
-    StateGraph,
     Workflow,
     fail,
     now,
@@ -31,6 +28,7 @@ from effectflow import (
 from effectflow.checkpoint import (
     BeforeStep,
     Checkpoint,
+    CheckpointPolicy,
     CheckpointStore,
     Completed,
     OutcomeUnknown,
@@ -38,7 +36,7 @@ from effectflow.checkpoint import (
     read_checkpoint,
     read_entries,
 )
-from effectflow.graphs import Graph
+from effectflow.graphs import Graph, GraphError, StateGraph
 from effectflow.stores import MemoryStore
 from effectflow.testing import crash_everywhere
 from tests.apps import App, Broken, World, app_on, both_backends, note

@@ -18,22 +18,19 @@ from effectflow import (
     Do,
     Effect,
     HasCheckpoints,
-    Iterative,
-    MapReduce,
-    MaxIterationsExceeded,
-    NoEdge,
-    StateGraph,
     Workflow,
     do,
     fail,
-    from_fn,
     pure,
     sleep,
     step,
-    step_info,
     workflow,
 )
-from effectflow.graphs import Graph
+from effectflow.checkpoint import step_info
+from effectflow.effects import from_fn
+from effectflow.graphs import Graph, MaxIterationsExceeded, NoEdge, StateGraph
+from effectflow.iterative import Iterative
+from effectflow.mapreduce import MapReduce
 from effectflow.stores import MemoryStore
 from effectflow.testing import TestClock
 from tests.apps import App, both_backends

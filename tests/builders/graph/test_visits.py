@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from effectflow import Checkpoints, Effect, StateGraph, fail, pure, workflow
+from effectflow import Checkpoints, Effect, fail, pure, workflow
 from effectflow.checkpoint import Checkpoint, Completed, read_checkpoint, read_entries
-from effectflow.graphs import Graph, GraphProgress
+from effectflow.graphs import Graph, GraphProgress, StateGraph
 from effectflow.stores import MemoryStore
 from tests.apps import App
 
@@ -123,7 +123,7 @@ async def test_the_checkpoint_of_another_workflow_is_rejected() -> None:
     await something_else.start(1, run_id="r").run(app)
     checkpoint = await read_checkpoint(app.checkpoints.store, "r")
 
-    for look in (rounds().progress, rounds().to_mermaid, rounds().to_dot):
+    for look in (rounds().progress, rounds().to_mermaid):
         with pytest.raises(
             ValueError, match=r"'r' is of workflow 'something_else', not of 'rounds'"
         ):
@@ -172,21 +172,6 @@ async def test_the_diagram_marks_the_visits_of_a_run() -> None:
     assert 'n9["right"]' in mermaid
     assert re.findall(r"class (n\d+) current", mermaid) == ["n1"]
     assert re.findall(r"class (n\d+) visited", mermaid) == ["n2", "n4", "n5"]
-
-    dot = rounds().to_dot(checkpoint)
-    assert 'n1 [label="count\\n2 visits", fillcolor="#ffe08a"' in dot
-    assert 'n4 [label="one\\n1 visit", fillcolor="#e3f2e1"' in dot
-    assert 'n9 [label="right"];' in dot
-
-
-def test_dot_arrows_end_at_the_borders_of_nested_graphs() -> None:
-    dot = rounds().to_dot()
-
-    assert dot.startswith('digraph "rounds" {')
-    assert 'graph [label="twice", style="rounded,filled", fillcolor="white"];' in dot
-    # From count to the border of twice, at the beginning inside it; and from its end.
-    assert 'n1 -> n3 [label="is_even", lhead=cluster_n2];' in dot
-    assert "n6 -> n1 [ltail=cluster_n2];" in dot
 
 
 def test_a_label_names_a_condition() -> None:

@@ -6,22 +6,17 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from effectflow import (
+from effectflow import Checkpoints, Do, Effect, RetryPolicy, ask, do, fail
+from effectflow.effects import from_fn
+from effectflow.machines import (
     Abort,
-    Checkpoints,
-    Do,
-    Effect,
     Moved,
+    Outcome,
     Retry,
-    RetryPolicy,
     StateMachine,
     Transition,
-    ask,
-    do,
-    fail,
-    from_fn,
+    transition_info,
 )
-from effectflow.machines import Outcome, transition_info
 from effectflow.stores import MemoryStore
 
 

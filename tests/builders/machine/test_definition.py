@@ -13,8 +13,8 @@ from typing import Annotated, Any, Generic, Literal, NewType, TypeVar
 
 import pytest
 
-from effectflow import Abort, Effect, Moved, Retry, RetryPolicy, StateMachine, Transition, pure
-from effectflow.machines import InvalidMachine
+from effectflow import Effect, RetryPolicy, pure
+from effectflow.machines import Abort, InvalidMachine, Moved, Retry, StateMachine, Transition
 from tests.builders.machine.orders import only
 
 T = TypeVar("T")
@@ -455,7 +455,7 @@ def test_a_machine_needs_a_name() -> None:
 
 SAME_IN_EVERY_PROCESS = """
 from dataclasses import dataclass
-from effectflow import StateMachine, Transition
+from effectflow.machines import StateMachine, Transition
 
 named = {'x', 'b', 'long', 'a', frozenset('vuw'), frozenset('fed'), frozenset('ihg')}
 print(Transition('go', named, {'u', 'v', 'w'}).source)

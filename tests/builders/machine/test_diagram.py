@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from effectflow import Abort, Effect, Moved, StateMachine, Transition, pure
+from effectflow import Effect, pure
+from effectflow.machines import Abort, Moved, StateMachine, Transition
 from tests.builders.machine.orders import App, Order, World, orders
 
 
@@ -30,15 +31,6 @@ def test_mermaid_shows_states_transitions_guards_and_aborts() -> None:
     )
 
 
-def test_dot_shows_the_same() -> None:
-    lines = orders.to_dot().splitlines()
-
-    assert lines[0] == 'digraph "orders" {'
-    assert '    n2 [label="PAID"];' in lines
-    assert '    n1 -> n2 [label="charge"];' in lines
-    assert '    n2 -> n5 [label="ship (abort)", style=dashed];' in lines
-
-
 def test_a_machine_marks_its_visited_and_current_states() -> None:
     paid = orders.step(orders.begin()).run_sync(App(World())).unwrap()
 
@@ -46,7 +38,6 @@ def test_a_machine_marks_its_visited_and_current_states() -> None:
         "    class n1 visited",
         "    class n2 current",
     ]
-    assert orders.to_dot(paid) != orders.to_dot()
 
 
 def act(_: object) -> Effect[object, str, Moved[Order] | Abort[Order]]:
@@ -81,4 +72,3 @@ def test_states_and_transitions_may_have_any_name() -> None:
 
     assert '["#34;#93; #59; drop end --#62; #35;35#59;"]' in machine.to_mermaid()
     assert '|"a#34;b"|' in machine.to_mermaid()
-    assert '[label="a\\"b"]' in machine.to_dot()

@@ -11,23 +11,14 @@ import anyio
 import pytest
 
 from effectflow import (
-    Abort,
     Checkpoints,
     Do,
     Effect,
-    Moved,
-    NoTransition,
-    Retry,
     RetryPolicy,
-    StateGraph,
-    StateMachine,
-    Transition,
     fail,
-    from_async,
     par_traverse,
     pure,
     step,
-    step_info,
     with_checkpointing,
     workflow,
 )
@@ -46,8 +37,22 @@ from effectflow.checkpoint import (
     plan_resume,
     read_checkpoint,
     read_entries,
+    step_info,
 )
-from effectflow.machines import Outcome, TransitionExhausted, UndeclaredState, transition_info
+from effectflow.effects import from_async
+from effectflow.graphs import StateGraph
+from effectflow.machines import (
+    Abort,
+    Moved,
+    NoTransition,
+    Outcome,
+    Retry,
+    StateMachine,
+    Transition,
+    TransitionExhausted,
+    UndeclaredState,
+    transition_info,
+)
 from effectflow.stores import MemoryStore
 from effectflow.testing import CrashPoint, crash_everywhere
 from tests.apps import both_backends

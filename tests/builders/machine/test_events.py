@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from effectflow import Checkpoints, StateMachine, Transition, never
+from effectflow import Checkpoints
 from effectflow.checkpoint import CheckpointEvent
-from effectflow.machines import TransitionEnded, TransitionStarted
+from effectflow.effects import never
+from effectflow.machines import StateMachine, Transition, TransitionEnded, TransitionStarted
 from effectflow.stores import MemoryStore
 from effectflow.testing import RecordingObserver
 from tests.apps import both_backends, cut_off

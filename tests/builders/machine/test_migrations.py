@@ -8,24 +8,19 @@ from typing import Any
 import pytest
 from returns.result import Success
 
-from effectflow import (
-    Abort,
-    Checkpoints,
-    Do,
-    Machine,
-    Moved,
-    Retry,
-    RetryPolicy,
-    StateMachine,
-    Transition,
-    do,
-    par_traverse,
-    pure,
-    step,
-)
+from effectflow import Checkpoints, Do, RetryPolicy, do, par_traverse, pure, step
 from effectflow.checkpoint import read_checkpoint
 from effectflow.effects import Effect
-from effectflow.machines import Outcome, transition_info
+from effectflow.machines import (
+    Abort,
+    Machine,
+    Moved,
+    Outcome,
+    Retry,
+    StateMachine,
+    Transition,
+    transition_info,
+)
 from effectflow.stores import MemoryStore
 from tests.apps import App, Crash, World, note
 

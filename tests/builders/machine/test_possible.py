@@ -11,16 +11,9 @@ from uuid import UUID
 
 import pytest
 
-from effectflow import (
-    Checkpoints,
-    Do,
-    InvalidMachine,
-    NoTransition,
-    StateMachine,
-    Transition,
-    workflow,
-)
+from effectflow import Checkpoints, Do, workflow
 from effectflow.checkpoint import CorruptCheckpoint, read_checkpoint
+from effectflow.machines import InvalidMachine, NoTransition, StateMachine, Transition
 from effectflow.testing import crash_everywhere
 from tests.apps import both_backends
 from tests.builders.machine.orders import App, Order, World, orders

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from effectflow import Checkpoints, Machine, pure, step
+from effectflow import Checkpoints, pure, step
 from effectflow.checkpoint import CorruptCheckpoint, fold, read_checkpoint, read_entries
 from effectflow.effects import Effect
-from effectflow.machines import Moved, TransitionExhausted
+from effectflow.machines import Machine, Moved, TransitionExhausted
 from effectflow.stores import MemoryStore
 from tests.builders.machine.orders import App, Order, World, only, orders
 from tests.builders.machine.timeline import Timeline

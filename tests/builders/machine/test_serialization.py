@@ -19,17 +19,7 @@ import orjson
 import pytest
 from hypothesis import given, strategies as st
 
-from effectflow import (
-    Abort,
-    Effect,
-    Machine,
-    Moved,
-    Retry,
-    RetryPolicy,
-    StateMachine,
-    Transition,
-    from_fn,
-)
+from effectflow import Effect, RetryPolicy
 from effectflow.checkpoint import (
     Checkpoint,
     CorruptCheckpoint,
@@ -37,7 +27,18 @@ from effectflow.checkpoint import (
     NotSerializable,
     UnsupportedVersion,
 )
-from effectflow.machines import History, HistoryEntry, Outcome
+from effectflow.effects import from_fn
+from effectflow.machines import (
+    Abort,
+    History,
+    HistoryEntry,
+    Machine,
+    Moved,
+    Outcome,
+    Retry,
+    StateMachine,
+    Transition,
+)
 from tests.builders.machine.orders import App, Order, World, only, orders
 from tests.builders.machine.timeline import Timeline
 

@@ -10,21 +10,21 @@ import anyio
 import pytest
 from returns.result import Success
 
-from effectflow import (
+from effectflow import Effect, RetryExhausted, RetryPolicy, pure
+from effectflow.checkpoint import step_info
+from effectflow.machines import (
     Abort,
-    Effect,
+    HistoryEntry,
     Machine,
     Moved,
     NoTransition,
     Retry,
-    RetryExhausted,
-    RetryPolicy,
     StateMachine,
     Transition,
-    pure,
-    step_info,
+    TransitionExhausted,
+    UndeclaredState,
+    transition_info,
 )
-from effectflow.machines import HistoryEntry, TransitionExhausted, UndeclaredState, transition_info
 from tests.apps import both_backends
 from tests.builders.machine.orders import App, Declined, Order, World, only, orders
 from tests.builders.machine.timeline import Timeline

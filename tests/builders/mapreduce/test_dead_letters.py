@@ -9,17 +9,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from returns.result import Success
 
-from effectflow import (
-    Effect,
-    ItemFailed,
-    JobResult,
-    RetryExhausted,
-    RetryPolicy,
-    effect,
-    fail,
-    from_async,
-    pure,
-)
+from effectflow import Effect, RetryExhausted, RetryPolicy, effect, fail, pure
 from effectflow.checkpoint import (
     DefinitionChanged,
     Failed,
@@ -31,6 +21,8 @@ from effectflow.checkpoint import (
     read_entries,
     verify_run,
 )
+from effectflow.effects import from_async
+from effectflow.mapreduce import ItemFailed, JobResult
 from effectflow.stores import MemoryStore
 from tests.apps import cut_off
 from tests.builders.mapreduce.world import (

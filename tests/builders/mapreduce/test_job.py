@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import anyio
@@ -11,22 +11,9 @@ import anyio.lowlevel
 import pytest
 from returns.result import Failure, Success
 
-from effectflow import (
-    Do,
-    Effect,
-    ItemFailed,
-    JobResult,
-    MapReduce,
-    RetryPolicy,
-    effect,
-    fail,
-    from_fn,
-    never,
-    pure,
-    step,
-    workflow,
-)
+from effectflow import Do, Effect, RetryPolicy, effect, fail, pure, step, workflow
 from effectflow.checkpoint import (
+    Batch,
     DefinitionChanged,
     Lease,
     OutcomeUnknown,
@@ -34,6 +21,8 @@ from effectflow.checkpoint import (
     StepInputChanged,
     read_checkpoint,
 )
+from effectflow.effects import from_fn, never
+from effectflow.mapreduce import ItemFailed, JobResult, MapReduce
 from effectflow.stores import MemoryStore
 from effectflow.testing import TestClock
 from tests.apps import both_backends, cut_off
@@ -355,9 +344,9 @@ async def test_concurrent_items_share_their_commits() -> None:
     class CountingStore(MemoryStore):
         appends = 0
 
-        async def append(self, lease: Lease, bodies: Sequence[bytes], **options: Any) -> None:
+        async def append(self, lease: Lease, batch: Batch) -> None:
             await anyio.lowlevel.checkpoint()
-            await super().append(lease, bodies, **options)
+            await super().append(lease, batch)
             self.appends += 1
 
     async with CountingStore() as store:
@@ -393,10 +382,10 @@ async def test_a_step_keeps_its_name_and_options(store: MemoryStore) -> None:
         return from_fn(lambda _: cut_off.set()).and_then(lambda _: spell(number))
 
     class DeadStore(MemoryStore):
-        async def append(self, *args: Any, **options: Any) -> None:
+        async def append(self, lease: Lease, batch: Batch) -> None:
             if cut_off.is_set():
                 raise OSError("dead")
-            await super().append(*args, **options)
+            await super().append(lease, batch)
 
     cut_off = anyio.Event()
     job = spelling(map=spell_once)

@@ -10,25 +10,11 @@ import anyio
 import pytest
 from returns.result import Failure, Success
 
-from effectflow import (
-    DeadLetter,
-    Do,
-    Effect,
-    ItemFailed,
-    JobResult,
-    RetryPolicy,
-    TimedOut,
-    TooManyFailures,
-    effect,
-    fail,
-    never,
-    pure,
-    sleep,
-    step,
-    workflow,
-)
+from effectflow import Do, Effect, RetryPolicy, TimedOut, effect, fail, pure, sleep, step, workflow
 from effectflow.checkpoint import CheckpointStore, OutcomeUnknown, RunStatus, read_checkpoint
+from effectflow.effects import never
 from effectflow.executors import ProcessExecutor
+from effectflow.mapreduce import DeadLetter, ItemFailed, JobResult, TooManyFailures
 from effectflow.stores import MemoryStore
 from effectflow.testing import TestClock, crash_everywhere
 from tests.apps import both_backends, cut_off

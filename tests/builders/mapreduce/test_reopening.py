@@ -15,15 +15,7 @@ from effectflow import (
     Checkpoints,
     Do,
     Effect,
-    Iterative,
-    JobResult,
-    Machine,
-    MapReduce,
-    Moved,
     RetryPolicy,
-    StateMachine,
-    StepInfo,
-    Transition,
     Workflow,
     do,
     effect,
@@ -31,7 +23,6 @@ from effectflow import (
     pure,
     sleep,
     step,
-    step_info,
     workflow,
 )
 from effectflow.checkpoint import (
@@ -39,10 +30,16 @@ from effectflow.checkpoint import (
     OutcomeUnknown,
     Resumed,
     SetAside,
+    StepInfo,
+    find_run,
     read_checkpoint,
     read_entries,
+    step_info,
     verify_run,
 )
+from effectflow.iterative import Iterative
+from effectflow.machines import Machine, Moved, StateMachine, Transition
+from effectflow.mapreduce import JobResult, MapReduce
 from effectflow.stores import MemoryStore
 from effectflow.testing import TestClock, crash_everywhere
 from tests.apps import both_backends
@@ -588,9 +585,9 @@ async def test_the_summary_of_a_run_counts_its_dead_letters(store: MemoryStore) 
     job = setting_aside()
 
     async def counted() -> int:
-        info = await store.info("r")
+        info = await find_run(store, "r")
         assert info is not None
-        return info.summary.dead_letters
+        return info.summary.details.dead_letters
 
     await job.start(7, run_id="r").run(app)
     assert await counted() == 3

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from returns.result import Failure, Success
 
-from effectflow import Do, Effect, JobResult, fail, pure, with_checkpointing, workflow
+from effectflow import Do, Effect, fail, pure, with_checkpointing, workflow
 from effectflow.checkpoint import DefinitionChanged, RunStatus, read_checkpoint
+from effectflow.mapreduce import JobResult
 from effectflow.stores import MemoryStore
 from tests.builders.mapreduce.world import App, Broken, Source, app_around, spelled, spelling
 

@@ -8,8 +8,9 @@ from typing import Any
 
 from anyio.lowlevel import checkpoint
 
-from effectflow import Checkpoints, Effect, MapReduce, effect, fail, pure
+from effectflow import Checkpoints, Effect, effect, fail, pure
 from effectflow.checkpoint import CheckpointStore
+from effectflow.mapreduce import MapReduce
 
 
 class Broken(Exception):

@@ -24,7 +24,6 @@ from effectflow import (
     compensate,
     current_step,
     do,
-    from_async,
     par,
     saga,
     sleep,
@@ -33,7 +32,7 @@ from effectflow import (
     workflow,
 )
 from effectflow.checkpoint import RunCancelled, RunStatus
-from effectflow.effects import TimedOut
+from effectflow.effects import TimedOut, from_async
 from effectflow.service import Child
 
 STEPS = 10

@@ -11,18 +11,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from effectflow import (
-    Checkpoints,
-    Client,
-    Do,
-    Effect,
-    Signal,
-    current_step,
-    from_async,
-    step,
-    traverse,
-    workflow,
-)
+from effectflow import Checkpoints, Client, Do, Effect, Signal, current_step, step, workflow
 from effectflow.checkpoint import (
     CheckpointError,
     CheckpointStore,
@@ -30,6 +19,7 @@ from effectflow.checkpoint import (
     SaveFailed,
     StoreUnavailable,
 )
+from effectflow.effects import from_async, traverse
 from effectflow.stores import FileStore, SqliteStore
 from effectflow.testing.forwarding import ForwardingStore
 

@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 import anyio
 
-from effectflow.checkpoint.store import CheckpointStore
+from effectflow.checkpoint.store import CheckpointStore, ServiceStore, service_of
 from effectflow.effects.event_loop import PerEventLoop, spawn_background
 
 logger = logging.getLogger(__name__)
@@ -52,12 +52,13 @@ async def watching(
 ) -> AsyncGenerator[None]:
     """Call `notify` in the event loop whenever a run may have changed; with None, whenever any may have.
 
-    No change is missed after the block begins.
+    No change is missed after the block begins. Raise StoreUnavailable if the store only keeps journals.
     """
     watches = _watches.get()
     watch = watches.get(id(store))
     if watch is None or watch.is_ending:
-        watch = watches[id(store)] = _Watch(store)
+        service = service_of(store, "a watch for changes")
+        watch = watches[id(store)] = _Watch(service)
     watch.add(run_id, notify)
     try:
         await watch.began.wait()
@@ -72,7 +73,7 @@ async def watching(
 class _Watch:
     """The watch of one store in one event loop."""
 
-    def __init__(self, store: CheckpointStore) -> None:
+    def __init__(self, store: ServiceStore) -> None:
         self.began = anyio.Event()
         self.is_ending = False
         self._store = store

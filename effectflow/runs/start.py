@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import anyio
-
+from effectflow.checkpoint.checkpoint import summary_of
 from effectflow.checkpoint.entries import FORMAT, Started
-from effectflow.checkpoint.errors import RunBusy, RunCancelled, RunNotEnded
+from effectflow.checkpoint.errors import RunBusy, RunCancelled, RunNotEnded, RunNotFound
 from effectflow.checkpoint.integrity import first_digest
 from effectflow.checkpoint.journal_reader import run_not_found
 from effectflow.checkpoint.schema import LATEST
-from effectflow.checkpoint.store import RunStatus, RunSummary, at_once, store_errors
+from effectflow.checkpoint.store import RunDetails, RunStatus, due_at_once, store_errors
 from effectflow.checkpoint.values import NO_TYPES, Tree, to_tree
 from effectflow.effects.arguments import check_type
 from effectflow.runs.claim import Claim
-from effectflow.runs.driver import Reopening, begin_run, continue_run
-from effectflow.runs.lookup import (
+from effectflow.runs.driver import Reopening, begin_run, continue_run, running_summary
+from effectflow.runs.run_ids import check_run_id, new_run_id
+from effectflow.runs.stored_run import (
     GivenInput,
     Place,
     completion_of,
@@ -27,10 +27,6 @@ from effectflow.runs.lookup import (
     look,
     output_of,
 )
-from effectflow.runs.run_ids import check_run_id, new_run_id
-
-_TRIES = 100
-_SECONDS_BETWEEN_TRIES = 0.05
 
 
 async def start_run(
@@ -57,31 +53,39 @@ async def start_run(
     info = None if is_new else await look(place, run_id)
     if info is not None and (completion := await completion_of(place, info, given)) is not None:
         return await claim.deliver(completion)
+    if info is None:
+        blueprint.check_types(input)
+        started = _new_started(place, run_id, given, saved_context)
+        body, digest = place.checkpoints.seal.close(started, first_digest(run_id))
+        if await claim.create(body, running_summary(started, started.version, 0, started.at)):
+            async with claim:
+                if (completion := claim.deleted_meanwhile(given)) is not None:
+                    # This deletes the new run again.
+                    claim.finished = completion
+                    return output_of(completion, blueprint, run_id)
+                return await begin_run(claim, started, digest, input)
     try:
         await claim.begin()
+    except RunNotFound:
+        if (completion := claim.deleted_meanwhile(given)) is not None:
+            return output_of(completion, blueprint, run_id)
+        raise RunBusy(run_id, "another start", 0.0, is_gone=True) from None
     except RunBusy:
-        found = None if is_new else await find(place, run_id)
+        found = await find(place, run_id)
         completion = None if found is None else last_completion(found, given)
         if completion is None:
             raise
         return output_of(completion, blueprint, run_id)
     async with claim:
-        found = None if is_new else await find(place, run_id)
-        if found is not None:
-            if (completion := last_completion(found, given)) is not None:
-                claim.finished = found.completion
-                return output_of(completion, blueprint, run_id)
-            if not retry_failed and found.checkpoint.status is RunStatus.FAILED:
-                return failure_of(found, blueprint)
-            return await continue_run(claim, found)
-        if (completion := claim.deleted_meanwhile(given)) is not None:
+        found = await find(place, run_id)
+        if found is None:
+            raise await run_not_found(place.checkpoints.store, run_id)
+        if (completion := last_completion(found, given)) is not None:
+            claim.finished = found.completion
             return output_of(completion, blueprint, run_id)
-        if info is not None:
-            owner = "another start" if info.lease is None else info.lease.owner
-            raise RunBusy(run_id, owner, 0.0, is_gone=True)
-        blueprint.check_types(input)
-        started = _new_started(place, run_id, given, saved_context)
-        return await begin_run(claim, started, input)
+        if not retry_failed and found.checkpoint.status is RunStatus.FAILED:
+            return failure_of(found, blueprint)
+        return await continue_run(claim, found)
 
 
 async def resume_run(place: Place, run_id: str, *, force: bool, reopening: Reopening | None) -> Any:
@@ -92,14 +96,17 @@ async def resume_run(place: Place, run_id: str, *, force: bool, reopening: Reope
         raise await run_not_found(place.checkpoints.store, run_id)
     if reopening is None and (completion := await completion_of(place, info)) is not None:
         return await claim.deliver(completion, force=force)
-    await claim.begin()
-    async with claim:
-        found = await find(place, run_id)
-        if found is not None:
-            return await continue_run(claim, found, force=force, reopening=reopening)
+    try:
+        await claim.begin()
+    except RunNotFound:
         if (completion := claim.deleted_meanwhile()) is not None:
             return output_of(completion, place.blueprint, run_id)
-        raise await run_not_found(place.checkpoints.store, run_id)
+        raise
+    async with claim:
+        found = await find(place, run_id)
+        if found is None:
+            raise await run_not_found(place.checkpoints.store, run_id)
+        return await continue_run(claim, found, force=force, reopening=reopening)
 
 
 async def submit_run(
@@ -133,28 +140,13 @@ async def submit_run(
     given, saved_context = GivenInput.of(blueprint, input), _context_tree(context)
     started = _new_started(place, run_id, given, saved_context, priority=priority, parent=parent)
     body, _ = checkpoints.seal.close(started, first_digest(run_id))
-    summary = RunSummary(
-        started.workflow,
-        started.kind,
-        started.version,
-        RunStatus.PENDING,
-        started.at,
-        due_at=min(started.at + delay, LATEST) if delay > 0 else at_once(started.at),
-        priority=priority,
-        parent=parent,
-    )
-    tries = 0
+    due_at = min(started.at + delay, LATEST) if delay > 0 else due_at_once(started.at)
+    details = RunDetails(started.kind, started.version)
+    summary = summary_of(started, RunStatus.PENDING, due_at=due_at, details=details)
     while True:
-        try:
-            with store_errors(checkpoints.store, run_id):
-                if await checkpoints.store.create(run_id, [body], summary=summary):
-                    return True
-        except RunBusy:
-            # Another process is starting a run with this id: its first entry will show which one.
-            tries += 1
-            if tries == _TRIES:
-                raise
-            await anyio.sleep(_SECONDS_BETWEEN_TRIES)
+        with store_errors(checkpoints.store, run_id):
+            if await checkpoints.store.create(run_id, [body], summary=summary) is not None:
+                return True
         if await _is_same(place, run_id, given):
             return False
 

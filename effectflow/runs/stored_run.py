@@ -23,7 +23,7 @@ from effectflow.checkpoint.journal_reader import Journal, read_end, read_journal
 from effectflow.checkpoint.observers import CheckpointLoaded, tell
 from effectflow.checkpoint.order import Spans
 from effectflow.checkpoint.schema import frozen
-from effectflow.checkpoint.store import RunInfo, RunStatus, store_errors
+from effectflow.checkpoint.store import RunInfo, RunStatus, find_run, store_errors
 from effectflow.checkpoint.values import (
     NO_TYPES,
     KnownTypes,
@@ -149,7 +149,7 @@ async def look(place: Place, run_id: str) -> RunInfo | None:
     """Return one line about a run of this workflow; None if there is none."""
     check_run_id(run_id)
     with store_errors(place.checkpoints.store, run_id):
-        info = await place.checkpoints.store.info(run_id)
+        info = await find_run(place.checkpoints.store, run_id)
     if info is not None and info.summary.workflow != place.blueprint.definition.name:
         # Its journal decides whose run it is: `find` raises RunConflict, which names the workflow.
         await find(place, run_id)
