@@ -51,18 +51,18 @@ JOURNALS_ON_TRIO = [
     "a_concurrent_renewal_never_undoes_a_takeover",
     "a_lease_of_a_dead_process_is_free_at_once",
     "a_reentered_store_closes_at_the_last_exit",
-    "a_rejected_append_does_not_affect_concurrent_ones",
+    "two_hundred_runs_can_be_written_concurrently",
     "a_truncation_removes_the_last_records_and_replaces_the_summary",
     "an_append_can_replace_the_summary_and_release_the_lease",
     "concurrent_tasks_wait_until_the_store_is_open",
-    "find_selects_runs",
+    "find_selects_runs_by_each_filter_and_by_all",
     "stores_on_the_same_data_respect_the_same_leases",
     "the_holder_of_a_run_can_delete_it",
 ]
 """One check for each way in which a store waits."""
 
 SERVICES_ON_TRIO = [
-    "a_message_sent_during_a_suspension_wakes_the_run",
+    "a_message_sent_during_a_suspension_or_an_end_is_not_lost",
     "concurrent_claimants_share_a_limit",
     "watchers_see_every_kind_of_change",
 ]

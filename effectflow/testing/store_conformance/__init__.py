@@ -19,24 +19,23 @@ the contract, each check names it. If the store keeps a check waiting, it fails 
 call, and after five minutes at the latest.
 """
 
+from effectflow.checkpoint.store import CheckpointStore, ServiceStore
 from effectflow.testing.store_conformance import (
-    _changes as _changes,
-    _damage as _damage,
-    _due_runs as _due_runs,
-    _finding as _finding,
-    _journals as _journals,
-    _leases as _leases,
-    _messages as _messages,
-    _opening as _opening,
+    _changes,
+    _damage,
+    _due_runs,
+    _finding,
+    _journals,
+    _leases,
+    _messages,
+    _opening,
 )
 from effectflow.testing.store_conformance._check import (
-    DAMAGE,
     HOSTILE_RUN_IDS,
-    JOURNAL,
-    SERVICE,
     Check,
     Damage,
     MakeStore,
+    checks_of,
 )
 
 __all__ = [
@@ -50,14 +49,14 @@ __all__ = [
     "MakeStore",
 ]
 
-JOURNAL_CHECKS: list[Check] = JOURNAL.checks
+JOURNAL_CHECKS: list[Check] = checks_of(CheckpointStore, _journals, _leases, _finding, _opening)
 """The checks of journals, for every `CheckpointStore`."""
 
-SERVICE_CHECKS: list[Check] = SERVICE.checks
+SERVICE_CHECKS: list[Check] = checks_of(ServiceStore, _messages, _due_runs, _changes)
 """The checks of what workers need, for a `ServiceStore`."""
 
 CHECKS: list[Check] = [*JOURNAL_CHECKS, *SERVICE_CHECKS]
 """The checks for a `ServiceStore`, of both parts."""
 
-DAMAGE_CHECKS: list[Check] = DAMAGE.checks
+DAMAGE_CHECKS: list[Check] = checks_of(CheckpointStore, _damage)
 """The checks that need a function that damages a run: `await check(make, damage=damage)`."""

@@ -1,19 +1,29 @@
-"""The class `Check`, the two parts of the suite, and what their checks share."""
+"""The class `Check`, and the store that checks work with."""
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Iterable
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Generator,
+    Iterable,
+    Sequence,
+)
 from concurrent.futures import Future, wait
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
-from typing import Any, Generic, TypeAlias, TypeVar
+from types import ModuleType
+from typing import Any, Generic, Self, TypeAlias, TypeVar
 
 import anyio
 
+from effectflow.checkpoint.errors import LeaseLost, RunNotFound
 from effectflow.checkpoint.lease import Lease, Owner
 from effectflow.checkpoint.store import (
     Batch,
@@ -37,9 +47,6 @@ MakeStore: TypeAlias = Callable[[], CheckpointStore]
 Damage: TypeAlias = Callable[[CheckpointStore, str], Awaitable[object]]
 """Makes the stored summary of a run unreadable, as a failing disk or another program does."""
 
-_INHERITED = ("salvage", "damaged_runs")
-"""The methods that the contract itself implements."""
-
 PATIENCE = 30.0
 """The seconds that a check waits for something that a store does at once."""
 
@@ -50,10 +57,11 @@ class Check:
     `__name__` and `str` state the requirement.
     """
 
-    def __init__(self, name: str, part: Part[Any], work: Callable[..., Awaitable[None]]) -> None:
-        self.__name__ = name
-        self._part = part
+    def __init__(self, work: Callable[..., Awaitable[None]], contract: type[object]) -> None:
+        self.__name__ = work.__name__
         self._work = work
+        self._wanted = tuple(inspect.signature(work).parameters)
+        self._contract = contract
 
     def __repr__(self) -> str:
         return f"<check {self.__name__}>"
@@ -70,92 +78,63 @@ class Check:
             make: creates a store.
             damage: damages a run; only for `DAMAGE_CHECKS`, which need it.
         """
-        self._part.check_methods(make())
-        given = () if self._part is not DAMAGE else (damage,)
-        assert None not in given, f"{self!r} needs a function that damages a run: pass `damage=`"
+        check_methods(make(), self._contract)
         with within("the check has not ended", times=10):
-            await self._work(make, *given)
+            async with AsyncExitStack() as opened:
+                one = Subject(make())
+                is_in_memory = one.store.durability == "memory"
+                match self._wanted:
+                    case ("make",):
+                        if not is_in_memory:
+                            await self._work(lambda: Subject(make()))
+                    case (_,):
+                        await self._work(await opened.enter_async_context(one))
+                    case (_, "damage"):
+                        assert damage is not None, "pass a function that damages a run as `damage=`"
+                        await self._work(await opened.enter_async_context(one), damage)
+                    case _:
+                        two = one if is_in_memory else Subject(make())
+                        both = [await opened.enter_async_context(each) for each in (one, two)]
+                        await self._work(*both)
 
 
-class Part(Generic[S]):
-    """One part of the suite.
+def checks_of(contract: type[object], *modules: ModuleType) -> list[Check]:
+    """Return the checks of a part of the contract: the public coroutine functions of these modules.
 
-    Attributes:
-        contract: the name of the protocol that it is about.
-        checks: its checks.
+    Its parameters say what a check needs: `s`, an open store; `s` and `other`, two stores over the same
+    data, or one of them twice if it is in memory; `make`, which creates stores over the same data, if
+    they are not in memory; or `s` and `damage`, which damages a run.
     """
-
-    def __init__(self, contract: type[object]) -> None:
-        self.contract = contract.__name__
-        self.checks: list[Check] = []
-        self._methods = {
-            name: method
-            for name, method in {**vars(CheckpointStore), **vars(contract)}.items()
-            if not name.startswith("_") or name in ("__aenter__", "__aexit__")
-        }
-
-    def check_methods(self, store: CheckpointStore) -> None:
-        """Raise AssertionError, which names the missing methods, if a store lacks any."""
-        kind = type(store)
-        missing = [
-            name
-            for name, stub in self._methods.items()
-            if getattr(store, name, None) is None
-            # What a class inherits from the protocol does nothing, except for these.
-            or (getattr(kind, name, None) is stub and name not in _INHERITED)
-        ]
-        assert not missing, (
-            f"{kind.__name__} is not a {self.contract}: it lacks {', '.join(missing)}. A class that "
-            f"derives from {self.contract} inherits {' and '.join(_INHERITED)}"
-            + (". A store of journals only needs JOURNAL_CHECKS" if self is SERVICE else "")
-        )
-
-    def check(self, work: Callable[[S], Awaitable[None]]) -> Check:
-        """Make a check of one open store."""
-
-        async def with_store(make: Callable[[], S]) -> None:
-            async with make() as store:
-                await work(store)
-
-        return self._add(work, with_store)
-
-    def check_of_two(self, work: Callable[[S, S], Awaitable[None]]) -> Check:
-        """Make a check of two open stores over the same data. A store in memory is passed twice."""
-
-        async def with_stores(make: Callable[[], S]) -> None:
-            store = make()
-            async with store, store if store.durability == "memory" else make() as other:
-                await work(store, other)
-
-        return self._add(work, with_stores)
-
-    def check_reopening(self, work: Callable[[Callable[[], S]], Awaitable[None]]) -> Check:
-        """Make a check that opens and closes the store itself. It passes stores in memory."""
-
-        async def unless_in_memory(make: Callable[[], S]) -> None:
-            if make().durability != "memory":
-                await work(make)
-
-        return self._add(work, unless_in_memory)
-
-    def check_damage(self, work: Callable[[S, Damage], Awaitable[None]]) -> Check:
-        """Make a check of an open store whose runs are damaged."""
-
-        async def with_store(make: Callable[[], S], damage: Damage) -> None:
-            async with make() as store:
-                await work(store, damage)
-
-        return self._add(work, with_store)
-
-    def _add(self, named: Callable[..., object], work: Callable[..., Awaitable[None]]) -> Check:
-        made = Check(named.__name__, self, work)
-        self.checks.append(made)
-        return made
+    return [
+        Check(value, contract)
+        for module in modules
+        for name, value in vars(module).items()
+        if inspect.iscoroutinefunction(value)
+        and value.__module__ == module.__name__
+        and not name.startswith("_")
+    ]
 
 
-JOURNAL = Part[CheckpointStore](CheckpointStore)
-SERVICE = Part[ServiceStore](ServiceStore)
-DAMAGE = Part[CheckpointStore](CheckpointStore)
+_INHERITED = ("salvage", "damaged_runs")
+"""The methods that the contract itself implements."""
+
+
+def check_methods(store: CheckpointStore, contract: type[object]) -> None:
+    """Raise AssertionError, which names the missing methods, if a store lacks any of the contract."""
+    stubs = {**vars(CheckpointStore), **vars(contract)}
+    names = [name for name in stubs if name[0] != "_" or name in ("__aenter__", "__aexit__")]
+    missing = [
+        name
+        for name in names
+        if getattr(store, name, None) is None
+        # What a class inherits from the protocol does nothing, except for these.
+        or (getattr(type(store), name, None) is stubs[name] and name not in _INHERITED)
+    ]
+    assert not missing, (
+        f"{type(store).__name__} is not a {contract.__name__}: it lacks {', '.join(missing)}. "
+        f"A class that derives from {contract.__name__} inherits {' and '.join(_INHERITED)}. "
+        "JOURNAL_CHECKS are for stores that only keep journals"
+    )
 
 
 @contextmanager
@@ -165,11 +144,6 @@ def within(problem: str, *, times: float = 1) -> Generator[None]:
     with anyio.move_on_after(seconds) as limit:
         yield
     assert not limit.cancelled_caught, f"{problem}, after {seconds} s"
-
-
-def deadline() -> float:
-    """Return when the patience ends that begins now, by `time.monotonic`."""
-    return time.monotonic() + PATIENCE
 
 
 class InThread(Generic[T]):
@@ -193,11 +167,6 @@ class InThread(Generic[T]):
         return self._future.result()
 
 
-def renew(store: CheckpointStore, *leases: Lease, seconds: float = 60) -> list[Lease]:
-    """Renew leases as runs do: in another thread, while the event loop is blocked."""
-    return InThread(partial(store.renew, leases, seconds=seconds)).result()
-
-
 class _Caught(Generic[X]):
     error: X
 
@@ -214,15 +183,15 @@ def fails(kind: type[X]) -> Generator[_Caught[X]]:
         raise AssertionError(f"expected {kind.__name__}, but nothing was raised")
 
 
-async def at_once(work: Callable[[T], Coroutine[object, object, None]], given: Iterable[T]) -> None:
+async def at_once(work: Callable[[T], Coroutine[Any, Any, object]], given: Iterable[T]) -> None:
     """Call `work` with each of these values, concurrently."""
     async with anyio.create_task_group() as group:
         for value in given:
             group.start_soon(work, value)
 
 
-ELSEWHERE = str(Owner(1, "elsewhere", "1", "1"))
-"""An owner on another host, so that this host cannot check whether it is alive."""
+def new_owner() -> str:
+    return str(Owner.new())
 
 
 def dead_owner() -> str:
@@ -243,104 +212,123 @@ async def owner_in_another_process() -> AsyncGenerator[str]:
         child.kill()
 
 
-def summary_of(
-    status: RunStatus = RunStatus.RUNNING,
-    *,
-    workflow: str = "w",
-    created_at: float = 0.0,
-    due_at: float | None = None,
-    priority: int = 0,
-    parent: str = "",
-    tenant: str = "",
-) -> RunSummary:
-    """Return a summary, by default of a running run."""
-    details = RunDetails(dead_letters=3)
-    return RunSummary(workflow, status, created_at, due_at, priority, parent, tenant, details)
+ELSEWHERE = str(Owner(1, "elsewhere", "1", "1"))
+"""An owner on another host, so that this host cannot check whether it is alive."""
 
-
-async def created(
-    store: CheckpointStore, run_id: str = "r", *bodies: bytes, summary: RunSummary | None = None
-) -> RunSummary:
-    """Create a free run, by default a pending one with the entry `b"1"`, and return its summary."""
-    summary = summary or summary_of(RunStatus.PENDING)
-    assert await store.create(run_id, bodies or [b"1"], summary=summary) is not None
-    return summary
-
-
-async def begun(
-    store: CheckpointStore,
-    run_id: str = "r",
-    *bodies: bytes,
-    summary: RunSummary | None = None,
-    owner: str = "",
-    seconds: float = 60,
-) -> Lease:
-    """Create a run with its lease, by default a running one of a new owner with the entry `b"1"`."""
-    info = await store.create(
-        run_id,
-        bodies or [b"1"],
-        summary=summary or summary_of(),
-        owner=owner or str(Owner.new()),
-        seconds=seconds,
-    )
-    assert info is not None
-    assert info.lease is not None, f"run {run_id!r} was created with an owner, and has no lease"
-    return info.lease
-
-
-async def claimed(
-    store: CheckpointStore, run_id: str = "r", *, owner: str = "", seconds: float = 60
-) -> Lease:
-    """Claim a run, by default for a new owner."""
-    taken = await store.claim(run_id, owner=owner or str(Owner.new()), seconds=seconds)
-    return taken.lease
-
-
-async def appended(
-    store: CheckpointStore,
-    lease: Lease,
-    *bodies: bytes,
-    after: int = 1,
-    summary: RunSummary | None = None,
-    **options: Any,
-) -> None:
-    """Append a batch to a run, by default without a record after the first."""
-    await store.append(lease, Batch(bodies, after, summary, **options))
-
-
-async def info_of(store: CheckpointStore, run_id: str = "r") -> RunInfo:
-    """Return the info of a run, which must exist."""
-    info = await find_run(store, run_id)
-    assert info is not None, f"run {run_id!r} is not found by its id"
-    return info
-
-
-async def found(store: CheckpointStore, query: RunQuery = RunQuery()) -> list[str]:
-    """Return the ids of the runs that match, in the order of the store."""
-    return [info.run_id for info in await store.find(query)]
-
-
-async def bodies_of(store: CheckpointStore, run_id: str = "r") -> list[bytes]:
-    """Return the entries of a run, oldest first."""
-    return [record.body for record in await store.read(run_id)]
-
+GO = "signal:go"
+"""The topic of a signal."""
 
 HOSTILE_RUN_IDS = (
-    "",
-    ".",
-    "..",
-    "../up",
-    "/etc/passwd",
-    "a/b",
-    "C:\\con",
-    "ünïcödé-🎈",
-    "'; DROP TABLE runs; --",
-    "nul\0",
-    "new\nline",
-    "%2e%2e",
-    "*?[a]",
-    "A",
-    "a",
-    "x" * 5000,
+    *("", ".", "..", "../up", "/etc/passwd", "a/b", "C:\\con", "ünïcödé-🎈", "nul\0", "new\nline"),
+    *("'; DROP TABLE runs; --", "%2e%2e", "*?[a]", "A", "a", "x" * 5000),
 )
 """Ids of runs that a careless store mistakes for something else."""
+
+
+def summary_of(status: RunStatus) -> RunSummary:
+    """Return the summary of a run with this status."""
+    return RunSummary("w", status, 0.0, details=RunDetails(dead_letters=3))
+
+
+PENDING, RUNNING, SUSPENDED, INTERRUPTED, FAILED, CANCELLED, COMPLETED = map(summary_of, RunStatus)
+
+
+class Subject(Generic[S]):
+    """A store that is checked, and what checks do with it. A run is called `r` unless it is named."""
+
+    def __init__(self, store: S) -> None:
+        self.store = store
+
+    async def __aenter__(self) -> Self:
+        await self.store.__aenter__()
+        return self
+
+    async def __aexit__(self, *raised: Any) -> None:
+        await self.store.__aexit__(*raised)
+
+    async def create(self, run_id: str = "r", *, summary: RunSummary = PENDING) -> RunSummary:
+        """Create a free run with the entry `b"1"`, and return its summary."""
+        assert await self.store.create(run_id, [b"1"], summary=summary) is not None
+        return summary
+
+    async def create_all(self, run_ids: Iterable[str], summary: RunSummary = PENDING) -> None:
+        """Create free runs, concurrently."""
+        await at_once(partial(self.create, summary=summary), run_ids)
+
+    async def begin(
+        self,
+        run_id: str = "r",
+        *bodies: bytes,
+        summary: RunSummary = RUNNING,
+        owner: str = "",
+        seconds: float = 60,
+    ) -> Lease:
+        """Create a run with a lease, by default of a new owner and with the entry `b"1"`."""
+        bodies, owner = bodies or (b"1",), owner or new_owner()
+        created = await self.store.create(
+            run_id, bodies, summary=summary, owner=owner, seconds=seconds
+        )
+        assert created is not None
+        assert created.lease is not None, "a run that was created with an owner has no lease"
+        return created.lease
+
+    async def claim(self, run_id: str = "r", *, owner: str = "", seconds: float = 60) -> Lease:
+        """Claim a run, by default for a new owner."""
+        owner = owner or new_owner()
+        return (await self.store.claim(run_id, owner=owner, seconds=seconds)).lease
+
+    async def append(
+        self,
+        lease: Lease,
+        *bodies: bytes,
+        after: int = 1,
+        summary: RunSummary | None = None,
+        release: bool = False,
+        takes: Sequence[int] = (),
+        seen: int | None = None,
+    ) -> None:
+        """Append a batch to a run, by default after its first record."""
+        await self.store.append(lease, Batch(bodies, after, summary, release, takes, seen))
+
+    def renew(self, *leases: Lease, seconds: float = 60) -> list[Lease]:
+        """Renew leases as runs do: in another thread, while the event loop is blocked."""
+        return InThread(partial(self.store.renew, leases, seconds=seconds)).result()
+
+    async def info(self, run_id: str = "r") -> RunInfo:
+        """Return the info of a run, which must exist."""
+        info = await find_run(self.store, run_id)
+        assert info is not None, f"run {run_id!r} is not found by its id"
+        return info
+
+    async def summary(self, run_id: str = "r") -> RunSummary:
+        """Return the summary of a run, which must exist."""
+        return (await self.info(run_id)).summary
+
+    async def find(self, query: RunQuery = RunQuery()) -> list[str]:
+        """Return the ids of the runs that match, in the order of the store."""
+        return [info.run_id for info in await self.store.find(query)]
+
+    async def bodies(self, run_id: str = "r") -> list[bytes]:
+        """Return the entries of a run, oldest first."""
+        return [record.body for record in await self.store.read(run_id)]
+
+    async def check_lost(self, lease: Lease) -> None:
+        """Check that a lease allows nothing any more."""
+        run_id, store = lease.run_id, self.store
+        before, bodies = await find_run(store, run_id), await self.bodies(run_id)
+        with fails(LeaseLost) as caught:
+            await self.append(lease, b"x", after=len(bodies), summary=RUNNING, release=True)
+        holder = before.lease.owner if before is not None and before.lease is not None else ""
+        assert caught.error.owner == holder
+        assert (holder or "resume the run") in str(caught.error)
+        with fails(LeaseLost):
+            await store.truncate(lease, after=1, summary=RUNNING)
+        with fails(RunNotFound if before is None else LeaseLost):
+            await store.delete(run_id, lease=lease)
+        assert self.renew(lease) == []
+        await store.release(lease)
+        assert (await find_run(store, run_id), await self.bodies(run_id)) == (before, bodies)
+
+
+Journal: TypeAlias = Subject[CheckpointStore]
+Service: TypeAlias = Subject[ServiceStore]
