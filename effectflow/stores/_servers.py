@@ -11,7 +11,6 @@ from abc import abstractmethod
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from concurrent.futures import Future
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import replace
 from typing import NamedTuple, Protocol, TypeVar
 
 from anyio import CapacityLimiter
@@ -30,7 +29,7 @@ from effectflow.effects.event_loop import (
 from effectflow.effects.threads import in_thread
 from effectflow.stores._base import ReentrantStore
 from effectflow.stores._changes import Watcher
-from effectflow.stores._rules import check_messages, first_summary, lease_lost
+from effectflow.stores._rules import check_messages, lease_lost
 
 logger = logging.getLogger(__name__)
 
@@ -94,17 +93,6 @@ class ServerStore(ReentrantStore, CheckpointStore):
     async def _connect(self) -> None:
         """Connect to the server, in asyncio. `_opened` closes what this opened."""
 
-    @abstractmethod
-    async def _ask_claim(self, wanted: Lease, seconds: float, free: int) -> Held:
-        """Claim the lease if it is free or its token is `free`. Return the valid lease and the time.
-
-        `wanted` has the run, the owner, and the expiry by the uptime of this host.
-        """
-
-    @abstractmethod
-    def _ask_renewal(self, renewed: Lease, seconds: float) -> float | str:
-        """Return when the renewed lease expires, or why it is no longer current."""
-
     def _explained(self, error: Exception) -> str:
         """Return why the server rejected a request, and what to do, if known."""
         return str(error)
@@ -130,28 +118,6 @@ class ServerStore(ReentrantStore, CheckpointStore):
             if self._thread is not None:
                 thread, self._thread = self._thread, None
                 await thread.end()
-
-    # Leases.
-
-    async def claim(self, run_id: str, *, owner: str, seconds: float) -> Lease:
-        wanted = Lease.of(run_id, owner, _NO_FENCE, seconds=seconds, now=0.0)
-
-        async def ask(free: int) -> Lease | Held:
-            held = await self._ask_claim(wanted, seconds, free)
-            return held.lease if held.lease.owner == owner else held
-
-        return await take_over(ask)
-
-    def renew(self, lease: Lease, *, seconds: float) -> Lease:
-        self._check_open(in_any_thread=True)
-        try:
-            renewed = lease.renewed(seconds, now=0.0)
-            answer = self._ask_renewal(renewed, seconds)
-        except (self._driver_error, OSError) as error:
-            raise StoreUnavailable(repr(self), f"it did not renew a lease: {error}") from error
-        if isinstance(answer, str):
-            raise _lost(lease, answer)
-        return replace(renewed, expires_at=answer)
 
     # Requests.
 
@@ -345,8 +311,6 @@ def check_appended(lease: Lease, refusal: str | None, *, after: int, takes: Sequ
     if refusal is None:
         return
     kind, _, detail = refusal.partition(" ")
-    if kind == "unsummarized":
-        first_summary(None)
     if kind == "taken":
         check_messages(lease, takes, ())
     if kind == "length":

@@ -146,6 +146,21 @@ Reading: TypeAlias = Callable[[], Steps[A]]
 """Begins to read, perhaps again. Each of its queries may see a newer state of the database."""
 
 
+@dataclass(frozen=True, slots=True)
+class Ended(Generic[A]):
+    """The end of a generator of queries, with what it returned."""
+
+    result: A
+
+
+def advance(steps: Steps[A], answers: Sequence[Rows] | None) -> Sequence[Query] | Ended[A]:
+    """Return the next queries, given the rows of the last ones. At first, there are None."""
+    try:
+        return next(steps) if answers is None else steps.send(answers)
+    except StopIteration as end:
+        return Ended(end.value)
+
+
 def key_of(run_id: str) -> bytes:
     """Return the key of a run."""
     return hashlib.sha256(run_id.encode()).digest()

@@ -21,6 +21,7 @@ from effectflow.checkpoint.store import (
 )
 from effectflow.stores import _sql as sql
 from effectflow.stores._base import ReentrantStore
+from effectflow.stores._rules import check_first
 from effectflow.stores._sql import Attempt, Reading
 from effectflow.stores._sql_due import LeaseLooks, claim_due, next_due
 
@@ -30,9 +31,7 @@ A = TypeVar("A")
 class SqlStore(ReentrantStore, ServiceStore):
     """A store in an SQL database. It performs the transactions, and need not know what they are for."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._looks = LeaseLooks()
+    _looks: LeaseLooks
 
     @abstractmethod
     async def _read(self, reading: Reading[A]) -> A:
@@ -59,6 +58,7 @@ class SqlStore(ReentrantStore, ServiceStore):
         owner: str = "",
         seconds: float = 0.0,
     ) -> RunInfo | None:
+        check_first(run_id, bodies)
         info = await self._save(
             run_id, lambda: sql.create(run_id, bodies, summary, owner, seconds)
         )

@@ -21,7 +21,8 @@ from effectflow.effects.threads import in_thread
 from effectflow.stores import _sql as sql
 from effectflow.stores._base import as_unavailable
 from effectflow.stores._changes import Announcements
-from effectflow.stores._sql import Attempt, Query, Reading, Rows, Steps
+from effectflow.stores._sql import Attempt, Ended, Query, Reading, Rows, Steps, advance
+from effectflow.stores._sql_due import LeaseLooks
 from effectflow.stores._sql_store import SqlStore
 from effectflow.stores._sqlite_database import DatabaseFiles, SqliteWriter, open_database
 
@@ -86,6 +87,7 @@ class SqliteStore(SqlStore):
         self._durability = durability
         self._lock_timeout = in_seconds(lock_timeout)
         self._renew_timeout = in_seconds(renew_timeout)
+        self._looks = LeaseLooks()
         self._announcements = Announcements()
         self._opened = ExitStack()
         self._idle_readers: list[sqlite3.Connection] = []
@@ -183,12 +185,9 @@ def _transaction(attempt: Attempt[A]) -> Callable[[sqlite3.Connection], A]:
 def _performed(database: sqlite3.Connection, steps: Steps[A]) -> A:
     """Return what the steps return, after their queries were executed."""
     answers: list[Rows] | None = None
-    try:
-        while True:
-            queries = next(steps) if answers is None else steps.send(answers)
-            answers = [_execute(database, query).fetchall() for query in queries]
-    except StopIteration as stop:
-        return stop.value
+    while not isinstance(step := advance(steps, answers), Ended):
+        answers = [_execute(database, query).fetchall() for query in step]
+    return step.result
 
 
 def _execute(database: sqlite3.Connection, query: Query) -> sqlite3.Cursor:
