@@ -60,8 +60,8 @@ class PostgresStore(SqlStore, ServerStore):
 
     A durable append is one round trip. Appends that are requested while another one is in progress are
     sent together, so that many runs share the cost of a commit, and so are new runs. If the connection is
-    lost, an append is sent again, and never written twice. The clock of the server decides, so hosts whose clocks differ
-    agree on leases.
+    lost, an append is sent again, and never written twice. The clock of the server decides, so hosts whose
+    clocks differ agree on leases.
 
     Parameters:
         dsn: a connection string, such as `postgresql://user@host/database`. It is never logged.
@@ -199,8 +199,6 @@ class PostgresStore(SqlStore, ServerStore):
         except LeaseLost:
             if not await self._is_written(append):
                 raise
-        except SaveFailed as error:
-            raise SaveFailed(error.run_id, error.reason, is_unknown=True) from error
 
     def _note_written(self, save: Save) -> None:
         if save.changes_summary:
@@ -322,7 +320,13 @@ def _is_locked(error: Exception) -> bool:
 
 _PLANS = tuple(
     sql.SQL("SET {} = off").format(sql.Identifier(name))
-    for name in ("enable_seqscan", "enable_bitmapscan", "enable_hashjoin", "enable_mergejoin", "jit")
+    for name in (
+        "enable_seqscan",
+        "enable_bitmapscan",
+        "enable_hashjoin",
+        "enable_mergejoin",
+        "jit",
+    )
 )
 """All statements use indexes. A plan that was made while there were few runs is kept when there are
 many."""

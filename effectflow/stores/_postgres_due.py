@@ -44,7 +44,13 @@ class DueClaims:
             connection,
             table + _CLAIM,
             (
-                *(*names, due.now, len(due.owners), [*dead], [lease.fence for lease in dead.values()]),
+                *(
+                    *names,
+                    due.now,
+                    len(due.owners),
+                    [*dead],
+                    [lease.fence for lease in dead.values()],
+                ),
                 *(due.now, len(due.owners), [*due.owners], due.seconds),
                 *(None if up is None else up + due.seconds, due.now),
             ),

@@ -108,7 +108,7 @@ class _EscapingDumper(StrBinaryDumper):
 
 class _UnescapingLoader(TextBinaryLoader):
     def load(self, data: Any) -> Any:
-        text = super().load(data)
+        text = str(super().load(data))
         return _unescaped(text) if "\1" in text else text
 
 

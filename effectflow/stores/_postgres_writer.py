@@ -107,8 +107,13 @@ class Append(Save):
                 updated_at = CASE new_length WHEN after THEN updated_at ELSE written_at END,
                 owner = CASE WHEN releases THEN '' ELSE runs.owner END,
                 due_at = CASE WHEN ready.status IS NULL THEN runs.due_at ELSE ready.due_at END,
-                {", ".join(f"{name} = coalesce(ready.{name}, runs.{name})" for name in SUMMARY_COLUMNS
-                           if name != "due_at")}
+                {
+        ", ".join(
+            f"{name} = coalesce(ready.{name}, runs.{name})"
+            for name in SUMMARY_COLUMNS
+            if name != "due_at"
+        )
+    }
             FROM ready WHERE runs.number = ready.number
             RETURNING runs.number, place, written_at
         ), written AS (
@@ -178,7 +183,8 @@ class Creation(Save):
             SELECT number, sequence, updated_at, body
             FROM created JOIN wanted USING (key) JOIN {_NEW_ENTRIES} USING (place)
         )
-        SELECT place, updated_at, fence, expires_at, expires_at_uptime FROM created JOIN wanted USING (key)
+        SELECT place, updated_at, fence, expires_at, expires_at_uptime
+        FROM created JOIN wanted USING (key)
     """
 
     @property
@@ -296,7 +302,9 @@ class Writer:
             for place, save in enumerate(todo, 1)
             for sequence, body in enumerate(save.bodies, save.after + 1)
         ]
-        places, sequences, bodies = map(list, zip(*entries, strict=True)) if entries else ([], [], [])
+        places, sequences, bodies = (
+            map(list, zip(*entries, strict=True)) if entries else ([], [], [])
+        )
         parameters = (*columns, places, sequences, bodies)
         try:
             rows = await self._queries.rows(connection, todo[0].STATEMENT, parameters)

@@ -36,7 +36,6 @@ from effectflow.checkpoint.store import (
     notifies_parent,
 )
 from effectflow.stores._rules import (
-    check_current,
     check_deletable,
     check_free,
     check_holder,
@@ -256,9 +255,7 @@ CREATED_COLUMNS = (
     *("owner", "fence", "expires_at", "expires_at_uptime"),
 )
 
-_CREATE = (
-    f"INSERT INTO @runs ({', '.join(CREATED_COLUMNS)}) VALUES ({marks(CREATED_COLUMNS)})"
-)
+_CREATE = f"INSERT INTO @runs ({', '.join(CREATED_COLUMNS)}) VALUES ({marks(CREATED_COLUMNS)})"
 
 
 def next_fence(fence: int, now: float) -> int:
@@ -275,7 +272,9 @@ def claim(run_id: str, owner: str, seconds: float) -> Attempt[Taken]:
 
     def attempt() -> Steps[Commit[Taken]]:
         nonlocal before
-        [rows] = yield [Query(f"SELECT {COLUMNS} FROM @runs WHERE key = ? FOR UPDATE", (key_of(run_id),))]
+        [rows] = yield [
+            Query(f"SELECT {COLUMNS} FROM @runs WHERE key = ? FOR UPDATE", (key_of(run_id),))
+        ]
         if not rows:
             raise RunNotFound(run_id)
         info = info_of(rows[0])
@@ -349,20 +348,19 @@ def append(lease: Lease, batch: Batch) -> Steps[Commit[list[str]]]:
     changed: dict[str, object] = {"length": batch.after + len(batch.bodies), "updated_at": now}
     if not batch.bodies:
         changed.clear()
-    changes = [_entry(number, sequence, now, body) for sequence, body in enumerate(batch.bodies, batch.after + 1)]
+    changes = [
+        _entry(number, sequence, now, body)
+        for sequence, body in enumerate(batch.bodies, batch.after + 1)
+    ]
     if takes:
         here = f"run = ? AND number IN ({marks(takes)})"
         changes.append(Query(f"DELETE FROM @messages WHERE {here}", (number, *takes)))
     if summary is not None:
         newest = 0
         if batch.seen is not None and state.newest_message > batch.seen:
-            [[(newest,)]] = yield [
-                Query(
-                    "SELECT coalesce(max(number), 0) FROM @messages WHERE run = ?"
-                    f" AND number NOT IN ({marks(takes)})",
-                    (number, *takes),
-                )
-            ]
+            others_than = f" AND number NOT IN ({marks(takes)})" if takes else ""
+            text = f"SELECT coalesce(max(number), 0) FROM @messages WHERE run = ?{others_than}"
+            [[(newest,)]] = yield [Query(text, (number, *takes))]
         summary = due_if_unseen(summary, batch.seen, newest=newest, now=now)
         changed.update(zip(SUMMARY_COLUMNS, summary_columns(summary), strict=True))
         if summary.status.has_ended and state.newest_message:
@@ -438,21 +436,24 @@ def delete(run_id: str, lease: Lease | None) -> Attempt[None]:
 
     def attempt() -> Steps[Commit[None]]:
         nonlocal deleted
-        [rows] = yield [Query(f"SELECT {COLUMNS} FROM @runs WHERE key = ? FOR UPDATE", (key_of(run_id),))]
+        [rows] = yield [
+            Query(f"SELECT {COLUMNS} FROM @runs WHERE key = ? FOR UPDATE", (key_of(run_id),))
+        ]
         if deleted is not None and (not rows or rows[0][0] != deleted):
             # An earlier attempt has deleted the run, and its answer was lost.
             return Commit(None)
         if not rows:
             raise RunNotFound(run_id)
-        deleted, *_, owner, fence, expires_at, expires_at_uptime, now = rows[0]
+        number, *_, owner, fence, expires_at, expires_at_uptime, now = rows[0]
         held = Lease(run_id, owner, fence, expires_at, expires_at_uptime) if owner else None
         check_deletable(lease, held, now=now)
+        deleted = number
         return Commit(
             None,
             [
-                Query("DELETE FROM @runs WHERE number = ?", (deleted,)),
-                Query("DELETE FROM @entries WHERE run = ?", (deleted,)),
-                *_empty_mailbox(deleted),
+                Query("DELETE FROM @runs WHERE number = ?", (number,)),
+                Query("DELETE FROM @entries WHERE run = ?", (number,)),
+                *_empty_mailbox(number),
             ],
         )
 
@@ -509,7 +510,7 @@ def _put(run_id: str, state: _State, topic: str, key: str, body: bytes) -> list[
 
 
 def _notice(parent: str, run_id: str, rows: Rows) -> list[Query]:
-    """Return the changes that tell the parent of a run that it has ended, given the state of the parent."""
+    """Return the changes that tell the parent of a run that it has ended, given its state."""
     if not rows:
         return []
     state = _State(*rows[0])

@@ -1,8 +1,8 @@
 """Find and claim the runs of an SQL store that are due.
 
 The index `runs_due` has the free runs of each lane by their due times, so the search costs the same
-however many others are held or wait. It leaves out the runs of owners that died. The database cannot check
-whether an owner is alive, so a claim looks at the leases in use, but not each time if they are many.
+however many others are held or wait. It leaves out the runs of owners that died. The database cannot
+check whether an owner is alive, so a claim looks at the leases in use: each time if they are few.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from effectflow.stores._sql import COLUMNS, Commit, Query, Rows, Steps, marks, r
 _SECONDS_BETWEEN_LOOKS = 1.0
 
 _FEW_LEASES = 10
-"""So few leases are looked at for each claim: that costs less than to wait for the run of a dead owner."""
+"""With more leases in use, not every claim looks whether their owners have died."""
 
 
 class LeaseLooks:
@@ -195,6 +195,6 @@ def _candidates(
 def _is_free(row: Sequence[Any], dead: Mapping[int, Lease]) -> bool:
     """Return whether a run is free, or still has the lease of a dead owner."""
     number, owner, fence = row[0], row[12], row[13]
-    return not owner or (number in dead and (owner, fence) == (dead[number].owner, dead[number].fence))
-
-
+    return not owner or (
+        number in dead and (owner, fence) == (dead[number].owner, dead[number].fence)
+    )

@@ -59,9 +59,7 @@ class SqlStore(ReentrantStore, ServiceStore):
         seconds: float = 0.0,
     ) -> RunInfo | None:
         check_first(run_id, bodies)
-        info = await self._save(
-            run_id, lambda: sql.create(run_id, bodies, summary, owner, seconds)
-        )
+        info = await self._save(run_id, lambda: sql.create(run_id, bodies, summary, owner, seconds))
         if info is not None:
             await self._announce(run_id)
         return info
