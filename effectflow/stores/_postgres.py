@@ -39,7 +39,14 @@ from effectflow.stores._postgres_connection import (
 )
 from effectflow.stores._postgres_due import DueClaims
 from effectflow.stores._postgres_schema import Dialect, adapt, migrate
-from effectflow.stores._postgres_writer import Append, Creation, Save, Writer
+from effectflow.stores._postgres_writer import (
+    Save,
+    Writer,
+    creation,
+    plain_append,
+    write_appends,
+    write_creations,
+)
 from effectflow.stores._rules import check_first
 from effectflow.stores._servers import ServerStore, repeated
 from effectflow.stores._sql import Attempt, Reading
@@ -59,9 +66,9 @@ class PostgresStore(SqlStore, ServerStore):
     """Keeps runs in PostgreSQL. Needs the extra `effectflow[postgres]` (psycopg 3).
 
     A durable append is one round trip. Appends that are requested while another one is in progress are
-    sent together, so that many runs share the cost of a commit, and so are new runs. If the connection is
-    lost, an append is sent again, and never written twice. The clock of the server decides, so hosts whose
-    clocks differ agree on leases.
+    sent together, so that many runs share the cost of a commit, and so are new runs. If the connection
+    is lost, an append is sent again, and never written twice. The clock of the server decides, so hosts
+    whose clocks differ agree on leases.
 
     Parameters:
         dsn: a connection string, such as `postgresql://user@host/database`. It is never logged.
@@ -123,8 +130,12 @@ class PostgresStore(SqlStore, ServerStore):
         self._notifier = Notifier(self._new_connection, channel_of(self._schema))
         self._opened.push_async_callback(self._notifier.close)
         self._appends, self._creations = (
-            Writer(self._queries, self._new_connection, self._persist, self._note_written)
-            for _ in range(2)
+            Writer(
+                *(self._queries, self._new_connection, self._persist),
+                statement=statement,
+                written=self._note_written,
+            )
+            for statement in (write_appends, write_creations)
         )
         self._opened.push_async_callback(self._appends.close)
         self._opened.push_async_callback(self._creations.close)
@@ -172,47 +183,47 @@ class PostgresStore(SqlStore, ServerStore):
         check_first(run_id, bodies)
         self._check_open()
 
-        async def submit() -> tuple[Creation, tuple[Any, ...] | None]:
-            new = Creation(run_id, [*map(bytes, bodies)], summary, owner, seconds)
-            return new, await self._creations.submit(new)
+        async def submit() -> tuple[Save, Sequence[Any] | None]:
+            save = creation(run_id, bodies, summary, owner, seconds)
+            return save, await self._creations.submit(save)
 
-        creation, answer = await self._in_asyncio(submit)
+        save, answer = await self._in_asyncio(submit)
         if answer is None:
             # It exists, but an attempt whose answer was lost may have created it.
-            return await find_run(self, run_id) if await self._is_written(creation) else None
-        updated_at, fence, expires_at, until = answer
-        lease = Lease(run_id, owner, fence, expires_at, until) if owner else None
+            return await find_run(self, run_id) if await self._was_written(save) else None
+        updated_at, *held = answer
+        lease = Lease(run_id, owner, *held) if owner else None
         return RunInfo(run_id, summary, updated_at, len(bodies), lease)
 
     async def append(self, lease: Lease, batch: Batch) -> None:
         self._check_open()
 
-        async def submit() -> tuple[Append, tuple[Any, ...] | None]:
-            append = Append(lease.run_id, [*map(bytes, batch.bodies)], lease, batch)
-            return append, await self._appends.submit(append) if append.is_plain else None
+        async def submit() -> tuple[Save | None, bool]:
+            save = plain_append(lease, batch)
+            return save, save is not None and await self._appends.submit(save) is not None
 
-        append, answer = await self._in_asyncio(submit)
-        if answer is not None:
+        save, is_written = await self._in_asyncio(submit)
+        if is_written:
             return
         try:
             await super().append(lease, batch)
         except LeaseLost:
-            if not await self._is_written(append):
+            if save is None or not await self._was_written(save, releases=batch.release):
                 raise
 
     def _note_written(self, save: Save) -> None:
-        if save.changes_summary:
+        if save.tells:
             self._tell([save.run_id])
 
-    async def _is_written(self, save: Save) -> bool:
-        """Return whether a save whose answer was lost was written: only it used its fencing token."""
+    async def _was_written(self, save: Save, *, releases: bool = False) -> bool:
+        """Return whether a save was written whose answer was lost: only it used its fencing token."""
         if not save.is_unknown:
             return False
         if save.bodies:
             records = await self.read(save.run_id, after=save.after)
-            return [record.body for record in records[: len(save.bodies)]] == save.bodies
+            return [record.body for record in records[: len(save.bodies)]] == [*save.bodies]
         info = await find_run(self, save.run_id)
-        return info is not None and info.lease is None and save.releases
+        return releases and info is not None and info.lease is None
 
     async def claim_due(self, due: DueRuns) -> Claimed:
         if due.limits or not due.workflows or not due.owners:
@@ -318,15 +329,18 @@ def _is_locked(error: Exception) -> bool:
     return isinstance(error, psycopg.errors.LockNotAvailable)
 
 
-_PLANS = tuple(
-    sql.SQL("SET {} = off").format(sql.Identifier(name))
-    for name in (
-        "enable_seqscan",
-        "enable_bitmapscan",
-        "enable_hashjoin",
-        "enable_mergejoin",
-        "jit",
-    )
+_PLANS = (
+    sql.SQL("SET plan_cache_mode = force_generic_plan"),
+    *(
+        sql.SQL("SET {} = off").format(sql.Identifier(name))
+        for name in (
+            "enable_seqscan",
+            "enable_bitmapscan",
+            "enable_hashjoin",
+            "enable_mergejoin",
+            "jit",
+        )
+    ),
 )
-"""All statements use indexes. A plan that was made while there were few runs is kept when there are
-many."""
+"""All statements use indexes, and are planned once. A plan that was made while there were few runs is
+kept when there are many."""

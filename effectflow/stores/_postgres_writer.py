@@ -7,10 +7,11 @@ performs the transactions of `_sql`.
 from __future__ import annotations
 
 import asyncio
-from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from functools import cache
+from itertools import zip_longest
+from typing import Any
 
 import psycopg
 
@@ -27,40 +28,30 @@ connection."""
 
 
 @dataclass(slots=True, eq=False)
-class Save(ABC):
+class Save:
     """A save that is queued or was sent.
 
     Attributes:
         run_id: its run.
+        row: its columns in the table `wanted` of the statement, perhaps without the last ones.
         bodies: the new records.
+        after: the number of the record that they follow.
+        tells: whether watchers are told about it.
         is_unknown: whether it was sent without an answer, so that it may have been written.
         answer: resolved with what the statement returned, or None if it did not write this save.
     """
 
-    STATEMENT: ClassVar[str]
-
     run_id: str
-    bodies: list[bytes]
-    is_unknown: bool = field(init=False, default=False)
-    answer: asyncio.Future[tuple[Any, ...] | None] = field(
-        init=False, default_factory=lambda: asyncio.get_running_loop().create_future()
+    row: Sequence[object]
+    bodies: Sequence[bytes]
+    after: int
+    tells: bool
+    is_unknown: bool = False
+    answer: asyncio.Future[Sequence[Any] | None] = field(
+        default_factory=lambda: asyncio.get_running_loop().create_future()
     )
 
-    @property
-    @abstractmethod
-    def after(self) -> int:
-        """The number of the record that the new ones follow."""
-
-    @property
-    @abstractmethod
-    def changes_summary(self) -> bool:
-        """Whether it is announced to watchers."""
-
-    @abstractmethod
-    def row(self) -> tuple[Any, ...]:
-        """Return its columns in the table `wanted` of the statement."""
-
-    def end(self, answer: tuple[Any, ...] | None) -> None:
+    def end(self, answer: Sequence[Any] | None) -> None:
         """Resolve `answer`, unless its waiter was cancelled."""
         if not self.answer.done():
             self.answer.set_result(answer)
@@ -75,140 +66,111 @@ class Save(ABC):
             self.answer.set_exception(error)
 
 
-_TYPES = {"created_at": "float8", "due_at": "float8", "priority": "bigint"}
-_SUMMARY_ARRAYS = ", ".join(f"%b::{_TYPES.get(name, 'text')}[]" for name in SUMMARY_COLUMNS)
+def creation(
+    run_id: str, bodies: Sequence[bytes], summary: RunSummary, owner: str, seconds: float
+) -> Save:
+    """Return the save of a new run, for `write_creations`."""
+    up = uptime()
+    until = None if up is None or not owner else up + seconds
+    row = (key_of(run_id), run_id, len(bodies), owner, seconds, until, *summary_columns(summary))
+    return Save(run_id, row, bodies, 0, tells=True)
+
+
+def plain_append(lease: Lease, batch: Batch) -> Save | None:
+    """Return the save of an append, for `write_appends`. Return None if other rows depend on it."""
+    summary, run_id = batch.summary, lease.run_id
+    if batch.takes or (summary is not None and notifies_parent(summary)):
+        return None
+    # The messages of a run that has ended are removed, if it has received any.
+    has_ended = summary is not None and summary.status.has_ended
+    seen = 0 if has_ended else _ANY if summary is None or batch.seen is None else batch.seen
+    length = batch.after + len(batch.bodies)
+    row = (key_of(run_id), lease.owner, lease.fence, batch.after, length, seen, batch.release)
+    columns = () if summary is None else summary_columns(summary)
+    return Save(run_id, (*row, *columns), batch.bodies, batch.after, tells=summary is not None)
+
+
+_ANY = 2**63 - 1
+
 _SUMMARY = ", ".join(SUMMARY_COLUMNS)
+_TYPES = {"created_at": "float8", "due_at": "float8", "priority": "bigint"}
+_SUMMARIES = ", ".join(f"%b::{_TYPES.get(name, 'text')}[]" for name in SUMMARY_COLUMNS)
+_BODIES = "unnest(%b::int[], %b::bigint[], %b::bytea[]) AS entry (place, sequence, body)"
 
-_NEW_ENTRIES = "unnest(%b::int[], %b::bigint[], %b::bytea[]) AS entry (place, sequence, body)"
+
+def write_creations(_width: int) -> str:
+    """Return the statement that creates the runs that do not exist. It returns the time and the lease."""
+    return _CREATE
 
 
-@dataclass(slots=True, eq=False)
-class Append(Save):
-    """An append. It is written if the lease is current, the journal has the right length, no other
-    program has locked the run, and the run has received no message that matters."""
+_CREATE = f"""
+    WITH wanted AS MATERIALIZED (
+        -- In the order of the keys, so that programs that create the same runs do not deadlock.
+        SELECT DISTINCT ON (key) *, now() AS written_at
+        FROM unnest(%b::bytea[], %b::text[], %b::bigint[], %b::text[], %b::float8[], %b::float8[],
+                    {_SUMMARIES})
+            WITH ORDINALITY AS wanted (key, run_id, length, owner, seconds, until, {_SUMMARY}, place)
+        ORDER BY key
+    ), created AS (
+        INSERT INTO @runs ({", ".join(CREATED_COLUMNS)})
+        SELECT key, run_id, {_SUMMARY}, written_at, length, 0, owner,
+            CASE owner WHEN '' THEN 0 ELSE (written_at * 1e6)::bigint END, written_at + seconds, until
+        FROM wanted ON CONFLICT DO NOTHING
+        RETURNING number, key, updated_at, fence, expires_at, expires_at_uptime
+    ), written AS (
+        INSERT INTO @entries (run, sequence, written_at, body)
+        SELECT number, sequence, updated_at, body
+        FROM created JOIN wanted USING (key) JOIN {_BODIES} USING (place)
+    )
+    SELECT place, updated_at, fence, expires_at, expires_at_uptime
+    FROM created JOIN wanted USING (key)
+"""
 
-    lease: Lease
-    batch: Batch
 
-    STATEMENT: ClassVar[str] = f"""
+@cache
+def write_appends(width: int) -> str:
+    """Return the statement that writes the appends of current leases to journals of the right length,
+    unless another program has locked the run, or the run has received a message that matters.
+
+    `width` is the number of columns of an append: fewer if none replaces a summary.
+    """
+    has_summaries = width > 7
+    changes = [
+        f"{name} = CASE WHEN ready.status IS NULL THEN runs.{name} ELSE ready.{name} END"
+        for name in (SUMMARY_COLUMNS if has_summaries else ())
+    ]
+    return f"""
         WITH wanted AS MATERIALIZED (
             SELECT * FROM unnest(%b::bytea[], %b::text[], %b::bigint[], %b::bigint[], %b::bigint[],
-                                 %b::bigint[], %b::bool[], {_SUMMARY_ARRAYS})
-                WITH ORDINALITY
-                AS wanted (key, owner, fence, after, new_length, seen, releases, {_SUMMARY}, place)
+                                 %b::bigint[], %b::bool[]{"," + _SUMMARIES if has_summaries else ""})
+                WITH ORDINALITY AS wanted (key, owner, fence, after, new_length, seen, releases,
+                                           {_SUMMARY + "," if has_summaries else ""} place)
         ), ready AS MATERIALIZED (
             SELECT runs.number, now() AS written_at, wanted.* FROM wanted JOIN @runs USING (key)
             WHERE runs.owner = wanted.owner AND runs.fence = wanted.fence
                 AND runs.length = after AND runs.newest_message <= seen
             FOR UPDATE OF runs SKIP LOCKED
         ), changed AS (
-            UPDATE @runs SET
+            UPDATE @runs SET {"".join(f"{change}, " for change in changes)}
                 length = new_length,
                 updated_at = CASE new_length WHEN after THEN updated_at ELSE written_at END,
-                owner = CASE WHEN releases THEN '' ELSE runs.owner END,
-                due_at = CASE WHEN ready.status IS NULL THEN runs.due_at ELSE ready.due_at END,
-                {
-        ", ".join(
-            f"{name} = coalesce(ready.{name}, runs.{name})"
-            for name in SUMMARY_COLUMNS
-            if name != "due_at"
-        )
-    }
+                owner = CASE WHEN releases THEN '' ELSE runs.owner END
             FROM ready WHERE runs.number = ready.number
             RETURNING runs.number, place, written_at
         ), written AS (
             INSERT INTO @entries (run, sequence, written_at, body)
-            SELECT number, sequence, written_at, body FROM changed JOIN {_NEW_ENTRIES} USING (place)
+            SELECT number, sequence, written_at, body FROM changed JOIN {_BODIES} USING (place)
         )
         SELECT place FROM changed
     """
-
-    @property
-    def after(self) -> int:
-        return self.batch.after
-
-    @property
-    def changes_summary(self) -> bool:
-        return self.batch.summary is not None
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether the statement can write it."""
-        summary = self.batch.summary
-        return not self.batch.takes and (summary is None or not notifies_parent(summary))
-
-    def row(self) -> tuple[Any, ...]:
-        lease, batch, summary = self.lease, self.batch, self.batch.summary
-        seen = _ALL if batch.seen is None or summary is None else batch.seen
-        if summary is not None and summary.status.has_ended:
-            # Its messages are to be removed, if it has received any.
-            seen = 0
-        return (
-            *(key_of(lease.run_id), lease.owner, lease.fence, batch.after),
-            *(batch.after + len(batch.bodies), seen, batch.release),
-            *(_NO_SUMMARY if summary is None else summary_columns(summary)),
-        )
-
-
-_ALL = 2**63 - 1
-_NO_SUMMARY = (None,) * len(SUMMARY_COLUMNS)
-
-
-@dataclass(slots=True, eq=False)
-class Creation(Save):
-    """A new run. It is written unless the run exists. Returns the time, and its lease."""
-
-    summary: RunSummary
-    owner: str
-    seconds: float
-
-    STATEMENT: ClassVar[str] = f"""
-        WITH wanted AS MATERIALIZED (
-            -- In the order of the keys, so that programs that create the same runs do not deadlock.
-            SELECT DISTINCT ON (key) *, now() AS written_at
-            FROM unnest(%b::bytea[], %b::text[], %b::bigint[], %b::text[], %b::float8[], %b::float8[],
-                        {_SUMMARY_ARRAYS})
-                WITH ORDINALITY
-                AS wanted (key, run_id, length, owner, seconds, until, {_SUMMARY}, place)
-            ORDER BY key
-        ), created AS (
-            INSERT INTO @runs ({", ".join(CREATED_COLUMNS)})
-            SELECT key, run_id, {_SUMMARY}, written_at, length, 0, owner,
-                CASE owner WHEN '' THEN 0 ELSE (written_at * 1e6)::bigint END,
-                written_at + seconds, until
-            FROM wanted ON CONFLICT DO NOTHING
-            RETURNING number, key, updated_at, fence, expires_at, expires_at_uptime
-        ), written AS (
-            INSERT INTO @entries (run, sequence, written_at, body)
-            SELECT number, sequence, updated_at, body
-            FROM created JOIN wanted USING (key) JOIN {_NEW_ENTRIES} USING (place)
-        )
-        SELECT place, updated_at, fence, expires_at, expires_at_uptime
-        FROM created JOIN wanted USING (key)
-    """
-
-    @property
-    def after(self) -> int:
-        return 0
-
-    @property
-    def changes_summary(self) -> bool:
-        return True
-
-    def row(self) -> tuple[Any, ...]:
-        up = uptime()
-        until = None if up is None or not self.owner else up + self.seconds
-        return (
-            *(key_of(self.run_id), self.run_id, len(self.bodies), self.owner, self.seconds, until),
-            *summary_columns(self.summary),
-        )
 
 
 class Writer:
     """Sends saves of one kind on its own connection; those that queue up meanwhile are sent together.
 
     Parameters:
-        written: called with each append that was written.
+        statement: returns the statement, given the number of columns of the longest row.
+        written: called with each save that was written.
     """
 
     def __init__(
@@ -216,11 +178,13 @@ class Writer:
         queries: Queries,
         connect: Callable[[], Awaitable[Connection]],
         persist: Callable[[Callable[[], Awaitable[None]]], Awaitable[None]],
+        statement: Callable[[int], str],
         written: Callable[[Save], None],
     ) -> None:
         self._queries = queries
         self._connect = connect
         self._persist = persist
+        self._statement = statement
         self._written = written
         self._own: Connection | None = None
         self._waiting: list[Save] = []
@@ -229,7 +193,7 @@ class Writer:
         self._is_closing = False
         self._task = asyncio.create_task(self._work())
 
-    async def submit(self, save: Save) -> tuple[Any, ...] | None:
+    async def submit(self, save: Save) -> Sequence[Any] | None:
         """Send this save with the next batch. Return the answer to it. Raise SaveFailed."""
         self._waiting.append(save)
         self._has_waiting.set()
@@ -296,25 +260,23 @@ class Writer:
             # Their callers were cancelled.
             return
         connection = await self.connection()
-        columns = map(list, zip(*(save.row() for save in todo), strict=True))
+        columns = [[*column] for column in zip_longest(*(save.row for save in todo))]
         entries = [
-            (place, sequence, body)
+            (place, sequence, bytes(body))
             for place, save in enumerate(todo, 1)
             for sequence, body in enumerate(save.bodies, save.after + 1)
         ]
-        places, sequences, bodies = (
-            map(list, zip(*entries, strict=True)) if entries else ([], [], [])
-        )
-        parameters = (*columns, places, sequences, bodies)
+        entry_columns = [[entry[column] for entry in entries] for column in range(3)]
+        statement = self._statement(len(columns))
         try:
-            rows = await self._queries.rows(connection, todo[0].STATEMENT, parameters)
+            rows = await self._queries.rows(connection, statement, (*columns, *entry_columns))
         except psycopg.Error as error:
             # An ERROR says that nothing was written. A FATAL error, or none, does not say so.
             if error.diag.severity_nonlocalized != "ERROR":
                 for save in todo:
                     save.is_unknown = True
             raise
-        written = {place: tuple(answer) for place, *answer in rows}
+        written = {place: answer for place, *answer in rows}
         for place, save in enumerate(todo, 1):
             answer = written.get(place)
             if answer is not None:

@@ -160,6 +160,7 @@ def advance(steps: Steps[A], answers: Sequence[Rows] | None) -> Sequence[Query] 
         return Ended(end.value)
 
 
+@lru_cache(1024)
 def key_of(run_id: str) -> bytes:
     """Return the key of a run."""
     return hashlib.sha256(run_id.encode()).digest()
@@ -408,8 +409,12 @@ def _entry(number: int, sequence: int, now: float, body: bytes) -> Query:
 
 
 def _update(number: int, **columns: object) -> Query:
-    assigned = ", ".join([f"{name} = ?" for name in columns])
-    return Query(f"UPDATE @runs SET {assigned} WHERE number = ?", (*columns.values(), number))
+    return Query(_update_of(tuple(columns)), (*columns.values(), number))
+
+
+@lru_cache(64)
+def _update_of(columns: tuple[str, ...]) -> str:
+    return f"UPDATE @runs SET {', '.join(f'{name} = ?' for name in columns)} WHERE number = ?"
 
 
 def truncate(lease: Lease, after: int, summary: RunSummary) -> Steps[Commit[None]]:
