@@ -46,6 +46,7 @@ from effectflow.stores._file_run import RunFolder
 from effectflow.stores._rules import (
     check_current,
     check_deletable,
+    check_first,
     check_free,
     check_length,
     check_messages,
@@ -138,7 +139,10 @@ class FileStore(ReentrantStore, CheckpointStore):
         seconds: float = 0.0,
     ) -> RunInfo | None:
         def create(folder: RunFolder) -> RunInfo | None:
-            if folder.state() is not None:
+            try:
+                if folder.state() is not None:
+                    return None
+            except CorruptCheckpoint:
                 return None
             now = time.time()
             # From the clock, so that a deleted run leaves nothing behind, and its lease is not valid for
@@ -148,11 +152,11 @@ class FileStore(ReentrantStore, CheckpointStore):
                 bodies, summary, Lease.of(run_id, owner, fence, seconds=seconds, now=now)
             )
 
+        check_first(run_id, bodies)
         return await self._change(run_id, create)
 
     async def claim(self, run_id: str, *, owner: str, seconds: float) -> Taken:
         def claim(folder: RunFolder) -> Taken:
-            # A run that cannot be read can still be claimed, and repaired.
             state, now = _state_to_repair(folder), time.time()
             before = folder.info(state)
             check_free(before.lease, now=now, claimant=owner)
@@ -256,9 +260,7 @@ class FileStore(ReentrantStore, CheckpointStore):
         self._driven.pop(run_id, None)
 
     def _folder(self, run_id: str) -> RunFolder:
-        return self._driven.get(run_id) or RunFolder(
-            self.directory, run_id, history=self._history
-        )
+        return self._driven.get(run_id) or RunFolder(self.directory, run_id, history=self._history)
 
     async def _read(self, read: Callable[[], A]) -> A:
         """Call this in a thread. It needs no lock, since files are replaced whole."""

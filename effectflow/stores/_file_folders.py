@@ -62,9 +62,7 @@ class RunFolders:
         self._known = known
         return infos, problems
 
-    def _read(
-        self, name: str, run_id: str, infos: list[RunInfo], known: dict[str, _Known]
-    ) -> None:
+    def _read(self, name: str, run_id: str, infos: list[RunInfo], known: dict[str, _Known]) -> None:
         folder = RunFolder(self._directory, run_id, history=0)
         # Before the files, so that a later change is seen.
         marks = folder.marks()

@@ -110,9 +110,7 @@ def decode_state(data: bytes, run_id: str) -> RunState:
         _records(rows, head.first)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise Damaged(repr(error)) from error
-    return RunState(
-        run_id, summary, head.updated_at, head.first, rows, head.fence, head.released
-    )
+    return RunState(run_id, summary, head.updated_at, head.first, rows, head.fence, head.released)
 
 
 def encode_lease(lease: Lease) -> bytes:

@@ -194,11 +194,17 @@ class RunFolder:
             return replace(last, damage=str(damage))
 
     def info(self, state: RunState | None) -> RunInfo:
-        """Return one line about the run, given its state; None if it cannot be read."""
+        """Return one line about the run, given its state; None if that cannot be read.
+
+        Then only records can be repaired. Raise CorruptCheckpoint if there are none.
+        """
         lease = self.lease(state)
         held = lease if lease.owner else None
         if state is None:
-            return RunInfo(self.run_id, UNREADABLE, 0.0, len(self.salvage().records), held)
+            records = self.salvage().records
+            if not records:
+                raise CorruptCheckpoint(self.run_id, "none of its files can be read", intact=0)
+            return RunInfo(self.run_id, UNREADABLE, records[-1].written_at, len(records), held)
         return RunInfo(self.run_id, state.summary, state.updated_at, state.length, held)
 
     def records(self, after: int) -> list[Record]:
