@@ -560,8 +560,8 @@ class RedisStore(ServerStore):
         """Return what deletes a run, None if it cannot be read. `_sweep_deleted` removes the rest."""
         key = self._keys.run(run_id)
         return [
-            # If its memory is full, a server only continues scripts that have removed something.
-            ("HDEL", key, "until"),
+            # If its memory is full, a server only executes scripts that begin with a removal.
+            ("HDEL", key, "nothing"),
             ("HSET", key, "updated", row.updated),
             ("HSET", key, "held", row.held.partition(b" ")[0] + b" ", "state", b""),
             *(

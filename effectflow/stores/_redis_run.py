@@ -150,7 +150,8 @@ class Run:
 
     def released(self) -> Run:
         """Return the run without a lease."""
-        row = self.row._replace(held=held_by(self.fence), until=b"")
+        # `until` stays: if the release is undone after all, the lease is valid.
+        row = self.row._replace(held=held_by(self.fence))
         return Run(row, self.state, None, self.fence)
 
     @property
@@ -268,7 +269,7 @@ def places(run: Run) -> dict[str, tuple[float, str]]:
     """Return the sorted sets that a run is in, with its score and its name there."""
     summary, run_id = run.state.summary, run.state.run_id
     place = 0.0, place_of(summary.created_at, run_id)
-    found = {name: place for name in ("runs", f"status:{summary.status}")}
+    found = dict.fromkeys(("runs", f"status:{summary.status}"), place)
     for kind in ("workflow", "parent", "tenant"):
         if value := getattr(summary, kind):
             found[f"{kind}:{value}"] = place
