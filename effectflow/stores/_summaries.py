@@ -19,10 +19,6 @@ A = TypeVar("A")
 SUMMARY_FIELDS = tuple(field.name for field in fields(RunSummary))
 
 
-UNREADABLE = RunSummary("", RunStatus.RUNNING, 0.0)
-"""The summary of a run that cannot be read, for its claim by a repair."""
-
-
 def summary_fields(summary: RunSummary) -> dict[str, Any]:
     """Return the fields of a summary by name. `asdict` is slower, since it copies them."""
     return {name: getattr(summary, name) for name in SUMMARY_FIELDS}
