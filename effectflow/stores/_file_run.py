@@ -24,6 +24,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
+from itertools import zip_longest
 from pathlib import Path
 from typing import TypeAlias
 
@@ -222,10 +223,10 @@ class RunFolder:
                 if end > after + 1:
                     older += self._read_older(path, first)
         found = [record for record in (*older, *state.records()) if record.sequence > after]
-        if after < state.length and (not found or found[-1].sequence < state.length):
-            # Without this check the run would seem shorter.
-            reason, last = "its file is missing", found[-1].sequence if found else after
-            raise CorruptCheckpoint(self.run_id, reason, sequence=last + 1)
+        # Without this check, the run would seem shorter.
+        for number, record in zip_longest(range(after + 1, state.length + 1), found):
+            if record is None or record.sequence != number:
+                raise CorruptCheckpoint(self.run_id, "its file is missing", sequence=number)
         return found
 
     def salvage(self) -> Remains:
