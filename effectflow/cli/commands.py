@@ -13,15 +13,14 @@ if TYPE_CHECKING:
 def main() -> None:
     """Run the command line; end the process with an `ExitCode`."""
     try:
-        app = make_app()
+        make_app()()
     except ModuleNotFoundError as missing:
-        if missing.name not in ("typer", "rich", "cloudpickle"):
+        if missing.name not in ("typer", "rich", "cloudpickle", "pydantic"):
             raise
         sys.exit(
             f"The command line needs {missing.name}, which is not installed. "
             "Install it with: pip install 'effectflow[cli]'"
         )
-    app()
 
 
 def make_app() -> typer.Typer:

@@ -11,6 +11,7 @@ from returns.result import Failure, Success
 
 from effectflow import Checkpoints, Do, Effect, do, effect, fail, pure, random, step
 from effectflow.checkpoint import CheckpointStore, DefinitionChanged, RunStatus, read_checkpoint
+from effectflow.cli.structured_input import input_of
 from effectflow.iterative import Iterative, IterativeResult
 from effectflow.mapreduce import ItemFailed, MapReduce
 from effectflow.stores import MemoryStore
@@ -233,7 +234,9 @@ def test_all_problems_are_reported_at_once() -> None:
 
 
 def test_the_input_has_the_type_of_a_round() -> None:
-    assert clustering.structure_input({"low": 0, "high": 5}) == Centers(0.0, 5.0)
+    assert input_of(clustering, {"low": 0, "high": 5}, Checkpoints(MemoryStore())) == Centers(
+        0.0, 5.0
+    )
 
 
 async def test_a_convergence_test_that_returns_an_effect_is_a_defect(store: MemoryStore) -> None:

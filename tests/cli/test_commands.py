@@ -166,7 +166,7 @@ def test_a_failure_ends_with_code_1_and_the_command_that_resumes(effectflow: Com
         (["list", "--store", "sqlite:///typo.db"], "the store typo.db does not exist"),
         (["list", "--store", "file:./nosuch"], "the store nosuch does not exist"),
         (["run", "quits:sell"], "SystemExit: 7"),
-        (["run", "mall:sell", "--input", '{"item": 5}'], "expected str @ $.item"),
+        (["run", "mall:sell", "--input", '{"item": 5}'], "valid string @ $.item"),
         (["demo", "nowhere"], "not a folder"),
         (["nonsense"], "nonsense"),
     ],

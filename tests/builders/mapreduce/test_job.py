@@ -11,7 +11,7 @@ import anyio.lowlevel
 import pytest
 from returns.result import Failure, Success
 
-from effectflow import Do, Effect, RetryPolicy, effect, fail, pure, step, workflow
+from effectflow import Checkpoints, Do, Effect, RetryPolicy, effect, fail, pure, step, workflow
 from effectflow.checkpoint import (
     DefinitionChanged,
     Lease,
@@ -20,6 +20,7 @@ from effectflow.checkpoint import (
     StepInputChanged,
     read_checkpoint,
 )
+from effectflow.cli.structured_input import input_of
 from effectflow.effects import from_fn, never
 from effectflow.mapreduce import ItemFailed, JobResult, MapReduce
 from effectflow.stores import MemoryStore
@@ -565,6 +566,6 @@ def test_unnamed_functions_are_named_by_their_role() -> None:
 
 
 def test_the_input_has_the_type_of_the_source() -> None:
-    assert spelling(items=up_to).structure_input(3) == 3
+    assert input_of(spelling(items=up_to), 3, Checkpoints(MemoryStore())) == 3
     with pytest.raises(ValueError, match="does not fit int"):
-        spelling(items=up_to).structure_input("3")
+        input_of(spelling(items=up_to), "3", Checkpoints(MemoryStore()))
