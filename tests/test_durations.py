@@ -95,7 +95,6 @@ DURATIONS: dict[str, Callable[[Any], object]] = {
 }
 
 
-@pytest.mark.allow_unused_effects
 @pytest.mark.parametrize("take", DURATIONS.values(), ids=DURATIONS)
 def test_a_duration_is_a_number_or_a_timedelta(take: Callable[[Any], object]) -> None:
     for duration in (2, 2.5, timedelta(minutes=1)):

@@ -40,7 +40,7 @@ from effectflow.effects import (
     traverse,
 )
 
-pytestmark = [pytest.mark.anyio, pytest.mark.allow_unused_effects]
+pytestmark = pytest.mark.anyio
 
 POLICY = RetryPolicy.constant(0.001).with_max_retries(1)
 

@@ -20,8 +20,6 @@ from effectflow.checkpoint import *  # noqa: F403
 from effectflow.effects import *  # noqa: F403
 from effectflow.machines import *  # noqa: F403
 
-pytestmark = pytest.mark.allow_unused_effects
-
 
 @workflow
 def order(number: int) -> Do[object, str, int]:

@@ -19,7 +19,6 @@ from tests.exploration.virtual_time import Backend
 from tests.exploration.world import World
 from tests.sweeps import sample_or_all
 
-pytestmark = pytest.mark.allow_unused_effects
 both_backends = pytest.mark.parametrize("backend", ["asyncio", "trio"])
 
 

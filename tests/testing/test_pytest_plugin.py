@@ -11,8 +11,6 @@ from tests.pages import ROOT, examples
 
 pytest_plugins = ["pytester"]
 
-# The sessions within these tests are checked, not the tests themselves.
-pytestmark = pytest.mark.allow_unused_effects
 
 PAYING = '''
 from dataclasses import dataclass, field
