@@ -14,6 +14,7 @@ from typing import Any
 import anyio
 
 from effectflow import *
+from effectflow.effects import *
 from effectflow.stores import MemoryStore
 
 

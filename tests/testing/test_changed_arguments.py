@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from effectflow import *
+from effectflow.effects import *
 from effectflow.stores import MemoryStore
 
 
@@ -133,6 +134,7 @@ def test_a_function_of_a_job_that_changes_its_item_is_found(
         pytester,
         f"""
 from effectflow.executors import LocalExecutor
+from effectflow.mapreduce import MapReduce
 {JOB}
 
 def test_it():
