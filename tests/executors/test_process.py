@@ -59,7 +59,6 @@ async def test_items_run_in_at_most_the_given_number_of_processes_which_closing_
     assert not children()
 
 
-@both_backends
 async def test_only_the_item_of_a_killed_worker_runs_again(folder: Folder) -> None:
     async with ProcessExecutor(lambda: folder, workers=2) as executor:
 
@@ -146,7 +145,6 @@ async def test_a_cancelled_item_that_ends_in_time_leaves_its_worker_for_the_next
     assert warm == after
 
 
-@both_backends
 async def test_a_cancelled_item_that_keeps_computing_is_killed_with_its_process(
     folder: Folder,
 ) -> None:
@@ -407,7 +405,6 @@ async def test_workers_end_when_the_coordinator_is_killed(
     until(lambda: not any(is_running(folder.pid_of(item)) for item in range(2)), seconds=5)
 
 
-@both_backends
 async def test_ctrl_c_ends_the_workers_silently(
     coordinator: subprocess.Popen[str], folder: Folder
 ) -> None:
