@@ -215,7 +215,7 @@ def test_repair_makes_a_damaged_run_resumable(effectflow: Command, folder: Path)
         bad = body.replace(b'"output":1', b'"output":7')
         database.execute("UPDATE entries SET body = ? WHERE sequence = 3", (bad,))
     ran = effectflow("resume", "r/1", "--app", "mall")
-    assert (ran.code, "`effectflow repair 'r/1'`" in ran.out) == (4, True)
+    assert (ran.code, "`effectflow repair r/1`" in ran.out) == (4, True)
 
     assert "BeforeStep: take" in effectflow("show", "r/1", "--at", "2").out
     asked = effectflow("repair", "r/1")

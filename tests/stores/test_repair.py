@@ -90,7 +90,7 @@ async def test_a_damaged_run_is_cut_to_its_last_intact_entry(
         written = await told(store)
         await change_entry(store, number)
         problem = (await verify_run(store, "r")).problem
-        assert "`effectflow repair 'r'`" in str(problem)
+        assert "`repair_run(store, 'r')`" in str(problem)
 
         repair = await repair_run(store, "r")
 
