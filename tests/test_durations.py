@@ -125,7 +125,7 @@ def test_a_clock_advances_by_a_timedelta() -> None:
 COUNTS: dict[str, Callable[[Any], object]] = {
     "every_steps": lambda n: CheckpointPolicy(every_steps=n),
     "history": lambda n: Checkpoints(MemoryStore(), history=n),
-    "workers": lambda n: ProcessExecutor(workers=n),
+    "limit": lambda n: ProcessExecutor(limit=n),
     "attempts": lambda n: ProcessExecutor(attempts=n),
 }
 

@@ -54,7 +54,7 @@ def make_app() -> typer.Typer:
         ("demo", drive.demo, "demo ~/projects/shop --report shop"),
         ("run", drive.run, """run shop.orders:checkout --input '{"cart": 7}'"""),
         ("resume", drive.resume, "resume --latest"),
-        ("worker", run_worker.worker, "worker shop.service:app --concurrency 20"),
+        ("worker", run_worker.worker, "worker shop.service:app --limit 20"),
         ("cancel", send.cancel, "cancel order-7 --app shop.service:app"),
         (
             "send",

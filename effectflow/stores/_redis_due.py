@@ -64,8 +64,8 @@ def _limits(workflow: str, due: DueRuns) -> dict[str, object]:
     """Return the limits of a workflow as the script reads them."""
     asked: dict[str, object] = {"name": workflow}
     limit = due.limits.get(workflow)
-    if limit is not None and limit.at_once is not None:
-        asked["at_once"] = limit.at_once
+    if limit is not None and limit.limit is not None:
+        asked["at_once"] = limit.limit
     if limit is not None and limit.per_second is not None:
         asked["most"], asked["window"] = limit.window
     return asked

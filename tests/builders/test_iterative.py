@@ -71,7 +71,7 @@ assigning = MapReduce(
     map=assign,
     reduce=add,
     key=lambda point: point.position,
-    max_parallel=2,
+    limit=2,
     fan_in=2,
 )
 
@@ -133,7 +133,7 @@ async def test_a_resume_retries_only_the_failed_item_of_a_round(store: MemorySto
         map=assign,
         reduce=add,
         key=lambda point: point.position,
-        max_parallel=1,
+        limit=1,
     )
 
     @do
@@ -190,10 +190,10 @@ async def test_a_convergence_test_that_raises_parks_the_run(store: MemoryStore) 
 
 
 async def test_a_crash_at_any_entry_changes_nothing() -> None:
-    def make_env(store: CheckpointStore) -> App:
+    def environment(store: CheckpointStore) -> App:
         return App(Checkpoints(store))
 
-    assert len(await crash_everywhere(clustering, Centers(2.0, 11.0), make_env)) > 30
+    assert len(await crash_everywhere(clustering, Centers(2.0, 11.0), environment)) > 30
 
 
 @given(st.integers(0, 1000), st.integers(1, 12))

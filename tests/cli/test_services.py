@@ -69,12 +69,13 @@ def test_a_run_remembers_the_app_as_a_hint_and_never_imports_it(effectflow: Comm
         (["resume", "r", "--app", "mall:ap"], "has no App or workflow 'ap'; it has: app, "),
         (["worker", "mall:order"], "'mall:order' is not an App: give the MODULE:NAME of one"),
         (["worker", "mall"], "'mall' is not an App"),
-        (["worker", "mall:app", "--at-once", "order"], "--at-once takes WORKFLOW=N"),
+        (["worker", "mall:app", "--limit", "order"], "--limit takes WORKFLOW=N"),
         (["worker", "mall:app", "--per-second", "order=x"], "--per-second takes WORKFLOW=N"),
-        (["worker", "mall:app", "--at-once", "paint=1"], "the App does not have: paint"),
+        (["worker", "mall:app", "--limit", "0"], "limit must be an int >= 1"),
+        (["worker", "mall:app", "--limit", "paint=1"], "the App does not have: paint"),
         (
-            ["worker", "mall:app", "--at-once", "order=0"],
-            "at_once must be an int >= 1",
+            ["worker", "mall:app", "--limit", "order=0"],
+            "limit must be an int >= 1",
         ),
     ],
 )

@@ -82,7 +82,7 @@ async def executor(
         case "local":
             made: AnyExecutor = LocalExecutor()
         case "processes":
-            made = ProcessExecutor(make_shop, workers=2)
+            made = ProcessExecutor(make_shop, limit=2)
         case _:
             cluster = request.getfixturevalue("dask_cluster")
             made = DaskExecutor(cluster.scheduler_address, make_shop)

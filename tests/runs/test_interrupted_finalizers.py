@@ -169,7 +169,7 @@ graph = (
     .exit("second")
     .build()
 )
-job = MapReduce("job", items=source, key=str, max_parallel=2, map=mapped, reduce=joined)
+job = MapReduce("job", items=source, key=str, limit=2, map=mapped, reduce=joined)
 
 
 @workflow

@@ -177,7 +177,7 @@ lengths = MapReduce(
     map=measure,
     reduce=total,
     key=str,
-    max_parallel=1,
+    limit=1,
     on_item_failure="dead_letter",
 )
 
@@ -442,7 +442,7 @@ approvals = MapReduce(
     map=do(approved_word),
     reduce=joined,
     key=str,
-    max_parallel=1,
+    limit=1,
     on_item_failure="dead_letter",
 )
 

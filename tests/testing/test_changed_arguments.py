@@ -112,7 +112,7 @@ def job(**options):
         map=collect,
         reduce=lambda values: pure(len(values)),
         key=str,
-        max_parallel=1,
+        limit=1,
         **options,
     )
 """

@@ -305,7 +305,7 @@ async def a_limit_bounds_how_many_runs_of_a_workflow_are_held_at_once(
     for number in range(6):
         await created(store, f"w{number}", due_at=number)
         await created(store, f"free{number}", workflow="free", due_at=50 + number)
-    limits = {"w": Limit(at_once=3)}
+    limits = {"w": Limit(3)}
     held = await claimed(other, "w0")
 
     first = await claim_due(store, most=1, limits=limits)
@@ -330,14 +330,14 @@ async def a_dead_or_expired_owner_does_not_count_towards_a_limit(store: Checkpoi
     await store.claim("r0", owner=dead, seconds=3600)
     await store.claim("r1", owner=elsewhere, seconds=-1)
 
-    assert taken(await claim_due(store, limits={"w": Limit(at_once=2)})) == ["r0", "r1"]
+    assert taken(await claim_due(store, limits={"w": Limit(2)})) == ["r0", "r1"]
 
 
 @check_of_two
 async def concurrent_claimants_share_a_limit(
     store: CheckpointStore, other: CheckpointStore
 ) -> None:
-    limits = {"held": Limit(at_once=3), "started": Limit(per_second=0.001)}
+    limits = {"held": Limit(3), "started": Limit(per_second=0.001)}
     for workflow in limits:
         for number in range(12):
             await created(store, f"{workflow}{number}", workflow=workflow, due_at=1.0)
@@ -399,7 +399,7 @@ async def limits_do_not_hide_the_runs_of_other_workflows(store: CheckpointStore)
     await at_once(create, range(300))
     await created(store, "free", due_at=2.0)
     both = ["limited", "w"]
-    limits = {"limited": Limit(at_once=1)}
+    limits = {"limited": Limit(1)}
 
     answer = await claim_due(store, most=2, workflows=both, limits=limits)
     assert [one.info.summary.workflow for one in answer.runs] == ["limited", "w"]

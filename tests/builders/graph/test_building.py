@@ -183,7 +183,7 @@ def test_a_state_machine_cannot_be_a_node_but_its_body_can() -> None:
                 map=lambda number: pure(number),
                 reduce=lambda values: pure(sum(values)),
                 key=str,
-                max_parallel=2,
+                limit=2,
             ),
             "a JobResult",
         ),
