@@ -1,8 +1,8 @@
 """Find and claim the runs of a RedisStore that are due.
 
-Runs with a due time are in sorted sets, one for each workflow and priority, pending or not. Those with a
-lease are in others, sorted by when to look whether it still holds. So a claim reads only the runs that are
-due and free, however many wait or are held.
+Runs with a due time are in sorted sets, one for each workflow and priority, pending or not. Those with
+a lease are in others, sorted by when to look whether it still holds. So a claim reads only the runs that
+are due and free, however many wait or are held.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class DueClaim:
     async def _held(self, workflow: str, now: float) -> int:
         """Return how many runs of a workflow are held. Note the others, which have a lease, if due."""
         key, limit = self._runs.keys(f"held:{workflow}"), self._due.limits.get(workflow)
-        most = None if limit is not None and limit.at_once is not None else _MOST_LOOKS
+        most = None if limit is not None and limit.limit is not None else _MOST_LOOKS
         pipeline = self._runs.client.pipeline(transaction=False)
         pipeline.zcount(key, f"({now!r}", "+inf")
         pipeline.zrangebyscore(key, "-inf", repr(now), start=most and 0, num=most)

@@ -14,8 +14,8 @@ The hash has these fields:
   N is not beyond the newest number.
 - `append F`: the last append with fencing token F.
 
-The sorted sets have names that follow from the run (`places`). A run is in all sets that it belongs to. If
-a server was killed while it wrote, it may be in others, too, so readers check it.
+The sorted sets have names that follow from the run (`places`). A run is in all sets that it belongs to.
+If a server was killed while it wrote, it may be in others, too, so readers check it.
 """
 
 from __future__ import annotations

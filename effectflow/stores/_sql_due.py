@@ -138,7 +138,7 @@ def _choose(due: DueRuns, looks: LeaseLooks, *, locks: bool) -> Steps[_Choice]:
     workflows, limits = sorted(due.workflows), sorted(due.limits)
     if not workflows or not due.owners:
         return _Choice()
-    counts_held = any(limit.at_once is not None for limit in due.limits.values())
+    counts_held = any(limit.limit is not None for limit in due.limits.values())
     looks_now = counts_held or looks.is_time()
     table, names = lanes(workflows)
     queries = [

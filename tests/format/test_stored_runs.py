@@ -42,10 +42,11 @@ from tests.format.workflows import (
     request,
 )
 from tests.format.write import SEALS, checkpoints_of
+from tests.sweeps import BACKENDS
 
 pytestmark = [
     pytest.mark.anyio,
-    pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"]),
+    pytest.mark.parametrize("anyio_backend", BACKENDS),
 ]
 
 CHECKPOINTS: dict[str, Any] = json.loads((STORED / "checkpoints.json").read_text("utf-8"))

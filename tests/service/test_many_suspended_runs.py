@@ -138,7 +138,7 @@ async def test_all_runs_of_a_dead_process_continue_beside_many_suspended_runs(
     store = FaultyStore(crowd.store, [CrashPoint(died + 1, False, "create")])
     service = replace(crowd, store=store)
     with store.life():
-        async with working(service, live_twice, concurrency=died, grace=0) as worker:
+        async with working(service, live_twice, limit=died, grace=0) as worker:
             for number in range(died):
                 await worker.client.submit(live_twice, f"{number}", run_id=f"dead {number}")
             with anyio.fail_after(20):

@@ -34,7 +34,7 @@ from effectflow.checkpoint import (
 from effectflow.stores import FileStore, PostgresStore, RedisStore, SqliteStore
 
 SUMMARY = RunSummary("w", "standard", "1", RunStatus.PENDING, 0.0)
-LIMITS = {"held": Limit(at_once=5), "started": Limit(per_second=5)}
+LIMITS = {"held": Limit(5), "started": Limit(per_second=5)}
 DONE = replace(SUMMARY, status=RunStatus.COMPLETED)
 GO = "signal:go"
 

@@ -34,7 +34,7 @@ FAR = time.time() + 10 * 86400
 WAITING = 3000
 """Enough that reading an index is cheaper than reading a table."""
 
-LIMITS = {"w": Limit(at_once=100, per_second=1000)}
+LIMITS = {"w": Limit(100, per_second=1000)}
 
 
 async def fill(store: CheckpointStore) -> None:

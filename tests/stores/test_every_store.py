@@ -65,6 +65,7 @@ async def test_conformance(check: Check, make_store: MakeStore) -> None:
     await check(make_store)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("anyio_backend", ["trio"])
 @pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
 async def test_conformance_of_memory_on_trio(check: Check) -> None:
