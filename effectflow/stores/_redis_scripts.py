@@ -51,8 +51,8 @@ APPLY = """
 
 RENEW = """
     -- KEYS: the set of processes, and runs. ARGV: seconds, the uptime at the end, the field `held` of
-    -- each run, and the processes that hold them. Returns when the leases expire, and the positions of those
-    -- that were renewed.
+    -- each run, and the processes that hold them. Returns when the leases expire, and the positions of
+    -- those that were renewed.
     local time = redis.call('TIME')
     local expires = string.format('%.6f', time[1] + time[2] / 1000000 + ARGV[1])
     local renewed = {expires}
