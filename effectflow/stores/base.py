@@ -44,7 +44,7 @@ from effectflow.checkpoint.store import (
     RunSummary,
     ServiceStore,
     Taken,
-    due_now,
+    due_at_once,
     notifies_parent,
     wakes,
 )
@@ -110,8 +110,8 @@ __all__ = [
     "check_messages",
     "check_receives",
     "choose",
+    "due_at_once",
     "due_if_unseen",
-    "due_now",
     "is_current",
     "lease_from_json",
     "notifies_parent",

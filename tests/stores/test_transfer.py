@@ -9,6 +9,7 @@ from effectflow.checkpoint import (
     CorruptCheckpoint,
     ExportedRun,
     RunConflict,
+    RunDetails,
     RunNotFound,
     RunStatus,
     RunSummary,
@@ -23,7 +24,7 @@ from effectflow.testing.store_conformance import HOSTILE_RUN_IDS, MakeStore
 
 pytestmark = pytest.mark.anyio
 
-SUMMARY = RunSummary("w", "standard", "2", RunStatus.INTERRUPTED, 12.5)
+SUMMARY = RunSummary("w", RunStatus.INTERRUPTED, 12.5, details=RunDetails(version="2"))
 BODIES = (b"{}\nsha256:00", b"\xff\x00binary", b"", *(b"%d" % n for n in range(1200)))
 
 
