@@ -29,7 +29,7 @@ async def seconds(folder: str, workers: int) -> float:
     began = time.perf_counter()
     with TemporaryDirectory() as place:
         store = SqliteStore(Path(place) / "runs.db")
-        async with store, ProcessExecutor(workers=workers) as executor:
+        async with store, ProcessExecutor(limit=workers) as executor:
             job = CensusJob(folder, f"{place}/report", limit=4)
             await census.start(job).run_or_raise(CensusEnvironment(Checkpoints(store), executor))
     return time.perf_counter() - began

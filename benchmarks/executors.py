@@ -73,7 +73,7 @@ async def main() -> None:
         # Before anything else: its processes are forked.
         floors = [floor(pool) for _ in range(ROUNDS)]
     began = time.perf_counter()
-    async with ProcessExecutor(workers=WORKERS) as executor:
+    async with ProcessExecutor(limit=WORKERS) as executor:
         await par_traverse(range(WORKERS), lambda n: executor.apply(pure, n)).run(None)
         print(f"until the first items are done: {time.perf_counter() - began:.2f} s")
         alone: list[float] = []

@@ -65,7 +65,7 @@ def unless_broken(values: list[int]) -> Effect[App, str, int]:
     return asks(breaks).and_then(lambda now: fail("stop here") if now else pure(found))
 
 
-job = MapReduce("job", items=numbers, map=unchanged, reduce=total, key=str, max_parallel=LIMIT)
+job = MapReduce("job", items=numbers, map=unchanged, reduce=total, key=str, limit=LIMIT)
 
 
 async def by_hand() -> int:
@@ -138,7 +138,7 @@ async def one_life(path: Path, items: int, life: str, what: str) -> float:
 
 
 breaking = MapReduce(
-    "breaking", items=numbers, map=unchanged, reduce=unless_broken, key=str, max_parallel=LIMIT
+    "breaking", items=numbers, map=unchanged, reduce=unless_broken, key=str, limit=LIMIT
 )
 
 

@@ -8,7 +8,6 @@ The names here are those of every day. The rest is in `effectflow.effects`, `eff
 Importing this package imports what every effect needs. The rest is imported with its first use.
 """
 
-import sys
 from typing import TYPE_CHECKING, Any
 
 from effectflow.effects import (
@@ -101,9 +100,3 @@ def _make_durable(
 
 
 Effect.make_durable = _make_durable
-
-if sys.flags.dev_mode and "pytest" not in sys.modules:
-    # The plugin for pytest does this for each test.
-    from effectflow.testing.unused_effects import watch_program
-
-    watch_program()

@@ -81,7 +81,7 @@ def word_statistics(executor: Executor) -> Job:
         map=count_words,
         reduce=add_up,
         key=lambda path: Path(path).name,
-        max_parallel=8,
+        limit=8,
         on_item_failure="dead_letter",
         executor=executor,
     )

@@ -13,8 +13,9 @@ from effectflow import Checkpoints, Effect, ask, effect, fail, pure, step
 from effectflow.checkpoint import CheckpointStore
 from effectflow.effects import Exit
 from effectflow.stores import MemoryStore
+from tests.sweeps import BACKENDS
 
-both_backends = pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
+both_backends = pytest.mark.parametrize("anyio_backend", BACKENDS)
 """For tests of what the event loop may change: cancellation, deadlines, tasks, and a smoke set."""
 
 

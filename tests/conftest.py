@@ -55,11 +55,17 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With `-m exhaustive`, every property runs, too, with more examples."""
-    if is_exhaustive(config):
-        for item in items:
-            if isinstance(item, pytest.Function) and is_hypothesis_test(item.obj):
+    """Leave most `sampled` cases, and more examples of every property, to `-m exhaustive`."""
+    functions: set[str] = set()
+    for item in items:
+        is_property = isinstance(item, pytest.Function) and is_hypothesis_test(item.obj)
+        if is_property and is_exhaustive(config):
+            item.add_marker(pytest.mark.exhaustive)
+        if item.get_closest_marker("sampled") and not item.get_closest_marker("exhaustive"):
+            function = item.nodeid.partition("[")[0]
+            if function in functions:
                 item.add_marker(pytest.mark.exhaustive)
+            functions.add(function)
 
 
 def pytest_collection_finish() -> None:

@@ -17,6 +17,10 @@ def sample_or_all(name: str, sample: int, whole: int) -> pytest.MarkDecorator:
     return pytest.mark.parametrize(name, [sample, twin], ids=["sample", "all"])
 
 
+BACKENDS = ["asyncio", pytest.param("trio", marks=pytest.mark.sampled)]
+"""The backends for one of the parameters of a test: all other cases on asyncio, and one on trio."""
+
+
 EVERY = sample_or_all("every", 7, 1)
 """Whether to visit each point of a sweep, or each seventh: `visited(points, every)`."""
 

@@ -95,7 +95,6 @@ DURATIONS: dict[str, Callable[[Any], object]] = {
 }
 
 
-@pytest.mark.allow_unused_effects
 @pytest.mark.parametrize("take", DURATIONS.values(), ids=DURATIONS)
 def test_a_duration_is_a_number_or_a_timedelta(take: Callable[[Any], object]) -> None:
     for duration in (2, 2.5, timedelta(minutes=1)):
@@ -126,7 +125,7 @@ def test_a_clock_advances_by_a_timedelta() -> None:
 COUNTS: dict[str, Callable[[Any], object]] = {
     "every_steps": lambda n: CheckpointPolicy(every_steps=n),
     "history": lambda n: FileStore("runs", history=n),
-    "workers": lambda n: ProcessExecutor(workers=n),
+    "limit": lambda n: ProcessExecutor(limit=n),
     "attempts": lambda n: ProcessExecutor(attempts=n),
 }
 

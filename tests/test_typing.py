@@ -17,6 +17,8 @@ import pytest
 
 from tests.pages import PAGES, ROOT, examples
 
+pytestmark = pytest.mark.exhaustive  # `.ci/run` runs them each time, beside the other checkers
+
 
 @pytest.fixture
 def pages_as_modules(tmp_path: Path) -> Path:

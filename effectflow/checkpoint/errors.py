@@ -21,8 +21,9 @@
     ├── SaveFailed           the store rejected or lost an entry
     └── StoreUnavailable     the store cannot be opened or reached
 
-Each message says what happened, to which run and step, and what to do next. It has no control
-characters, even where it quotes stored text: people see it in terminals and logs.
+Each message says what happened, to which run and step: its `problem`; and what to do next: its `hint`, in
+terms of the library. It has no control characters, even where it quotes stored text: people see it in
+terminals and logs.
 """
 
 from __future__ import annotations
@@ -56,10 +57,17 @@ CLASS_CHANGED = (
 
 
 class CheckpointError(Copyable, Exception):
-    """The base class of all errors of checkpointing."""
+    """The base class of all errors of checkpointing.
 
-    def __init__(self, message: str = "") -> None:
-        super().__init__(printable(message, keep="\n\t"))
+    Attributes:
+        problem: what happened.
+        hint: what to do next, in whole sentences; "" if nothing can be done in general.
+    """
+
+    def __init__(self, problem: str = "", hint: str = "") -> None:
+        self.problem = printable(problem, keep="\n\t")
+        self.hint = printable(hint, keep="\n\t")
+        super().__init__(f"{self.problem}. {self.hint}" if hint else self.problem)
 
 
 class RunNotFound(CheckpointError):
@@ -68,12 +76,12 @@ class RunNotFound(CheckpointError):
     def __init__(self, run_id: str, nearest: Sequence[str] = ()) -> None:
         self.run_id = run_id
         self.nearest: tuple[str, ...] = tuple(nearest)
-        hint = (
-            f" Did you mean {' or '.join(repr(name) for name in self.nearest)}?"
+        super().__init__(
+            f"no run {run_id!r} in this store",
+            f"Did you mean {' or '.join(repr(name) for name in self.nearest)}?"
             if self.nearest
-            else " `effectflow list` shows the runs of a store."
+            else "`store.find()` returns the runs of a store.",
         )
-        super().__init__(f"no run {run_id!r} in this store.{hint}")
 
 
 class RunConflict(CheckpointError):
@@ -83,8 +91,8 @@ class RunConflict(CheckpointError):
         self.run_id = run_id
         self.reason = reason
         super().__init__(
-            f"the run id {run_id!r} belongs to another run: {reason}. "
-            "Choose another run id, or resume the existing run."
+            f"the run id {run_id!r} belongs to another run: {reason}",
+            "Choose another run id, or resume the existing run.",
         )
 
 
@@ -102,14 +110,17 @@ class RunBusy(CheckpointError):
         self.owner = owner
         self.expires_in = expires_in
         self.is_gone = is_gone
+        if is_gone:
+            super().__init__(
+                f"run {run_id!r} existed when this start began, and was deleted before the start could "
+                f"claim it: {owner} may have completed it. Nothing was executed",
+                "Start it again if it should be executed once more.",
+            )
+            return
         super().__init__(
-            f"run {run_id!r} existed when this start began, and was deleted before the start could claim "
-            f"it: {owner} may have completed it. Nothing was executed. Start it again if it should "
-            "be executed once more."
-            if is_gone
-            else f"run {run_id!r} is being driven by {owner}; its lease holds for another "
-            f"{max(expires_in, 0):.0f} s and is renewed while that process lives. "
-            "Wait for it to end, or stop it and resume."
+            f"run {run_id!r} is being driven by {owner}; its lease holds for another "
+            f"{max(expires_in, 0):.0f} s and is renewed while that process lives",
+            "Wait for it to end, or stop it and resume.",
         )
 
 
@@ -123,27 +134,19 @@ class LeaseLost(CheckpointError):
         self.run_id = run_id
         self.reason = reason
         self.owner = owner
-        follows = (
-            "that owner continues the run"
-            if owner
-            else "resume the run, and it continues after the entries that the store has"
-        )
         super().__init__(
             f"run {run_id!r} does not belong to this process any more: {reason}. Nothing more was "
-            f"written; {follows}."
+            "written",
+            "That owner continues the run."
+            if owner
+            else "Resume the run, and it continues after the entries that the store has.",
         )
-
-
-_RESUME_A_CHANGED_RUN = (
-    "Resume it with the code that it was started with, give the workflow a version and a migration, or "
-    "pass force=True (--force) if the change does not matter to it."
-)
 
 
 class DefinitionChanged(CheckpointError):
     """The workflow differs from the one that the run was started with.
 
-    `what` names saved data that does not belong to a run in a store, and `advice` says what to do.
+    `what` names saved data that does not belong to a run in a store.
     """
 
     def __init__(
@@ -156,7 +159,6 @@ class DefinitionChanged(CheckpointError):
         renamed: Sequence[tuple[str, str]] = (),
         detail: str = "",
         what: str | None = None,
-        advice: str = _RESUME_A_CHANGED_RUN,
     ) -> None:
         self.run_id = run_id
         self.workflow = workflow
@@ -170,7 +172,9 @@ class DefinitionChanged(CheckpointError):
             changes.append(detail)
         super().__init__(
             f"workflow {workflow!r} has changed since {what or f'run {run_id!r}'} was started: "
-            f"{'; '.join(changes) or 'its fingerprint differs'}. {advice}"
+            f"{'; '.join(changes) or 'its fingerprint differs'}",
+            "Resume it with the code that it was started with, give the workflow a version and a "
+            "migration, or pass force=True if the change does not matter to it.",
         )
 
 
@@ -181,8 +185,8 @@ class RunNotEnded(CheckpointError):
         self.run_id = run_id
         self.status = status
         super().__init__(
-            f"run {run_id!r} has not ended: it is {status}, so it has no result. Wait for the process "
-            "that drives it, or resume it."
+            f"run {run_id!r} has not ended: it is {status}, so it has no result",
+            "Wait for the process that drives it, or resume it.",
         )
 
 
@@ -192,8 +196,8 @@ class RunCancelled(CheckpointError):
     def __init__(self, run_id: str) -> None:
         self.run_id = run_id
         super().__init__(
-            f"run {run_id!r} was cancelled and its finalizers have run: it cannot continue. To do the "
-            "work again, start it under another run id."
+            f"run {run_id!r} was cancelled and its finalizers have run: it cannot continue",
+            "To do the work again, start it under another run id.",
         )
 
 
@@ -205,7 +209,8 @@ class RunEnded(CheckpointError):
         self.status = status
         super().__init__(
             f"run {run_id!r} is {status}, so it receives no messages and cannot be cancelled: nothing "
-            "was sent. To do the work again, start it under another run id."
+            "was sent",
+            "To do the work again, start it under another run id.",
         )
 
 
@@ -226,8 +231,9 @@ class CompensationFailed(CheckpointError):
         after = f", and after it {', '.join(others)}" if others else ""
         super().__init__(
             f"run {run_id!r} could not undo its work: the undo {first} failed with {reason}. It is left"
-            f"{after}. Correct the cause, then resume the run: it tries this undo again, and "
-            "continues with the rest."
+            f"{after}",
+            "Correct the cause, then resume the run: it tries this undo again, and continues with the "
+            "rest.",
         )
 
 
@@ -240,8 +246,8 @@ class CrashedTooOften(CheckpointError):
         self.after = after
         super().__init__(
             f"{crashes} processes in a row ended while they drove run {run_id!r}, and none of them got "
-            f"further than {after}: workers do not continue it. Find out what ends the process (memory, "
-            "a crash in native code), then resume the run."
+            f"further than {after}: workers do not continue it",
+            "Find out what ends the process (memory, a crash in native code), then resume the run.",
         )
 
 
@@ -255,9 +261,9 @@ class StepInputChanged(CheckpointError):
         self.current = current
         super().__init__(
             f"step {step!r} of run {run_id!r} completed with {recorded}, and is now called with "
-            f"{current}. Its recorded output belongs to the earlier arguments. Take what varies (time, "
-            "chance, configuration, the items of a source) from now(), random(), uuid() or a step, or "
-            "start a new run."
+            f"{current}. Its recorded output belongs to the earlier arguments",
+            "Take what varies (time, chance, configuration, the items of a source) from now(), random(), "
+            "uuid() or a step, or start a new run.",
         )
 
 
@@ -275,13 +281,14 @@ class OutcomeUnknown(CheckpointError):
         if is_repeated:
             super().__init__(
                 f"step {step!r} of run {run_id!r} is marked at_most_once, has begun before, and would "
-                "run again: it maps a dead letter, or came after its job. Nothing was changed. To run it "
-                "again, pass force=True (--force)."
+                "run again: it maps a dead letter, or came after its job. Nothing was changed",
+                "To run it again, pass force=True.",
             )
             return
         super().__init__(
             f"step {step!r} of run {run_id!r} is marked at_most_once, and was interrupted: it may or "
-            "may not have happened. Find out, then resume with force=True (--force) to run it again."
+            "may not have happened",
+            "Find out, then resume with force=True to run it again.",
         )
 
 
@@ -309,29 +316,43 @@ class CorruptCheckpoint(CheckpointError):
         self.is_damaged = is_damaged
         self.intact: int | None = sequence - 1 if sequence and is_damaged else intact
         where = f"entry {sequence} of run {run_id!r}" if sequence else f"run {run_id!r}"
-        message = f"{what or where} cannot be read: {reason}"
+        problem, hint = f"{what or where} cannot be read: {reason}", ""
         if self.intact is not None:
-            message += f". {_what_is_kept(run_id, self.intact)}"
-        super().__init__(message)
+            problem += f". {_intact_entries(self.intact)}"
+            hint = after_damage(
+                f"`read_checkpoint(store, {run_id!r}, at={self.intact})`",
+                f"`repair_run(store, {run_id!r})`",
+                self.intact,
+            )
+        super().__init__(problem, hint)
 
 
-def _what_is_kept(run_id: str, intact: int) -> str:
-    """Return what is left of a damaged run, and what to do."""
-    kept, repair = "None of its entries are intact, and nothing was changed.", ""
-    if intact:
-        entries = "1 entry before that is" if intact == 1 else f"{intact} entries before that are"
-        kept = (
-            f"The {entries} intact, and nothing was changed: `effectflow show {run_id!r} --at {intact}` "
-            "shows the run as it was then."
-        )
-        repair = (
-            f"Or let `effectflow repair {run_id!r}` cut it to its last intact entry, keep the rest "
-            "aside, and say which steps a resume executes again. "
-        )
+def _intact_entries(intact: int) -> str:
+    entries = {0: "None of its entries are", 1: "The 1 entry before that is"}
+    before = entries.get(intact, f"The {intact} entries before that are")
+    return f"{before} intact, and nothing was changed"
+
+
+def after_damage(show: str, repair: str, intact: int) -> str:
+    """Return what to do about a damaged run.
+
+    Parameters:
+        show: what shows the run as it was before the damage.
+        repair: what repairs it.
+        intact: the number of entries before the damage.
+    """
+    restore = (
+        "Restore the run from a backup or an export, and a resume executes only what that does not "
+        "have."
+    )
+    delete = (
+        "Or delete the run (`store.delete`) and start it again: then every step is executed again."
+    )
+    if not intact:
+        return f"{restore} {delete}"
     return (
-        f"{kept} Restore the run from a backup or an export, and a resume executes only what that does "
-        f"not have. {repair}Or delete the run (`store.delete`) and start it again: then every step is "
-        "executed again."
+        f"{show} shows the run as it was then. {restore} Or let {repair} cut it to its last intact "
+        f"entry, keep the rest aside, and say which steps a resume executes again. {delete}"
     )
 
 
@@ -342,13 +363,17 @@ class UnsupportedVersion(CheckpointError):
         self.found = found
         self.supported = supported
         if found > supported:
-            problem = f"this effectflow reads up to {supported}. Upgrade effectflow"
+            reads, hint = f"up to {supported}", "Upgrade effectflow."
         else:
-            problem = (
-                f"this effectflow reads version {supported}. It is from before the first release: "
-                "end its runs with the effectflow that wrote them, or choose another place"
+            reads = f"version {supported}"
+            hint = (
+                "It is from before the first release: end its runs with the effectflow that wrote them, "
+                "or choose another place."
             )
-        super().__init__(f"{what} has format version {found}, and {problem}; nothing was changed.")
+        super().__init__(
+            f"{what} has format version {found}, and this effectflow reads {reads}; nothing was changed",
+            hint,
+        )
 
 
 class NotSerializable(CheckpointError):
@@ -377,7 +402,8 @@ class SaveFailed(CheckpointError):
         outcome = "may or may not have been" if is_unknown else "could not be"
         super().__init__(
             f"a checkpoint of run {run_id!r} {outcome} saved: {reason}. Every entry before it is "
-            "safe; resume the run when the cause is fixed."
+            "safe",
+            "Resume the run when the cause is fixed.",
         )
 
 

@@ -148,8 +148,6 @@ class StepDefinition:
         code: distinguishes its function from others with the same name; None if that is not known.
         function: the qualified name of its function, for messages.
         output: the annotation of what it yields; None if that is not known.
-        retry_when: whether `retry` applies to an error; if None, it applies to all. Unlike `retryable`,
-            it does not affect resumes.
     """
 
     name: str
@@ -161,7 +159,6 @@ class StepDefinition:
     code: object = None
     function: str | None = None
     output: object = None
-    retry_when: Callable[[Any], bool] | None = None
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
@@ -186,13 +183,8 @@ class StepDefinition:
         """Return whether an at-most-once step may have happened despite this error."""
         return self.at_most_once and isinstance(error, TimedOut | ExecutorError)
 
-    def policy_applies(self, error: object) -> bool:
-        """Return whether the retry policy of the step applies to a retryable error."""
-        return self.retry_when is None or self.retry_when(error)
-
     def _may_retry(self, error: object) -> bool:
-        is_worth_it = not self.may_have_happened(error) and self.is_retryable(error)
-        return is_worth_it and self.policy_applies(error)
+        return not self.may_have_happened(error) and self.is_retryable(error)
 
     async def execute_plainly(self, step: nodes.Step, env: Any, scope: Scope) -> Any:
         """Execute the step outside a durable run."""
@@ -202,7 +194,7 @@ class StepDefinition:
         if self.timeout is not None:
             work = work.timeout(self.timeout)
         if self.retry is not None:
-            work = work.retry(self.retry, when=self._may_retry).map_err(_last_error)
+            work = work.retry(self.retry, retryable=self._may_retry).map_err(_last_error)
         observer = scope.observer
         token = running_step.set(current)
         if observer is not None:

@@ -425,8 +425,7 @@ class StepExecution:
         retryable = not definition.may_have_happened(error)
         may_retry = False
         try:
-            retryable = retryable and definition.is_retryable(error)
-            may_retry = retryable and definition.policy_applies(error)
+            may_retry = retryable = retryable and definition.is_retryable(error)
         except Exception:
             # A broken predicate must not hide the failure, or prevent its recording.
             logger.exception("the retryable predicate of step %r raised", self.path)

@@ -296,17 +296,17 @@ class Limit:
     """A limit on the runs of one workflow, across all workers of a store.
 
     Attributes:
-        at_once: at most this many are held at the same time; None for no bound.
+        limit: at most this many are held at the same time; None for no bound.
         per_second: at most this many pending runs are started within each second; less than 1 for one
             run in more than a second; None for no bound.
     """
 
-    at_once: int | None = None
+    limit: int | None = None
     per_second: float | None = None
 
     def __post_init__(self) -> None:
-        if self.at_once is not None:
-            check_count("at_once", self.at_once, least=1)
+        if self.limit is not None:
+            check_count("limit", self.limit, least=1)
         if self.per_second is not None and not 0 < self.per_second < math.inf:
             raise ValueError(f"per_second must be a finite number above 0, not {self.per_second}")
 

@@ -13,15 +13,14 @@ if TYPE_CHECKING:
 def main() -> None:
     """Run the command line; end the process with an `ExitCode`."""
     try:
-        app = make_app()
+        make_app()()
     except ModuleNotFoundError as missing:
-        if missing.name not in ("typer", "rich", "cloudpickle"):
+        if missing.name not in ("typer", "rich", "cloudpickle", "pydantic"):
             raise
         sys.exit(
             f"The command line needs {missing.name}, which is not installed. "
             "Install it with: pip install 'effectflow[cli]'"
         )
-    app()
 
 
 def make_app() -> typer.Typer:
@@ -55,7 +54,7 @@ def make_app() -> typer.Typer:
         ("demo", drive.demo, "demo ~/projects/shop --report shop"),
         ("run", drive.run, """run shop.orders:checkout --input '{"cart": 7}'"""),
         ("resume", drive.resume, "resume --latest"),
-        ("worker", run_worker.worker, "worker shop.service:app --concurrency 20"),
+        ("worker", run_worker.worker, "worker shop.service:app --limit 20"),
         ("cancel", send.cancel, "cancel order-7 --app shop.service:app"),
         (
             "send",

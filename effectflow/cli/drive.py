@@ -116,13 +116,16 @@ def run(
         suggest_code(workflow)
     else:
         loaded = workflow_named(workflow, access.app)
+    # Imported late, because pydantic takes longer than most commands.
+    from effectflow.cli.structured_input import input_of
+
     data = read_json(input, "input")
     run_id = _run_id_or_new(run_id, loaded.workflow.name)
 
     def start(env: HasCheckpoints) -> AnyEffect:
         try:
             # Not earlier, because the environment may add codecs.
-            value = loaded.workflow.structure_input(data, env.checkpoints)
+            value = input_of(loaded.workflow, data, env.checkpoints)
         except ValueError as error:
             way_out = ": give one with --input" if data is None else ""
             raise BadUse(f"{error}{way_out}") from error

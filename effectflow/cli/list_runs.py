@@ -28,7 +28,7 @@ from effectflow.checkpoint.values import Tree, encode_json, plain_tree
 from effectflow.cli.access import Access, to_runs, with_access
 from effectflow.cli.options import BadUse, ExitCode, JsonOption
 from effectflow.cli.render import age, duration, print_json, say, say_table
-from effectflow.cli.suggestions import message_of, with_options
+from effectflow.cli.suggestions import message_of, suggested
 
 CRASHED = "crashed"
 """The status to show for a run that is recorded as running, but is not held by a live process."""
@@ -125,7 +125,7 @@ def _show_found(
     elif search.is_for_all:
         say("This store has no runs. `effectflow demo` starts one.", console)
     else:
-        say(with_options("No run matches; `effectflow list` shows all runs."), console)
+        say(f"No run matches; `{suggested('list')}` shows all runs.", console)
     errors = Console(stderr=True)
     if found.has_more:
         say(f"There are more than these {search.limit} runs: --limit shows more.", errors)

@@ -25,22 +25,20 @@ def worker(
     app: Annotated[
         str, typer.Argument(metavar="MODULE:APP", help="The App, such as shop.service:app.")
     ],
-    concurrency: Annotated[
-        int, typer.Option(min=1, help="Drive at most this many runs at the same time.")
-    ] = 100,
+    limit: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="N",
+            help="Drive at most N runs at the same time, 100 by default. With WORKFLOW=N, all workers "
+            "together drive at most N runs of this workflow. Repeat it for several.",
+        ),
+    ] = None,
     grace: Annotated[
         float,
         typer.Option(
             min=0, metavar="SECONDS", help="How long steps in progress may take after SIGTERM."
         ),
     ] = 10.0,
-    at_once: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="WORKFLOW=N",
-            help="All workers together drive at most N runs of this workflow. Repeat it for several.",
-        ),
-    ] = None,
     per_second: Annotated[
         list[str] | None,
         typer.Option(
@@ -57,9 +55,8 @@ def worker(
     """
     loaded = load_app(app)
     try:
-        made = Worker(
-            loaded, concurrency=concurrency, grace=grace, limits=_limits(at_once, per_second)
-        )
+        own, limits = _limits(limit or (), per_second or ())
+        made = Worker(loaded, limit=own, grace=grace, limits=limits)
     except ValueError as error:
         raise BadUse(str(error)) from error
     _log_lines(as_json=as_json)
@@ -86,16 +83,18 @@ def _workflows(app: App[Any]) -> str:
     return ", ".join(sorted(app.workflows)) or "no workflows"
 
 
-def _limits(at_once: Iterable[str] | None, per_second: Iterable[str] | None) -> Mapping[str, Limit]:
-    """Return the limits that these options give. Raise BadUse for one that is not a number."""
-    most = {name: int(n) for name, n in _pairs("--at-once", at_once or (), int)}
-    rates = dict(_pairs("--per-second", per_second or (), float))
-    return {name: Limit(most.get(name), rates.get(name)) for name in {**most, **rates}}
+def _limits(limits: Iterable[str], rates: Iterable[str]) -> tuple[int, Mapping[str, Limit]]:
+    """Return the limit of the worker and those of workflows. Raise BadUse for what is not a number."""
+    most = {name: int(n) for name, n in _numbers("--limit", limits, int)}
+    per_second = dict(_numbers("--per-second", rates, float))
+    own = most.pop("", 100)
+    return own, {name: Limit(most.get(name), per_second.get(name)) for name in most | per_second}
 
 
-def _pairs(
+def _numbers(
     option: str, texts: Iterable[str], number: type[int] | type[float]
 ) -> Iterable[tuple[str, float]]:
+    """Yield the name of each workflow, and its number. A plain number has an empty name."""
     for text in texts:
         name, _, value = text.rpartition("=")
         try:

@@ -13,7 +13,6 @@ from effectflow.cli.app_loader import load_signal
 from effectflow.cli.options import BadUse, JsonOption, LatestOption, RunArgument, read_json
 from effectflow.cli.render import print_json, say
 from effectflow.cli.suggestions import suggested
-from effectflow.runs.structured_input import structure_as
 from effectflow.service.client import request_cancel, send_value
 
 
@@ -72,6 +71,9 @@ def send(
     as_json: JsonOption = False,
 ) -> None:
     """Send the value of a signal to a run, which receives it where it waits for the signal."""
+    # Imported late, because pydantic takes longer than most commands.
+    from effectflow.cli.structured_input import structure_as
+
     loaded = load_signal(signal)
     checkpoints = access.checkpoints
     try:

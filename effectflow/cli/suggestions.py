@@ -7,6 +7,15 @@ import shlex
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 
+from effectflow.checkpoint import (
+    CheckpointError,
+    CorruptCheckpoint,
+    DefinitionChanged,
+    OutcomeUnknown,
+    RunNotFound,
+)
+from effectflow.checkpoint.errors import after_damage
+
 
 @dataclass(frozen=True, slots=True)
 class RunLocation:
@@ -29,8 +38,6 @@ class RunLocation:
 
 
 _NEED_CODE = ("resume", "plan")
-
-_COMMAND = re.compile(r"`effectflow (list|show|history|plan|resume|verify|repair)\b([^`]*)`")
 
 _PASSWORD = re.compile(
     r"(\w*(?:passw|pwd|secret|token)\w*\s*=\s*)(?:'(?:\\.|[^'\\])*'?|[^&;#\s]*)|(//[^:@/?#]*:).*(?=@)",
@@ -66,17 +73,32 @@ def suggested(*words: str, module: str | None = None) -> str:
     return shlex.join(["effectflow", *words, *_location.get().options_of(words[0], module)])
 
 
-def with_options(text: str) -> str:
-    """Return a text in which the quoted commands lead to the same runs."""
-
-    def complete(found: re.Match[str]) -> str:
-        name, rest = found.groups()
-        options = [] if " --app " in rest else _location.get().options_of(name)
-        return f"`{' '.join([f'effectflow {name}{rest}', *map(shlex.quote, options)])}`"
-
-    return _COMMAND.sub(complete, text)
-
-
 def message_of(error: Exception) -> str:
-    """Return the message of an error, whose commands lead to the same runs."""
-    return with_options(str(error))
+    """Return what happened and what to do next, with the commands that do it."""
+    if not isinstance(error, CheckpointError):
+        return str(error)
+    hint = _hint_of(error)
+    return f"{error.problem}. {hint}" if hint else error.problem
+
+
+def _hint_of(error: CheckpointError) -> str:
+    match error:
+        case RunNotFound(nearest=()):
+            return f"`{suggested('list')}` shows the runs of this store."
+        case DefinitionChanged():
+            return (
+                "Resume it with the code that it was started with, give the workflow a version and a "
+                "migration, or add --force if the change does not matter to it."
+            )
+        case OutcomeUnknown(is_repeated=True):
+            return "To run it again, add --force."
+        case OutcomeUnknown():
+            return "Find out, then resume with --force to run it again."
+        case CorruptCheckpoint(run_id=run_id, intact=int(intact)):
+            show, repair = (
+                suggested("show", run_id, "--at", str(intact)),
+                suggested("repair", run_id),
+            )
+            return after_damage(f"`{show}`", f"`{repair}`", intact)
+        case _:
+            return error.hint

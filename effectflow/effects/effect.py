@@ -474,7 +474,7 @@ class Effect(BaseEffect, Generic[Env, E, A]):
         self: Effect[Env2, E2, A2],
         policy: RetryPolicy,
         *,
-        when: None = None,
+        retryable: None = None,
         on_retry: Callable[[FailedAttempt[E2]], Effect[Env2, Never, object] | None] | None = None,
     ) -> Effect[Env2, RetryExhausted[E2], A2]: ...
     @overload
@@ -482,14 +482,14 @@ class Effect(BaseEffect, Generic[Env, E, A]):
         self: Effect[Env2, E2, A2],
         policy: RetryPolicy,
         *,
-        when: Callable[[E2], bool],
+        retryable: Callable[[E2], bool],
         on_retry: Callable[[FailedAttempt[E2]], Effect[Env2, Never, object] | None] | None = None,
     ) -> Effect[Env2, E2 | RetryExhausted[E2], A2]: ...
     def retry(
         self: Effect[Any, Any, Any],
         policy: RetryPolicy,
         *,
-        when: Callable[[Any], bool] | None = None,
+        retryable: Callable[[Any], bool] | None = None,
         on_retry: Callable[[FailedAttempt[Any]], Effect[Any, Never, object] | None] | None = None,
     ) -> Effect[Any, Any, Any]:
         """Run this effect again while it fails, according to the policy.
@@ -501,10 +501,10 @@ class Effect(BaseEffect, Generic[Env, E, A]):
 
         Parameters:
             policy: the number of attempts and their delays.
-            when: whether an error is worth another attempt. Other errors are failures immediately.
-            on_retry: receives each failed attempt, including the last one and one that `when` rejects,
-                with `delay=None`. It may return an effect, which is run and must not fail; a failure is
-                a defect, raised as TypeError.
+            retryable: whether an error is worth another attempt. Other errors are failures immediately.
+            on_retry: receives each failed attempt, including the last one and one that `retryable`
+                rejects, with `delay=None`. It may return an effect, which is run and must not fail; a
+                failure is a defect, raised as TypeError.
 
         Fails with RetryExhausted when the policy allows no more attempts. Raises ValueError for a policy
         without a bound.
@@ -516,8 +516,8 @@ class Effect(BaseEffect, Generic[Env, E, A]):
             3
         """
         check_bounded(policy)
-        if when is not None:
-            check_function(when, "when", TEST_THE_VALUE)
+        if retryable is not None:
+            check_function(retryable, "retryable", TEST_THE_VALUE)
         if on_retry is not None:
             check_function(on_retry, "on_retry")
 
@@ -525,9 +525,9 @@ class Effect(BaseEffect, Generic[Env, E, A]):
             def run(effect: nodes.AnyEffect) -> Awaitable[object]:
                 return interpret(effect, env, scope)
 
-            return retried(self, run, scope, policy, when, on_retry)
+            return retried(self, run, scope, policy, retryable, on_retry)
 
-        options = nodes.Options(when=when, on_retry=on_retry)
+        options = nodes.Options(retryable=retryable, on_retry=on_retry)
         return nodes.Perform(perform, (".retry", self, policy, options))
 
     def collecting(self: Effect[Env2, E2, A2]) -> Effect[Env2, E2, tuple[A2, list[object]]]:

@@ -41,6 +41,7 @@ from effectflow.effects.bodies import (
     throw_failure,
 )
 from effectflow.effects.coroutines import ENDED, awaiting, driven
+from effectflow.effects.debug import IS_DEBUG, begin
 from effectflow.effects.errors import (
     Defect,
     EffectError,
@@ -157,6 +158,8 @@ async def interpret(effect: AnyEffect, env: Any, scope: Scope) -> Any:
     if current.__class__ is Pure:
         # Many children of parallel operators are only this.
         return current.value
+    if IS_DEBUG:
+        begin()
     stack: list[Any] = []
     value: Any = None
     frame: Any
@@ -197,6 +200,8 @@ async def interpret(effect: AnyEffect, env: Any, scope: Scope) -> Any:
                     stack.append(_coroutine_of(current, current.f(env)))
                     value = None
                 elif kind is FromGenerator or kind is FromCoroutine:
+                    if IS_DEBUG:
+                        begin()
                     stack.append(current.f(*current.args, **current.kwargs))
                     value = None
                 elif kind is Attempt:
@@ -210,8 +215,12 @@ async def interpret(effect: AnyEffect, env: Any, scope: Scope) -> Any:
                         if scope.fiber is not PLAIN:
                             await scope.fiber.begin_local(scope, current)
                 elif kind is Step:
+                    if IS_DEBUG:
+                        begin()
                     value = await scope.fiber.execute(current, env, scope)
                 elif kind is Perform:
+                    if IS_DEBUG:
+                        begin()
                     value = await current.f(env, scope)
                 elif kind is Suspend:
                     current = current.f(env, scope)

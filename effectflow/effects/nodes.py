@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any, Final, Protocol
 
 from effectflow.effects.bodies import Failing
+from effectflow.effects.debug import IS_DEBUG, warn_if_never_run
 from effectflow.effects.effect import Effect
 from effectflow.effects.errors import Exit
 from effectflow.effects.scope import Scope
@@ -326,6 +327,12 @@ class Named(Effect[Any, Any, Any]):
         self.source: Final = source
         self.name: Final = name
         self.note: Final = note
+
+
+if IS_DEBUG:
+    # The calls of bodies, steps and workflows, and operators such as `par`.
+    for _node in (FromGenerator, Step, Perform):
+        warn_if_never_run(_node)
 
 
 _IMMEDIATE = frozenset({Pure, Fail, Die, Ask, FromFn})

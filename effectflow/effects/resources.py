@@ -6,11 +6,11 @@ moment does a resource exist that nothing will release.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack
 from dataclasses import dataclass
 from inspect import isawaitable
-from typing import Any, Generic, Never, TypeVar, TypeVarTuple, Unpack, cast, overload
+from typing import Any, Generic, Never, TypeAlias, TypeVar, TypeVarTuple, Unpack, cast, overload
 
 import anyio
 
@@ -290,8 +290,14 @@ class _Managing(Operator):
             self.guard.shield = False
 
 
-async def entered(made: Any, stack: AsyncExitStack) -> Any:
-    """Return the environment that a factory has made, or that what it has made leads to.
+Made: TypeAlias = (
+    Env | Awaitable[Env] | AbstractContextManager[Env] | AbstractAsyncContextManager[Env]
+)
+"""What a parameter `environment` returns: an environment, an awaitable or a context manager of one."""
+
+
+async def entered(made: Made[Any], stack: AsyncExitStack) -> Any:
+    """Return the environment that a parameter `environment` has made.
 
     An awaitable is awaited, and a context manager, async or plain, is entered, for the stack to leave.
     """

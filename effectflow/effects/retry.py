@@ -237,7 +237,7 @@ async def retried(
     run: Callable[[AnEffect], Awaitable[object]],
     scope: Scope,
     policy: RetryPolicy,
-    when: Callable[[Any], bool] | None,
+    retryable: Callable[[Any], bool] | None,
     on_retry: Callable[[FailedAttempt[Any]], AnEffect | None] | None,
 ) -> object:
     """Run an effect again while it fails; see `Effect.retry`. Return its value or a `TypedFailure`.
@@ -260,7 +260,7 @@ async def retried(
         outcome = await run(source)
         if type(outcome) is not TypedFailure:
             return outcome
-        is_refused = when is not None and not holds(when, outcome.error, "retry")
+        is_refused = retryable is not None and not holds(retryable, outcome.error, "retry")
         if is_refused and on_retry is None:
             return outcome
         drawn = None if is_refused else next(delays, None)

@@ -83,7 +83,7 @@ class DaskExecutor(Generic[Env]):
 
     Parameters:
         client: the address of the scheduler, or a synchronous `distributed.Client`, which stays open.
-        make_env: makes the environment on a worker, once per worker process, before its first item: a
+        environment: makes the environment on a worker, once per worker process, before its first item: a
             function, an async function, or one that returns a context manager or an async one, which is
             entered, and left when the executor is closed. By default the environment is None.
 
@@ -91,24 +91,26 @@ class DaskExecutor(Generic[Env]):
     """
 
     @overload
-    def __init__(self: DaskExecutor[None], client: Client | str, make_env: None = None) -> None: ...
+    def __init__(
+        self: DaskExecutor[None], client: Client | str, environment: None = None
+    ) -> None: ...
     @overload
     def __init__(
         self,
         client: Client | str,
-        make_env: Callable[
+        environment: Callable[
             [], AbstractAsyncContextManager[Env] | AbstractContextManager[Env] | Awaitable[Env]
         ],
     ) -> None: ...
     @overload
-    def __init__(self, client: Client | str, make_env: Callable[[], Env]) -> None: ...
-    def __init__(self, client: Client | str, make_env: Callable[[], Any] | None = None) -> None:
+    def __init__(self, client: Client | str, environment: Callable[[], Env]) -> None: ...
+    def __init__(self, client: Client | str, environment: Callable[[], Any] | None = None) -> None:
         if isinstance(client, Client) and client.asynchronous:
             raise TypeError(
                 "DaskExecutor needs a synchronous client, or the address of the scheduler"
             )
         self._given = client
-        self._make_env = checked_factory(make_env)
+        self._environment = checked_factory(environment)
         self._name = f"effectflow-{uuid4().hex}"
         self._client: _Client = None
         self._in_progress: dict[anyio.CancelScope, _Future] = {}
@@ -185,7 +187,7 @@ class DaskExecutor(Generic[Env]):
         await shielded(to_thread.run_sync(self._leave, client, abandoned))
 
     def _connect(self, backend: Literal["asyncio", "trio"]) -> _Client:
-        workplace = Workplace(write_factory(self._make_env), backend)
+        workplace = Workplace(write_factory(self._environment), backend)
         client: _Client = self._given
         if isinstance(self._given, str):
             try:
@@ -312,8 +314,8 @@ class Workplace(WorkerPlugin):
     Both start with the first call, and end with the executor or with the worker.
     """
 
-    def __init__(self, make_env: bytes, backend: Literal["asyncio", "trio"]) -> None:
-        self._make_env = make_env
+    def __init__(self, environment: bytes, backend: Literal["asyncio", "trio"]) -> None:
+        self._environment = environment
         self._backend: Literal["asyncio", "trio"] = backend
 
     def setup(self, worker: object) -> None:
@@ -359,7 +361,9 @@ class Workplace(WorkerPlugin):
             if self._place is None:
                 with ExitStack() as stack:
                     portal = stack.enter_context(start_blocking_portal(self._backend))
-                    manager = portal.wrap_async_context_manager(worker_environment(self._make_env))
+                    manager = portal.wrap_async_context_manager(
+                        worker_environment(self._environment)
+                    )
                     self._place = portal, stack.enter_context(manager)
                     self._stack = stack.pop_all()
             return self._place

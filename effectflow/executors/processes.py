@@ -45,10 +45,10 @@ class ProcessExecutor(Generic[Env]):
     at a time, and end with the block, however it ends.
 
     Parameters:
-        make_env: makes the environment of a worker process, once per process, before its first item: a
+        environment: makes the environment of a worker process, once per process, before its first item: a
             function, an async function, or one that returns a context manager or an async one, which is
             entered, and left when the worker ends. By default the environment is None.
-        workers: at most this many processes; by default one for each core that this process may use.
+        limit: at most this many processes; by default one for each core that this process may use.
         attempts: after this many processes have died under an item, it fails with WorkerLost. An item of
             an at-most-once step is given to one process only.
         grace: seconds that the finalizers of a cancelled item, or of an environment, may take before the
@@ -58,7 +58,7 @@ class ProcessExecutor(Generic[Env]):
         >>> import anyio
         >>> from effectflow import par_traverse, pure
         >>> async def main():
-        ...     async with ProcessExecutor(workers=2) as executor:
+        ...     async with ProcessExecutor(limit=2) as executor:
         ...         square = lambda n: executor.apply(lambda n: pure(n * n), n)
         ...         return await par_traverse([1, 2, 3], square).run(None)
         >>> anyio.run(main)
@@ -68,46 +68,46 @@ class ProcessExecutor(Generic[Env]):
     @overload
     def __init__(
         self: ProcessExecutor[None],
-        make_env: None = None,
+        environment: None = None,
         *,
-        workers: int | None = None,
+        limit: int | None = None,
         attempts: int = 3,
         grace: Duration = 2.0,
     ) -> None: ...
     @overload
     def __init__(
         self,
-        make_env: Callable[
+        environment: Callable[
             [], AbstractAsyncContextManager[Env] | AbstractContextManager[Env] | Awaitable[Env]
         ],
         *,
-        workers: int | None = None,
+        limit: int | None = None,
         attempts: int = 3,
         grace: Duration = 2.0,
     ) -> None: ...
     @overload
     def __init__(
         self,
-        make_env: Callable[[], Env],
+        environment: Callable[[], Env],
         *,
-        workers: int | None = None,
+        limit: int | None = None,
         attempts: int = 3,
         grace: Duration = 2.0,
     ) -> None: ...
     def __init__(
         self,
-        make_env: Callable[[], Any] | None = None,
+        environment: Callable[[], Any] | None = None,
         *,
-        workers: int | None = None,
+        limit: int | None = None,
         attempts: int = 3,
         grace: Duration = 2.0,
     ) -> None:
-        if workers is not None:
-            check_count("workers", workers, least=1)
+        if limit is not None:
+            check_count("limit", limit, least=1)
         check_count("attempts", attempts, least=1)
         seconds = waiting_time("grace", grace)
-        self._make_env = checked_factory(make_env)
-        self._limit = workers or _cores()
+        self._environment = checked_factory(environment)
+        self._limit = limit or _cores()
         self._attempts = attempts
         self._grace = seconds
         self._pool: WorkerPool | None = None
@@ -164,7 +164,9 @@ class ProcessExecutor(Generic[Env]):
             raise RuntimeError(
                 "this ProcessExecutor has already been entered: enter it once, and share it"
             )
-        self._pool = WorkerPool(write_factory(self._make_env), limit=self._limit, grace=self._grace)
+        self._pool = WorkerPool(
+            write_factory(self._environment), limit=self._limit, grace=self._grace
+        )
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -198,9 +200,9 @@ class WorkerPool:
         turns: limits the calls at a time to the number of workers; hold it around `ask`.
     """
 
-    def __init__(self, make_env: bytes, *, limit: int, grace: float) -> None:
+    def __init__(self, environment: bytes, *, limit: int, grace: float) -> None:
         self.turns = anyio.Semaphore(limit)
-        self._make_env = make_env
+        self._environment = environment
         self._grace = grace
         self._is_closed = False
         self._workers: set[WorkerProcess] = set()
@@ -250,7 +252,7 @@ class WorkerPool:
         return worker
 
     async def _start(self) -> WorkerProcess:
-        worker = await WorkerProcess.start(self._make_env, self._grace)
+        worker = await WorkerProcess.start(self._environment, self._grace)
         self._workers.add(worker)
         if self._is_closed:
             # `close` did not know of this worker.
@@ -285,7 +287,7 @@ class WorkerProcess:
         self._is_sending = False
 
     @classmethod
-    async def start(cls, make_env: bytes, grace: float) -> WorkerProcess:
+    async def start(cls, environment: bytes, grace: float) -> WorkerProcess:
         """Start a process that makes its own environment."""
         # A new session, so that Ctrl-C in the terminal reaches only the coordinator.
         process = await anyio.open_process(
@@ -298,7 +300,9 @@ class WorkerProcess:
         worker = cls(process, grace)
         # If the process has died already, the first call reports it.
         with suppress(*_PIPE_ERRORS):
-            await worker._requests.send(frame(dumps(Greeting(make_env, running_backend(), grace))))
+            await worker._requests.send(
+                frame(dumps(Greeting(environment, running_backend(), grace)))
+            )
         return worker
 
     @property

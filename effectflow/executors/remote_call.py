@@ -154,38 +154,38 @@ def read_reply(data: bytes) -> Any:
     return reply.outcome
 
 
-def checked_factory(make_env: Callable[[], Any] | None) -> Callable[[], Any]:
-    """Return the given factory, or one that makes None. Raise TypeError for anything else."""
-    if make_env is None:
+def checked_factory(environment: Callable[[], Any] | None) -> Callable[[], Any]:
+    """Return the given function, or one that makes None. Raise TypeError for anything else."""
+    if environment is None:
         return _no_environment
-    if not callable(make_env):
-        raise TypeError(f"make_env must be a function that makes an environment, not {make_env!r}")
-    return make_env
+    if not callable(environment):
+        raise TypeError(f"environment must be a function that makes it, not {environment!r}")
+    return environment
 
 
 def _no_environment() -> None:
     """The environment of workers whose functions need none."""
 
 
-def write_factory(make_env: Callable[[], Any]) -> bytes:
+def write_factory(environment: Callable[[], Any]) -> bytes:
     """Return the factory as bytes. Raise with an explanation if it cannot be pickled."""
     try:
-        return dumps(make_env)
+        return dumps(environment)
     except Exception as refusal:
         _explain(
             refusal,
-            f"That is in make_env, {make_env!r}: it is pickled with everything it refers to. Let it make "
-            "what cannot be pickled, in the worker",
+            f"That is in `environment`, {environment!r}: it is pickled with everything it refers to. Let "
+            "it make what cannot be pickled, in the worker",
         )
         raise
 
 
 @asynccontextmanager
-async def worker_environment(make_env: bytes) -> AsyncGenerator[Any]:
+async def worker_environment(environment: bytes) -> AsyncGenerator[Any]:
     """Make the environment. If it is a context manager, enter and leave it."""
     async with AsyncExitStack() as stack:
-        with _NoExit("make_env"):
-            made = await entered(loads(make_env)(), stack)
+        with _NoExit("`environment`"):
+            made = await entered(loads(environment)(), stack)
         yield made
 
 

@@ -38,12 +38,12 @@ class Greeting:
     """The first message to a worker.
 
     Attributes:
-        make_env: the pickled factory of the environment.
+        environment: the pickled factory of the environment.
         backend: the event loop to run, the same as the coordinator's.
         grace: seconds that the process has for finalizers once its standard input has ended.
     """
 
-    make_env: bytes
+    environment: bytes
     backend: Literal["asyncio", "trio"]
     grace: float
 
@@ -100,7 +100,7 @@ async def _serve(greeting: Greeting, requests: BinaryIO, replies: FileIO) -> Non
     async with AsyncExitStack() as stack:
         while True:
             try:
-                env = await stack.enter_async_context(worker_environment(greeting.make_env))
+                env = await stack.enter_async_context(worker_environment(greeting.environment))
                 break
             except Exception as defect:
                 reply = defect_reply(defect)

@@ -11,7 +11,7 @@ from effectflow.checkpoint.checkpoints import Checkpoints, HasCheckpoints
 from effectflow.checkpoint.definition import Definition
 from effectflow.checkpoint.errors import CheckpointError
 from effectflow.checkpoint.step import StepDefinition, durable
-from effectflow.checkpoint.values import NO_OPTIONS, encode_arguments
+from effectflow.checkpoint.values import encode_arguments
 from effectflow.effects import Effect, suspend
 from effectflow.effects.arguments import START_A_WORKFLOW, mark_as_effectful
 from effectflow.effects.fiber import PLAIN
@@ -420,25 +420,6 @@ class Workflow(Generic[Env, E, Input, Out]):
             raise ValueError(
                 f"run {checkpoint.run_id!r} is of workflow {checkpoint.workflow!r}, not of {self.name!r}"
             )
-
-    def structure_input(self, data: object, checkpoints: Checkpoints | None = None) -> Any:
-        """Return the input that plain data, such as parsed JSON, represents, as the type of the input.
-
-        Parameters:
-            data: the plain data.
-            checkpoints: those of the run, whose codecs make the values of their classes.
-
-        Records (data classes, attrs classes, named tuples, Structs) are objects, enums their values or
-        names, dates and times ISO 8601 text, a timedelta seconds, and bytes base64. Of a union, the first
-        type that fits is taken. Models and types of pydantic are validated by pydantic. The `decode` of a
-        codec gets the data as what the annotation of its `encode` returns.
-
-        Raises ValueError, with the path of each part that does not fit that type.
-        """
-        from effectflow.runs.structured_input import structure_as
-
-        options = NO_OPTIONS if checkpoints is None else checkpoints.value_options
-        return structure_as(self.blueprint.input_type, data, options)
 
     if not TYPE_CHECKING:
         # Hidden from type checkers, which therefore reject both.

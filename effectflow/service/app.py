@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from effectflow.checkpoint import Checkpoints
 from effectflow.effects.arguments import check_type, is_callable
+from effectflow.effects.resources import Made
 from effectflow.runs import Workflow
 from effectflow.service.environment import (
     AnyWorkflow,
@@ -50,32 +51,11 @@ class App(Generic[Env]):
         ['remind']
     """
 
-    @overload
     def __init__(
         self,
         workflows: Iterable[Workflow[Env, Any, Any, Any]],
         *,
-        environment: Callable[
-            [Checkpoints],
-            AbstractAsyncContextManager[Env] | AbstractContextManager[Env] | Awaitable[Env],
-        ],
-        checkpoints: Checkpoints,
-        schedules: Sequence[Schedule[Any]] = (),
-    ) -> None: ...
-    @overload
-    def __init__(
-        self,
-        workflows: Iterable[Workflow[Env, Any, Any, Any]],
-        *,
-        environment: Callable[[Checkpoints], Env],
-        checkpoints: Checkpoints,
-        schedules: Sequence[Schedule[Any]] = (),
-    ) -> None: ...
-    def __init__(
-        self,
-        workflows: Iterable[AnyWorkflow],
-        *,
-        environment: Callable[[Checkpoints], Any],
+        environment: Callable[[Checkpoints], Made[Env]],
         checkpoints: Checkpoints,
         schedules: Sequence[Schedule[Any]] = (),
     ) -> None:

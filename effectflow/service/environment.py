@@ -3,30 +3,19 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import (
-    AbstractAsyncContextManager,
-    AbstractContextManager,
-    AsyncExitStack,
-    asynccontextmanager,
-)
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, TypeAlias, TypeVar, get_origin
 
 from effectflow.checkpoint import Checkpoints
 from effectflow.effects.errors import Copyable
-from effectflow.effects.resources import entered
+from effectflow.effects.resources import Made, entered
 from effectflow.effects.signatures import meaning_of
 from effectflow.runs import Workflow
 
 Env = TypeVar("Env")
 
 AnyWorkflow: TypeAlias = Workflow[Any, Any, Any, Any]
-
-Environment: TypeAlias = Callable[
-    [Checkpoints],
-    Env | Awaitable[Env] | AbstractContextManager[Env] | AbstractAsyncContextManager[Env],
-]
-"""Makes an environment: a function, an async function, or one that returns an (async) context manager."""
 
 
 class BadEnvironment(Copyable, Exception):
@@ -35,7 +24,7 @@ class BadEnvironment(Copyable, Exception):
 
 @asynccontextmanager
 async def made_environment(
-    make: Environment[Env], checkpoints: Checkpoints, source: str
+    make: Callable[[Checkpoints], Made[Env]], checkpoints: Checkpoints, source: str
 ) -> AsyncGenerator[Env]:
     """Make the environment. If it is a context manager, enter and leave it.
 

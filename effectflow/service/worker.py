@@ -87,7 +87,7 @@ class Worker(Generic[Env]):
         self,
         app: App[Env],
         *,
-        concurrency: int = 100,
+        limit: int = 100,
         limits: Mapping[str, Limit] | None = None,
         grace: Duration = 10.0,
         suspend_after: Duration = 5.0,
@@ -97,8 +97,8 @@ class Worker(Generic[Env]):
         """Create a worker.
 
         Parameters:
-            concurrency: the number of runs that it drives at the same time.
-            limits: limits by the name of the workflow, across all workers. Give all workers the same.
+            limit: the number of runs that this worker drives at the same time.
+            limits: a `Limit` by the name of the workflow, across all workers. Give all workers the same.
             grace: the seconds, or the `timedelta`, that steps in progress may take at the end.
             suspend_after: suspend a run once all its fibers wait for more than this many seconds.
             max_crashes: fail a run after this many processes in a row have died with it.
@@ -112,10 +112,10 @@ class Worker(Generic[Env]):
             App,
             "a Worker takes an App, such as App([greet], environment=..., checkpoints=...)",
         )
-        check_count("concurrency", concurrency, least=1)
+        check_count("limit", limit, least=1)
         check_count("max_crashes", max_crashes, least=1)
-        for workflow, limit in (limits or {}).items():
-            check_type(limit, Limit, f"limits takes a Limit for workflow {workflow!r}")
+        for workflow, given in (limits or {}).items():
+            check_type(given, Limit, f"limits takes a Limit for workflow {workflow!r}")
         unknown = sorted(set(limits or {}) - set(app.workflows))
         if unknown:
             raise ValueError(
@@ -124,7 +124,7 @@ class Worker(Generic[Env]):
         service_of(app.checkpoints.store, "a worker")
         self.app = app
         self._terms = _Terms(
-            concurrency=concurrency,
+            limit=limit,
             limits=dict(limits or {}),
             grace=waiting_time("grace", grace),
             suspend_after=waiting_time("suspend_after", suspend_after),
@@ -188,7 +188,7 @@ class Worker(Generic[Env]):
 class _Terms:
     """How a worker works; the attributes are the parameters of `Worker`, in seconds."""
 
-    concurrency: int
+    limit: int
     limits: Mapping[str, Limit]
     grace: float
     suspend_after: float
@@ -281,7 +281,7 @@ class _Shift:
     async def _take_until_end(self) -> None:
         outage = Outage("a worker")
         while not self._is_ending.is_set():
-            free = self._terms.concurrency - len(self._driving)
+            free = self._terms.limit - len(self._driving)
             if free == 0:
                 await self._woken.wait()
                 continue

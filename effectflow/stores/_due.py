@@ -42,7 +42,7 @@ class Usage:
     ) -> Usage:
         """Return the usage, given the workflows and leases of runs, which are read only if necessary."""
         held: Counter[str] = Counter()
-        if any(limit.at_once is not None for limit in due.limits.values()):
+        if any(limit.limit is not None for limit in due.limits.values()):
             is_dead = deaths_seen_once()
             held.update(
                 workflow
@@ -56,8 +56,8 @@ class Usage:
         most, limit = len(due.owners), due.limits.get(workflow)
         if limit is None:
             return most
-        if limit.at_once is not None:
-            most = min(most, limit.at_once - self.held.get(workflow, 0))
+        if limit.limit is not None:
+            most = min(most, limit.limit - self.held.get(workflow, 0))
         if limit.per_second is not None and is_pending:
             count, window = limit.window
             times = self.starts.get(workflow, ())

@@ -7,7 +7,6 @@
     history/damaged-{time}.json         a damaged version of `checkpoint.json`
     entries/{first sequence}.json       older entries, about a hundred in each file, never rewritten
     lease.json                          the newest lease
-    mailbox.json                        the messages to the run, if it has received any
 
 `checkpoint.json` has a bounded number of entries, so the cost of a save does not depend on the length
 of the run. It also has the fencing token of the lease under which it was saved, and whether that
@@ -21,15 +20,14 @@ import os
 import re
 import time
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from dataclasses import replace
 from functools import cached_property
+from itertools import zip_longest
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
-import orjson
 from filelock import FileLock
 
 from effectflow.checkpoint.errors import CorruptCheckpoint
@@ -39,8 +37,6 @@ from effectflow.stores._atomic_files import (
     TEMPORARY,
     Unsynced,
     folder_name,
-    keep_copy,
-    make_folder,
     remove_link,
     replace_link,
     sync_folder,
@@ -48,21 +44,18 @@ from effectflow.stores._atomic_files import (
 )
 from effectflow.stores._file_format import (
     Damaged,
-    Row,
     RunState,
-    StoredMailbox,
     decode_lease,
-    decode_mailbox,
     decode_records,
     decode_state,
     encode_lease,
-    encode_mailbox,
-    encode_records,
+    encode_rows,
     encode_state,
     readable_records,
     row_of,
 )
-from effectflow.stores._rules import check_kept
+from effectflow.stores._file_history import History
+from effectflow.stores._rules import check_kept, is_holder
 
 logger = logging.getLogger(__name__)
 
@@ -75,70 +68,38 @@ _LOCKS = 1024
 _ENTRIES_PER_FILE = 100
 _BYTES_PER_FILE = 1024 * 1024
 
-_OLDER = re.compile(r"\d{9,18}\.json")
-_COPY = re.compile(r"checkpoint-\d{8}T\d{6}\.\d{6}Z\.json")
-_STAMP = "%Y%m%dT%H%M%S.%fZ"
+_UNREADABLE = RunSummary("", RunStatus.RUNNING, 0.0)
+"""The summary of a run that cannot be read, for its claim by a repair."""
 
-
-@dataclass(frozen=True, slots=True)
-class _Saved:
-    """The state after a save. It is valid as long as the checkpoint has this mark."""
-
-    mark: Mark
-    state: RunState
-    rows: list[Row]
-
-
-def run_id_of(path: Path) -> str | None:
-    """Return the run in a folder. Return None if it has none, or is a copy of another folder."""
-    is_copy = False
-    for file in _files_with_run_id(path):
-        try:
-            run_id: Any = orjson.loads(file.read_bytes())["run_id"]
-            if folder_name(run_id) == path.name:
-                return run_id
-            is_copy = True
-        except (OSError, ValueError, KeyError, TypeError):
-            continue
-    return None if is_copy or folder_name(path.name) != path.name else path.name
-
-
-def _files_with_run_id(path: Path) -> Iterator[Path]:
-    yield path / "lease.json"
-    yield path / "checkpoint.json"
-    yield from _History(path).copies()
+_OLDER = re.compile(r"\d{9,15}\.json")
 
 
 class RunFolder:
     """The files of one run. A writer holds the lock of the run and its lease.
 
-    There is a fixed number of locks, so that a run leaves none behind. Beside each lock is the highest
-    fencing token of the deleted runs that shared it. `history` is the number of copies of earlier
-    checkpoints to keep.
+    There is a fixed number of locks, so that a run leaves none behind. `history` is the number of copies
+    of earlier checkpoints to keep.
     """
 
-    def __init__(self, directory: Path, run_id: str, *, history: int = 10) -> None:
+    def __init__(self, directory: Path, run_id: str, *, history: int) -> None:
         name = folder_name(run_id)
         self.path = directory / "sessions" / name
         self.run_id = run_id
         self._lock = directory / "locks" / f"{zlib.crc32(name.encode()) % _LOCKS:03x}"
         self._checkpoint = self.path / "checkpoint.json"
-        self._mailbox = self.path / "mailbox.json"
-        self._history = _History(self.path, history)
-        self._last: _Saved | None = None
+        self._lease = self.path / "lease.json"
+        self._history = History(self.path, history)
+        # The state after the last save; valid as long as the checkpoint has this mark.
+        self._last: tuple[Mark | None, RunState] | None = None
 
     @cached_property
     def lock(self) -> FileLock:
         """The lock of the run. Acquire it before any change."""
         return FileLock(self._lock, poll_interval=0.01)
 
-    def deleted_fence(self) -> int:
-        """Return the fencing token that a claim of a new run must exceed, to reject stale writers."""
-        try:
-            return int(self._lock.with_suffix(".fence").read_bytes())
-        except (FileNotFoundError, ValueError):
-            # If the file was damaged, stale writers are still recognised by their owner.
-            return 0
+    def marks(self) -> tuple[Mark | None, Mark | None]:
+        """Return marks that change with every save and every lease."""
+        return _mark_of(self._checkpoint), _mark_of(self._lease)
 
     def forget(self) -> None:
         """Forget the state after the last save."""
@@ -154,7 +115,7 @@ class RunFolder:
         fence = 0 if state is None else state.fence
         free = Lease(self.run_id, "", fence, 0.0)
         try:
-            lease = decode_lease((self.path / "lease.json").read_bytes(), self.run_id)
+            lease = decode_lease(self._lease.read_bytes(), self.run_id)
         except FileNotFoundError:
             return free
         except Damaged as damage:
@@ -171,14 +132,9 @@ class RunFolder:
             return replace(lease, owner="")
         return lease
 
-    def is_current(self, lease: Lease, state: RunState | None) -> bool:
-        """Return whether this is the lease that holds the run, given its state."""
-        held = self.lease(state)
-        return (lease.fence, lease.owner) == (held.fence, held.owner)
-
-    def write_lease(self, lease: Lease) -> None:
-        self.path.mkdir(exist_ok=True)
-        write_whole(self.path / "lease.json", encode_lease(lease))
+    def write_lease(self, lease: Lease, *, is_durable: bool = True) -> None:
+        """Replace the lease."""
+        write_whole(self._lease, encode_lease(lease), is_durable=is_durable)
 
     def note_release(self, lease: Lease) -> None:
         """Note in `lease.json` that the last save released it, in case the checkpoint gets damaged.
@@ -187,34 +143,19 @@ class RunFolder:
         this fails, or a power loss undoes it, nothing else is lost.
         """
         with suppress(OSError):
-            data = encode_lease(replace(lease, owner=""))
-            write_whole(self.path / "lease.json", data, is_durable=False)
-
-    def is_claimed_only(self, state: RunState | None) -> bool:
-        """Return whether the run never had an entry, given its state."""
-        # An existing folder is no proof: it is empty at first, and copying programs may omit it.
-        return state is None and not (self._checkpoint.exists() or (self.path / "entries").exists())
+            self.write_lease(replace(lease, owner=""), is_durable=False)
 
     # Read the journal.
-
-    def mark(self) -> Mark | None:
-        """Return a mark that changes with every save, or None if `checkpoint.json` is missing."""
-        return _mark_of(self._checkpoint)
-
-    def marks(self) -> tuple[Mark | None, Mark | None]:
-        """Return a mark that changes with every save, and one that changes with every message."""
-        return _mark_of(self._checkpoint), _mark_of(self._mailbox)
 
     def state(self) -> RunState | None:
         """Return the state of the run, or None if it does not exist.
 
         If the checkpoint is damaged, read the newest intact copy instead, and log what was lost. Raise
-        CorruptCheckpoint if there is no such copy, and UnsupportedVersion if a newer effectflow wrote
+        CorruptCheckpoint if there is no such copy, and UnsupportedVersion if another effectflow wrote
         it.
         """
-        last = self._last
-        if last is not None and last.mark == self.mark():
-            return last.state
+        if self._last is not None and self._last[0] == _mark_of(self._checkpoint):
+            return self._last[1]
         try:
             return decode_state(self._checkpoint.read_bytes(), self.run_id)
         except FileNotFoundError:
@@ -234,13 +175,15 @@ class RunFolder:
         If the checkpoint was damaged since the last save under this lease, that save is known here, so
         nothing is lost: the next save writes it again.
         """
-        last = self._last
+        mark, last = self._last or (None, None)
         if (
             last is None
-            or last.mark == self.mark()
-            or (last.state.fence, last.state.length) != (lease.fence, after)
-            or not self.is_current(lease, last.state)
+            or mark == _mark_of(self._checkpoint)
+            or (last.fence, last.length) != (lease.fence, after)
         ):
+            return self.state()
+        held = self.lease(last)
+        if not is_holder(lease, held.owner, held.fence):
             return self.state()
         try:
             return decode_state(self._checkpoint.read_bytes(), self.run_id)
@@ -251,44 +194,21 @@ class RunFolder:
                 self.run_id,
                 damage,
             )
-            return replace(last.state, damage=str(damage))
+            return replace(last, damage=str(damage))
 
-    def info(self, state: RunState, summary: RunSummary | None = None) -> RunInfo:
-        """Return one line about the run, given its state, and its summary if that is known."""
+    def info(self, state: RunState | None) -> RunInfo:
+        """Return one line about the run, given its state; None if that cannot be read.
+
+        Then only records can be repaired. Raise CorruptCheckpoint if there are none.
+        """
         lease = self.lease(state)
         held = lease if lease.owner else None
-        known = self.summary(state) if summary is None else summary
-        return RunInfo(self.run_id, known, state.updated_at, state.length, held)
-
-    # The mailbox.
-
-    def mailbox(self, state: RunState) -> StoredMailbox:
-        """Return the mailbox, given the state of the run. Raise CorruptCheckpoint if it is damaged."""
-        try:
-            stored = decode_mailbox(self._mailbox.read_bytes(), self.run_id)
-        except FileNotFoundError:
-            return StoredMailbox(state.heard)
-        except Damaged as damage:
-            reason = (
-                f"its mailbox.json is damaged ({damage}). Remove that file, and the run has received no "
-                "messages"
-            )
-            raise CorruptCheckpoint(self.run_id, reason) from damage
-        return replace(stored.without(state.taken), newest=max(stored.newest, state.heard))
-
-    def summary(self, state: RunState) -> RunSummary:
-        """Return the summary of the run, woken by the messages that came after it."""
-        if state.summary.status.has_ended:
-            return state.summary
-        return self.mailbox(state).wake(state.summary, heard=state.heard)
-
-    def write_mailbox(self, mailbox: StoredMailbox) -> None:
-        """Write the messages durably. Raise OSError if nothing was changed, or see `may_be_saved`."""
-        write_whole(self._mailbox, encode_mailbox(mailbox, self.run_id))
-
-    def remove_mailbox(self) -> None:
-        """Remove all messages."""
-        self._mailbox.unlink(missing_ok=True)
+        if state is None:
+            records = self.salvage().records
+            if not records:
+                raise CorruptCheckpoint(self.run_id, "none of its files can be read", intact=0)
+            return RunInfo(self.run_id, _UNREADABLE, records[-1].written_at, len(records), held)
+        return RunInfo(self.run_id, state.summary, state.updated_at, state.length, held)
 
     def records(self, after: int) -> list[Record]:
         """Return the records after a sequence number."""
@@ -302,15 +222,19 @@ class RunFolder:
             for (first, path), end in zip(files, ends, strict=True):
                 if end > after + 1:
                     older += self._read_older(path, first)
-        found = [record for record in (*older, *state.records) if record.sequence > after]
-        if after < state.length and (not found or found[-1].sequence < state.length):
-            # Without this check the run would seem shorter.
-            reason, last = "its file is missing", found[-1].sequence if found else after
-            raise CorruptCheckpoint(self.run_id, reason, sequence=last + 1)
+        found = [record for record in (*older, *state.records()) if record.sequence > after]
+        # Without this check, the run would seem shorter.
+        for number, record in zip_longest(range(after + 1, state.length + 1), found):
+            if record is None or record.sequence != number:
+                raise CorruptCheckpoint(self.run_id, "its file is missing", sequence=number)
         return found
 
     def salvage(self) -> Remains:
-        """Return everything that is left of the run, in intact and damaged files."""
+        """Return everything that is left of the run, in intact and damaged files.
+
+        A `checkpoint.json` that cannot be read is among the unreadable bytes, which are empty if it is
+        missing.
+        """
         state = self.state_if_readable()
         unreadable: dict[str, bytes] = {}
         found: dict[int, Record] = {}
@@ -327,9 +251,10 @@ class RunFolder:
                 # It follows what was lost.
                 unreadable[f"entries/{path.name}"] = data
         if state is not None:
-            found |= {record.sequence: record for record in state.records}
-        if (state is None or state.damage) and self._checkpoint.exists():
-            unreadable["checkpoint.json"] = data = self._checkpoint.read_bytes()
+            found |= {record.sequence: record for record in state.records()}
+        if state is None or state.damage:
+            data = self._checkpoint.read_bytes() if self._checkpoint.exists() else b""
+            unreadable["checkpoint.json"] = data
             found = {record.sequence: record for record in readable_records(data)} | found
         return Remains([found[sequence] for sequence in sorted(found)], unreadable)
 
@@ -370,34 +295,42 @@ class RunFolder:
         for first, path in self._older():
             if first == state.first:
                 with suppress(OSError, Damaged):
-                    records = tuple(decode_records(path.read_bytes(), first))
-                    known = state.records
+                    records = decode_records(path.read_bytes(), first)
+                    known = state.records()
                     if len(records) > len(known) and records[: len(known)] == known:
                         state = replace(
                             state,
                             summary=replace(state.summary, status=RunStatus.RUNNING),
                             updated_at=records[-1].written_at,
                             first=first + len(records),
-                            records=(),
+                            rows=(),
                         )
         return state
 
     # Write the journal.
 
-    def create(self, summary: RunSummary) -> RunState:
-        """Create the folders of a new run, and return its state."""
+    def create(self, bodies: Sequence[bytes], summary: RunSummary, lease: Lease) -> RunInfo:
+        """Write the first records of a new run durably, with its lease. Return one line about the run.
+
+        An owner that is empty means no lease. Raise OSError as `save` does, and RunConflict if another
+        run has the folder.
+        """
+        self.lease(None)
         self._make_folders()
-        # Left by an interrupted removal.
-        self.remove_mailbox()
-        sync_folder(self.path)
+        new = RunState(self.run_id, summary, summary.created_at, 1, (), lease.fence)
+        # Left by a removal or a creation that was interrupted.
+        self.tidy(new)
+        # First, because the checkpoint makes it a run. Until then, it is not one.
+        self.write_lease(lease)
         sync_folder(self.path.parent)
+        state = self.save(new, bodies, summary, fence=lease.fence, release=not lease.owner)
         replace_link(self.path.with_name("latest"), self.path.name)
-        return RunState(self.run_id, summary, summary.created_at, 1, ())
+        held = lease if lease.owner else None
+        return RunInfo(self.run_id, summary, state.updated_at, state.length, held)
 
     def _make_folders(self) -> None:
-        self.path.mkdir(exist_ok=True)
-        self._history.make()
-        (self.path / "entries").mkdir(exist_ok=True)
+        for folder in (self.path, self._history.path, self.path / "entries"):
+            folder.mkdir(exist_ok=True)
 
     def save(
         self,
@@ -407,67 +340,50 @@ class RunFolder:
         *,
         fence: int,
         release: bool,
-        mailbox: StoredMailbox,
-    ) -> None:
-        """Append records durably. `mailbox` is what the driver has left in it.
+    ) -> RunState:
+        """Append records durably. Return the state after that.
 
         Raise OSError if nothing was appended; `may_be_saved` names the exception.
         """
         # If anything fails from here on, the next save reads the files.
         last, self._last = self._last, None
-        now = time.time()
-        fresh = [
-            Record(sequence, now, body) for sequence, body in enumerate(bodies, state.length + 1)
-        ]
-        known = last if last is not None and last.state is state else None
-        if known is None:
+        if last is None or last[1] is not state:
             # Empty folders get lost when other programs copy a run.
             self._make_folders()
-        rows = [*map(row_of, state.records)] if known is None else known.rows
-        rows = [*rows, *map(row_of, fresh)]
+        now = time.time()
         saved = replace(
             state,
             summary=summary,
             updated_at=now if bodies else state.updated_at,
-            records=(*state.records, *fresh),
+            rows=(*state.rows, *(row_of(bytes(body), now) for body in bodies)),
             fence=fence,
             is_released=release,
-            taken=mailbox.taken,
-            heard=mailbox.newest,
             damage="",
         )
-        if _is_long(saved.records):
-            write_whole(
-                self.path / "entries" / f"{saved.first:09}.json", encode_records(saved.records)
-            )
-            saved, rows = saved.without_records(), list[Row]()
+        data = encode_state(saved)
+        if len(saved.rows) >= _ENTRIES_PER_FILE or len(data) >= _BYTES_PER_FILE:
+            write_whole(self.path / "entries" / f"{saved.first:09}.json", encode_rows(saved.rows))
+            saved = saved.without_rows()
+            data = encode_state(saved)
         copies = self._history.keep(self._checkpoint, is_damaged=bool(state.damage))
-        write_whole(self._checkpoint, encode_state(saved, rows))
+        write_whole(self._checkpoint, data)
         # The save is done: a problem from here on must not be reported as a failed save.
         with suppress(OSError):
-            if summary.status.has_ended:
-                # Nothing reads it any more.
-                self.remove_mailbox()
             self._history.remove_old(self.run_id, copies)
-            mark = self.mark()
-            if mark is not None:
-                self._last = _Saved(mark, saved, rows)
+            self._last = _mark_of(self._checkpoint), saved
+        return saved
 
     def truncate(self, lease: Lease, after: int, summary: RunSummary) -> None:
         """Remove the records after a sequence number durably, all or none."""
         kept = [record for record in self.salvage().records if record.sequence <= after]
         check_kept(lease, len(kept), after=after)
         first = self._first_to_rewrite(after)
-        newest = kept[first - 1 :]
-        saved = RunState(
-            self.run_id, summary, kept[-1].written_at, first, tuple(newest), lease.fence
-        )
-        if (state := self.state_if_readable()) is not None:
-            saved = replace(saved, taken=state.taken, heard=self.mailbox(state).newest)
-        self._last = None
+        rows = tuple(row_of(record.body, record.written_at) for record in kept[first - 1 :])
+        saved = RunState(self.run_id, summary, kept[-1].written_at, first, rows, lease.fence)
+        self.forget()
         self._make_folders()
         self._history.keep(self._checkpoint, is_damaged=True)
-        write_whole(self._checkpoint, encode_state(saved, [*map(row_of, newest)]))
+        write_whole(self._checkpoint, encode_state(saved))
         # If this is interrupted, the next claim completes it.
         self.tidy(saved)
 
@@ -486,20 +402,15 @@ class RunFolder:
 
     def may_be_saved(self, error: OSError) -> bool:
         """Return whether a `save` that raised this may have appended the records anyway."""
-        places = {str(self._checkpoint), str(self._mailbox)}
-        return isinstance(error, Unsynced) and error.filename in places
+        return isinstance(error, Unsynced) and error.filename == str(self._checkpoint)
 
-    def remove(self, state: RunState | None) -> None:
-        """Remove the run durably, except its fencing token. An interruption leaves all of it or none."""
-        fence = self.lease(state).fence
-        if fence > self.deleted_fence():
-            make_folder(self._lock.parent)
-            write_whole(self._lock.with_suffix(".fence"), b"%d" % fence)
+    def remove(self) -> None:
+        """Remove the run durably. An interruption leaves all of it or none."""
+        self.forget()
         # The copies first, because without a checkpoint the run would be read from them.
         self._history.empty()
         self._checkpoint.unlink(missing_ok=True)
-        if self.path.is_dir():
-            sync_folder(self.path)
+        sync_folder(self.path)
         # Without the checkpoint, nothing reads the rest.
         with suppress(OSError):
             for path in (self.path / "entries").glob("*"):
@@ -507,8 +418,7 @@ class RunFolder:
             for name in ("history", "entries"):
                 with suppress(FileNotFoundError):
                     (self.path / name).rmdir()
-            (self.path / "lease.json").unlink(missing_ok=True)
-            self.remove_mailbox()
+            self._lease.unlink(missing_ok=True)
             self.path.rmdir()
         remove_link(self.path.with_name("latest"), self.path.name)
 
@@ -522,69 +432,6 @@ class RunFolder:
                     path.unlink(missing_ok=True)
 
 
-class _History:
-    """The copies of earlier checkpoints of a run, in its folder `history`. `most` is how many to keep."""
-
-    def __init__(self, run: Path, most: int = 0) -> None:
-        self._path = run / "history"
-        self._most = most
-
-    def copies(self) -> list[Path]:
-        """Return the copies of earlier checkpoints, newest first."""
-        try:
-            names = [name for name in os.listdir(self._path) if _COPY.fullmatch(name)]
-        except FileNotFoundError:
-            return []
-        return [self._path / name for name in sorted(names, reverse=True)]
-
-    def make(self) -> None:
-        """Create the folder unless it exists."""
-        self._path.mkdir(exist_ok=True)
-
-    def keep(self, checkpoint: Path, *, is_damaged: bool) -> list[Path]:
-        """Keep a copy of a checkpoint that is about to be replaced. Return all copies, newest first."""
-        copies = self.copies()
-        if not checkpoint.exists() or not (self._most or is_damaged):
-            return copies
-        # The last save may have failed after it had made the copy.
-        if is_damaged or not copies or not copies[0].samefile(checkpoint):
-            kind = "damaged" if is_damaged else "checkpoint"
-            copy = self._path / f"{kind}-{_new_stamp(copies)}.json"
-            keep_copy(checkpoint, copy)
-            if not is_damaged:
-                copies.insert(0, copy)
-        return copies
-
-    def remove_old(self, run_id: str, copies: list[Path]) -> None:
-        """Remove the oldest of these copies if there are too many."""
-        for path in copies[self._most :]:
-            try:
-                path.unlink(missing_ok=True)
-            except OSError as error:
-                logger.warning(
-                    "cannot remove %s of run %r, which is no longer needed (%s); "
-                    "the next save tries again",
-                    path.name,
-                    run_id,
-                    error,
-                )
-
-    def empty(self) -> None:
-        """Remove everything in the folder."""
-        for path in self._path.glob("*"):
-            path.unlink()
-
-
-def _new_stamp(copies: list[Path]) -> str:
-    """Return the time, or a time just after the newest copy if the clock was set back."""
-    now = datetime.now(UTC)
-    # The name may look like a time that `datetime` does not have.
-    with suppress(IndexError, ValueError):
-        newest = datetime.strptime(copies[0].name, f"checkpoint-{_STAMP}.json").replace(tzinfo=UTC)
-        now = max(now, newest + timedelta(microseconds=1))
-    return now.strftime(_STAMP)
-
-
 def _mark_of(path: Path) -> Mark | None:
     """Return a mark that changes whenever the file is replaced, or None if it is missing."""
     try:
@@ -592,11 +439,3 @@ def _mark_of(path: Path) -> Mark | None:
     except FileNotFoundError:
         return None
     return status.st_ino, status.st_mtime_ns, status.st_size
-
-
-def _is_long(records: Sequence[Record]) -> bool:
-    """Return whether there are too many of these records, or too large ones, to write with every save."""
-    return (
-        len(records) >= _ENTRIES_PER_FILE
-        or sum(len(record.body) for record in records) >= _BYTES_PER_FILE
-    )

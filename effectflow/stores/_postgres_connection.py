@@ -6,11 +6,17 @@ import math
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any, Literal, TypeAlias, TypeVar
 
 import psycopg
 from psycopg import conninfo, sql
 from psycopg.abc import PQGen
+
+from effectflow.checkpoint.lease import Lease, uptime
+from effectflow.stores._postgres_schema import Dialect, adapt
+from effectflow.stores._sql import Attempt, Ended, Query, Reading, Rows, advance, key_of
 
 A = TypeVar("A")
 
@@ -26,21 +32,60 @@ CLOSING_SECONDS = 1.0
 
 
 class Queries:
-    """Executes statements in which `{schema}` stands for the schema of a store."""
+    """Executes statements in the SQL of `_sql` in the tables of a schema."""
 
-    def __init__(self, schema: str) -> None:
-        self._schema = sql.Identifier(schema).as_string(None)
-
-    def text(self, statement: str) -> bytes:
-        """Return the statement as it is sent to the server."""
-        return statement.replace("{schema}", self._schema).encode()
+    def __init__(self, dialect: Dialect) -> None:
+        self.text = dialect.text
 
     async def rows(
-        self, connection: Connection, statement: str, parameters: Sequence[Any]
+        self, connection: Connection, statement: str, parameters: Sequence[object] = ()
     ) -> list[Any]:
-        """Return the rows of a statement."""
+        """Return the rows of a statement, which is a transaction of its own."""
         cursor = await connection.execute(self.text(statement), parameters, binary=True)
-        return await cursor.fetchall()
+        return await cursor.fetchall() if cursor.description else []
+
+    async def read(self, connection: Connection, reading: Reading[A]) -> A:
+        """Return what a reading returns."""
+        steps, answers = reading(), None
+        while not isinstance(step := advance(steps, answers), Ended):
+            answers = await self._all(connection, step)
+        return step.result
+
+    async def change(self, connection: Connection, attempt: Attempt[A]) -> A:
+        """Perform a transaction, and return its result."""
+        steps, answers = attempt(), None
+        try:
+            while not isinstance(step := advance(steps, answers), Ended):
+                if answers is None:
+                    _, *answers = await self._all(connection, [_BEGIN, *step])
+                else:
+                    answers = await self._all(connection, step)
+            commit = step.result
+            if answers is None and len(commit.changes) == 1:
+                await self._all(connection, commit.changes)
+            else:
+                begin = [_BEGIN] if answers is None else []
+                await self._all(connection, [*begin, *commit.changes, _COMMIT])
+            return commit.result
+        except BaseException:
+            with suppress(psycopg.Error):
+                await connection.rollback()
+            raise
+
+    async def _all(self, connection: Connection, queries: Sequence[Query]) -> list[Rows]:
+        """Return the rows of each query, after one round trip."""
+        if len(queries) == 1:
+            return [await self.rows(connection, *queries[0])]
+        async with connection.pipeline():
+            cursors = [
+                await connection.execute(self.text(text), parameters or None, binary=True)
+                for text, parameters in queries
+            ]
+        return [await cursor.fetchall() if cursor.description else [] for cursor in cursors]
+
+
+_BEGIN = Query("BEGIN ISOLATION LEVEL READ COMMITTED")
+_COMMIT = Query("COMMIT")
 
 
 def parsed(dsn: str) -> dict[str, Any]:
@@ -100,42 +145,68 @@ class Renewals:
 
     def __init__(self, parameters: dict[str, Any], queries: Queries, *, timeout: float) -> None:
         self._parameters: dict[str, Any] = {**parameters, "connect_timeout": math.ceil(timeout)}
-        self._queries = queries
+        self._text = queries.text(_RENEW)
         self._timeout = timeout
         self._connection: _BoundedConnection | None = None
         self._using = threading.Lock()
         self._is_closed = False
 
-    def rows(self, statement: str, parameters: Sequence[Any]) -> list[Any]:
-        """Return the rows of a statement, which is repeated once after a lost connection."""
+    def renew(self, leases: Sequence[Lease], seconds: float) -> list[Lease]:
+        """Renew leases, as `CheckpointStore.renew`. Repeat it once after a lost connection."""
         deadline = time.monotonic() + self._timeout
         if not self._using.acquire(timeout=self._timeout):
             raise psycopg.OperationalError("another renewal takes too long")
         try:
             try:
-                return self._attempt(statement, parameters, deadline)
+                return self._attempt(leases, seconds, deadline)
             except psycopg.OperationalError as error:
                 if not is_lost(error) or time.monotonic() >= deadline:
                     raise
-                return self._attempt(statement, parameters, deadline)
+                return self._attempt(leases, seconds, deadline)
         finally:
             self._using.release()
             if self._is_closed:
                 self.close()
 
-    def _attempt(self, statement: str, parameters: Sequence[Any], deadline: float) -> list[Any]:
+    def _attempt(self, leases: Sequence[Lease], seconds: float, deadline: float) -> list[Lease]:
+        """Renew leases. Those that others have locked for long are returned as they are: they are
+        current, and cannot be claimed."""
+        wanted = {key_of(lease.run_id): lease for lease in leases}
+        renewed: dict[bytes, Lease] = {}
+        patience = min(deadline, time.monotonic() + _RENEWAL_LOCK_SECONDS)
+        while wanted:
+            locked: dict[bytes, Lease] = {}
+            for key, expires_at, expires_at_uptime in self._rows(wanted, seconds, deadline):
+                lease = wanted[key]
+                if expires_at is None:
+                    locked[key] = lease
+                else:
+                    renewed[key] = replace(
+                        lease, expires_at=expires_at, expires_at_uptime=expires_at_uptime
+                    )
+            wanted = locked
+            if locked:
+                if time.monotonic() >= patience:
+                    renewed |= locked
+                    break
+                time.sleep(0.01)
+        keys = (key_of(lease.run_id) for lease in leases)
+        return [renewed[key] for key in keys if key in renewed]
+
+    def _rows(self, wanted: Mapping[bytes, Lease], seconds: float, deadline: float) -> list[Any]:
+        owners = [lease.owner for lease in wanted.values()]
+        fences = [lease.fence for lease in wanted.values()]
+        up = uptime()
+        until = None if up is None else up + seconds
         try:
             if self._connection is None:
                 self._connection = _BoundedConnection.connect(**self._parameters)
+                adapt(self._connection.adapters)
                 self._connection.deadline = deadline
                 self._connection.execute(set_timeout("statement", self._timeout))
-                lock_timeout = min(_RENEWAL_LOCK_SECONDS, self._timeout)
-                self._connection.execute(set_timeout("lock", lock_timeout))
             self._connection.deadline = deadline
-            text = self._queries.text(statement)
-            return self._connection.execute(text, parameters, binary=True).fetchall()
-        except psycopg.errors.LockNotAvailable:
-            raise
+            parameters = ([*wanted], owners, fences, seconds, until)
+            return self._connection.execute(self._text, parameters, binary=True).fetchall()
         except psycopg.OperationalError:
             # Even if the answer is only late, because the next statement must not receive it.
             self._disconnect()
@@ -154,6 +225,24 @@ class Renewals:
                 self._disconnect()
             finally:
                 self._using.release()
+
+
+_RENEW = """
+    WITH wanted AS MATERIALIZED (
+        SELECT number, wanted.* FROM unnest(%b::bytea[], %b::text[], %b::bigint[])
+            AS wanted (key, owner, fence)
+        JOIN @runs USING (key, owner, fence)
+    ), ready AS MATERIALIZED (
+        SELECT number FROM wanted JOIN @runs USING (number, owner, fence)
+        FOR UPDATE OF runs SKIP LOCKED
+    ), renewed AS (
+        UPDATE @runs SET expires_at = now() + %b::float8, expires_at_uptime = %b::float8
+        FROM ready WHERE runs.number = ready.number
+        RETURNING runs.number, runs.expires_at, runs.expires_at_uptime
+    )
+    SELECT key, expires_at, expires_at_uptime FROM wanted LEFT JOIN renewed USING (number)
+"""
+"""Leaves out leases that are not current. Returns no time for a run that another program has locked."""
 
 
 class _BoundedConnection(psycopg.Connection[Any]):

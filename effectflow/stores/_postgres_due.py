@@ -1,213 +1,108 @@
-"""Find and claim the runs of a PostgresStore that are due.
-
-The server finds them in an index that has the due runs first, however many others wait. It cannot check
-whether the owner of a lease is alive, so the client names the leases of dead owners.
-"""
+"""Claim due runs of a PostgresStore that have no limits, in one statement."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from effectflow.checkpoint.lease import Lease, deaths_seen_once, uptime
-from effectflow.checkpoint.store import Claimed, DueRuns, RunInfo, RunStatus, Taken
-from effectflow.stores._due import Usage, choose_due, in_order
+from effectflow.checkpoint.lease import Lease, uptime
+from effectflow.checkpoint.store import Claimed, DueRuns, Taken
+from effectflow.stores._due import in_order
 from effectflow.stores._postgres_connection import Connection, Queries
-from effectflow.stores._postgres_schema import ESCAPED_FIELDS, escaped, key_of, unescaped
-from effectflow.stores._summaries import SUMMARY_FIELDS, readable, run_info
-
-INFO = """
-    SELECT runs.run_id, workflow, kind, version, status, created_at, dead_letters, due_at, priority,
-           waits_for, blocked, parent, is_nested, newest.written_at, newest.sequence, leases.owner,
-           leases.fence, leases.expires_at, leases.expires_at_uptime, {schema}.now()
-    FROM {schema}.runs
-    JOIN LATERAL (
-        SELECT sequence, written_at FROM {schema}.entries WHERE run = number
-        ORDER BY sequence DESC LIMIT 1
-    ) AS newest ON true
-    LEFT JOIN {schema}.leases ON leases.key = runs.key AND leases.owner <> ''
-"""
-"""Selects the arguments of `info_of`."""
-
-_NOW = -1
-"""The time of the server is the last column of `INFO`."""
-
-_HELD = """
-    SELECT workflow, owner, fence, expires_at, expires_at_uptime, at FROM {schema}.held(%s::text[])
-"""
-
-_STARTS = """
-    SELECT workflow, starts, {schema}.now()
-    FROM unnest(%s::text[]) AS wanted (workflow) LEFT JOIN {schema}.limits USING (workflow)
-"""
-
-_DUE = """
-    SELECT due_run, at FROM {schema}.due(
-        %s::text[], %s::bigint[], %s::bigint[], %s::double precision, %s::bigint[], %s::bool)
-"""
-
-_LOCK_LIMITS = (
-    """
-    INSERT INTO {schema}.limits SELECT workflow, '{}' FROM unnest(%s::text[]) AS new (workflow)
-        ORDER BY workflow ON CONFLICT DO NOTHING RETURNING 1
-    """,
-    """
-    SELECT 1 FROM {schema}.limits WHERE workflow = ANY(%s::text[]) ORDER BY workflow FOR UPDATE
-    """,
+from effectflow.stores._sql import COLUMNS, readable
+from effectflow.stores._sql_due import (
+    IN_LANE,
+    NEXT_DUE_AT,
+    LeaseLooks,
+    dead_leases,
+    lanes,
+    leases_in_use,
 )
-
-_NOTE_STARTS = "UPDATE {schema}.limits SET starts = %s WHERE workflow = %s RETURNING 1"
-
-_CLAIM_DUE = """
-    SELECT next_at, run, new_fence, old_owner, old_fence, old_expires_at, old_expires_at_uptime
-    FROM {schema}.claim_due(%s::text[], %s::text[], %s::double precision, %s::bigint[], %s::text[],
-                            %s::double precision, %s::double precision)
-"""
-
-_TAKE = """
-    UPDATE {schema}.leases SET owner = new.owner, fence = nextval('{schema}.fences'),
-        expires_at = {schema}.now() + %s::double precision,
-        expires_at_uptime = %s::double precision
-    FROM unnest(%b::bytea[], %s::text[]) AS new (key, owner)
-    WHERE leases.key = new.key
-    RETURNING leases.key, leases.owner, leases.fence, leases.expires_at, leases.expires_at_uptime
-"""
-
-
-def info_of(row: Sequence[Any]) -> RunInfo:
-    """Return one line about a run."""
-    run_id, *columns = row[:_NOW]
-    fields = dict(zip(SUMMARY_FIELDS, columns, strict=False))
-    fields |= {name: unescaped(fields[name]) for name in ESCAPED_FIELDS}
-    return run_info(unescaped(run_id), *fields.values(), *columns[len(SUMMARY_FIELDS) :])
 
 
 class DueClaims:
     """One request to claim due runs, which may be attempted again after a lost connection."""
 
-    def __init__(self, queries: Queries, due: DueRuns) -> None:
-        self._rows = queries.rows
+    def __init__(self, queries: Queries, due: DueRuns, looks: LeaseLooks) -> None:
+        self._queries = queries
         self._due = due
-        self._workflows = [escaped(name) for name in sorted(due.workflows)]
-        # All claims lock in this order, so that they cannot deadlock.
-        self._limited = [escaped(name) for name in sorted(due.limits)]
+        self._looks = looks
+        self._workflows = sorted(due.workflows)
         self._may_have_claimed = False
-        self._free_fences: list[int] = []
-        """The fencing tokens of leases whose owners are dead."""
 
     async def attempt(self, connection: Connection) -> Claimed:
         """Claim the runs, unless an earlier attempt has."""
+        due = self._due
         if self._may_have_claimed and (taken := await self._taken_before(connection)):
             return Claimed(taken)
-        usage = await self._usage(connection)
-        if not self._limited:
-            return await self._claim_without_limits(connection)
-        # Idle workers ask all the time, so this looks before it locks.
-        found, next_due_at = await self._find(connection, usage, lock=False)
-        if not found:
-            return Claimed((), next_due_at)
+        dead = await self._dead_leases(connection) if self._looks.is_time() else {}
+        up = uptime()
+        table, names = lanes(self._workflows)
         self._may_have_claimed = True
-        async with connection.transaction():
-            for statement in _LOCK_LIMITS:
-                await self._rows(connection, statement, (self._limited,))
-            usage = await self._usage(connection)
-            found, next_due_at = await self._find(connection, usage, lock=True)
-            return Claimed(await self._claim(connection, found, usage), next_due_at)
-
-    async def _usage(self, connection: Connection) -> Usage:
-        held: Counter[str] = Counter()
-        starts: dict[str, Sequence[float]] = {}
-        self._free_fences = []
-        now, is_dead = 0.0, deaths_seen_once()
-        workflows = sorted({*self._workflows, *self._limited})
-        for workflow, *lease, at in await self._rows(connection, _HELD, (workflows,)):
-            now = at
-            if Lease("", *lease).is_held(now, is_dead):
-                held[unescaped(workflow)] += 1
-            else:
-                self._free_fences.append(lease[1])
-        if self._limited:
-            for workflow, times, at in await self._rows(connection, _STARTS, (self._limited,)):
-                now = at
-                starts[unescaped(workflow)] = times or ()
-        return Usage(held, starts, now)
-
-    async def _find(
-        self, connection: Connection, usage: Usage, *, lock: bool
-    ) -> tuple[list[int], float | None]:
-        """Return the numbers of runs that are due and free, and when the next of the others are due."""
-        rooms, rooms_for_pending = (
-            [
-                usage.room(unescaped(workflow), self._due, is_pending=is_pending)
-                for workflow in self._workflows
-            ]
-            for is_pending in (False, True)
-        )
-        rows = await self._rows(
+        rows = await self._queries.rows(
             connection,
-            _DUE,
-            (self._workflows, rooms, rooms_for_pending, self._due.now, self._free_fences, lock),
-        )
-        later = [at for number, at in rows if number is None and at is not None]
-        return [number for number, _ in rows if number is not None], min(later, default=None)
-
-    async def _claim(
-        self, connection: Connection, found: list[int], usage: Usage
-    ) -> tuple[Taken, ...]:
-        due = self._due
-        rows = await self._rows(connection, f"{INFO} WHERE runs.number = ANY(%s)", (found,))
-        now = max((row[_NOW] for row in rows), default=usage.now)
-        usage = replace(usage, now=now)
-        chosen = choose_due(sorted(readable(rows, info_of), key=in_order), due, usage)
-        for name, times in usage.after(chosen, due).starts.items():
-            if times != usage.starts[name]:
-                await self._rows(connection, _NOTE_STARTS, (times, escaped(name)))
-        keys = {key_of(info.run_id): info for info in chosen}
-        owners = due.owners[: len(keys)]
-        rows = await self._rows(connection, _TAKE, (due.seconds, self._until, [*keys], [*owners]))
-        leases = {bytes(key): lease for key, *lease in rows}
-        return tuple(Taken(Lease(info.run_id, *leases[key]), info) for key, info in keys.items())
-
-    async def _claim_without_limits(self, connection: Connection) -> Claimed:
-        """Claim the runs in one statement, which locks nothing if there are none."""
-        due, statuses = self._due, [*map(str, RunStatus)]
-        self._may_have_claimed = True
-        rows = await self._rows(
-            connection,
-            _CLAIM_DUE,
+            table + _CLAIM,
             (
-                *(self._workflows, statuses, due.now, self._free_fences, [*due.owners]),
-                *(due.seconds, self._until),
+                *(
+                    *names,
+                    due.now,
+                    len(due.owners),
+                    [*dead],
+                    [lease.fence for lease in dead.values()],
+                ),
+                *(due.now, len(due.owners), [*due.owners], due.seconds),
+                *(None if up is None else up + due.seconds, due.now),
             ),
         )
-        (next_due_at, *_), *claimed = rows
-        if not claimed:
-            return Claimed((), next_due_at)
-        left = {fence: Lease("", *lease) for _, _, fence, *lease in claimed if lease[0]}
-        numbers = [number for _, number, *_ in claimed]
-        statement = f"{INFO} WHERE runs.number = ANY(%s::bigint[])"
-        rows = await self._rows(connection, statement, (numbers,))
-        return Claimed(_taken(rows, left), next_due_at)
+        claimed = [row[1:] for row in rows if row[1] is not None]
+        return Claimed(_taken(claimed, dead), rows[0][0])
+
+    async def _dead_leases(self, connection: Connection) -> dict[int, Lease]:
+        rows = await self._queries.rows(connection, *leases_in_use(self._workflows))
+        self._looks.note(len(rows))
+        return dead_leases(rows)
 
     async def _taken_before(self, connection: Connection) -> tuple[Taken, ...]:
         """Return the runs that an attempt claimed whose answer was lost."""
-        statement = f"{INFO} WHERE leases.owner = ANY(%s::text[])"
-        return _taken(await self._rows(connection, statement, ([*self._due.owners],)), {})
-
-    @property
-    def _until(self) -> float | None:
-        """When the new leases expire, in seconds since the boot of this host."""
-        return None if (up := uptime()) is None else up + self._due.seconds
+        statement = f"SELECT {COLUMNS} FROM @runs WHERE owner <> '' AND owner = ANY(?::text[])"
+        return _taken(await self._queries.rows(connection, statement, ([*self._due.owners],)), {})
 
 
-def _taken(rows: Iterable[Sequence[Any]], left: Mapping[int, Lease]) -> tuple[Taken, ...]:
-    """Return the claimed runs. `left` has the leases that they had, by the new fencing tokens."""
+def _taken(rows: Sequence[Sequence[Any]], dead: Mapping[int, Lease]) -> tuple[Taken, ...]:
+    """Return the claimed runs. `dead` has the leases that some had before, by number."""
     taken: list[Taken] = []
-    for info in sorted(map(info_of, rows), key=in_order):
+    for row, info in readable(rows):
         assert info.lease is not None
-        before = left.get(info.lease.fence)
-        lease = None if before is None else replace(before, run_id=info.run_id)
-        taken.append(Taken(info.lease, replace(info, lease=lease)))
+        taken.append(Taken(info.lease, replace(info, lease=dead.get(row[0]))))
+    taken.sort(key=lambda run: in_order(run.info))
     return (*taken,)
+
+
+_CLAIM = f""",
+    free AS MATERIALIZED (
+        SELECT found.* FROM lanes CROSS JOIN LATERAL (
+            SELECT runs.number, runs.priority, runs.due_at FROM @runs
+            WHERE {IN_LANE} AND runs.due_at <= ?
+            ORDER BY runs.due_at LIMIT ? FOR UPDATE SKIP LOCKED
+        ) AS found
+    ), left_by_dead AS MATERIALIZED (
+        SELECT runs.number, runs.priority, runs.due_at
+        FROM unnest(?::bigint[], ?::bigint[]) AS dead (number, fence) JOIN @runs USING (number, fence)
+        WHERE runs.owner <> '' AND runs.due_at <= ? FOR UPDATE OF runs SKIP LOCKED
+    ), chosen AS (
+        SELECT number, row_number() OVER (ORDER BY priority DESC, due_at) AS place
+        FROM (SELECT * FROM free UNION ALL SELECT * FROM left_by_dead) AS every
+        ORDER BY place LIMIT ?
+    ), taken AS (
+        UPDATE @runs SET owner = (?::text[])[place],
+            fence = greatest(fence + 1, (now() * 1e6)::bigint),
+            expires_at = now() + ?::float8, expires_at_uptime = ?::float8
+        FROM chosen WHERE runs.number = chosen.number
+        RETURNING runs.*
+    )
+    SELECT next.at, {COLUMNS} FROM (SELECT min({NEXT_DUE_AT}) AS at FROM lanes) AS next
+    LEFT JOIN taken ON true
+"""
+"""Continues the query of `lanes`. Locks and writes nothing if there is nothing to claim. Returns the new
+lease of each run, and in each row when the next of the others is due."""

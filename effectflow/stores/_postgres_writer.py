@@ -1,109 +1,176 @@
-"""Send the appends of a PostgresStore on one connection. Appends that queue up are sent together."""
+"""Send the saves of a PostgresStore. Those that queue up are written by one statement, in one commit.
+
+The statements write a save only if no rule has anything to decide about it. For the others, the store
+performs the transactions of `_sql`.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import json
-import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from itertools import zip_longest
 from typing import Any
 
 import psycopg
 
 from effectflow.checkpoint.errors import SaveFailed, StoreUnavailable
-from effectflow.checkpoint.lease import Lease
-from effectflow.checkpoint.store import RunSummary, notifies_parent
-from effectflow.effects import RetryPolicy
+from effectflow.checkpoint.lease import Lease, uptime
+from effectflow.checkpoint.store import Batch, RunSummary, notifies_parent
 from effectflow.stores._postgres_connection import CLOSING_SECONDS, Connection, Queries, explained
-from effectflow.stores._postgres_schema import fields_of, key_of, unescaped
-from effectflow.stores._servers import check_appended
+from effectflow.stores._sql import CREATED_COLUMNS, SUMMARY_COLUMNS, key_of, summary_columns
 
-_APPENDS_PER_BATCH = 500
+_SAVES_PER_BATCH = 500
 _BYTES_PER_BATCH = 16 * 1024 * 1024
-"""The limit for a batch of several appends. The server rejects a statement of a gibibyte, and closes
-the connection."""
-
-LOCK_DELAYS = RetryPolicy.exponential(0.01).with_max_delay(0.25).with_full_jitter()
-"""The seconds after which to check again whether another program has unlocked a run."""
+"""The limit for a batch of several saves. The server rejects a statement of a gibibyte, and closes the
+connection."""
 
 
 @dataclass(slots=True, eq=False)
-class Append:
-    """An append that is queued or was sent.
+class Save:
+    """A save that is queued or was sent.
 
     Attributes:
+        run_id: its run.
+        row: its columns in the table `wanted` of the statement, perhaps without the last ones.
+        bodies: the new records.
+        after: the number of the record that they follow.
+        tells: whether watchers are told about it.
         is_unknown: whether it was sent without an answer, so that it may have been written.
-        locked_until: when to give up, if another program has locked the run.
-        told: the runs that were notified of its end.
-        answer: resolved with why the server rejected it, or None once it is written.
+        answer: resolved with what the statement returned, or None if it did not write this save.
     """
 
-    lease: Lease
-    bodies: list[bytes]
+    run_id: str
+    row: Sequence[object]
+    bodies: Sequence[bytes]
     after: int
-    summary: RunSummary | None
-    release: bool
-    takes: Sequence[int] = ()
-    seen: int | None = None
+    tells: bool
     is_unknown: bool = False
-    locked_until: float | None = None
-    delays: Iterator[float] = field(default_factory=LOCK_DELAYS.delays)
-    told: Sequence[str] = ()
-    answer: asyncio.Future[str | None] = field(
+    answer: asyncio.Future[Sequence[Any] | None] = field(
         default_factory=lambda: asyncio.get_running_loop().create_future()
     )
 
-    @property
-    def key(self) -> bytes:
-        return key_of(self.lease.run_id)
-
-    def row(self) -> tuple[Any, ...]:
-        """Return the parameters of the server's function `append`."""
-        lease = self.lease
-        return (
-            *(self.key, lease.owner, lease.fence, self.after, self.release),
-            *(self._change(), self.bodies),
-        )
-
-    def _change(self) -> str | None:
-        """Return what it changes besides the entries, if anything."""
-        change: dict[str, Any] = {}
-        if self.summary is not None:
-            change |= fields_of(self.lease.run_id, self.summary)
-            if notifies_parent(self.summary):
-                change["notifies"] = True
-            if self.seen is not None:
-                change["seen"] = self.seen
-        if self.takes:
-            change["takes"] = [*self.takes]
-        return json.dumps(change) if change else None
-
-    def changed(self) -> list[str]:
-        """Return the runs to announce to watchers once it is written."""
-        return [] if self.summary is None else [self.lease.run_id, *self.told]
-
-    def end(self, refusal: str | None) -> None:
+    def end(self, answer: Sequence[Any] | None) -> None:
         """Resolve `answer`, unless its waiter was cancelled."""
         if not self.answer.done():
-            self.answer.set_result(refusal)
+            self.answer.set_result(answer)
 
     def fail(self, error: Exception) -> None:
         """End the wait with an error."""
         if isinstance(error, StoreUnavailable | psycopg.Error):
             is_refused = isinstance(error, psycopg.Error)
             reason = f"the server rejected it: {explained(error)}" if is_refused else str(error)
-            error = SaveFailed(self.lease.run_id, reason, is_unknown=self.is_unknown)
+            error = SaveFailed(self.run_id, reason, is_unknown=self.is_unknown)
         if not self.answer.done():
             self.answer.set_exception(error)
 
 
+def creation(
+    run_id: str, bodies: Sequence[bytes], summary: RunSummary, owner: str, seconds: float
+) -> Save:
+    """Return the save of a new run, for `write_creations`."""
+    up = uptime()
+    until = None if up is None or not owner else up + seconds
+    row = (key_of(run_id), run_id, len(bodies), owner, seconds, until, *summary_columns(summary))
+    return Save(run_id, row, bodies, 0, tells=True)
+
+
+def plain_append(lease: Lease, batch: Batch) -> Save | None:
+    """Return the save of an append, for `write_appends`. Return None if other rows depend on it."""
+    summary, run_id = batch.summary, lease.run_id
+    if batch.takes or (summary is not None and notifies_parent(summary)):
+        return None
+    # The messages of a run that has ended are removed, if it has received any.
+    has_ended = summary is not None and summary.status.has_ended
+    seen = 0 if has_ended else _ANY if summary is None or batch.seen is None else batch.seen
+    length = batch.after + len(batch.bodies)
+    row = (key_of(run_id), lease.owner, lease.fence, batch.after, length, seen, batch.release)
+    columns = () if summary is None else summary_columns(summary)
+    return Save(run_id, (*row, *columns), batch.bodies, batch.after, tells=summary is not None)
+
+
+_ANY = 2**63 - 1
+
+_SUMMARY = ", ".join(SUMMARY_COLUMNS)
+_TYPES = {"created_at": "float8", "due_at": "float8", "priority": "bigint"}
+_SUMMARIES = ", ".join(f"%b::{_TYPES.get(name, 'text')}[]" for name in SUMMARY_COLUMNS)
+_BODIES = "unnest(%b::int[], %b::bigint[], %b::bytea[]) AS entry (place, sequence, body)"
+
+
+def write_creations(_width: int) -> str:
+    """Return the statement that creates the runs that do not exist. It returns the time and the lease."""
+    return _CREATE
+
+
+_CREATE = f"""
+    WITH wanted AS MATERIALIZED (
+        -- In the order of the keys, so that programs that create the same runs do not deadlock.
+        SELECT DISTINCT ON (key) *, now() AS written_at
+        FROM unnest(%b::bytea[], %b::text[], %b::bigint[], %b::text[], %b::float8[], %b::float8[],
+                    {_SUMMARIES})
+            WITH ORDINALITY AS wanted (key, run_id, length, owner, seconds, until, {_SUMMARY}, place)
+        ORDER BY key
+    ), created AS (
+        INSERT INTO @runs ({", ".join(CREATED_COLUMNS)})
+        SELECT key, run_id, {_SUMMARY}, written_at, length, 0, owner,
+            CASE owner WHEN '' THEN 0 ELSE (written_at * 1e6)::bigint END, written_at + seconds, until
+        FROM wanted ON CONFLICT DO NOTHING
+        RETURNING number, key, updated_at, fence, expires_at, expires_at_uptime
+    ), written AS (
+        INSERT INTO @entries (run, sequence, written_at, body)
+        SELECT number, sequence, updated_at, body
+        FROM created JOIN wanted USING (key) JOIN {_BODIES} USING (place)
+    )
+    SELECT place, updated_at, fence, expires_at, expires_at_uptime
+    FROM created JOIN wanted USING (key)
+"""
+
+
+@cache
+def write_appends(width: int) -> str:
+    """Return the statement that writes the appends of current leases to journals of the right length,
+    unless another program has locked the run, or the run has received a message that matters.
+
+    `width` is the number of columns of an append: fewer if none replaces a summary.
+    """
+    has_summaries = width > 7
+    changes = [
+        f"{name} = CASE WHEN ready.status IS NULL THEN runs.{name} ELSE ready.{name} END"
+        for name in (SUMMARY_COLUMNS if has_summaries else ())
+    ]
+    return f"""
+        WITH wanted AS MATERIALIZED (
+            SELECT * FROM unnest(%b::bytea[], %b::text[], %b::bigint[], %b::bigint[], %b::bigint[],
+                                 %b::bigint[], %b::bool[]{"," + _SUMMARIES if has_summaries else ""})
+                WITH ORDINALITY AS wanted (key, owner, fence, after, new_length, seen, releases,
+                                           {_SUMMARY + "," if has_summaries else ""} place)
+        ), ready AS MATERIALIZED (
+            SELECT runs.number, now() AS written_at, wanted.* FROM wanted JOIN @runs USING (key)
+            WHERE runs.owner = wanted.owner AND runs.fence = wanted.fence
+                AND runs.length = after AND runs.newest_message <= seen
+            FOR UPDATE OF runs SKIP LOCKED
+        ), changed AS (
+            UPDATE @runs SET {"".join(f"{change}, " for change in changes)}
+                length = new_length,
+                updated_at = CASE new_length WHEN after THEN updated_at ELSE written_at END,
+                owner = CASE WHEN releases THEN '' ELSE runs.owner END
+            FROM ready WHERE runs.number = ready.number
+            RETURNING runs.number, place, written_at
+        ), written AS (
+            INSERT INTO @entries (run, sequence, written_at, body)
+            SELECT number, sequence, written_at, body FROM changed JOIN {_BODIES} USING (place)
+        )
+        SELECT place FROM changed
+    """
+
+
 class Writer:
-    """Sends appends on its own connection; those that queue up meanwhile are sent together.
+    """Sends saves of one kind on its own connection; those that queue up meanwhile are sent together.
 
     Parameters:
-        announce: called with the runs that an append has changed.
-        lock_timeout: how many seconds an append waits for a run that another program has locked.
+        statement: returns the statement, given the number of columns of the longest row.
+        written: called with each save that was written.
     """
 
     def __init__(
@@ -111,32 +178,26 @@ class Writer:
         queries: Queries,
         connect: Callable[[], Awaitable[Connection]],
         persist: Callable[[Callable[[], Awaitable[None]]], Awaitable[None]],
-        announce: Callable[[Sequence[str]], None],
-        *,
-        lock_timeout: float,
+        statement: Callable[[int], str],
+        written: Callable[[Save], None],
     ) -> None:
-        self._announce = announce
         self._queries = queries
         self._connect = connect
         self._persist = persist
-        self._lock_timeout = lock_timeout
+        self._statement = statement
+        self._written = written
         self._own: Connection | None = None
-        self._waiting: list[Append] = []
-        self._sending: list[Append] = []
-        self._locked: set[Append] = set()
+        self._waiting: list[Save] = []
+        self._sending: list[Save] = []
         self._has_waiting = asyncio.Event()
         self._is_closing = False
         self._task = asyncio.create_task(self._work())
 
-    async def submit(self, append: Append) -> None:
-        """Send this append with the next batch. Raise SaveFailed, LeaseLost or ValueError."""
-        self._queue(append)
-        refusal = await append.answer
-        check_appended(append.lease, refusal, after=append.after, takes=append.takes)
-
-    def _queue(self, append: Append) -> None:
-        self._waiting.append(append)
+    async def submit(self, save: Save) -> Sequence[Any] | None:
+        """Send this save with the next batch. Return the answer to it. Raise SaveFailed."""
+        self._waiting.append(save)
         self._has_waiting.set()
+        return await save.answer
 
     async def connection(self) -> Connection:
         """Return the writer's own connection, or a new one if it was lost."""
@@ -145,13 +206,12 @@ class Writer:
         return self._own
 
     async def close(self) -> None:
-        """Send all appends whose callers wait for an answer, and close the connection."""
+        """Send all saves whose callers wait for an answer, and close the connection."""
         self._is_closing = True
         self._has_waiting.set()
         while not self._task.done():
             await asyncio.wait([self._task], timeout=CLOSING_SECONDS)
-            pending = (*self._sending, *self._waiting, *self._locked)
-            if all(append.answer.done() for append in pending):
+            if all(save.answer.done() for save in (*self._sending, *self._waiting)):
                 self._task.cancel()
         if self._own is not None:
             await self._own.close()
@@ -162,16 +222,16 @@ class Writer:
             self._sending = self._next_batch()
             if self._sending:
                 await self._deliver(self._sending)
-            elif self._is_closing and not self._locked:
+            elif self._is_closing:
                 return
             else:
                 self._has_waiting.clear()
 
-    def _next_batch(self) -> list[Append]:
-        """Pop the oldest queued appends, up to the batch limits."""
+    def _next_batch(self) -> list[Save]:
+        """Pop the oldest queued saves, up to the batch limits."""
         count = size = 0
-        for append in self._waiting[:_APPENDS_PER_BATCH]:
-            size += sum(map(len, append.bodies))
+        for save in self._waiting[:_SAVES_PER_BATCH]:
+            size += sum(map(len, save.bodies))
             if count and size > _BYTES_PER_BATCH:
                 break
             count += 1
@@ -179,106 +239,46 @@ class Writer:
         del self._waiting[:count]
         return batch
 
-    async def _deliver(self, batch: Sequence[Append]) -> None:
+    async def _deliver(self, batch: Sequence[Save]) -> None:
         try:
             await self._persist(lambda: self._attempt(batch))
         except Exception as error:
             is_late = isinstance(error, psycopg.errors.QueryCanceled)
             if isinstance(error, psycopg.Error) and not is_late and len(batch) > 1:
-                # One of them is the cause. But none of them alone is late, by waiting for a locked row.
-                for append in batch:
-                    await self._deliver([append])
+                # One of them is the cause. But none of them alone is late, by waiting for a lock.
+                for save in batch:
+                    await self._deliver([save])
                 return
             # Even for a defect: without this, their callers would wait forever.
-            for append in batch:
-                append.fail(error)
+            for save in batch:
+                save.fail(error)
 
-    async def _attempt(self, batch: Sequence[Append]) -> None:
-        """Send the appends that have no answer yet. Called again after a lost connection."""
-        # All programs lock in the same order, so that they cannot deadlock.
-        todo = sorted((one for one in batch if not one.answer.done()), key=lambda one: one.key)
+    async def _attempt(self, batch: Sequence[Save]) -> None:
+        """Send the saves that have no answer yet. Called again after a lost connection."""
+        todo = [save for save in batch if not save.answer.done()]
         if not todo:
             # Their callers were cancelled.
             return
         connection = await self.connection()
+        columns = [[*column] for column in zip_longest(*(save.row for save in todo))]
+        entries = [
+            (place, sequence, bytes(body))
+            for place, save in enumerate(todo, 1)
+            for sequence, body in enumerate(save.bodies, save.after + 1)
+        ]
+        entry_columns = [[entry[column] for entry in entries] for column in range(3)]
+        statement = self._statement(len(columns))
         try:
-            answers = await self._send(connection, todo)
+            rows = await self._queries.rows(connection, statement, (*columns, *entry_columns))
         except psycopg.Error as error:
             # An ERROR says that nothing was written. A FATAL error, or none, does not say so.
             if error.diag.severity_nonlocalized != "ERROR":
-                for append in todo:
-                    append.is_unknown = True
+                for save in todo:
+                    save.is_unknown = True
             raise
-        doubtful: list[tuple[Append, str]] = []
-        for append, (refusal, told) in zip(todo, answers, strict=True):
-            append.told = [*map(unescaped, told or ())]
-            if refusal == "locked":
-                self._send_later(append)
-            elif refusal is not None and append.is_unknown:
-                doubtful.append((append, refusal))
-            else:
-                self._end(append, refusal)
-        for append, refusal in doubtful:
-            # An earlier request may have written it, and may have been in progress until now.
-            self._end(append, None if await self._is_written(connection, append) else refusal)
-
-    def _end(self, append: Append, refusal: str | None) -> None:
-        append.end(refusal)
-        if refusal is None:
-            self._announce(append.changed())
-
-    def _send_later(self, append: Append) -> None:
-        """Queue an append again after a delay, because another program has locked its run."""
-        now = time.monotonic()
-        if append.locked_until is None:
-            append.locked_until = now + self._lock_timeout
-        if now > append.locked_until:
-            reason = "another program has locked its row in the table `leases` or `runs`"
-            append.fail(SaveFailed(append.lease.run_id, reason, is_unknown=append.is_unknown))
-        else:
-            self._locked.add(append)
-            delay = next(append.delays)
-            asyncio.get_running_loop().call_later(delay, self._queue_again, append)
-
-    def _queue_again(self, append: Append) -> None:
-        self._locked.discard(append)
-        self._queue(append)
-
-    async def _send(
-        self, connection: Connection, todo: Sequence[Append]
-    ) -> list[tuple[str | None, Sequence[str] | None]]:
-        """Return, for each append, why it was rejected, or None and the runs notified of its end."""
-        if len(todo) == 1:
-            return await self._queries.rows(connection, _APPEND, todo[0].row())
-        *columns, bodies = map(list, zip(*(append.row() for append in todo), strict=True))
-        columns += [[*map(len, bodies)], [body for part in bodies for body in part]]
-        return await self._queries.rows(connection, _APPEND_ALL, columns)
-
-    async def _is_written(self, connection: Connection, append: Append) -> bool:
-        """Return whether an append whose answer was lost was written: only it used its fencing token."""
-        rows = await self._queries.rows(
-            connection,
-            "SELECT body FROM {schema}.entries JOIN {schema}.runs ON run = number"
-            " WHERE key = %s AND sequence > %s AND sequence <= %s ORDER BY sequence",
-            (append.key, append.after, append.after + len(append.bodies)),
-        )
-        if append.bodies:
-            return [bytes(body) for (body,) in rows] == append.bodies
-        released = await self._queries.rows(
-            connection,
-            "SELECT 1 FROM {schema}.leases WHERE key = %s AND fence = %s AND owner = ''",
-            (append.key, append.lease.fence),
-        )
-        return append.release and bool(released)
-
-
-_APPEND = """
-    SELECT refusal, told FROM {schema}.append(%b::bytea, %s::text, %s::bigint, %s::bigint, %s::bool,
-                                              %s::text::jsonb, %b::bytea[])
-"""
-
-_APPEND_ALL = """
-    SELECT refusal, told FROM {schema}.append_all(
-        %b::bytea[], %s::text[], %s::bigint[], %s::bigint[], %s::bool[], %s::text[]::jsonb[],
-        %s::int[], %b::bytea[])
-"""
+        written = {place: answer for place, *answer in rows}
+        for place, save in enumerate(todo, 1):
+            answer = written.get(place)
+            if answer is not None:
+                self._written(save)
+            save.end(answer)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import json
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext, suppress
+from dataclasses import replace
 from typing import Any, TypeVar
-from uuid import uuid4
+from weakref import WeakValueDictionary
 
 import redis
 import redis.asyncio
@@ -21,7 +20,6 @@ from redis.retry import Retry
 
 from effectflow.checkpoint.errors import (
     CorruptCheckpoint,
-    RunEnded,
     RunNotFound,
     SaveFailed,
     StoreUnavailable,
@@ -29,6 +27,8 @@ from effectflow.checkpoint.errors import (
 )
 from effectflow.checkpoint.lease import Lease
 from effectflow.checkpoint.store import (
+    NOTICE,
+    Batch,
     Changes,
     Claimed,
     DueRuns,
@@ -37,45 +37,61 @@ from effectflow.checkpoint.store import (
     Remains,
     RunInfo,
     RunQuery,
-    RunStatus,
     RunSummary,
     Taken,
     notifies_parent,
 )
 from effectflow.effects.clock import Duration, in_seconds
-from effectflow.stores import _redis_scripts as scripts
 from effectflow.stores._changes import Watcher
 from effectflow.stores._redis_connection import (
     Subscriber,
     checked,
     durability_of,
     is_lost,
-    is_refused,
     warn_of_losses,
 )
-from effectflow.stores._redis_due import CLAIM_DUE, PLACE, Freed, request_of
-from effectflow.stores._redis_scripts import (
+from effectflow.stores._redis_due import DueClaim
+from effectflow.stores._redis_run import (
+    FIELDS_PER_COMMAND,
+    Keys,
     Row,
-    held_of,
-    info_of,
+    Run,
+    State,
+    Write,
+    digest_of,
+    held_by,
+    lease_in,
     message_of,
-    number_of,
+    parts,
+    places,
+    put,
     record_of,
-    text_of,
 )
-from effectflow.stores._rules import check_kept, lease_lost
-from effectflow.stores._servers import Held, ServerStore, check_appended, take_over
-from effectflow.stores._summaries import readable, select, summary_fields
+from effectflow.stores._redis_runs import Change, Guard, Runs, process_of
+from effectflow.stores._redis_scripts import NOW, RENEW
+from effectflow.stores._rules import (
+    check_current,
+    check_deletable,
+    check_first,
+    check_free,
+    check_kept,
+    check_messages,
+    check_receives,
+    due_if_unseen,
+    is_holder,
+)
+from effectflow.stores._servers import ServerStore, check_nothing_lost
 
 A = TypeVar("A")
 
-_FIELDS_PER_COMMAND = 500
+LAYOUT = 3
+"""The version of the keys, fields and scripts. Versions 1 and 2 were never released."""
 
 
 class RedisStore(ServerStore):
     """Keeps runs in Redis. Needs the extra `effectflow[redis]` (redis-py, hiredis).
 
-    An append is one atomic script. If its answer was lost, it is sent again, and executed once. The
+    An append is one atomic request. If its answer was lost, it is sent again, and executed once. The
     clock of the server decides. The store needs one server, which may have replicas. It does not support
     Redis Cluster.
 
@@ -91,7 +107,7 @@ class RedisStore(ServerStore):
             same.
         timeout: how long (seconds, or a `timedelta`) to wait for an answer.
         reconnect_timeout: how long (seconds, or a `timedelta`) to try to reconnect to a lost server.
-        renew_timeout: how long (seconds, or a `timedelta`) a renewal of a lease may take.
+        renew_timeout: how long (seconds, or a `timedelta`) a renewal of leases may take.
 
     Raise ValueError for a URL that cannot be parsed. Opening raises StoreUnavailable, or
     UnsupportedVersion if a newer effectflow wrote the runs, or one from before the first release.
@@ -100,8 +116,9 @@ class RedisStore(ServerStore):
     # The type checkers know the types of these clients only in part.
     _client: Any
     _renewing: Any
-    _scripts: dict[str, Any]
+    _runs: Runs
     _free: asyncio.Semaphore
+    _turns: WeakValueDictionary[str, asyncio.Lock]
 
     def __init__(
         self,
@@ -121,10 +138,13 @@ class RedisStore(ServerStore):
         self._url = checked(url)
         self._pool_size: int = parse_url(url).get("max_connections", pool_size)
         self._prefix = prefix
-        self._index = f"{prefix}:runs"
+        self._keys = Keys(prefix)
         self._timeout = in_seconds(timeout)
         self._renew_timeout = in_seconds(renew_timeout)
         self._durability = "process"
+        # The runs that this store drives, so that an append needs not read what the last one wrote.
+        self._driven: dict[str, Run] = {}
+        self._buried: dict[tuple[str, str], float] = {}
 
     def __repr__(self) -> str:
         return f"RedisStore(prefix={self._prefix!r})"
@@ -151,124 +171,286 @@ class RedisStore(ServerStore):
         # The pool of the client raises if all of its connections are in use.
         self._free = asyncio.Semaphore(self._pool_size)
         self._answered_at = time.monotonic()
+        self._turns = WeakValueDictionary()
+        self._driven.clear()
 
         self._client = self._new_asyncio_client()
         self._opened.push_async_callback(self._client.aclose)
-        self._scripts = {}
+        self._runs = Runs(self._client, self._keys)
         # It connects when it is first used, and has two attempts.
         self._renewing = self._new_client(
             redis.Redis, self._renew_timeout / 2, Retry(NoBackoff(), 1)
         )
         self._opened.callback(self._renewing.close)
-        layout = int(await self._evaluate(scripts.FIND_LAYOUT, None, (scripts.LAYOUT,)))
-        if layout != scripts.LAYOUT:
-            raise UnsupportedVersion(repr(self), layout, scripts.LAYOUT)
+        await self._check_layout()
         self._durability = await durability_of(self._client)
         await warn_of_losses(self._client, self, self._durability)
 
-    async def _ask_claim(self, wanted: Lease, seconds: float, free: int) -> Held:
-        run_id, uptime = wanted.run_id, text_of(wanted.expires_at_uptime)
-        return held_of(
-            run_id, await self._run(scripts.CLAIM, run_id, wanted.owner, seconds, uptime, free)
-        )
+    async def _check_layout(self) -> None:
+        """Raise UnsupportedVersion if another effectflow wrote the runs."""
+        layout: bytes | None = await self._client.get(self._keys("layout"))
+        if layout is None and not await self._client.exists(self._keys("runs")):
+            await self._client.set(self._keys("layout"), LAYOUT)
+        elif int(layout or 1) != LAYOUT:
+            raise UnsupportedVersion(repr(self), int(layout or 1), LAYOUT)
 
-    def _ask_renewal(self, renewed: Lease, seconds: float) -> float | str:
-        renew = self._renewing.register_script(scripts.RENEW)
-        uptime = text_of(renewed.expires_at_uptime)
-        arguments = [renewed.owner, renewed.fence, seconds, uptime]
-        answer, text = renew(self._keys(renewed.run_id), arguments)
-        return float(text) if answer == b"renewed" else text.decode()
+    # Each change reads a run, applies the rules, and writes unless the run has changed in between: then
+    # it does so again. It also does after a lost answer, so it recognises what it has written.
 
-    async def release(self, lease: Lease) -> None:
-        await self._run(scripts.RELEASE, lease.run_id, lease.owner, lease.fence)
-
-    async def append(
+    async def create(
         self,
-        lease: Lease,
+        run_id: str,
         bodies: Sequence[bytes],
         *,
-        after: int,
-        summary: RunSummary | None = None,
-        release: bool = False,
-        takes: Sequence[int] = (),
-        seen: int | None = None,
-    ) -> None:
-        refusal = await self._save(
-            scripts.APPEND,
-            lease.run_id,
-            lease.owner,
-            lease.fence,
-            after,
-            int(release),
-            lease.run_id,
-            uuid4().bytes,
-            *(("", "", "") if summary is None else self._written(summary)),
-            int(summary is not None and notifies_parent(summary)),
-            "" if seen is None else seen,
-            " ".join(map(str, takes)),
-            *bodies,
+        summary: RunSummary,
+        owner: str = "",
+        seconds: float = 0.0,
+    ) -> RunInfo | None:
+        check_first(run_id, bodies)
+        change, key, made = Change(), self._keys.run(run_id), list[Run]()
+
+        async def create() -> RunInfo | None:
+            while True:
+                receipt = f"append {made[-1].fence}" if made else "id"
+                look = await self._runs.look(run_id, receipt, claims=not made)
+                if look.row.state:
+                    return made[-1].info if look.field == change.request else None
+                now, fence = b"%.6f" % look.now, look.fence or made[-1].fence
+                lease = Lease.of(run_id, owner, fence, seconds=seconds, now=look.now)
+                state = State(run_id, summary, len(bodies), fence)
+                new = Run.of(state, lease if owner else None, fence, now)
+                made.append(new)
+                fields: list[Any] = [f"append {fence}", change.request, "updated", now]
+                for number, body in enumerate(bodies, 1):
+                    fields += number, now + b" " + body
+                # What a deleted run has left.
+                writes: list[Write] = [("UNLINK", key)] if look.row.held else []
+                process = process_of(owner)
+                writes += self._keys.writes(None, new, fields, process=process, now=look.now)
+                writes.append(self._keys.announcement(run_id))
+                guard = Guard()
+                guard.add_run(key, look.row)
+                if await self._runs.apply(change, guard, writes):
+                    return new.info
+
+        info = await self._save(run_id, change, create)
+        if info is not None and owner:
+            self._driven[run_id] = made[-1]
+        return info
+
+    async def claim(self, run_id: str, *, owner: str, seconds: float) -> Taken:
+        change, sent = Change(), list[Taken]()
+
+        async def claim() -> Taken:
+            while True:
+                look = await self._runs.look(run_id, claims=True)
+                run = Run.read(run_id, look.row)
+                if run is None:
+                    raise RunNotFound(run_id)
+                for taken in sent:
+                    if look.row.held == held_by(taken.lease.fence, owner):
+                        return taken
+                check_free(run.lease, now=look.now, claimant=owner)
+                fence = max(look.fence, run.fence + 1)
+                lease = Lease.of(run_id, owner, fence, seconds=seconds, now=look.now)
+                sent.append(Taken(lease, run.info))
+                after = run.leased(lease)
+                process = process_of(owner)
+                writes = self._keys.writes(run, after, process=process, now=look.now)
+                if await self._replace(change, run, writes):
+                    self._driven[run_id] = after
+                    return sent[-1]
+
+        return await self._request(claim)
+
+    def renew(self, leases: Sequence[Lease], *, seconds: float) -> list[Lease]:
+        self._check_open(in_any_thread=True)
+        uptime = Lease.of("", "", 0, seconds=seconds, now=0.0).expires_at_uptime
+        keys = [self._keys("processes"), *(self._keys.run(lease.run_id) for lease in leases)]
+        arguments: list[Any] = [seconds, "" if uptime is None else uptime]
+        arguments += [held_by(lease.fence, lease.owner) for lease in leases]
+        arguments += {process_of(lease.owner) for lease in leases} - {""}
+        try:
+            expires, *renewed = self._renewing.register_script(RENEW)(keys, arguments)
+        except (RedisError, OSError) as error:
+            raise StoreUnavailable(repr(self), f"it did not renew leases: {error}") from error
+        return [
+            replace(leases[number], expires_at=float(expires), expires_at_uptime=uptime)
+            for number in renewed
+        ]
+
+    async def release(self, lease: Lease) -> None:
+        async def release() -> None:
+            while (run := await self._held(lease)) is not None:
+                writes = self._keys.writes(run, run.released())
+                if await self._replace(Change(), run, writes):
+                    return
+
+        await self._request(release)
+        self._driven.pop(lease.run_id, None)
+
+    async def _held(self, lease: Lease) -> Run | None:
+        """Return the run of a lease if this is its current one."""
+        run = Run.read(lease.run_id, (await self._runs.look(lease.run_id)).row)
+        held = None if run is None else run.lease
+        return run if held and is_holder(lease, held.owner, held.fence) else None
+
+    async def append(self, lease: Lease, batch: Batch) -> None:
+        run_id, summary, change = lease.run_id, batch.summary, Change()
+        parent = summary.parent if summary is not None and notifies_parent(summary) else ""
+
+        async def append() -> None:
+            run = self._driven.get(run_id)
+            if run is not None and not _may_be(run, lease, batch):
+                run = None
+            while True:
+                if run is None:
+                    look = await self._runs.look(run_id, f"append {lease.fence}")
+                    if look.field == change.request:
+                        return
+                    run = Run.read(run_id, look.row)
+                check_nothing_lost(lease, 0 if run is None else batch.after, after=batch.after)
+                assert run is not None
+                check_current(lease, run.lease)
+                check_nothing_lost(lease, run.state.length, after=batch.after)
+                after = await self._appended(run, lease, batch)
+                if await self._write_append(change, run, after, batch, parent):
+                    self._driven[run_id] = after
+                    return
+                run = None
+
+        try:
+            await self._save(run_id, change, append, turn=parent)
+        except BaseException:
+            self._driven.pop(run_id, None)
+            raise
+        if batch.release:
+            self._driven.pop(run_id, None)
+
+    async def _appended(self, run: Run, lease: Lease, batch: Batch) -> Run:
+        """Return the run after an append."""
+        state, summary = run.state, batch.summary
+        left = state.messages
+        if batch.takes:
+            check_messages(lease, batch.takes, set(left))
+            left = [number for number in left if number not in batch.takes]
+        if summary is not None:
+            if summary.status.has_ended:
+                left = []
+            newest = max(left, default=0)
+            is_unseen = batch.seen is not None and newest > batch.seen
+            now = await self._runs.now() if is_unseen else 0.0
+            summary = due_if_unseen(summary, batch.seen, newest=newest, now=now)
+        length = state.length + len(batch.bodies)
+        state = replace(
+            state, summary=summary or state.summary, length=length, taken=tuple(batch.takes)
         )
-        check_appended(lease, refusal and refusal.decode(), after=after, takes=takes)
+        after = run.become(state if left == run.state.messages else state.with_messages(left))
+        return after.released() if batch.release else after
 
-    async def create(self, run_id: str, bodies: Sequence[bytes], *, summary: RunSummary) -> bool:
-        arguments = (run_id, uuid4().bytes, *self._written(summary), *bodies)
+    async def _write_append(
+        self, change: Change, run: Run, after: Run, batch: Batch, parent: str
+    ) -> bool:
+        """Write an append, with the notice to the parent if there is one."""
+        run_id, key = run.state.run_id, self._keys.run(run.state.run_id)
+        fields: list[Any] = [f"append {run.fence}", change.request]
+        if batch.bodies:
+            fields += "updated", NOW
+        for number, body in enumerate(batch.bodies, run.state.length + 1):
+            fields += number, NOW + b" " + body
+        guard, writes = Guard(), list[Write]()
+        guard.add_run(key, run.row)
+        for numbers in parts(run.state.taken):
+            writes.append(("HDEL", key, *(f"message {number}" for number in numbers)))
+        # First, because the parent must not miss the end.
+        if parent and parent != run_id:
+            writes += await self._notice(parent, run_id, guard)
+        writes += self._keys.writes(run, after, fields)
+        if batch.summary is not None:
+            writes.append(self._keys.announcement(run_id))
+        return await self._runs.apply(change, guard, writes)
 
-        async def ask(free: int) -> bool | Held:
-            answer = await self._save(scripts.CREATE, run_id, free, *arguments)
-            return answer == b"created" if isinstance(answer, bytes) else held_of(run_id, answer)
-
-        return await take_over(ask)
+    async def _notice(self, parent: str, child: str, guard: Guard) -> list[Write]:
+        """Return what notifies the parent of a run that it has ended; nothing if that is unknown."""
+        look = await self._runs.look(parent)
+        with suppress(CorruptCheckpoint):
+            run = Run.read(parent, look.row)
+            if run is not None and not run.state.summary.status.has_ended:
+                guard.add_run(self._keys.run(parent), look.row)
+                after, fields = put(run, NOTICE, child, b"", b"", look.now)
+                return [
+                    *self._keys.writes(run, after, fields),
+                    self._keys.announcement(parent),
+                ]
+        return []
 
     async def send(self, run_id: str, topic: str, *, key: str, body: bytes = b"") -> bool:
-        answer = await self._save(scripts.SEND, run_id, topic, key, body, uuid4().bytes)
-        if answer in (b"sent", b"received"):
-            return answer == b"sent"
-        if answer == b"unknown":
-            raise RunNotFound(run_id)
-        raise RunEnded(run_id, RunStatus.stored(answer.decode(), run_id))
+        change, digest = Change(), digest_of(topic, key)
+
+        async def send() -> bool:
+            while True:
+                look = await self._runs.look(run_id, b"received " + digest)
+                run = Run.read(run_id, look.row)
+                if run is None:
+                    raise RunNotFound(run_id)
+                earlier = await self._sent(run, look.field, digest)
+                if earlier == change.request:
+                    return True
+                check_receives(run_id, run.state.summary)
+                if earlier:
+                    return False
+                after, fields = put(run, topic, key, bytes(body), change.request, look.now)
+                writes = [
+                    *self._keys.writes(run, after, fields),
+                    self._keys.announcement(run_id),
+                ]
+                if await self._replace(change, run, writes):
+                    return True
+
+        return await self._save(run_id, change, send, turn=run_id)
+
+    async def _sent(self, run: Run, number: bytes, digest: bytes) -> bytes:
+        """Return the request that sent the message with a digest; empty if the run did not receive it.
+
+        `number` is what the run has noted for the digest.
+        """
+        if not number.isdigit() or int(number) > run.state.newest:
+            return b""
+        key = self._keys.run(run.state.run_id)
+        sent: bytes = await self._client.hget(key, f"sent {int(number)}") or b""
+        return sent.removeprefix(digest) if sent.startswith(digest) else b""
 
     async def mailbox(self, run_id: str, *, after: int = 0) -> list[Message]:
-        answer = await self._run(scripts.MAILBOX, run_id, after)
-        pairs = zip(answer[::2], answer[1::2], strict=True)
-        return [message_of(run_id, int(number), stored) for number, stored in pairs]
+        async def read() -> list[Message]:
+            run = Run.read(run_id, (await self._runs.look(run_id)).row)
+            numbers = [] if run is None else [n for n in run.state.messages if n > after]
+            found: list[Message] = []
+            for part in parts(numbers):
+                names = [f"message {number}" for number in part]
+                stored = await self._client.hmget(self._keys.run(run_id), names)
+                # One that is missing was taken since.
+                found += [
+                    message_of(run_id, number, message)
+                    for number, message in zip(part, stored, strict=True)
+                    if message is not None
+                ]
+            return found
+
+        return await self._request(read)
 
     async def claim_due(self, due: DueRuns) -> Claimed:
-        runs: list[Taken] = []
-        freed = Freed()
-        while True:
-            owners = due.owners[len(runs) :]
-            request = request_of(due, owners, freed)
-            rows, next_due_at, suspects, processes = await self._ask_due(request)
-            for row, lease in rows:
-                runs += await self._taken(Row(*row), lease)
-            freed = Freed.among(suspects, processes)
-            if not freed:
-                return Claimed(tuple(runs), number_of(next_due_at))
+        claim: list[DueClaim] = []
 
-    async def _ask_due(self, request: str) -> list[Any]:
-        """Return the rows and leases of runs that were claimed, when the next one is due, the leases that
-        may have expired, and the processes that hold leases."""
-        arguments = (request, uuid4().hex, *Row._fields)
-        while True:
-            kind, *answer = await self._run(CLAIM_DUE, None, *arguments)
-            if kind == b"claimed":
-                return answer
-            await self._place_all(answer[0])
+        async def perform() -> Claimed:
+            if not claim:
+                claim.append(DueClaim(self._runs, due, self._buried))
+            return await claim[0].perform()
 
-    async def _place_all(self, server: bytes) -> None:
-        """Rebuild the sorted sets of due and held runs after a restart of the server."""
-        keys: list[bytes] = await self._request(lambda: self._client.hkeys(self._index))
-        for start in range(0, len(keys), _FIELDS_PER_COMMAND):
-            await self._run(PLACE, None, *keys[start : start + _FIELDS_PER_COMMAND])
-        await self._request(lambda: self._client.set(f"{self._prefix}:server", server))
-
-    async def _taken(self, row: Row, lease: Sequence[bytes]) -> list[Taken]:
-        """Return a run that was claimed; release it, with a warning, if it cannot be read."""
-        held = held_of(row.id.decode(), lease).lease
-        found = [Taken(held, info) for info in readable([row], info_of)]
-        if not found:
-            await self.release(held)
-        return found
+        claimed = await self._request(perform)
+        for taken in claimed.runs:
+            run_id = taken.lease.run_id
+            self._driven[run_id] = claim[0].driven[run_id]
+        return claimed
 
     @asynccontextmanager
     async def changes(self) -> AsyncGenerator[Changes]:
@@ -277,114 +459,191 @@ class RedisStore(ServerStore):
             yield watcher
 
     async def _subscribe(self) -> Subscriber:
-        client, channel = self._new_asyncio_client(), f"{self._prefix}:changes"
+        client, channel = self._new_asyncio_client(), self._keys("changes")
         subscriber = Subscriber(client, channel, timeout=self._timeout)
         await subscriber.begin()
         return subscriber
 
     async def read(self, run_id: str, *, after: int = 0) -> list[Record]:
-        length, entries = await self._entries(run_id, after, after + _FIELDS_PER_COMMAND)
-        if length > after + _FIELDS_PER_COMMAND:
-            length, entries = await self._entries(run_id, after, length)
-        records: list[Record] = []
-        for number, entry in enumerate(entries[: max(length - after, 0)], after + 1):
-            if entry is None:
-                reason = f"it is missing, and the run has {length} entries"
-                raise CorruptCheckpoint(run_id, reason, sequence=number)
-            record = record_of(number, entry)
-            if record is None:
-                raise CorruptCheckpoint(run_id, "its time is damaged", sequence=number)
-            records.append(record)
-        return records
+        async def read() -> list[Record]:
+            # Together, so that a run that is deleted meanwhile is not taken for a damaged one.
+            run, entries = await self._entries(run_id, after, after + FIELDS_PER_COMMAND)
+            if run is not None and run.state.length > after + FIELDS_PER_COMMAND:
+                run, entries = await self._entries(run_id, after, run.state.length)
+            length = 0 if run is None else run.state.length
+            numbered = enumerate(entries[: max(length - after, 0)], after + 1)
+            return [record_of(run_id, number, entry) for number, entry in numbered]
+
+        return await self._request(read)
+
+    async def _entries(
+        self, run_id: str, after: int, last: int
+    ) -> tuple[Run | None, list[bytes | None]]:
+        """Return a run and its entries from `after` to `last`, in one transaction."""
+        pipeline, key = self._client.pipeline(transaction=True), self._keys.run(run_id)
+        pipeline.hmget(key, Row._fields)
+        for numbers in parts(range(after + 1, last + 1)):
+            pipeline.hmget(key, numbers)
+        row, *chunks = await pipeline.execute()
+        run = Run.read(run_id, Row(*(value or b"" for value in row)))
+        return run, [entry for chunk in chunks for entry in chunk]
 
     async def salvage(self, run_id: str) -> Remains:
-        """Return everything that is left of a run."""
-        length, _ = await self._entries(run_id, 0, 0)
-        length, entries = await self._entries(run_id, 0, length)
-        records: list[Record] = []
-        unreadable: dict[str, bytes] = {}
-        for number, entry in enumerate(entries[:length], 1):
-            record = None if entry is None else record_of(number, entry)
-            if record is not None:
-                records.append(record)
-            elif entry is not None:
-                unreadable[f"entry {number}"] = entry
-        return Remains(records, unreadable)
+        async def salvage() -> Remains:
+            fields: dict[bytes, bytes] = await self._client.hgetall(self._keys.run(run_id))
+            length = float("inf")
+            with suppress(CorruptCheckpoint):
+                run = Run.read(
+                    run_id, Row(*(fields.get(name.encode(), b"") for name in Row._fields))
+                )
+                length = 0 if run is None else run.state.length
+            records: list[Record] = []
+            unreadable: dict[str, bytes] = {}
+            for number in sorted(int(field) for field in fields if field.isdigit()):
+                if number <= length:
+                    entry = fields[b"%d" % number]
+                    try:
+                        records.append(record_of(run_id, number, entry))
+                    except CorruptCheckpoint:
+                        unreadable[f"entry {number}"] = entry
+            return Remains(records, unreadable)
 
-    async def info(self, run_id: str) -> RunInfo | None:
-        row = Row(*await self._request(lambda: self._client.hmget(self._key(run_id), Row._fields)))
-        return info_of(row) if int(row.length or 0) else None
+        return await self._request(salvage)
 
     async def find(self, query: RunQuery = RunQuery()) -> list[RunInfo]:
-        seconds, microseconds = await self._request(lambda: self._client.time())
-        infos = readable(await self._find_rows(query), info_of)
-        return select(infos, query, now=seconds + microseconds / 1e6)
+        run_id = query.run_id
+
+        async def find() -> list[RunInfo]:
+            if run_id is None:
+                return await self._runs.find(query)
+            look = await self._runs.look(run_id)
+            run = Run.read(run_id, look.row)
+            return [run.info] if run is not None and query.matches(run.info, look.now) else []
+
+        return await self._request(find)
 
     async def damaged_runs(self) -> list[str]:
-        """Return the ids of the runs that `find` skips because they cannot be read."""
-        damaged: list[str] = []
-        for row in await self._find_rows(RunQuery()):
-            try:
-                info_of(row)
-            except CorruptCheckpoint as error:
-                damaged.append(error.run_id)
-        return sorted(damaged)
+        return await self._request(lambda: self._runs.damaged())
 
     async def delete(self, run_id: str, *, lease: Lease | None = None) -> None:
-        born = await self._request(lambda: self._client.hget(self._key(run_id), "born"))
-        requests = 0
+        key, born = self._keys.run(run_id), list[int]()
 
-        async def ask(*known: Any) -> bool | Held:
-            """Return whether the run existed, or the lease that prevents the deletion."""
+        async def delete() -> None:
+            while True:
+                look = await self._runs.look(run_id)
+                run = None
+                with suppress(CorruptCheckpoint):
+                    run = Run.read(run_id, look.row)
+                is_other = bool(born) and run is not None and run.state.born != born[0]
+                if not look.row.state or is_other:
+                    # Even if the run is missing, since an earlier deletion may have been interrupted.
+                    await self._sweep_deleted(run_id)
+                    if not born:
+                        raise RunNotFound(run_id)
+                    return
+                held = None
+                with suppress(CorruptCheckpoint):
+                    _, held = lease_in(run_id, look.row)
+                check_deletable(lease, held, now=look.now)
+                if not born:
+                    born.append(0 if run is None else run.state.born)
+                guard = Guard()
+                guard.add_run(key, look.row)
+                if await self._runs.apply(Change(), guard, self._deletion(run_id, look.row, run)):
+                    await self._sweep_deleted(run_id)
+                    return
 
-            async def evaluate() -> Any:
-                nonlocal requests
-                requests += 1
-                return await self._evaluate(scripts.DELETE, run_id, (born or "", *known))
+        await self._request(delete)
+        self._driven.pop(run_id, None)
 
-            state, *held = await self._request(evaluate)
-            if held:
-                return held_of(run_id, held)
-            # An earlier request deleted it, and its answer was lost.
-            return state == b"deleted" or requests > 1
+    def _deletion(self, run_id: str, row: Row, run: Run | None) -> list[Write]:
+        """Return what deletes a run, None if it cannot be read. `_sweep_deleted` removes the rest."""
+        key = self._keys.run(run_id)
+        return [
+            # If its memory is full, a server only executes scripts that begin with a removal.
+            ("HDEL", key, "nothing"),
+            ("HSET", key, "updated", row.updated),
+            ("HSET", key, "held", row.held.partition(b" ")[0] + b" ", "state", b""),
+            *(
+                ("ZREM", self._keys(name), member)
+                for name, (_, member) in ({} if run is None else places(run)).items()
+            ),
+            self._keys.announcement(run_id),
+        ]
 
-        if lease is None:
-            was_there = await take_over(ask)
-        else:
-            was_there = await ask(lease.fence, lease.owner)
-            if isinstance(was_there, Held):
-                raise lease_lost(run_id, was_there.lease.owner)
-        # Even if the run is missing, since an earlier deletion may have been interrupted.
-        await self._sweep(run_id)
-        if not was_there:
-            raise RunNotFound(run_id)
+    async def _sweep_deleted(self, run_id: str) -> None:
+        """Remove what a deleted run has left, unless there is a new one."""
+        guard, key = Guard(), self._keys.run(run_id)
+        guard.add(key, "state", b"")
+        writes: list[Write] = [("UNLINK", key), ("HDEL", self._keys("ids"), run_id)]
+        await self._runs.apply(Change(), guard, writes)
 
     async def truncate(self, lease: Lease, *, after: int, summary: RunSummary) -> None:
-        arguments = (lease.run_id, lease.owner, lease.fence, after, *self._written(summary))
-        answer, detail = await self._run(scripts.TRUNCATE, *arguments)
-        if answer == b"held":
-            raise lease_lost(lease.run_id, detail.decode())
-        check_kept(lease, int(detail), after=after)
-        await self._sweep(lease.run_id)
+        run_id, change = lease.run_id, Change()
 
-    async def _sweep(self, run_id: str) -> None:
-        """Remove the rest of a deleted or truncated run. No query returns it any more."""
-        there: list[bytes] = await self._request(lambda: self._client.hkeys(self._key(run_id)))
-        left = [field for field in there if field not in scripts.LEASE_FIELDS]
-        for start in range(0, len(left) + 1, _FIELDS_PER_COMMAND):
-            await self._run(scripts.SWEEP, run_id, *left[start : start + _FIELDS_PER_COMMAND])
+        async def truncate() -> None:
+            while True:
+                look = await self._runs.look(run_id, str(after))
+                run = Run.read(run_id, look.row)
+                check_current(lease, None if run is None else run.lease)
+                assert run is not None
+                check_kept(lease, run.state.length, after=after)
+                state = replace(run.state, summary=summary, length=after)
+                fields = ["updated", look.field.partition(b" ")[0] or look.row.updated]
+                writes = self._keys.writes(run, run.become(state), fields)
+                if await self._replace(change, run, writes):
+                    return
+
+        await self._save(run_id, change, truncate)
+        self._driven.pop(run_id, None)
+        await self._request(lambda: self._sweep_truncated(run_id))
+
+    async def _sweep_truncated(self, run_id: str) -> None:
+        """Remove the entries that a truncated run has left. Nothing returns them any more."""
+        key = self._keys.run(run_id)
+        while True:
+            run = Run.read(run_id, (await self._runs.look(run_id)).row)
+            if run is None:
+                return
+            numbers = [int(field) for field in await self._client.hkeys(key) if field.isdigit()]
+            left = [number for number in numbers if number > run.state.length]
+            removals: list[Write] = [("HDEL", key, *part) for part in parts(left)]
+            # Twice, which makes it a transaction.
+            removals += [("HSET", key, "held", run.row.held)] * 2
+            if await self._replace(Change(), run, removals):
+                return
 
     # Requests to the server.
 
-    async def _request(self, request: Callable[[], Awaitable[A]]) -> A:
-        """Return the answer to a request on a shared connection, which is repeated if it was lost."""
+    async def _replace(self, change: Change, run: Run, writes: Any) -> bool:
+        """Write changes of a run, unless it has changed since it was read."""
+        guard = Guard()
+        guard.add_run(self._keys.run(run.state.run_id), run.row)
+        return await self._runs.apply(change, guard, writes)
+
+    async def _save(
+        self, run_id: str, change: Change, work: Callable[[], Awaitable[A]], *, turn: str = ""
+    ) -> A:
+        """As `_request`, but raise SaveFailed if the server cannot be reached."""
+        self._check_open()
+        try:
+            return await self._request(work, turn=turn)
+        except StoreUnavailable as error:
+            raise SaveFailed(run_id, str(error), is_unknown=change.is_unknown) from error
+
+    async def _request(self, work: Callable[[], Awaitable[A]], *, turn: str = "") -> A:
+        """Return what `work` returns, in asyncio with a connection. Repeat it if that was lost.
+
+        Only one `work` at a time has the `turn` of a run, since it changes a run that many change.
+        """
 
         async def ask() -> A:
-            await self._take_connection()
-            try:
-                answer = await request()
-            finally:
-                self._free.release()
+            async with self._turns.setdefault(turn, asyncio.Lock()) if turn else _NO_TURN:
+                await self._take_connection()
+                try:
+                    answer = await work()
+                finally:
+                    self._free.release()
             self._answered_at = time.monotonic()
             return answer
 
@@ -404,71 +663,11 @@ class RedisStore(ServerStore):
                     raise StoreUnavailable(repr(self), reason) from None
         await self._free.acquire()
 
-    def _key(self, run_id: str) -> str:
-        # A run id may be any text, and people read keys.
-        return f"{self._prefix}:run:{hashlib.sha256(run_id.encode()).hexdigest()}"
 
-    def _keys(self, run_id: str | None) -> list[str]:
-        key = self._index if run_id is None else self._key(run_id)
-        return [key, self._index, f"{self._prefix}:fences", self._prefix]
+def _may_be(run: Run, lease: Lease, batch: Batch) -> bool:
+    """Return whether a run that was read some time ago may be what an append expects."""
+    is_current = (run.fence, run.state.length) == (lease.fence, batch.after)
+    return is_current and (not batch.takes or set(batch.takes) <= set(run.state.messages))
 
-    def _written(self, summary: RunSummary) -> tuple[str, str, str]:
-        """Return a summary as scripts write it: the summary without `due_at`, which changes more often;
-        `due_at`; and the key of the parent."""
-        fields = summary_fields(summary)
-        due_at = fields.pop("due_at")
-        parent = self._key(summary.parent) if summary.parent else ""
-        return json.dumps(fields), "" if due_at is None else repr(float(due_at)), parent
 
-    async def _find_rows(self, query: RunQuery) -> list[Row]:
-        """Return the fields of the runs that may match a query."""
-        index: dict[bytes, bytes] = await self._request(lambda: self._client.hgetall(self._index))
-        prefix = query.prefix.encode()
-        keys = [key for key, run_id in index.items() if run_id.startswith(prefix)]
-        wanted = {"workflow": query.workflow, "statuses": [*map(str, query.statuses)]}
-        arguments = (json.dumps(wanted), len(Row._fields), *Row._fields)
-        rows: list[Row] = []
-        for start in range(0, len(keys), _FIELDS_PER_COMMAND):
-            chunk = keys[start : start + _FIELDS_PER_COMMAND]
-            rows += [Row(*row) for row in await self._run(scripts.FIND, None, *arguments, *chunk)]
-        return rows
-
-    async def _entries(self, run_id: str, after: int, last: int) -> tuple[int, list[bytes | None]]:
-        """Return the length of a run and its entries from `after` to `last`, in one transaction."""
-
-        async def ask() -> list[Any]:
-            pipeline = self._client.pipeline(transaction=True)
-            key = self._key(run_id)
-            pipeline.hget(key, "length")
-            for first in range(after + 1, last + 1, _FIELDS_PER_COMMAND):
-                pipeline.hmget(key, range(first, min(first + _FIELDS_PER_COMMAND, last + 1)))
-            return await pipeline.execute()
-
-        length, *chunks = await self._request(ask)
-        return int(length or 0), [entry for chunk in chunks for entry in chunk]
-
-    async def _run(self, script: str, run_id: str | None, *arguments: Any) -> Any:
-        return await self._request(lambda: self._evaluate(script, run_id, arguments))
-
-    async def _save(self, script: str, run_id: str, *arguments: Any) -> Any:
-        """Run a script that writes. Raise SaveFailed if the server cannot be reached."""
-        is_unknown = False
-
-        async def ask() -> Any:
-            nonlocal is_unknown
-            try:
-                return await self._evaluate(script, run_id, arguments)
-            except Exception as error:
-                is_unknown = is_unknown or (is_lost(error) and not is_refused(error))
-                raise
-
-        self._check_open()
-        try:
-            return await self._request(ask)
-        except StoreUnavailable as error:
-            raise SaveFailed(run_id, str(error), is_unknown=is_unknown) from error
-
-    async def _evaluate(self, script: str, run_id: str | None, arguments: Sequence[Any]) -> Any:
-        if script not in self._scripts:
-            self._scripts[script] = self._client.register_script(script)
-        return await self._scripts[script](self._keys(run_id), arguments)
+_NO_TURN = nullcontext()

@@ -1,252 +1,246 @@
 """Find and claim the runs of a RedisStore that are due.
 
-Runs with a due time are in sorted sets, one for each workflow and priority, pending or not. So a claim
-reads only the runs that are due, however many wait. The script does not know which processes of a host
-live, or how long ago the host booted, so the client names the leases that are free.
+Runs with a due time are in sorted sets, one for each workflow and priority, pending or not. Those with
+a lease are in others, sorted by when to look whether it still holds. So a claim reads only the runs that
+are due and free, however many wait or are held.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+import logging
+from contextlib import suppress
+from typing import Any
 
+from effectflow.checkpoint.errors import CorruptCheckpoint
 from effectflow.checkpoint.lease import Lease, Owner
-from effectflow.checkpoint.store import DueRuns
-from effectflow.stores._redis_scripts import RUN, held_of, text_of
+from effectflow.checkpoint.store import Claimed, DueRuns, RunInfo, Taken
+from effectflow.stores._due import Lane, Usage, choose_due, in_order, is_due
+from effectflow.stores._redis_run import LOOK_SECONDS, Run, Write, held_by, places, set_of
+from effectflow.stores._redis_runs import Change, Guard, Runs, process_of
+from effectflow.stores._redis_scripts import FORGET_LANE
+
+logger = logging.getLogger(__name__)
+
+_MOST_LOOKS = 100
+"""How many of the held runs of a workflow without a limit one search looks at."""
+
+_SECONDS_OF_PROCESSES = 3600.0
+"""How long after its last lease a process is remembered."""
 
 
-@dataclass(frozen=True, slots=True)
-class Freed:
-    """What the server cannot know about leases.
+class DueClaim:
+    """One request to claim due runs. It may be performed again if its answer was lost.
 
     Attributes:
-        leases: expired leases, each as the key of its run and its fencing token.
-        processes: the processes that have ended.
+        driven: the runs that it may have claimed, as they are then.
+
+    Parameters:
+        buried: the processes whose end was noticed for a workflow, with the end of their last lease. One
+            for each store.
     """
 
-    leases: Sequence[tuple[str, str]] = ()
-    processes: Sequence[str] = ()
+    def __init__(self, runs: Runs, due: DueRuns, buried: dict[tuple[str, str], float]) -> None:
+        self._runs = runs
+        self._due = due
+        self._buried = buried
+        self._change = Change()
+        self._sent = Claimed()
+        self.driven: dict[str, Run] = {}
+        # The runs that are due, and the values of the counters of their workflows, as they were read.
+        self._found: dict[str, Run] = {}
+        self._claims: dict[str, bytes] = {}
 
-    def __bool__(self) -> bool:
-        return bool(self.leases or self.processes)
+    async def perform(self) -> Claimed:
+        """Claim runs. Call it in asyncio. It raises what the driver raises."""
+        await self._runs.complete_sets()
+        while True:
+            if taken := await self._already_taken():
+                return Claimed(taken, self._sent.next_due_at)
+            self._found.clear()
+            now, lanes, limited = await self._look()
+            held = {workflow: await self._held(workflow, now) for workflow in self._due.workflows}
+            usage = Usage(held, self._starts(limited), now)
+            if not await self._search(lanes, usage):
+                continue
+            infos = sorted((run.info for run in self._found.values()), key=in_order)
+            chosen = choose_due(infos, self._due, usage)
+            next_due_at = await self._next_due_at(lanes)
+            if not chosen:
+                return Claimed((), next_due_at)
+            if await self._claim(chosen, usage, next_due_at):
+                return self._sent
 
-    @staticmethod
-    def among(suspects: Sequence[Sequence[bytes]], processes: Sequence[bytes]) -> Freed:
-        """Return which of these leases are free, and which of these processes have ended."""
-        return Freed(
-            [
-                (key.decode(), fence.decode())
-                for key, owner, fence, *rest in suspects
-                if not _is_held([owner, fence, *rest])
-            ],
-            [process for process in map(bytes.decode, processes) if _is_dead(process)],
+    async def _already_taken(self) -> tuple[Taken, ...]:
+        """Return the runs that an earlier request has claimed, although its answer was lost."""
+        wanted = self._sent.runs
+        rows = await self._runs.rows([one.lease.run_id for one in wanted]) if wanted else []
+        return tuple(
+            one
+            for one, row in zip(wanted, rows, strict=True)
+            if row.held == held_by(one.lease.fence, one.lease.owner)
         )
 
+    async def _look(self) -> tuple[float, list[Lane], list[str]]:
+        """Return the time, the lanes, and the workflows with limits. Notice dead processes."""
+        keys, workflows = self._runs.keys, [*self._due.workflows]
+        limited = [workflow for workflow in workflows if workflow in self._due.limits]
+        pipeline = self._runs.client.pipeline(transaction=False)
+        pipeline.time()
+        pipeline.zrange(keys("processes"), 0, -1, withscores=True)
+        pipeline.hmget(keys("claims"), limited or [""])
+        for workflow in workflows:
+            pipeline.smembers(keys(f"lanes:{workflow}"))
+        (seconds, microseconds), processes, claims, *names = await pipeline.execute()
+        self._claims = {name: claim or b"" for name, claim in zip(limited, claims, strict=False)}
+        lanes: list[Lane] = []
+        for workflow, members in zip(workflows, names, strict=True):
+            for member in members:
+                kind, _, priority = member.decode().partition(":")
+                lanes.append(Lane(workflow, kind, int(priority)))
+        for process, last in processes:
+            await self._bury(process.decode(), last)
+        return seconds + microseconds / 1e6, lanes, limited
 
-def request_of(due: DueRuns, owners: Sequence[str], freed: Freed) -> str:
-    """Return a request to claim runs for these owners, as the script reads it."""
-    uptime = Lease.of("", "", 0, seconds=due.seconds, now=0.0).expires_at_uptime
-    return json.dumps(
-        {
-            "now": repr(due.now),
-            "seconds": repr(due.seconds),
-            "uptime": text_of(uptime),
-            "owners": [*owners],
-            "workflows": [_limits(name, due) for name in due.workflows],
-            "free": freed.leases,
-            "dead": freed.processes,
-        }
-    )
+    async def _bury(self, process: str, last: float) -> None:
+        """Let this and other searches look at the runs of a process that has ended."""
+        owner = Owner.parse(f"{process}, )")
+        if owner is None or not owner.is_dead():
+            return
+        for workflow in self._due.workflows:
+            if self._buried.get((process, workflow)) == last:
+                continue
+            key = self._runs.keys(f"held:{workflow}")
+            members = await self._runs.client.zrange(key, 0, -1)
+            async for run_id, run in self._runs.readable(_texts(members), _ignore):
+                if run is not None and run.lease and process_of(run.lease.owner) == process:
+                    await self._runs.client.zadd(key, {run_id: 0.0}, xx=True)
+            self._buried[process, workflow] = last
+
+    async def _held(self, workflow: str, now: float) -> int:
+        """Return how many runs of a workflow are held. Note the others, which have a lease, if due."""
+        key, limit = self._runs.keys(f"held:{workflow}"), self._due.limits.get(workflow)
+        most = None if limit is not None and limit.limit is not None else _MOST_LOOKS
+        pipeline = self._runs.client.pipeline(transaction=False)
+        pipeline.zcount(key, f"({now!r}", "+inf")
+        pipeline.zrangebyscore(key, "-inf", repr(now), start=most and 0, num=most)
+        held, members = await pipeline.execute()
+        looks: dict[str, float] = {}
+
+        def damaged(error: CorruptCheckpoint) -> None:
+            looks[error.run_id] = now + LOOK_SECONDS
+            _warn(error)
+
+        async for run_id, run in self._runs.readable(_texts(members), damaged):
+            if run is None or f"held:{workflow}" not in places(run):
+                await self._remove(run_id, run, f"held:{workflow}")
+            elif run.info.is_held(now):
+                assert run.lease is not None
+                held += 1
+                looks[run_id] = now + min(run.lease.expires_in(now), LOOK_SECONDS)
+            elif is_due(run.state.summary, self._due):
+                self._found[run_id] = run
+            else:
+                looks[run_id] = now + LOOK_SECONDS
+        if looks:
+            await self._runs.client.zadd(key, looks, xx=True)
+        return held
+
+    async def _remove(self, run_id: str, run: Run | None, name: str) -> None:
+        """Remove a run from a set in which a killed server has left it, unless it has changed."""
+        guard, key = Guard(), self._runs.keys.run(run_id)
+        if run is None:
+            guard.add(key, "state", b"")
+        else:
+            guard.add_run(key, run.row)
+        await self._runs.apply(Change(), guard, [("ZREM", self._runs.keys(name), run_id)])
+
+    def _starts(self, limited: list[str]) -> dict[str, list[float]]:
+        """Return when runs of each workflow with a limit were started last."""
+        starts: dict[str, list[float]] = {}
+        for workflow in limited:
+            # What is damaged here delays nothing.
+            with suppress(ValueError, TypeError, KeyError, AttributeError):
+                starts[workflow] = [*map(float, json.loads(self._claims[workflow])["starts"])]
+        return starts
+
+    async def _search(self, lanes: list[Lane], usage: Usage) -> bool:
+        """Find the runs in lanes that may be claimed. Return False if there may be others."""
+        keys, is_complete = self._runs.keys, True
+        for lane in lanes:
+            room, key = lane.room(usage, self._due), keys(set_of(lane))
+            if not room:
+                continue
+            members = await self._runs.client.zrangebyscore(
+                key, "-inf", repr(self._due.now), start=0, num=room
+            )
+            damaged: list[str] = []
+
+            def skip(error: CorruptCheckpoint, damaged: list[str] = damaged) -> None:
+                damaged.append(error.run_id)
+                _warn(error)
+
+            async for run_id, run in self._runs.readable(_texts(members), skip):
+                if run is not None and set_of(lane) in places(run):
+                    self._found[run_id] = run
+                else:
+                    is_complete = False
+                    await self._remove(run_id, run, set_of(lane))
+            if damaged:
+                is_complete = False
+                await self._runs.client.zrem(key, *damaged)
+        return is_complete
+
+    async def _next_due_at(self, lanes: list[Lane]) -> float | None:
+        """Return when the next run is due. Forget empty lanes."""
+        keys = self._runs.keys
+        pipeline = self._runs.client.pipeline(transaction=False)
+        for lane in lanes:
+            later = f"({self._due.now!r}", "+inf"
+            pipeline.zrangebyscore(keys(set_of(lane)), *later, start=0, num=1, withscores=True)
+            pipeline.exists(keys(set_of(lane)))
+        answers = await pipeline.execute() if lanes else []
+        for lane, is_there in zip(lanes, answers[1::2], strict=True):
+            if not is_there:
+                sets = keys(set_of(lane)), keys(f"lanes:{lane.workflow}")
+                forget = self._runs.client.register_script(FORGET_LANE)
+                await forget(sets, [f"{lane.status}:{lane.priority}"])
+        return min((score for found in answers[::2] for _, score in found), default=None)
+
+    async def _claim(self, chosen: list[RunInfo], usage: Usage, next_due_at: float | None) -> bool:
+        """Claim these runs, unless they or the counters of their limits have changed."""
+        runs, due, now = self._runs, self._due, usage.now
+        last: int = await runs.client.incrby(runs.keys("fences"), len(chosen))
+        guard, writes, taken = Guard(), list[Write](), list[Taken]()
+        for number, (info, owner) in enumerate(zip(chosen, due.owners, strict=False)):
+            before = self._found[info.run_id]
+            fence = max(last - number, before.fence + 1)
+            lease = Lease.of(info.run_id, owner, fence, seconds=due.seconds, now=now)
+            after = before.leased(lease)
+            guard.add_run(runs.keys.run(info.run_id), before.row)
+            writes += runs.keys.writes(before, after, process=process_of(owner), now=now)
+            taken.append(Taken(lease, info))
+            self.driven[info.run_id] = after
+        starts = usage.after(chosen, due).starts
+        for workflow in {info.summary.workflow for info in chosen} & due.limits.keys():
+            guard.add(runs.keys("claims"), workflow, self._claims[workflow])
+            claim: dict[str, Any] = {"starts": starts.get(workflow, ())}
+            # Never the same, so that it shows that there was a claim.
+            claim["by"] = self._change.request.decode() + str(last)
+            writes.append(("HSET", runs.keys("claims"), workflow, json.dumps(claim)))
+        oldest = repr(now - _SECONDS_OF_PROCESSES)
+        writes.append(("ZREMRANGEBYSCORE", runs.keys("processes"), "-inf", oldest))
+        self._sent = Claimed(tuple(taken), next_due_at)
+        return await runs.apply(self._change, guard, writes)
 
 
-def _limits(workflow: str, due: DueRuns) -> dict[str, object]:
-    """Return the limits of a workflow as the script reads them."""
-    asked: dict[str, object] = {"name": workflow}
-    limit = due.limits.get(workflow)
-    if limit is not None and limit.at_once is not None:
-        asked["at_once"] = limit.at_once
-    if limit is not None and limit.per_second is not None:
-        asked["most"], asked["window"] = limit.window
-    return asked
+def _texts(members: list[bytes]) -> list[str]:
+    return [member.decode() for member in members]
 
 
-def _is_held(answer: Sequence[bytes]) -> bool:
-    held = held_of("", answer)
-    return held.lease.is_held(held.now)
+def _ignore(_: CorruptCheckpoint) -> None:
+    pass
 
 
-def _is_dead(process: str) -> bool:
-    """Return whether the process of an owner, as scripts name it, is known to have ended."""
-    owner = Owner.parse(f"{process}, )")
-    return owner is not None and owner.is_dead()
-
-
-CLAIM_DUE = (
-    RUN
-    + """
-    -- ARGV: the request as JSON, its id, and the fields of a row.
-    local asked = cjson.decode(ARGV[1])
-    -- Its answer may have been lost, and it was sent again.
-    local answer_key = prefix .. ':answer:' .. ARGV[2]
-    local answered = redis.call('GET', answer_key)
-    if answered then
-        return cmsgpack.unpack(answered)
-    end
-    local server = string.match(redis.call('INFO', 'server'), 'run_id:(%x+)')
-    if redis.call('GET', prefix .. ':server') ~= server then
-        return {'unplaced', server}
-    end
-
-    -- The leases that the caller knows to be free.
-    for _, lease in ipairs(asked.free) do
-        local run = load(lease[1])
-        if run.fence == lease[2] then place(run, true) end
-    end
-    if #asked.dead > 0 then
-        local is_dead = {}
-        for _, process in ipairs(asked.dead) do
-            is_dead[process] = true
-            redis.call('ZREM', prefix .. ':processes', process)
-        end
-        for _, workflow in ipairs(redis.call('SMEMBERS', prefix .. ':workflows')) do
-            for _, key in ipairs(redis.call('ZRANGE', prefix .. ':held:' .. workflow, 0, -1)) do
-                local run = load(key)
-                if is_dead[process_of(run.owner) or ''] then place(run, true) end
-            end
-        end
-    end
-
-    -- How many runs of each kind may be claimed.
-    local due, taken, rows = tonumber(asked.now), 0, {}
-    local suspects, next_due = {}, nil
-    local levels, queues, room = {}, {}, {}
-    for _, limit in ipairs(asked.workflows) do
-        local workflow = limit.name
-        local held = prefix .. ':held:' .. workflow
-        for _, key in ipairs(redis.call('ZRANGEBYSCORE', held, '-inf', now, 'LIMIT', 0, 100)) do
-            local run = load(key)
-            if run.place == held then
-                suspects[#suspects + 1] = {key, unpack(lease_of(run))}
-            else
-                redis.call('ZREM', held, key)
-            end
-        end
-        local at_once, starts = math.huge, math.huge
-        if limit.at_once then
-            at_once = limit.at_once - redis.call('ZCARD', held)
-        end
-        if limit.most then
-            starts = limit.most
-            local last = redis.call('LRANGE', prefix .. ':starts:' .. workflow, -limit.most, -1)
-            for _, started in ipairs(last) do
-                -- Later ones are from before the clock was set back.
-                local at = tonumber(started)
-                if now - limit.window < at and at <= now then starts = starts - 1 end
-            end
-        end
-        room[workflow] = {at_once = at_once, starts = starts, most = limit.most}
-        local priorities = prefix .. ':priorities:' .. workflow
-        for _, priority in ipairs(redis.call('ZRANGE', priorities, 0, -1)) do
-            local is_used = false
-            for _, kind in ipairs({':pending:', ':due:'}) do
-                local name = prefix .. kind .. priority .. ':' .. workflow
-                if redis.call('EXISTS', name) == 1 then
-                    is_used = true
-                    local level = tonumber(priority)
-                    if not queues[level] then
-                        queues[level] = {}
-                        levels[#levels + 1] = level
-                    end
-                    table.insert(queues[level], {name = name, workflow = workflow,
-                                                 is_pending = kind == ':pending:'})
-                    local later = redis.call('ZRANGEBYSCORE', name, '(' .. asked.now, '+inf',
-                                             'WITHSCORES', 'LIMIT', 0, 1)
-                    if later[2] and (not next_due or tonumber(later[2]) < tonumber(next_due)) then
-                        next_due = later[2]
-                    end
-                end
-            end
-            if not is_used then
-                redis.call('ZREM', priorities, priority)
-            end
-        end
-    end
-    table.sort(levels, function(a, b) return a > b end)
-
-    -- The runs to claim: those with a higher priority first, then those that have been due for longer.
-    local wanted = #asked.owners
-    local function candidates(level)
-        local found = {}
-        for _, queue in ipairs(queues[level]) do
-            local due_runs = redis.call('ZRANGEBYSCORE', queue.name, '-inf', asked.now, 'WITHSCORES',
-                                        'LIMIT', 0, wanted - taken)
-            for i = 1, #due_runs, 2 do
-                found[#found + 1] = {key = due_runs[i], due = tonumber(due_runs[i + 1]), queue = queue}
-            end
-        end
-        table.sort(found, function(a, b)
-            if a.due ~= b.due then return a.due < b.due end
-            return a.key < b.key
-        end)
-        return found
-    end
-    local function claim(one)
-        local run, limit = load(one.key), room[one.queue.workflow]
-        if run.place ~= one.queue.name or run.length == '0' then
-            redis.call('ZREM', one.queue.name, one.key)
-            return true
-        end
-        if limit.at_once < 1 or (one.queue.is_pending and limit.starts < 1) then
-            return false
-        end
-        taken = taken + 1
-        limit.at_once = limit.at_once - 1
-        if one.queue.is_pending and limit.most then
-            limit.starts = limit.starts - 1
-            local starts = prefix .. ':starts:' .. one.queue.workflow
-            redis.call('RPUSH', starts, string.format('%.6f', now))
-            redis.call('LTRIM', starts, -limit.most, -1)
-        end
-        local row = redis.call('HMGET', one.key, unpack(ARGV, 3))
-        keep(run)
-        run.owner, run.fence = asked.owners[taken], new_fence(run)
-        extend(run, asked.seconds, asked.uptime)
-        rows[#rows + 1] = {row, lease_of(run)}
-        return false
-    end
-    for _, level in ipairs(levels) do
-        local is_stale = true
-        while is_stale and taken < wanted do
-            is_stale = false
-            for _, one in ipairs(candidates(level)) do
-                if taken < wanted then
-                    is_stale = claim(one) or is_stale
-                end
-            end
-        end
-    end
-
-    local processes = redis.call('ZRANGE', prefix .. ':processes', 0, -1)
-    local answer = {'claimed', rows, next_due or '', suspects, processes}
-    if taken > 0 then
-        redis.call('SET', answer_key, cmsgpack.pack(answer), 'EX', 60)
-    end
-    return answer
-"""
-)
-
-PLACE = (
-    RUN
-    + """
-    -- ARGV: keys of runs.
-    for _, key in ipairs(ARGV) do
-        local run = load(key)
-        place(run)
-        local process = process_of(run.owner)
-        if process then
-            redis.call('ZADD', prefix .. ':processes', run.expires, process)
-        end
-    end
-"""
-)
+def _warn(error: CorruptCheckpoint) -> None:
+    logger.warning("skipping run %r: %s", error.run_id, error)

@@ -1,4 +1,4 @@
-"""What the stores on servers share: a loop for asyncio-only drivers, reconnecting, and leases."""
+"""What the stores on servers share: a loop for asyncio-only drivers, and reconnecting."""
 
 from __future__ import annotations
 
@@ -8,17 +8,16 @@ import math
 import threading
 import time
 from abc import abstractmethod
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from concurrent.futures import Future
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import replace
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from anyio import CapacityLimiter
 
-from effectflow.checkpoint.errors import LeaseLost, RunBusy, StoreUnavailable
+from effectflow.checkpoint.errors import LeaseLost, StoreUnavailable
 from effectflow.checkpoint.lease import Lease
-from effectflow.checkpoint.store import CheckpointStore
+from effectflow.checkpoint.store import ServiceStore
 from effectflow.effects import RetryPolicy
 from effectflow.effects.event_loop import (
     call_soon_from_threads,
@@ -30,7 +29,6 @@ from effectflow.effects.event_loop import (
 from effectflow.effects.threads import in_thread
 from effectflow.stores._base import ReentrantStore
 from effectflow.stores._changes import Watcher
-from effectflow.stores._rules import check_messages, first_summary, lease_lost
 
 logger = logging.getLogger(__name__)
 
@@ -38,16 +36,6 @@ A = TypeVar("A")
 
 RECONNECT_DELAYS = RetryPolicy.exponential(0.05).with_max_delay(1).with_full_jitter()
 """The seconds after which to try again to reach a lost server."""
-
-_NO_FENCE = -1
-"""A fencing token that no claim has."""
-
-
-class Held(NamedTuple):
-    """The lease of a run, and the time, in the answer of a server."""
-
-    lease: Lease
-    now: float
 
 
 class Subscription(Protocol):
@@ -62,7 +50,7 @@ class Subscription(Protocol):
         ...
 
 
-class ServerStore(ReentrantStore, CheckpointStore):
+class ServerStore(ReentrantStore, ServiceStore):
     """A store on a server. Its driver runs in asyncio, and its connections may be lost.
 
     The driver runs in the caller's event loop. For a caller on trio, it runs in an event loop of its
@@ -94,17 +82,6 @@ class ServerStore(ReentrantStore, CheckpointStore):
     async def _connect(self) -> None:
         """Connect to the server, in asyncio. `_opened` closes what this opened."""
 
-    @abstractmethod
-    async def _ask_claim(self, wanted: Lease, seconds: float, free: int) -> Held:
-        """Claim the lease if it is free or its token is `free`. Return the valid lease and the time.
-
-        `wanted` has the run, the owner, and the expiry by the uptime of this host.
-        """
-
-    @abstractmethod
-    def _ask_renewal(self, renewed: Lease, seconds: float) -> float | str:
-        """Return when the renewed lease expires, or why it is no longer current."""
-
     def _explained(self, error: Exception) -> str:
         """Return why the server rejected a request, and what to do, if known."""
         return str(error)
@@ -130,28 +107,6 @@ class ServerStore(ReentrantStore, CheckpointStore):
             if self._thread is not None:
                 thread, self._thread = self._thread, None
                 await thread.end()
-
-    # Leases.
-
-    async def claim(self, run_id: str, *, owner: str, seconds: float) -> Lease:
-        wanted = Lease.of(run_id, owner, _NO_FENCE, seconds=seconds, now=0.0)
-
-        async def ask(free: int) -> Lease | Held:
-            held = await self._ask_claim(wanted, seconds, free)
-            return held.lease if held.lease.owner == owner else held
-
-        return await take_over(ask)
-
-    def renew(self, lease: Lease, *, seconds: float) -> Lease:
-        self._check_open(in_any_thread=True)
-        try:
-            renewed = lease.renewed(seconds, now=0.0)
-            answer = self._ask_renewal(renewed, seconds)
-        except (self._driver_error, OSError) as error:
-            raise StoreUnavailable(repr(self), f"it did not renew a lease: {error}") from error
-        if isinstance(answer, str):
-            raise _lost(lease, answer)
-        return replace(renewed, expires_at=answer)
 
     # Requests.
 
@@ -322,42 +277,12 @@ async def repeated(
         await asyncio.sleep(delay)
 
 
-async def take_over(ask: Callable[[int], Awaitable[A | Held]]) -> A:
-    """Return the answer to `ask`, and ask again if the lease that prevents it is no longer held.
-
-    A server cannot check whether the process of an owner is alive, and its clock may be changed. `ask`
-    receives the fencing token of the lease that the server is to ignore; at first a token that no claim
-    has. Raise RunBusy if a live owner holds the run.
-    """
-    free = _NO_FENCE
-    while True:
-        answer = await ask(free)
-        if not isinstance(answer, Held):
-            return answer
-        lease, now = answer
-        if lease.fence == free or lease.is_held(now):
-            raise RunBusy(lease.run_id, lease.owner, lease.expires_in(now))
-        free = lease.fence
-
-
-def check_appended(lease: Lease, refusal: str | None, *, after: int, takes: Sequence[int]) -> None:
-    """Raise ValueError or LeaseLost if a server rejected an append. The others are its arguments."""
-    if refusal is None:
-        return
-    kind, _, detail = refusal.partition(" ")
-    if kind == "unsummarized":
-        first_summary(None)
-    if kind == "taken":
-        check_messages(lease, takes, ())
-    if kind == "length":
-        raise LeaseLost(lease.run_id, _other_length(int(detail), after))
-    raise _lost(lease, refusal)
-
-
-def _lost(lease: Lease, refusal: str) -> LeaseLost:
-    """Return the error for the refusal of a server: `held OWNER`, `released` or `gone`."""
-    kind, _, owner = refusal.partition(" ")
-    return LeaseLost(lease.run_id, _GONE) if kind == "gone" else lease_lost(lease.run_id, owner)
+def check_nothing_lost(lease: Lease, length: int, *, after: int) -> None:
+    """Raise LeaseLost unless the journal on a server, 0 for none, has the length that is expected."""
+    if not length:
+        raise LeaseLost(lease.run_id, _GONE)
+    if length != after:
+        raise LeaseLost(lease.run_id, _other_length(length, after))
 
 
 _GONE = (

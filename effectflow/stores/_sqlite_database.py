@@ -11,7 +11,6 @@ import os
 import sqlite3
 import threading
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
@@ -28,6 +27,7 @@ from effectflow.checkpoint.errors import (
 from effectflow.effects.event_loop import Waiter, call_soon_from_threads, new_waiter, wake
 from effectflow.stores._atomic_files import make_folder, sync_folder
 from effectflow.stores._changes import Announcements
+from effectflow.stores._sql import SCHEMA
 
 logger = logging.getLogger(__name__)
 
@@ -47,74 +47,10 @@ _COMMITS_BETWEEN_LOOKS = 100
 _REQUESTS_PER_COMMIT = 1000
 
 _APPLICATION_ID = 0x45464657  # "EFFW"
-_SCHEMA_VERSION = 2
-"""Version 1 was never released."""
+_SCHEMA_VERSION = 3
+"""Those before it were never released."""
 
-_SCHEMA = """
-    CREATE TABLE runs (
-        number INTEGER PRIMARY KEY,
-        run_id TEXT NOT NULL UNIQUE,
-        workflow TEXT NOT NULL,
-        kind TEXT NOT NULL,
-        version TEXT NOT NULL,
-        status TEXT NOT NULL,
-        created_at REAL NOT NULL,
-        dead_letters INTEGER NOT NULL,
-        due_at REAL,
-        priority INTEGER NOT NULL,
-        waits_for TEXT NOT NULL,
-        blocked TEXT NOT NULL,
-        parent TEXT NOT NULL,
-        is_nested INTEGER NOT NULL
-    ) STRICT;
-    CREATE INDEX runs_newest_first ON runs (created_at DESC, run_id);
-    CREATE INDEX runs_due ON runs (workflow, status, priority, due_at)
-        WHERE due_at IS NOT NULL AND NOT is_nested;
-    -- In order of arrival, so that a commit for many runs writes few pages.
-    CREATE TABLE entries (
-        number INTEGER PRIMARY KEY,
-        run INTEGER NOT NULL,
-        sequence INTEGER NOT NULL,
-        written_at REAL NOT NULL,
-        body BLOB NOT NULL,
-        UNIQUE (run, sequence)
-    ) STRICT;
-    -- Those that were not taken. A number is never used again.
-    CREATE TABLE messages (
-        number INTEGER PRIMARY KEY AUTOINCREMENT,
-        run INTEGER NOT NULL,
-        topic TEXT NOT NULL,
-        key TEXT NOT NULL,
-        sent_at REAL NOT NULL,
-        body BLOB NOT NULL
-    ) STRICT;
-    CREATE INDEX mailboxes ON messages (run, number);
-    -- All messages of runs that have not ended, also those that were taken, but no notices.
-    CREATE TABLE received (
-        run INTEGER NOT NULL,
-        topic TEXT NOT NULL,
-        key TEXT NOT NULL,
-        PRIMARY KEY (run, topic, key)
-    ) STRICT, WITHOUT ROWID;
-    -- When runs of workflows with a limit were started, only as many as the limit looks at.
-    CREATE TABLE starts (
-        number INTEGER PRIMARY KEY AUTOINCREMENT,
-        workflow TEXT NOT NULL,
-        at REAL NOT NULL
-    ) STRICT;
-    CREATE INDEX starts_of_workflow ON starts (workflow, number);
-    -- Only leases that were not released.
-    CREATE TABLE leases (
-        run_id TEXT PRIMARY KEY,
-        owner TEXT NOT NULL,
-        fence INTEGER NOT NULL,
-        expires_at REAL NOT NULL,
-        expires_at_uptime REAL
-    ) STRICT, WITHOUT ROWID;
-    -- One counter for all runs, so that a deleted run leaves nothing behind.
-    CREATE TABLE fences (last INTEGER NOT NULL) STRICT;
-    INSERT INTO fences VALUES (0);
-"""
+_SCHEMA = SCHEMA.replace("@", "").replace(" USING hash", "").replace("\n    );", "\n    ) STRICT;")
 
 
 def open_database(path: Path, durability: str, *, lock_timeout: float) -> sqlite3.Connection:
@@ -133,6 +69,7 @@ def open_database(path: Path, durability: str, *, lock_timeout: float) -> sqlite
                 path, timeout=lock_timeout, isolation_level=None, check_same_thread=False
             )
             abandoned.callback(connection.close)
+            connection.create_function("now", 0, time.time)
             _prepare(connection, path, lock_timeout)
             synchronous = "FULL" if durability == "full" else "NORMAL"
             connection.execute(f"PRAGMA synchronous = {synchronous}")
@@ -291,43 +228,29 @@ class _FolderState(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class Request(ABC, Generic[A]):
+class _Request(Generic[A]):
     """Work for the next transaction of an `SqliteWriter`, with its outcome once that has ended.
 
     Attributes:
         run_id: the run that it belongs to, for errors.
-        asked_at: when it was created, by `time.monotonic`.
+        perform: does the work. It may raise a CheckpointError or ValueError, before it has written
+            anything.
         done: what its caller waits for.
+        asked_at: when it was created, by `time.monotonic`.
     """
 
     run_id: str
+    perform: Callable[[sqlite3.Connection], A]
+    done: Waiter | threading.Event
     asked_at: float = field(init=False, default_factory=time.monotonic)
-    done: Waiter | threading.Event = field(init=False)
     result: A = field(init=False)
     error: Exception | None = field(init=False, default=None)
-
-    @abstractmethod
-    def perform(self, database: sqlite3.Connection) -> A:
-        """Do the work in a transaction.
-
-        It may raise a CheckpointError or ValueError, before it has written anything.
-        """
 
     def outcome(self) -> A:
         """Return the result, or raise the error."""
         if self.error is not None:
             raise self.error
         return self.result
-
-
-@dataclass(slots=True, eq=False)
-class _Call(Request[A]):
-    """Calls a function with the database."""
-
-    function: Callable[[sqlite3.Connection], A]
-
-    def perform(self, database: sqlite3.Connection) -> A:
-        return self.function(database)
 
 
 class SqliteWriter:
@@ -356,33 +279,29 @@ class SqliteWriter:
         self._lock_timeout = lock_timeout
         self._is_locked = False
         self._has_warned = False
-        self._queue: SimpleQueue[Request[Any] | None] = SimpleQueue()
+        self._queue: SimpleQueue[_Request[Any] | None] = SimpleQueue()
         self._thread = threading.Thread(
             target=self._work, name=f"writer of {self._path}", daemon=True
         )
         self._thread.start()
 
     async def submit(self, run_id: str, perform: Callable[[sqlite3.Connection], A]) -> A:
-        """Perform this as a `Request`, and return its result once that is committed.
+        """Perform this in the next transaction, and return its result once that is committed.
 
         Cancellation ends only the wait.
         """
-        request = _Call(run_id, perform)
-        await self.put(request)
-        return request.outcome()
-
-    def put(self, request: Request[Any]) -> Waiter:
-        """Perform this. Await what this returns, and ask the request for its outcome then."""
-        request.done = waiter = new_waiter()
+        waiter = new_waiter()
+        request = _Request(run_id, perform, waiter)
         self._queue.put(request)
-        return waiter
+        await waiter
+        return request.outcome()
 
     def submit_and_block(
         self, run_id: str, perform: Callable[[sqlite3.Connection], A], *, timeout: float
     ) -> A:
         """Do the same from any thread. Raise StoreUnavailable after `timeout` seconds."""
-        request = _Call(run_id, perform)
-        request.done = done = threading.Event()
+        done = threading.Event()
+        request = _Request(run_id, perform, done)
         self._queue.put(request)
         if not done.wait(timeout):
             reason = f"it did not commit within {timeout:.1f} s, and may still do so"
@@ -409,8 +328,8 @@ class SqliteWriter:
 
     def _perform(
         self,
-        requests: list[Request[Any]],
-        incoming: Iterable[Request[Any]] | None = None,
+        requests: list[_Request[Any]],
+        incoming: Iterable[_Request[Any]] | None = None,
         *,
         is_unknown: bool = False,
     ) -> None:
@@ -452,7 +371,7 @@ class SqliteWriter:
         reason = f"{self._path}: {_explain(error, self._lock_timeout)}"
         return SaveFailed(run_id, reason, is_unknown=is_unknown)
 
-    def _begin(self, request: Request[Any]) -> None:
+    def _begin(self, request: _Request[Any]) -> None:
         """Begin a transaction. All requests wait together for a program that has a lock."""
         if self._is_locked:
             waited = time.monotonic() - request.asked_at
@@ -466,7 +385,7 @@ class SqliteWriter:
             self._is_locked = False
             self._wait_for_locks(self._lock_timeout)
 
-    def _with_queued(self, requests: list[Request[Any]]) -> Iterator[Request[Any]]:
+    def _with_queued(self, requests: list[_Request[Any]]) -> Iterator[_Request[Any]]:
         """Yield these requests, then add and yield queued ones until the queue is empty."""
         yield from requests
         with suppress(Empty):
@@ -478,7 +397,7 @@ class SqliteWriter:
                 requests.append(request)
                 yield request
 
-    def _wake(self, requests: list[Request[Any]]) -> None:
+    def _wake(self, requests: list[_Request[Any]]) -> None:
         """Wake all callers, those in the event loop with one call."""
         waiters: list[Waiter] = []
         for request in requests:
@@ -498,7 +417,7 @@ class SqliteWriter:
         except sqlite3.Error:
             logger.exception("could not roll back a transaction in %s", self._path)
 
-    def _next_request(self) -> Request[Any] | None:
+    def _next_request(self) -> _Request[Any] | None:
         while self._announcements.is_watched:
             seconds = self._looked_at + _LOOK_SECONDS - time.monotonic()
             if seconds > 0:

@@ -1,15 +1,18 @@
-"""Find steps that change their arguments. The pytest plugin does this for each test."""
+"""Find steps that change their arguments. The pytest plugin does this for each test, if asked."""
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any, Self, TypeAlias
+from unittest import mock
 
+from effectflow.builders.mapreduce import _job
 from effectflow.checkpoint.errors import NotSerializable
 from effectflow.checkpoint.step import StepDefinition
+from effectflow.checkpoint.step_execution import StepExecution
 from effectflow.checkpoint.values import (
     NO_OPTIONS,
     ValueOptions,
@@ -17,43 +20,41 @@ from effectflow.checkpoint.values import (
     render_arguments,
 )
 from effectflow.effects import nodes
-from effectflow.runs.workflow import Workflow
-from effectflow.testing.watch import Watch
 
 _Encode: TypeAlias = Callable[[ValueOptions], tuple[str, str]]
 """Returns the digest and the preview of arguments."""
 
 
-class ChangedArguments(Watch):
+class ChangedArguments:
     """Finds steps that change their arguments, by digests before and after each attempt.
 
     A resume does not run a completed step, so only the life that ran it sees what it changed in an
-    argument. A test with one life does not notice.
+    argument. A test with one life does not notice. On enter, functions of the library are replaced until
+    the exit, so that production code pays nothing for it.
 
     Attributes:
         found: a message for each change.
     """
 
     def __init__(self) -> None:
-        super().__init__()
         self.found: list[str] = []
         self._items: weakref.WeakKeyDictionary[Any, _Encode] = weakref.WeakKeyDictionary()
         self._mapped: _Encode | None = None
+        self._replaced = ExitStack()
 
     def __enter__(self) -> Self:
-        super().__enter__()
-        self.around(Workflow, "start", self._starting)
-        self.before(Workflow, "body", lambda _args, _more: self.begin())
+        self._replace(StepExecution, "execute", self._attempting)
+        self._replace(StepDefinition, "execute_plainly", self._executing_plainly)
+        self._replace(_job.ItemWork, "mapped", self._mapping)
+        self._replace(_job, "durable", self._creating)
         return self
 
-    def replace_functions(self) -> None:
-        from effectflow.builders.mapreduce import _job
-        from effectflow.checkpoint.step_execution import StepExecution
+    def __exit__(self, *_: object) -> None:
+        self._replaced.close()
 
-        self.around(StepExecution, "execute", self._attempting)
-        self.around(StepDefinition, "execute_plainly", self._executing_plainly)
-        self.around(_job.ItemWork, "mapped", self._mapping)
-        self.around(_job, "durable", self._creating)
+    def _replace(self, owner: Any, name: str, around: Callable[[Any], Callable[..., Any]]) -> None:
+        wrapper = around(getattr(owner, name))
+        self._replaced.enter_context(mock.patch.object(owner, name, wrapper))
 
     def _attempting(self, attempt: Any) -> Callable[..., Any]:
         async def comparing(execution: Any, number: int, *more: Any, **options: Any) -> Any:
@@ -95,13 +96,6 @@ class ChangedArguments(Watch):
             return step
 
         return creating
-
-    def _starting(self, start: Callable[..., Any]) -> Callable[..., Any]:
-        def starting(workflow: Any, input: object = None, **options: Any) -> Any:
-            self.begin()
-            return start(workflow, input, **options)
-
-        return starting
 
     @contextmanager
     def _compared(self, encode: _Encode | None, name: str) -> Generator[None]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
+from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
@@ -20,6 +21,7 @@ from effectflow.checkpoint import (
     read_checkpoint,
     read_entries,
 )
+from effectflow.effects.resources import Made, entered
 from effectflow.runs import Workflow
 from effectflow.stores import MemoryStore
 from effectflow.testing.doubles import TestClock
@@ -36,7 +38,7 @@ _RUN = "crash-test"
 async def crash_everywhere(
     workflow: Workflow[Env, E, Input, Out],
     input: Input,
-    make_env: Callable[[CheckpointStore], Env],
+    environment: Callable[[CheckpointStore], Made[Env]],
     *,
     at: Iterable[StepAppend] | None = None,
 ) -> list[CrashPoint]:
@@ -57,7 +59,8 @@ async def crash_everywhere(
     Parameters:
         workflow: the workflow to run. Its steps must yield the same outputs each time.
         input: the input to start it with.
-        make_env: creates an environment around a store, once for each life of the process.
+        environment: makes the environment from a store, once for each life of the process: a function, an
+            async function, or one that returns a context manager or an async one.
         at: the appends to crash at; None for all writes.
 
     Returns the points at which the run was crashed, two for each write: just before it and just after
@@ -65,20 +68,18 @@ async def crash_everywhere(
     naming the steps of the run, if it has no such step.
     """
     whole = FaultyStore(MemoryStore())
-    env = make_env(whole)
-    whole.seal = env.checkpoints.seal
-    expected = await _ending(workflow, input, env, whole)
+    expected = await _ending(workflow, input, environment, whole)
     points = crash_points(whole) if at is None else await crash_points_at(whole, at)
     met: list[CrashPoint] = []
     for point in points:
-        store = FaultyStore(MemoryStore(), [point], seal=whole.seal)
+        store = FaultyStore(MemoryStore(), [point])
         with store.life():
-            await _live(workflow, input, make_env(store))
+            await _live(workflow, input, environment, store)
         if store.unmet:
             # The whole run may have taken longer, and have saved one by one what was saved together now.
             continue
         met.append(point)
-        found = await _ending(workflow, input, make_env(store), store)
+        found = await _ending(workflow, input, environment, store)
         for what, value in expected.items():
             if found[what] != value:
                 raise AssertionError(
@@ -126,18 +127,27 @@ async def crash_points_at(whole: FaultyStore, at: Iterable[StepAppend]) -> list[
 
 
 async def _ending(
-    workflow: Workflow[Env, E, Input, Out], input: Input, env: Env, store: FaultyStore
+    workflow: Workflow[Env, E, Input, Out],
+    input: Input,
+    environment: Callable[[CheckpointStore], Made[Env]],
+    store: FaultyStore,
 ) -> dict[str, object]:
     """Run the last life of the process. Return the parts to compare."""
-    result = await _live(workflow, input, env)
+    result = await _live(workflow, input, environment, store)
     return _shown(result, await read_checkpoint(store, _RUN, store.seal))
 
 
 async def _live(
-    workflow: Workflow[Env, E, Input, Out], input: Input, env: Env
+    workflow: Workflow[Env, E, Input, Out],
+    input: Input,
+    environment: Callable[[CheckpointStore], Made[Env]],
+    store: FaultyStore,
 ) -> Result[Out, object]:
     """Run one life of the process. A start with the same id and input continues the run."""
-    return await _StoppedClock().run(workflow.start(input, run_id=_RUN), env)
+    async with AsyncExitStack() as stack:
+        env = await entered(environment(store), stack)
+        store.seal = env.checkpoints.seal
+        return await _StoppedClock().run(workflow.start(input, run_id=_RUN), env)
 
 
 def _shown(result: Result[Any, Any], checkpoint: Checkpoint) -> dict[str, object]:

@@ -10,7 +10,7 @@ The idea: deterministic simulation (FoundationDB), and schedules with as few swi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from inspect import isawaitable
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -19,6 +19,7 @@ from returns.result import Failure, Result
 
 from effectflow.checkpoint import CheckpointStore, HasCheckpoints, find_run
 from effectflow.effects.errors import Copyable
+from effectflow.effects.resources import Made, entered
 from effectflow.runs import Workflow
 from effectflow.stores import MemoryStore
 from effectflow.testing.doubles import TestClock
@@ -62,7 +63,7 @@ class ExplorationFailed(Copyable, AssertionError):
 async def explore(
     workflow: Workflow[Env, E, Input, Out],
     input: Input,
-    make_env: Callable[[CheckpointStore], Env],
+    environment: Callable[[CheckpointStore], Made[Env]],
     *,
     seeds: Iterable[int] = range(20),
     check: Callable[[Result[Out, Any], Env], object] | None = None,
@@ -80,7 +81,8 @@ async def explore(
     Parameters:
         workflow: the workflow to run.
         input: the input to start it with.
-        make_env: creates an environment around a store, once for each order.
+        environment: makes the environment from a store, once for each order: a function, an async
+            function, or one that returns a context manager or an async one.
         seeds: the seeds of the orders. `[7]` repeats one.
         check: raises an exception if a result or the environment is wrong. It may be an async function.
 
@@ -136,7 +138,11 @@ async def explore(
         return None
 
     async def run(choose: Choose, expected: object = None) -> _Ended:
-        env = make_env(store := MemoryStore())
+        async with AsyncExitStack() as stack:
+            store = MemoryStore()
+            return await live(choose, expected, store, await entered(environment(store), stack))
+
+    async def live(choose: Choose, expected: object, store: MemoryStore, env: Env) -> _Ended:
         result: Result[Out, Any] | None = None
         problem: Exception | None = None
         with Explorer(choose) as explorer:
@@ -148,7 +154,7 @@ async def explore(
         if problem is None:
             if await find_run(store, _RUN) is None:
                 raise ValueError(
-                    "make_env must put the store that it receives into the environment"
+                    "environment must use the store that it receives in its checkpoints"
                 )
             problem = await problem_of(result, expected, env)
         return _Ended(tuple(explorer.order), explorer.choices, result, problem)

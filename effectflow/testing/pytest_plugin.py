@@ -1,7 +1,8 @@
-"""For pytest: fixtures, markers that repeat a test with crashes or in other orders, and two checks.
+"""For pytest: fixtures, markers that repeat a test with crashes or in other orders, and a check.
 
-Active wherever effectflow is installed. The checks fail a test that creates an effect of a step or a
-workflow and never runs it, or whose steps change their arguments; ini options turn them off.
+It is loaded wherever effectflow is installed, and does nothing for a test that uses none of these. The
+ini option `effectflow_changed_arguments` turns on the check: a test fails if its steps change their
+arguments.
 
 ::
 
@@ -23,10 +24,8 @@ the order in which its runs take what arrives. See `effectflow.testing.explore`.
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Generator, Iterable
-from contextlib import ExitStack, closing, suppress
-from pathlib import Path
+from collections.abc import Generator
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING, NoReturn, cast
 
 import pytest
@@ -40,7 +39,6 @@ if TYPE_CHECKING:
     from effectflow.testing.doubles import TestClock
     from effectflow.testing.faulty_store import CrashPoint, Fault, FaultyStore
     from effectflow.testing.orders import Explorer
-    from effectflow.testing.unused_effects import CreatedEffect
 
 __all__ = ["checkpoints", "test_clock"]
 
@@ -50,9 +48,7 @@ _STORE = pytest.StashKey["CheckpointStore"]()
 _EXPLORER = pytest.StashKey["tuple[int, Explorer] | str"]()
 _POINTS = pytest.StashKey["list[CrashPoint]"]()
 
-_UNUSED_EFFECTS = "effectflow_unused_effects"
 _CHANGED_ARGUMENTS = "effectflow_changed_arguments"
-_ALLOW_UNUSED = "allow_unused_effects"
 
 
 @pytest.fixture
@@ -77,23 +73,17 @@ def test_clock() -> TestClock:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the ini options of the checks."""
-    parser.addini(
-        _UNUSED_EFFECTS,
-        "fail a test that creates an effect of a step or a workflow and never runs it (effectflow)",
-        type="bool",
-        default=True,
-    )
+    """Add the ini option of the check."""
     parser.addini(
         _CHANGED_ARGUMENTS,
         "fail a test whose steps change their arguments (effectflow)",
         type="bool",
-        default=True,
+        default=False,
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the markers and the checks."""
+    """Register the markers, and the check if it is asked for."""
     config.addinivalue_line(
         "markers",
         f"{_MARKER}(at=None): run the test once for each append to `checkpoints`, crashed before it or "
@@ -105,57 +95,28 @@ def pytest_configure(config: pytest.Config) -> None:
         f"{_EXPLORE}(seeds=20): run the test once for each seed, which chooses the order in which its "
         "runs take what arrives; with seeds=[7] only for this one (effectflow)",
     )
-    config.addinivalue_line(
-        "markers", f"{_ALLOW_UNUSED}: let the test create effects that it does not run (effectflow)"
-    )
-    config.pluginmanager.register(_Checks(), "effectflow_checks")
+    if config.getini(_CHANGED_ARGUMENTS):
+        config.pluginmanager.register(_ArgumentCheck(), _CHANGED_ARGUMENTS)
 
 
-class _Checks:
-    """Watches what tests do with effects and steps."""
+class _ArgumentCheck:
+    """Watches whether the steps of tests change their arguments."""
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
         """Fail a test that passes otherwise. If it fails, only add what its steps changed."""
-        if not isinstance(item, pytest.Function):
-            return (yield)
-        with ExitStack() as watches:
-            changed = unused = None
-            if item.config.getini(_CHANGED_ARGUMENTS):
-                from effectflow.testing.changed_arguments import ChangedArguments
+        from effectflow.testing.changed_arguments import ChangedArguments
 
-                changed = watches.enter_context(ChangedArguments())
-            is_allowed = item.get_closest_marker(_ALLOW_UNUSED) is not None
-            if item.config.getini(_UNUSED_EFFECTS) and not is_allowed:
-                from effectflow.testing.unused_effects import UnusedEffects
-
-                unused = watches.enter_context(UnusedEffects())
+        with ChangedArguments() as changed:
             try:
                 result = yield
             except BaseException as raised:
-                for message in changed.found if changed else ():
+                for message in changed.found:
                     raised.add_note(f"effectflow: {message}")
                 raise
-            never_run = unused.never_run() if unused else []
-        problems = [*(changed.found if changed else ()), *_warn(never_run)]
-        if problems:
-            pytest.fail("\n".join(f"effectflow: {each}" for each in problems), pytrace=False)
+        if changed.found:
+            pytest.fail("\n".join(f"effectflow: {each}" for each in changed.found), pytrace=False)
         return result
-
-
-def _warn(never_run: Iterable[CreatedEffect]) -> list[str]:
-    """Emit a `ResourceWarning` for each effect where it was created. Return the messages."""
-    messages: list[str] = []
-    for created in never_run:
-        with warnings.catch_warnings():
-            # Python ignores this kind by default, and a filter may make an error of it.
-            warnings.simplefilter("always", ResourceWarning)
-            message = f"{created.name} was created and never run"
-            warnings.warn_explicit(message, ResourceWarning, created.file, created.line)
-        path, here = Path(created.file), Path.cwd()
-        file = path.relative_to(here) if path.is_relative_to(here) else path
-        messages.append(f"{created.name}, created at {file}:{created.line}, was never run")
-    return messages
 
 
 @pytest.hookimpl(tryfirst=True)

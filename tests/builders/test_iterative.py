@@ -11,6 +11,7 @@ from returns.result import Failure, Success
 
 from effectflow import Checkpoints, Do, Effect, do, effect, fail, pure, random, step
 from effectflow.checkpoint import CheckpointStore, DefinitionChanged, RunStatus, read_checkpoint
+from effectflow.cli.structured_input import input_of
 from effectflow.iterative import Iterative, IterativeResult
 from effectflow.mapreduce import ItemFailed, MapReduce
 from effectflow.stores import MemoryStore
@@ -70,7 +71,7 @@ assigning = MapReduce(
     map=assign,
     reduce=add,
     key=lambda point: point.position,
-    max_parallel=2,
+    limit=2,
     fan_in=2,
 )
 
@@ -132,7 +133,7 @@ async def test_a_resume_retries_only_the_failed_item_of_a_round(store: MemorySto
         map=assign,
         reduce=add,
         key=lambda point: point.position,
-        max_parallel=1,
+        limit=1,
     )
 
     @do
@@ -189,10 +190,10 @@ async def test_a_convergence_test_that_raises_parks_the_run(store: MemoryStore) 
 
 
 async def test_a_crash_at_any_entry_changes_nothing() -> None:
-    def make_env(store: CheckpointStore) -> App:
+    def environment(store: CheckpointStore) -> App:
         return App(Checkpoints(store))
 
-    assert len(await crash_everywhere(clustering, Centers(2.0, 11.0), make_env)) > 30
+    assert len(await crash_everywhere(clustering, Centers(2.0, 11.0), environment)) > 30
 
 
 @given(st.integers(0, 1000), st.integers(1, 12))
@@ -233,7 +234,9 @@ def test_all_problems_are_reported_at_once() -> None:
 
 
 def test_the_input_has_the_type_of_a_round() -> None:
-    assert clustering.structure_input({"low": 0, "high": 5}) == Centers(0.0, 5.0)
+    assert input_of(clustering, {"low": 0, "high": 5}, Checkpoints(MemoryStore())) == Centers(
+        0.0, 5.0
+    )
 
 
 async def test_a_convergence_test_that_returns_an_effect_is_a_defect(store: MemoryStore) -> None:

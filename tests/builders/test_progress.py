@@ -27,7 +27,7 @@ def progress_of(entries: list[Entry]) -> JobProgress:
 
 
 async def test_progress_is_known_after_every_entry_of_a_job(store: MemoryStore) -> None:
-    job = spelling(max_parallel=1, fan_in=2)
+    job = spelling(limit=1, fan_in=2)
     await job.start(3, run_id="r").run(app_around(store))
     entries = await read_entries(store, "r")
 
@@ -153,7 +153,7 @@ async def test_other_runs_have_no_progress(store: MemoryStore) -> None:
 
 
 async def test_the_history_of_a_job_has_the_times_of_its_phases(store: MemoryStore) -> None:
-    job = spelling(max_parallel=1, fan_in=2)
+    job = spelling(limit=1, fan_in=2)
     await job.start(3, run_id="r").run(app_around(store))
     entries = await read_entries(store, "r")
 

@@ -18,7 +18,6 @@ from effectflow.checkpoint import (
     Checkpoint,
     CheckpointStore,
     CorruptCheckpoint,
-    Owner,
     RunStatus,
     RunSummary,
     read_checkpoint,
@@ -70,9 +69,8 @@ async def write_run(store: CheckpointStore, trees: list[Any], form: Format) -> N
     for tree in trees:
         body, digest = sealed(tree, digest, form)
         bodies.append(body)
-    lease = await store.claim("r", owner=str(Owner.new()), seconds=60)
-    summary = RunSummary("adding", "standard", "1", RunStatus.RUNNING, 1.0)
-    await store.append(lease, bodies, after=0, summary=summary, release=True)
+    summary = RunSummary("adding", RunStatus.RUNNING, 1.0)
+    await store.create("r", bodies, summary=summary)
 
 
 async def assert_refused(trees: list[Any], form: Format) -> None:

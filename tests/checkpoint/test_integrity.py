@@ -289,7 +289,7 @@ async def test_a_damaged_run_is_not_resumed(name: str) -> None:
     assert (error.sequence, error.intact) == (4, 3)
     text = str(error)
     assert "The 3 entries before that are intact, and nothing was changed" in text
-    assert "`effectflow show 'r' --at 3`" in text
+    assert "`read_checkpoint(store, 'r', at=3)`" in text
     assert "Restore the run from a backup or an export" in text
     assert (await read_checkpoint(store, "r", seal, at=3)).metadata.entries == 3
     for read in (read_entries, read_checkpoint):

@@ -166,7 +166,7 @@ def test_a_failure_ends_with_code_1_and_the_command_that_resumes(effectflow: Com
         (["list", "--store", "sqlite:///typo.db"], "the store typo.db does not exist"),
         (["list", "--store", "file:./nosuch"], "the store nosuch does not exist"),
         (["run", "quits:sell"], "SystemExit: 7"),
-        (["run", "mall:sell", "--input", '{"item": 5}'], "expected str @ $.item"),
+        (["run", "mall:sell", "--input", '{"item": 5}'], "valid string @ $.item"),
         (["demo", "nowhere"], "not a folder"),
         (["nonsense"], "nonsense"),
     ],
@@ -215,7 +215,7 @@ def test_repair_makes_a_damaged_run_resumable(effectflow: Command, folder: Path)
         bad = body.replace(b'"output":1', b'"output":7')
         database.execute("UPDATE entries SET body = ? WHERE sequence = 3", (bad,))
     ran = effectflow("resume", "r/1", "--app", "mall")
-    assert (ran.code, "`effectflow repair 'r/1'`" in ran.out) == (4, True)
+    assert (ran.code, "`effectflow repair r/1`" in ran.out) == (4, True)
 
     assert "BeforeStep: take" in effectflow("show", "r/1", "--at", "2").out
     asked = effectflow("repair", "r/1")

@@ -33,14 +33,14 @@ SQUARES = textwrap.dedent("""
             Path("ready").read_text()
         return number * number
 
-    executor = ProcessExecutor(workers=1)
+    executor = ProcessExecutor(limit=1)
     squares = MapReduce(
         "squares",
         items=lambda count: [(COORDINATOR, number) for number in range(count)],
         map=square,
         reduce=lambda values: pure(sum(values)),
         key=lambda item: item[1],
-        max_parallel=1,
+        limit=1,
         executor=executor,
     )
 
@@ -150,7 +150,7 @@ ENVIRONMENTS = textwrap.dedent("""
 
     def job(name, map, reduce=total, **options):
         return MapReduce(
-            name, items=lambda n: [n], map=map, reduce=reduce, key=str, max_parallel=1, **options
+            name, items=lambda n: [n], map=map, reduce=reduce, key=str, limit=1, **options
         )
 
     steps = Workflow.of_steps("steps", [keep, charge])

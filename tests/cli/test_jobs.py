@@ -26,11 +26,11 @@ JOBS = textwrap.dedent("""
         return pure(sum(values))
 
     options = {"items": numbers, "map": mapped, "reduce": total, "key": str, "fan_in": 2}
-    strict = MapReduce("strict", max_parallel=1, **options)
-    lenient = MapReduce("lenient", max_parallel=1, on_item_failure="dead_letter", **options)
+    strict = MapReduce("strict", limit=1, **options)
+    lenient = MapReduce("lenient", limit=1, on_item_failure="dead_letter", **options)
 
     bounded = MapReduce(
-        "bounded", max_parallel=1, on_item_failure="dead_letter", max_failures=0, **options
+        "bounded", limit=1, on_item_failure="dead_letter", max_failures=0, **options
     )
 
     @do

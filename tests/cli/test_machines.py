@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from effectflow import Checkpoints
+from effectflow.cli.structured_input import input_of
 from effectflow.machines import StateMachine, Transition
+from effectflow.stores import MemoryStore
 from tests.cli.conftest import Command, Ended
 
 DOOR = textwrap.dedent("""
@@ -184,9 +187,9 @@ def test_plain_data_is_read_as_a_member_of_a_str_or_int_enum() -> None:
         final={Floor.GROUND},
     )
 
-    assert light.structure_input("green") is Light.GREEN
-    assert lift.structure_input(0) is Floor.GROUND
+    assert input_of(light, "green", Checkpoints(MemoryStore())) is Light.GREEN
+    assert input_of(lift, 0, Checkpoints(MemoryStore())) is Floor.GROUND
     with pytest.raises(ValueError, match="does not fit"):
-        light.structure_input("blue")
+        input_of(light, "blue", Checkpoints(MemoryStore()))
     with pytest.raises(ValueError, match="does not fit"):
-        lift.structure_input(0.0)
+        input_of(lift, 0.0, Checkpoints(MemoryStore()))

@@ -71,7 +71,7 @@ RECEIPTS = textwrap.dedent("""
     def joined(lines: list[Line]) -> Effect[object, str, Line]:
         return pure(Line("-".join(line.item for line in lines)))
 
-    lines = MapReduce("lines", items=numbers, map=mapped, reduce=joined, key=str, max_parallel=1,
+    lines = MapReduce("lines", items=numbers, map=mapped, reduce=joined, key=str, limit=1,
                       on_item_failure="dead_letter")
 """)
 

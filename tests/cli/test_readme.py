@@ -111,19 +111,21 @@ def test_the_commands_of_the_table_work_as_written(effectflow: Command, killed: 
         assert ended.code == 0, (command, ended)
 
 
-def test_the_commands_of_the_service_work_as_written(folder: Path) -> None:
+def test_the_commands_of_the_service_work_as_written(folder: Path, effectflow: Command) -> None:
     run, worker, send, _ = [one for one in table_of_commands() if "shop" in one]
 
     drive_until(folder, run, "waits for signal approval", code=3)
-    assert "was sent signal 'approval'" in done(folder, send)
+    assert "was sent signal 'approval'" in effectflow(*shlex.split(send)[1:]).out
     drive_until(folder, worker, "is released, completed", code=0)
 
 
-def test_the_order_of_the_table_can_be_cancelled_while_it_waits(folder: Path) -> None:
+def test_the_order_of_the_table_can_be_cancelled_while_it_waits(
+    folder: Path, effectflow: Command
+) -> None:
     run, worker, _, cancel = [one for one in table_of_commands() if "shop" in one]
 
     drive_until(folder, run, "waits for signal approval", code=3)
-    assert "was asked to cancel itself" in done(folder, cancel)
+    assert "was asked to cancel itself" in effectflow(*shlex.split(cancel)[1:]).out
     drive_until(folder, worker, "is released, cancelled", code=0)
 
 
@@ -155,11 +157,3 @@ def drive_until(folder: Path, command: str, until: str, *, code: int) -> None:
     alarm.cancel()
     assert until in said, said + rest
     assert process.returncode == code, said + rest
-
-
-def done(folder: Path, command: str) -> str:
-    """Return what a command says that succeeds."""
-    process = started(folder, command)
-    said, _ = process.communicate(timeout=60)
-    assert process.returncode == 0, said
-    return said

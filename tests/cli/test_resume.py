@@ -54,7 +54,7 @@ WORK = textwrap.dedent("""
         return (yield from second((yield from first(value))))
 
     steps = Workflow.of_steps("steps", [add, with_key])
-    job = MapReduce("job", items=numbers, map=mapped, reduce=total, key=str, max_parallel=1)
+    job = MapReduce("job", items=numbers, map=mapped, reduce=total, key=str, limit=1)
     rounds = Iterative("rounds", halved, converged=lambda before, after: before == after, max_rounds=9)
     graph = (
         StateGraph("graph").node("a", add).node("b", with_key).edge("a", "a", when=lambda n: n < 9)

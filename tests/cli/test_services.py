@@ -69,12 +69,13 @@ def test_a_run_remembers_the_app_as_a_hint_and_never_imports_it(effectflow: Comm
         (["resume", "r", "--app", "mall:ap"], "has no App or workflow 'ap'; it has: app, "),
         (["worker", "mall:order"], "'mall:order' is not an App: give the MODULE:NAME of one"),
         (["worker", "mall"], "'mall' is not an App"),
-        (["worker", "mall:app", "--at-once", "order"], "--at-once takes WORKFLOW=N"),
+        (["worker", "mall:app", "--limit", "order"], "--limit takes WORKFLOW=N"),
         (["worker", "mall:app", "--per-second", "order=x"], "--per-second takes WORKFLOW=N"),
-        (["worker", "mall:app", "--at-once", "paint=1"], "the App does not have: paint"),
+        (["worker", "mall:app", "--limit", "0"], "limit must be an int >= 1"),
+        (["worker", "mall:app", "--limit", "paint=1"], "the App does not have: paint"),
         (
-            ["worker", "mall:app", "--at-once", "order=0"],
-            "at_once must be an int >= 1",
+            ["worker", "mall:app", "--limit", "order=0"],
+            "limit must be an int >= 1",
         ),
     ],
 )
@@ -166,7 +167,7 @@ def test_a_signal_value_is_checked_and_shown_until_it_is_received(
     send = ("send", "o1", "mall:approval")
     refused = effectflow(*send, '{"by": 5}', *APP)
     assert refused.code == 2
-    assert "found 5, expected str @ $.by" in refused.err
+    assert "Input should be a valid string @ $.by" in refused.err
     sent = effectflow(*send, '{"by": "ann"}', "--idempotency-key", "k", *APP, "--json")
     assert sent.json == {"run_id": "o1", "status": "pending"}
     assert effectflow(*send, '{"by": "bob"}', "--idempotency-key", "k", *APP).code == 0

@@ -83,8 +83,8 @@ TASKS = textwrap.dedent("""
 
 
     options = {"items": numbers, "map": mapped, "reduce": total, "key": str, "fan_in": 2}
-    job = MapReduce("job", max_parallel=2, **options)
-    lenient = MapReduce("lenient", max_parallel=1, on_item_failure="dead_letter", **options)
+    job = MapReduce("job", limit=2, **options)
+    lenient = MapReduce("lenient", limit=1, on_item_failure="dead_letter", **options)
 
 
     @workflow

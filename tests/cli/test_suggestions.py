@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from effectflow.checkpoint import RunNotFound
 from effectflow.cli.suggestions import without_password
 from effectflow.stores import MemoryStore
 from tests.cli.conftest import Command, Ended
@@ -105,13 +106,25 @@ def test_the_commands_for_a_damaged_run_name_the_store(
     assert effectflow(*plan).code == 0
 
 
+def test_a_hint_is_in_the_terms_of_whoever_shows_it(effectflow: Command, failed: Ended) -> None:
+    unknown = RunNotFound("unknown")
+    assert str(unknown) == f"{unknown.problem}. {unknown.hint}"
+    assert (unknown.problem, unknown.hint) == (
+        "no run 'unknown' in this store",
+        "`store.find()` returns the runs of a store.",
+    )
+    shown = effectflow("show", "unknown", *STORE).err
+    assert unknown.problem in shown
+    assert unknown.hint not in shown
+
+
 def test_commands_in_json_name_the_store(effectflow: Command, folder: Path, failed: Ended) -> None:
     damage(folder / "my orders.db")
 
     [checked] = effectflow("verify", "r", "--json", *STORE).json
     repaired = effectflow("repair", "r", "--yes", "--json", *STORE).json
     for problem in (checked["problem"], repaired["problem"]):
-        assert "`effectflow repair 'r' --store 'my orders.db'`" in problem
+        assert "`effectflow repair r --store 'my orders.db'`" in problem
 
 
 def test_the_commands_of_an_app_name_the_app(effectflow: Command, folder: Path) -> None:

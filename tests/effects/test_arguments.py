@@ -40,7 +40,7 @@ from effectflow.effects import (
     traverse,
 )
 
-pytestmark = [pytest.mark.anyio, pytest.mark.allow_unused_effects]
+pytestmark = pytest.mark.anyio
 
 POLICY = RetryPolicy.constant(0.001).with_max_retries(1)
 
@@ -80,7 +80,7 @@ OPERATORS: dict[str, Callable[[Any], object]] = {
     "recover handler": lambda f: one.recover(KeyError, f),
     "local": one.local,
     "on_exit": one.on_exit,
-    "when": lambda f: one.retry(POLICY, when=f),
+    "retryable": lambda f: one.retry(POLICY, retryable=f),
     "on_retry": lambda f: one.retry(POLICY, on_retry=f),
     "from_fn": from_fn,
     "from_blocking": from_blocking,
@@ -155,7 +155,7 @@ PREDICATES: dict[str, Effect[object, Any, Any]] = {
     "ensure": pure(1).ensure(lambda n: is_fine(n), "no"),  # pyright: ignore[reportArgumentType]
     "ensure_with": pure(1).ensure_with(lambda n: is_fine(n), str),  # pyright: ignore[reportArgumentType]
     "recover": fail(1).recover(lambda n: is_fine(n), pure),  # pyright: ignore[reportArgumentType,reportCallIssue]
-    "retry": fail(1).retry(POLICY, when=lambda n: is_fine(n)),  # pyright: ignore[reportArgumentType, reportCallIssue]
+    "retry": fail(1).retry(POLICY, retryable=lambda n: is_fine(n)),  # pyright: ignore[reportArgumentType, reportCallIssue]
     "ensure an effect": pure(1).ensure(lambda _: pure(False), "no"),  # pyright: ignore[reportArgumentType]
 }
 

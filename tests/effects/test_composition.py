@@ -166,7 +166,6 @@ WAYS_TO_NEST: dict[str, Callable[[AnyEffect], AnyEffect]] = {
 
 # The coroutines that the stack has no room for never begin. They are collected within the test.
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
-@pytest.mark.allow_unused_effects
 @pytest.mark.parametrize("nest", WAYS_TO_NEST.values(), ids=WAYS_TO_NEST)
 async def test_nesting_too_deep_for_the_stack_is_a_clear_defect(
     nest: Callable[[AnyEffect], AnyEffect],

@@ -194,7 +194,7 @@ def test_a_note_on_a_copy_is_not_on_the_original(
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_a_process_pool_returns_every_exception_whole() -> None:
     kinds = [kind for kind in EXCEPTIONS if issubclass(kind, Exception)]
-    async with ProcessExecutor(workers=1) as executor:
+    async with ProcessExecutor(limit=1) as executor:
         failing = traverse(kinds, lambda kind: executor.apply(failing_with, kind).result())
         results = (await failing.run(None)).unwrap()
 

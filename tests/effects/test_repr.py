@@ -20,8 +20,6 @@ from effectflow.checkpoint import *  # noqa: F403
 from effectflow.effects import *  # noqa: F403
 from effectflow.machines import *  # noqa: F403
 
-pytestmark = pytest.mark.allow_unused_effects
-
 
 @workflow
 def order(number: int) -> Do[object, str, int]:
@@ -62,7 +60,7 @@ OPERATORS = """[
     pure(1).result(), pure(1).context('c'), pure(1).traced(), pure(1).named('n'), pure(1).local(str),
     pure(1).provide('env'), pure(1).timeout(3), pure(1).on_exit(pure(2)), pure(1).on_exit(double),
     pure(1).collecting(), pure(1).into_sink(print),
-    pure(1).retry(RetryPolicy.constant(1.0).with_max_retries(3), when=bool, on_retry=double)
+    pure(1).retry(RetryPolicy.constant(1.0).with_max_retries(3), retryable=bool, on_retry=double)
 ]"""
 
 LIST: Any = ast.parse(OPERATORS, mode="eval").body

@@ -200,7 +200,7 @@ async def test_no_attempt_begins_after_the_total_time() -> None:
 @anyio_test
 async def test_when_selects_the_failures_to_retry() -> None:
     policy = RetryPolicy.constant(1.0).with_max_retries(9)
-    retried = failing_times(5).retry(policy, when=lambda error: error != "no 3")
+    retried = failing_times(5).retry(policy, retryable=lambda error: error != "no 3")
 
     assert await TestClock().run(retried, None) == Failure("no 3")
 
@@ -230,7 +230,7 @@ async def test_a_hook_sees_the_failure_that_is_not_worth_another_attempt() -> No
     seen: list[FailedAttempt[Any]] = []
     policy = RetryPolicy.constant(5.0).with_max_retries(9)
     retried = failing_times(9).retry(
-        policy, when=lambda error: error != "no 2", on_retry=lambda failed: seen.append(failed)
+        policy, retryable=lambda error: error != "no 2", on_retry=lambda failed: seen.append(failed)
     )
 
     assert await TestClock().run(retried, None) == Failure("no 2")

@@ -48,7 +48,9 @@ refuse (attempt 1) -> Cancelled(reason='too many')
 )
 def test_an_order_is_processed(tmp_path: Path, arguments: list[str], expected: str) -> None:
     assert processed(tmp_path, *arguments) == expected
-    assert processed(tmp_path, *arguments) == expected
+    if expected == SHIPPED:
+        # Started again, it prints the same, and runs nothing.
+        assert processed(tmp_path, *arguments) == expected
 
 
 def requests(folder: Path, service: str) -> int:

@@ -92,6 +92,7 @@ def test_killed_in_the_middle_it_continues_to_the_same_report(
     assert len(attempts) > len(done)
 
 
+@pytest.mark.exhaustive
 @EACH_EXECUTOR
 def test_ctrl_c_stops_it_without_a_traceback_of_its_workers(tmp_path: Path, executor: str) -> None:
     process = subprocess.Popen(
@@ -111,6 +112,7 @@ def test_ctrl_c_stops_it_without_a_traceback_of_its_workers(tmp_path: Path, exec
     assert "Traceback" not in err
 
 
+@pytest.mark.exhaustive
 @EACH_EXECUTOR
 def test_the_report_is_the_same_wherever_the_files_are_counted(
     tmp_path: Path, executor: str

@@ -122,9 +122,9 @@ def cluster(dask_cluster: Any) -> str:
 def make_remote(request: pytest.FixtureRequest) -> MakeExecutor:
     """Make an executor whose items run in other processes, from a factory of environments."""
     if request.param == "processes":
-        return lambda *make_env: ProcessExecutor(*make_env, workers=2)
+        return lambda *environment: ProcessExecutor(*environment, limit=2)
     address = request.getfixturevalue("cluster")
-    return lambda *make_env: DaskExecutor(address, *make_env)
+    return lambda *environment: DaskExecutor(address, *environment)
 
 
 @dataclass(frozen=True)

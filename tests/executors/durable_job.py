@@ -78,15 +78,15 @@ def sum_of_squares(items: Sequence[int]) -> Do[App, ExecutorError, int]:
 async def main(command: str, where: str) -> None:
     folder = str(Path.cwd())
 
-    def make_env() -> Folder:
+    def environment() -> Folder:
         return Folder(folder)
 
     # Dask is imported only if it is used.
     executor: Any
     if where == "processes":
-        executor = executors.ProcessExecutor(make_env, workers=2, grace=0.5)
+        executor = executors.ProcessExecutor(environment, limit=2, grace=0.5)
     else:
-        executor = executors.DaskExecutor(where, make_env)
+        executor = executors.DaskExecutor(where, environment)
     async with SqliteStore("runs.db") as store, executor:
         app = App(Checkpoints(store), executor)
         if command == "start":

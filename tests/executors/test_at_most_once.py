@@ -58,7 +58,7 @@ def job_on(executor: AnyExecutor, **options: Any) -> Any:
         map=step(at_most_once=True)(charge),
         reduce=lambda values: pure(sum(values)),
         key=str,
-        max_parallel=1,
+        limit=1,
         executor=executor,
         **options,
     )
@@ -163,7 +163,7 @@ async def test_a_step_outside_runs_is_not_repeated_either(
 @both_backends
 async def test_a_lost_executor_leaves_the_outcome_unknown(folder: Folder) -> None:
     app = App()
-    executor = ProcessExecutor(lambda: folder, workers=1, grace=0.2)
+    executor = ProcessExecutor(lambda: folder, limit=1, grace=0.2)
     running = durably(executor.apply(held, "item"))
     results: list[Any] = []
 

@@ -30,19 +30,19 @@ async def test_an_environment_is_entered_once_per_process_and_left(
 
 
 async def test_an_environment_that_cannot_be_made_is_a_defect(make_remote: MakeExecutor) -> None:
-    def make_env() -> Never:
+    def environment() -> Never:
         raise ConnectionError("no database")
 
-    async with make_remote(make_env) as executor:
+    async with make_remote(environment) as executor:
         for _ in range(2):
             with pytest.raises(ConnectionError, match="no database") as raised:
                 await executor.apply(pure, 1).run(None)
-            assert "in make_env\n" in raised.value.__notes__[0]
+            assert "in environment\n" in raised.value.__notes__[0]
 
 
 async def test_a_factory_that_exits_is_a_defect(make_remote: MakeExecutor) -> None:
     async with make_remote(lambda: sys.exit(3)) as executor:
-        with pytest.raises(RuntimeError, match=r"make_env raised SystemExit\(3\)"):
+        with pytest.raises(RuntimeError, match=r"`environment` raised SystemExit\(3\)"):
             await executor.apply(pure, 1).run(None)
 
 
@@ -59,24 +59,24 @@ async def test_a_plain_context_manager_is_entered_once_per_process_and_left(
 
 
 async def test_an_async_factory_is_awaited(make_remote: MakeExecutor, folder: Folder) -> None:
-    async def make_env() -> Folder:
+    async def environment() -> Folder:
         await anyio.sleep(0)
         return folder
 
-    async with make_remote(make_env) as executor:
+    async with make_remote(environment) as executor:
         await executor.apply(begin, "item").run_or_raise(None)
     assert folder.begun() == {"item": 1}
 
 
 async def test_entering_fails_if_the_factory_cannot_be_pickled(make_remote: MakeExecutor) -> None:
     lock = Lock()
-    with pytest.raises(TypeError, match=r"lock.* That is in make_env, <function"):
+    with pytest.raises(TypeError, match=r"lock.* That is in `environment`, <function"):
         async with make_remote(lambda: lock):
             raise AssertionError("entered")
 
 
 def test_a_factory_must_be_callable(make_remote: MakeExecutor) -> None:
-    with pytest.raises(TypeError, match="must be a function that makes an environment, not 5"):
+    with pytest.raises(TypeError, match="must be a function that makes it, not 5"):
         make_remote(5)
 
 

@@ -41,6 +41,7 @@ from effectflow.stores import MemoryStore
 from tests.apps import App
 from tests.executors.conftest import AnyExecutor, interrupted, soon
 from tests.executors.items import Folder, OutOfStock, asleep
+from tests.sweeps import BACKENDS
 
 pytestmark = pytest.mark.anyio
 
@@ -66,7 +67,7 @@ def price_of(shop: Shop, item: str) -> int:
     return shop.prices[item]
 
 
-@pytest.fixture(scope="module", params=["asyncio", "trio"])
+@pytest.fixture(scope="module", params=BACKENDS)
 def anyio_backend(request: pytest.FixtureRequest) -> str:
     """Both backends, each with one executor of each kind for this whole file."""
     return str(request.param)
@@ -81,7 +82,7 @@ async def executor(
         case "local":
             made: AnyExecutor = LocalExecutor()
         case "processes":
-            made = ProcessExecutor(make_shop, workers=2)
+            made = ProcessExecutor(make_shop, limit=2)
         case _:
             cluster = request.getfixturevalue("dask_cluster")
             made = DaskExecutor(cluster.scheduler_address, make_shop)

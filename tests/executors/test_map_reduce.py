@@ -28,12 +28,12 @@ def job_on(
     executor: Executor, on_item_failure: Literal["fail", "dead_letter"] = "dead_letter"
 ) -> MapReduce[App, Any, int, JobResult[Any, Any]]:
     options: Any = {"map": begin_or_die, "reduce": count, "on_item_failure": on_item_failure}
-    return MapReduce("job", items=range, key=str, max_parallel=2, executor=executor, **options)
+    return MapReduce("job", items=range, key=str, limit=2, executor=executor, **options)
 
 
 async def test_an_item_that_kills_its_workers_becomes_a_dead_letter(folder: Folder) -> None:
     app = App(Checkpoints(MemoryStore()))
-    async with ProcessExecutor(lambda: folder, workers=2, attempts=2) as executor:
+    async with ProcessExecutor(lambda: folder, limit=2, attempts=2) as executor:
         result = (await job_on(executor).start(4, run_id="r").run(app)).unwrap()
         again = (await job_on(executor).resume("r").run(app)).unwrap()
 
@@ -61,7 +61,7 @@ async def test_another_executor_resumes_a_job_after_the_executor_is_lost(
         await job_on(Gone(), on_item_failure).start(2, run_id="r").run(app)
     assert (await read_checkpoint(store, "r")).status is RunStatus.FAILED
 
-    async with ProcessExecutor(lambda: folder, workers=1) as executor:
+    async with ProcessExecutor(lambda: folder, limit=1) as executor:
         result = await job_on(executor, on_item_failure).resume("r").run(app)
 
     assert result == Success(JobResult(2, 2))
@@ -88,7 +88,7 @@ async def test_the_environment_chooses_the_executor_of_each_life(folder: Folder)
         "map": begin_unless_two,
         "reduce": count,
         "key": str,
-        "max_parallel": 2,
+        "limit": 2,
     }
     job: Any = MapReduce(
         "job",
@@ -97,14 +97,14 @@ async def test_the_environment_chooses_the_executor_of_each_life(folder: Folder)
         **options,
     )
     checkpoints = Checkpoints(MemoryStore())
-    async with ProcessExecutor(lambda: folder, workers=1) as processes:
+    async with ProcessExecutor(lambda: folder, limit=1) as processes:
         env = Elsewhere(checkpoints, executor=processes)
         first = (await job.start(4, run_id="r").run(env)).unwrap()
     assert [letter.key for letter in first.dead_letters] == ["2"]
     assert folder.begun() == {"0": 1, "1": 1, "3": 1}
 
     folder.put("go")
-    async with ProcessExecutor(lambda: folder, workers=1) as processes:
+    async with ProcessExecutor(lambda: folder, limit=1) as processes:
         env = Elsewhere(checkpoints, executor=processes)
         assert await job.retry_dead_letters("r").run(env) == Success(JobResult(4, 4))
     assert folder.begun() == {"0": 1, "1": 1, "2": 1, "3": 1}
@@ -119,9 +119,9 @@ async def test_an_item_that_takes_too_long_elsewhere_is_a_dead_letter(folder: Fo
         "map": sleep_at_one,
         "reduce": count,
         "key": str,
-        "max_parallel": 1,
+        "limit": 1,
     }
-    async with ProcessExecutor(lambda: folder, workers=1) as executor:
+    async with ProcessExecutor(lambda: folder, limit=1) as executor:
         await executor.apply(begin, "started").run(None)
         job = MapReduce(
             "job",

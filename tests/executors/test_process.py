@@ -50,7 +50,7 @@ def children() -> Children:
 async def test_items_run_in_at_most_the_given_number_of_processes_which_closing_ends(
     folder: Folder, children: Children
 ) -> None:
-    async with ProcessExecutor(lambda: folder, workers=2) as executor:
+    async with ProcessExecutor(lambda: folder, limit=2) as executor:
         pids = await par_traverse(range(8), lambda n: executor.apply(meet, n)).run_or_raise(None)
         assert {child.pid for child in children()} == set(pids)
 
@@ -59,9 +59,8 @@ async def test_items_run_in_at_most_the_given_number_of_processes_which_closing_
     assert not children()
 
 
-@both_backends
 async def test_only_the_item_of_a_killed_worker_runs_again(folder: Folder) -> None:
-    async with ProcessExecutor(lambda: folder, workers=2) as executor:
+    async with ProcessExecutor(lambda: folder, limit=2) as executor:
 
         async def kill(_: object) -> None:
             await soon(lambda: len(folder.lines()) == 2)
@@ -77,7 +76,7 @@ async def test_only_the_item_of_a_killed_worker_runs_again(folder: Folder) -> No
 
 
 async def test_workers_ignore_the_signal_to_save(folder: Folder) -> None:
-    async with ProcessExecutor(lambda: folder, workers=2) as executor:
+    async with ProcessExecutor(lambda: folder, limit=2) as executor:
 
         async def ask_all_to_save(_: object) -> None:
             await soon(lambda: len(folder.lines()) == 2)
@@ -93,7 +92,7 @@ async def test_workers_ignore_the_signal_to_save(folder: Folder) -> None:
 
 
 async def test_an_item_that_always_kills_its_worker_fails_alone(folder: Folder) -> None:
-    async with ProcessExecutor(lambda: folder, workers=2, attempts=2) as executor:
+    async with ProcessExecutor(lambda: folder, limit=2, attempts=2) as executor:
         effects = [executor.apply(deadly if n == 3 else begin, n) for n in range(6)]
         failed = (await par_all(effects).run(None)).failure()
         assert len(await par_all(effects[:3]).run_or_raise(None)) == 3
@@ -115,14 +114,14 @@ async def test_the_failure_names_the_exit_code_of_the_worker() -> None:
     assert "item 7 was given to a worker process, which died (exited with code 7)." in str(lost)
 
 
-@pytest.mark.parametrize("options", [{"workers": 0}, {"attempts": 0}, {"grace": -1}])
+@pytest.mark.parametrize("options", [{"limit": 0}, {"attempts": 0}, {"grace": -1}])
 def test_invalid_options_are_rejected(options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(options))):
         ProcessExecutor(**options)
 
 
 async def test_a_worker_killed_while_idle_is_replaced(folder: Folder) -> None:
-    async with ProcessExecutor(lambda: folder, workers=1, attempts=2) as executor:
+    async with ProcessExecutor(lambda: folder, limit=1, attempts=2) as executor:
         first = await executor.apply(begin, 1).run_or_raise(None)
         os.kill(first, signal.SIGKILL)
         await soon(lambda: not is_running(first))
@@ -136,7 +135,7 @@ async def test_a_worker_killed_while_idle_is_replaced(folder: Folder) -> None:
 async def test_a_cancelled_item_that_ends_in_time_leaves_its_worker_for_the_next(
     folder: Folder,
 ) -> None:
-    async with ProcessExecutor(lambda: folder, workers=1, grace=30) as executor:
+    async with ProcessExecutor(lambda: folder, limit=1, grace=30) as executor:
         warm = await executor.apply(begin, "warm").run_or_raise(None)
         await interrupted(executor.apply(asleep, "long"), None, lambda: folder.begun()["long"])
         # The finalizer runs before `interrupted` returns.
@@ -146,11 +145,10 @@ async def test_a_cancelled_item_that_ends_in_time_leaves_its_worker_for_the_next
     assert warm == after
 
 
-@both_backends
 async def test_a_cancelled_item_that_keeps_computing_is_killed_with_its_process(
     folder: Folder,
 ) -> None:
-    async with ProcessExecutor(lambda: folder, workers=1, grace=0.2) as executor:
+    async with ProcessExecutor(lambda: folder, limit=1, grace=0.2) as executor:
         warm = await executor.apply(begin, "warm").run_or_raise(None)
         await interrupted(executor.apply(held, "busy"), None, lambda: folder.begun()["busy"])
         assert not is_running(warm)
@@ -161,7 +159,7 @@ async def test_a_cancelled_item_that_keeps_computing_is_killed_with_its_process(
 
 
 async def test_cancelling_the_asyncio_task_cancels_the_item(folder: Folder) -> None:
-    async with ProcessExecutor(lambda: folder, workers=1, grace=30) as executor:
+    async with ProcessExecutor(lambda: folder, limit=1, grace=30) as executor:
         warm = await executor.apply(begin, "warm").run_or_raise(None)
         task = asyncio.create_task(executor.apply(asleep, "long").run(None))
         await soon(lambda: folder.begun()["long"])
@@ -204,7 +202,7 @@ async def test_an_item_that_ends_in_time_although_it_was_cancelled_is_recorded(
     folder: Folder, cancel: Callable[..., Any]
 ) -> None:
     """It computes without a pause, and its step need not run again."""
-    async with ProcessExecutor(lambda: folder, workers=1, grace=30) as executor:
+    async with ProcessExecutor(lambda: folder, limit=1, grace=30) as executor:
         warm = await executor.apply(begin, "warm").run_or_raise(None)
 
         @step
@@ -222,7 +220,7 @@ async def test_an_item_that_ends_in_time_although_it_was_cancelled_is_recorded(
 
 
 async def test_outside_a_run_a_late_value_is_dropped(folder: Folder) -> None:
-    async with ProcessExecutor(lambda: folder, workers=1, grace=30) as executor:
+    async with ProcessExecutor(lambda: folder, limit=1, grace=30) as executor:
         then = executor.apply(held, "late").and_then(lambda _: executor.apply(begin, "after"))
         await cancel_natively(then, None, folder)
     assert folder.begun() == {"late": 1}
@@ -233,12 +231,12 @@ async def test_an_item_cancelled_while_its_environment_is_made_does_not_begin(
     folder: Folder,
 ) -> None:
 
-    def make_env() -> Folder:
+    def environment() -> Folder:
         folder.write(f"making {os.getpid()}")
         time.sleep(0.3)
         return folder
 
-    async with ProcessExecutor(make_env, workers=1) as executor:
+    async with ProcessExecutor(environment, limit=1) as executor:
         await interrupted(executor.apply(begin, "never"), None, folder.lines)
         await executor.apply(begin, "next").run_or_raise(None)
 
@@ -254,7 +252,7 @@ async def test_closing_ends_the_items_in_progress(folder: Folder, children: Chil
 
     async with (
         anyio.create_task_group() as tasks,
-        ProcessExecutor(lambda: folder, workers=1, grace=0.2) as executor,
+        ProcessExecutor(lambda: folder, limit=1, grace=0.2) as executor,
     ):
         tasks.start_soon(run, executor.apply(held, "busy"))
         tasks.start_soon(run, executor.apply(held, "waiting"))
@@ -267,7 +265,7 @@ async def test_closing_ends_the_items_in_progress(folder: Folder, children: Chil
 
 async def test_large_items_and_values_can_be_sent() -> None:
     data = os.urandom(5_000_000)
-    async with ProcessExecutor(workers=1) as executor:
+    async with ProcessExecutor(limit=1) as executor:
         assert await executor.apply(lambda d: pure(d[::-1]), data).run(None) == Success(data[::-1])
 
 
@@ -279,7 +277,7 @@ async def test_the_output_of_an_item_goes_to_standard_error(
         os.write(1, b"raw\n")
         return len(sys.stdin.read())
 
-    async with ProcessExecutor(workers=1) as executor:
+    async with ProcessExecutor(limit=1) as executor:
         quiet = await executor.apply(lambda w: from_fn(partial(shout, w)), "loud").run(None)
 
     assert quiet == Success(0)
@@ -289,12 +287,12 @@ async def test_the_output_of_an_item_goes_to_standard_error(
 async def test_an_environment_that_cannot_be_made_is_made_again_for_the_next_call(
     folder: Folder, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    def make_env() -> Folder:
+    def environment() -> Folder:
         if not folder.has("database"):
             raise ConnectionError("no database")
         return folder
 
-    async with ProcessExecutor(make_env, workers=1, attempts=1) as executor:
+    async with ProcessExecutor(environment, limit=1, attempts=1) as executor:
         for _ in range(3):
             with pytest.raises(ConnectionError, match="no database"):
                 await executor.apply(begin, 1).run(None)
@@ -308,7 +306,7 @@ async def test_entries_of_sys_path_that_are_not_text_are_skipped(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(sys, "path", [tmp_path, *sys.path])
-    async with ProcessExecutor(workers=1) as executor:
+    async with ProcessExecutor(limit=1) as executor:
         paths = await executor.apply(lambda _: from_fn(lambda _: sys.path), None).run_or_raise(None)
 
     assert paths == sys.path[1:]
@@ -326,7 +324,7 @@ async def test_a_process_that_an_item_forks_does_not_keep_the_pipes_open(folder:
         os.kill(os.getpid(), signal.SIGKILL)
         raise AssertionError("dead")
 
-    async with ProcessExecutor(lambda: folder, workers=1, attempts=1) as executor:
+    async with ProcessExecutor(lambda: folder, limit=1, attempts=1) as executor:
         result = await executor.apply(fork_and_die, "child").run(None)
 
     os.kill(folder.pid_of("child"), signal.SIGKILL)
@@ -335,7 +333,7 @@ async def test_a_process_that_an_item_forks_does_not_keep_the_pipes_open(folder:
 
 @both_backends
 async def test_workers_run_the_event_loop_of_the_coordinator(anyio_backend: str) -> None:
-    async with ProcessExecutor(workers=1) as executor:
+    async with ProcessExecutor(limit=1) as executor:
         backend = executor.apply(lambda _: from_fn(lambda _: running_backend()), None)
 
         assert await backend.run(None) == Success(anyio_backend)
@@ -344,7 +342,7 @@ async def test_workers_run_the_event_loop_of_the_coordinator(anyio_backend: str)
 async def test_an_environment_that_does_not_close_is_ended_by_force(
     folder: Folder, children: Children
 ) -> None:
-    async with ProcessExecutor(partial(unclosable, folder), workers=1, grace=0.2) as executor:
+    async with ProcessExecutor(partial(unclosable, folder), limit=1, grace=0.2) as executor:
         await executor.apply(begin, 1).run_or_raise(None)
 
     assert folder.begun()["closing"] == 1
@@ -371,7 +369,7 @@ def busy(item):
     return from_fn(compute)
 
 async def main():
-    async with ProcessExecutor(workers=2, grace=0.5) as executor:
+    async with ProcessExecutor(limit=2, grace=0.5) as executor:
         await par_traverse(range(4), lambda n: executor.apply(busy, n)).run(None)
 
 try:
@@ -407,7 +405,6 @@ async def test_workers_end_when_the_coordinator_is_killed(
     until(lambda: not any(is_running(folder.pid_of(item)) for item in range(2)), seconds=5)
 
 
-@both_backends
 async def test_ctrl_c_ends_the_workers_silently(
     coordinator: subprocess.Popen[str], folder: Folder
 ) -> None:
@@ -425,7 +422,7 @@ class FakeWorker:
     is_alive = True
 
     @classmethod
-    async def start(cls, _make_env: bytes, _grace: float) -> FakeWorker:
+    async def start(cls, _environment: bytes, _grace: float) -> FakeWorker:
         await anyio.sleep(0)
         cls.started.set()
         return cls()

@@ -27,6 +27,7 @@ from effectflow.checkpoint import (
     Taken,
     read_entries,
 )
+from effectflow.checkpoint.store import service_of
 from effectflow.stores import MemoryStore
 from effectflow.testing import Crashed
 from effectflow.testing.forwarding import ForwardingStore
@@ -61,7 +62,9 @@ class PatientStore(ForwardingStore):
     async def changes(self) -> AsyncGenerator[Changes]:
         async with AsyncExitStack() as stack:
             with self._time.held():
-                changes = await stack.enter_async_context(self.store.changes())
+                changes = await stack.enter_async_context(
+                    service_of(self.store, "an exploration").changes()
+                )
             yield changes
 
     async def __aenter__(self) -> Self:

@@ -17,10 +17,9 @@ from tests.exploration.story import story_of
 from tests.exploration.trials import Case, Exploration, StoreKind, Trial
 from tests.exploration.virtual_time import Backend
 from tests.exploration.world import World
-from tests.sweeps import sample_or_all
+from tests.sweeps import BACKENDS, sample_or_all
 
-pytestmark = pytest.mark.allow_unused_effects
-both_backends = pytest.mark.parametrize("backend", ["asyncio", "trio"])
+both_backends = pytest.mark.parametrize("backend", BACKENDS)
 
 
 @both_backends

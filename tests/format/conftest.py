@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from effectflow.checkpoint import CheckpointStore
+from effectflow.checkpoint import CheckpointStore, ServiceStore
 from effectflow.checkpoint.journal_reader import import_run, read_exported
 from effectflow.stores import FileStore, MemoryStore, PostgresStore, RedisStore, SqliteStore
 from tests.format import dumps
@@ -65,6 +65,15 @@ def stored(request: pytest.FixtureRequest, tmp_path: Path) -> CheckpointStore:
 @pytest.fixture
 async def store(stored: CheckpointStore) -> AsyncIterator[CheckpointStore]:
     """The same, open."""
+    async with stored:
+        yield stored
+
+
+@pytest.fixture
+async def service_store(stored: CheckpointStore) -> AsyncIterator[ServiceStore]:
+    """The same, of the stores that workers can use."""
+    if not isinstance(stored, ServiceStore):
+        pytest.skip("it keeps journals only")
     async with stored:
         yield stored
 

@@ -19,6 +19,7 @@ from effectflow.checkpoint import (
     Entry,
     RunCancelled,
     RunQuery,
+    ServiceStore,
     find_run,
     read_checkpoint,
     read_entries,
@@ -41,10 +42,11 @@ from tests.format.workflows import (
     request,
 )
 from tests.format.write import SEALS, checkpoints_of
+from tests.sweeps import BACKENDS
 
 pytestmark = [
     pytest.mark.anyio,
-    pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"]),
+    pytest.mark.parametrize("anyio_backend", BACKENDS),
 ]
 
 CHECKPOINTS: dict[str, Any] = json.loads((STORED / "checkpoints.json").read_text("utf-8"))
@@ -157,8 +159,9 @@ async def test_outputs_of_complete_runs_are_read(store: CheckpointStore) -> None
 
 
 async def test_a_worker_continues_runs_that_wait_are_pending_or_lost_their_owner(
-    store: CheckpointStore,
+    service_store: ServiceStore,
 ) -> None:
+    store = service_store
     shop = Shop(Checkpoints(store))
     app = App[Shop](SERVED, environment=lambda _: shop, checkpoints=shop.checkpoints)
     async with Worker(app) as worker:
@@ -185,7 +188,8 @@ WAITING = ("answered", "suspended", "pending", "killed", "interrupted")
 """The runs of `request` that wait for an approval or have not begun. `answered` has it in its mailbox."""
 
 
-async def test_a_message_that_was_taken_is_not_sent_again(store: CheckpointStore) -> None:
+async def test_a_message_that_was_taken_is_not_sent_again(service_store: ServiceStore) -> None:
+    store = service_store
     handle = Client(Checkpoints(store)).handle(request, "undone")
     before = await find_run(store, "undone")
 

@@ -264,7 +264,7 @@ words: MapReduce[Shop, Any, str, Any] = MapReduce(
     map=count,
     reduce=total_of,
     key=str,
-    max_parallel=1,
+    limit=1,
     on_item_failure="dead_letter",
 )
 

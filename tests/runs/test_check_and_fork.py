@@ -46,9 +46,8 @@ async def fork(store: MemoryStore, count: int, run_id: str) -> None:
         bodies.append(body)
     info = await find_run(store, "r")
     assert info is not None
-    lease = await store.claim(run_id, owner="test", seconds=60)
     summary = replace(info.summary, status=RunStatus.RUNNING)
-    await store.append(lease, bodies, after=0, summary=summary, release=True)
+    await store.create(run_id, bodies, summary=summary)
 
 
 @workflow

@@ -12,12 +12,15 @@ from returns.result import Success
 
 from effectflow import Checkpoints, Do, Effect, now, step, workflow
 from effectflow.checkpoint import (
+    Batch,
     CorruptCheckpoint,
     Lease,
     Record,
     RunBusy,
     RunConflict,
     RunInfo,
+    RunNotFound,
+    RunQuery,
     RunStatus,
     SaveFailed,
 )
@@ -150,9 +153,9 @@ async def test_nothing_comes_between_the_end_of_a_run_and_its_deletion() -> None
     class Visited(ForwardingStore):
         """Another start claims the run as soon as its end is saved."""
 
-        async def append(self, lease: Lease, *args: Any, **options: Any) -> None:
+        async def append(self, lease: Lease, batch: Batch) -> None:
             nonlocal appends
-            await super().append(lease, *args, **options)
+            await super().append(lease, batch)
             appends += 1
             try:
                 await super().claim("r", owner="another start", seconds=60)
@@ -164,7 +167,8 @@ async def test_nothing_comes_between_the_end_of_a_run_and_its_deletion() -> None
     assert await acts.start(2, run_id="r").run(app) == Success(2)
     assert len(refused) == appends
     assert await store.find() == []
-    await store.claim("r", owner="another start", seconds=60)
+    with pytest.raises(RunNotFound):
+        await store.claim("r", owner="another start", seconds=60)
 
 
 @pytest.mark.parametrize("again", [acts.start(2, run_id="r"), acts.resume("r")])
@@ -187,11 +191,11 @@ async def test_a_run_whose_end_was_not_saved_is_not_deleted() -> None:
     class Failing(ForwardingStore):
         is_down = False
 
-        async def append(self, lease: Lease, bodies: Any, **options: Any) -> None:
-            self.is_down = any(b"finished" in body for body in bodies)
+        async def append(self, lease: Lease, batch: Batch) -> None:
+            self.is_down = any(b"finished" in body for body in batch.bodies)
             if self.is_down:
                 raise SaveFailed(lease.run_id, "no space left")
-            await super().append(lease, bodies, **options)
+            await super().append(lease, batch)
 
     store = MemoryStore()
     app = app_on(Failing(store), preserve=False)
@@ -224,18 +228,18 @@ async def test_a_run_that_is_found_complete_once_it_is_claimed_is_deleted(again:
 
 
 class Gate(ForwardingStore):
-    """Lets the first `info` of a run wait until `opened`, after it has looked or before."""
+    """Lets the first look at a run wait until `opened`, after it has looked or before."""
 
     def __init__(self, store: Any, *, is_after: bool) -> None:
         super().__init__(store)
         self.is_after = is_after
         self.opened: anyio.Event | None = anyio.Event()
 
-    async def info(self, run_id: str) -> RunInfo | None:
-        info = await super().info(run_id) if self.is_after else None
+    async def find(self, query: RunQuery = RunQuery()) -> list[RunInfo]:
+        found = await super().find(query) if self.is_after else []
         if self.opened is not None:
             await self.opened.wait()
-        return info if self.is_after else await super().info(run_id)
+        return found if self.is_after else await super().find(query)
 
 
 async def at_once(first: Callable[[], Awaitable[Any]], second: Callable[[], Awaitable[Any]]) -> Any:
@@ -308,11 +312,11 @@ async def test_a_complete_run_that_is_busy_is_returned_and_left_to_its_holder() 
     store = MemoryStore()
     app = app_on(store)
     await acts.start(2, run_id="r").run(app)
-    lease = await store.claim("r", owner="another process", seconds=60)
+    taken = await store.claim("r", owner="another process", seconds=60)
 
     unwanted = replace(app, checkpoints=Checkpoints(store, preserve=False))
     assert await acts.start(2, run_id="r").run(unwanted) == Success(2)
     assert len(await store.find()) == 1
-    await store.release(lease)
+    await store.release(taken.lease)
     assert await acts.start(2, run_id="r").run(unwanted) == Success(2)
     assert await store.find() == []

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import anyio
@@ -970,7 +967,6 @@ async def test_a_step_in_finally_is_executed_once_after_a_success_and_a_failure(
     assert app.world.done == []
 
 
-@pytest.mark.allow_unused_effects
 async def test_a_step_in_finally_is_not_silently_left_out_after_a_timeout(
     store: MemoryStore,
 ) -> None:
@@ -994,7 +990,6 @@ async def test_a_step_in_finally_is_not_silently_left_out_after_a_timeout(
         assert app.world.done == ["hold", "ship back"]
 
 
-@pytest.mark.allow_unused_effects
 async def test_a_step_in_finally_is_left_to_the_resume_by_a_stop(store: MemoryStore) -> None:
     @workflow
     async def made(_: None) -> str:
@@ -1080,7 +1075,6 @@ def leaves(error: BaseException) -> list[BaseException]:
     return [error]
 
 
-@pytest.mark.allow_unused_effects
 @pytest.mark.parametrize("where", ["body", "step", "branch", "memory"])
 @pytest.mark.parametrize("elsewhere", ELSEWHERE)
 async def test_an_effect_that_is_awaited_in_another_task_is_an_error_that_names_par(
@@ -1110,7 +1104,6 @@ async def test_an_effect_that_is_awaited_in_another_task_is_an_error_that_names_
     assert app.world.done == []
 
 
-@pytest.mark.allow_unused_effects
 async def test_after_such_an_error_the_corrected_run_continues(store: MemoryStore) -> None:
     body: Callable[[], Any] = in_task_group
     made = made_of(lambda: in_order(ship("cap"), do(body)()))
@@ -1160,7 +1153,6 @@ AWAITED: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.allow_unused_effects
 @pytest.mark.parametrize("made", AWAITED.values(), ids=AWAITED)
 async def test_an_effect_that_is_awaited_outside_of_a_run_is_an_error_that_names_run(
     made: Callable[[], Any],
@@ -1169,7 +1161,6 @@ async def test_an_effect_that_is_awaited_outside_of_a_run_is_an_error_that_names
         await made()
 
 
-@pytest.mark.allow_unused_effects
 async def test_an_effect_that_is_awaited_after_its_run_is_an_error(store: MemoryStore) -> None:
     """A task that the body left behind still has its context."""
     is_over, errors, app = anyio.Event(), list[Exception](), app_on(store)
@@ -1192,35 +1183,6 @@ async def test_an_effect_that_is_awaited_after_its_run_is_an_error(store: Memory
 
     assert len(errors) == 1
     assert app.world.done == []
-
-
-FORGETTING = """
-import anyio
-from effectflow import do, step
-
-@step
-async def charge(amount: int) -> str:
-    return "paid"
-
-@do
-async def forgetting() -> None:
-    charge(5)
-
-forgetting().run_sync(None)
-"""
-
-
-async def test_development_mode_reports_a_step_that_is_not_awaited(tmp_path: Path) -> None:
-    script = tmp_path / "shop.py"
-    script.write_text(FORGETTING)
-
-    ran = subprocess.run(
-        [sys.executable, "-X", "dev", str(script)], capture_output=True, text=True, check=False
-    )
-
-    assert ran.returncode == 0, ran.stderr
-    assert "step 'charge'" in ran.stderr
-    assert "never run" in ran.stderr
 
 
 # Bodies that swallow their cancellation.
@@ -1271,7 +1233,6 @@ SWALLOWING = [
 swallowing = pytest.mark.parametrize("body", SWALLOWING, ids=lambda body: body.__name__)
 
 
-@pytest.mark.allow_unused_effects
 @swallowing
 @pytest.mark.parametrize("is_durable", [False, True], ids=["memory", "durable"])
 async def test_a_body_that_swallows_its_cancellation_begins_nothing_more(
@@ -1301,7 +1262,6 @@ async def test_a_body_that_swallows_its_cancellation_begins_nothing_more(
     assert "charge 5" not in app.world.done
 
 
-@pytest.mark.allow_unused_effects
 @swallowing
 async def test_a_body_that_swallows_a_stop_begins_nothing_more(
     body: Callable[[], Any], store: MemoryStore

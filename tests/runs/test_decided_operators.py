@@ -60,7 +60,7 @@ in_a_job = MapReduce(
     map=act_or_fail,
     reduce=total,
     key=str,
-    max_parallel=5,
+    limit=5,
 )
 
 

@@ -91,7 +91,7 @@ def job(declared: object, value: object) -> AnyWorkflow:
         map=yielding(value, declared),
         reduce=annotated(reduce, **{"return": Effect[App, str, declared]}),
         key=str,
-        max_parallel=1,
+        limit=1,
     )
 
 

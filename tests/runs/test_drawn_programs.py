@@ -12,7 +12,7 @@ from typing import Any
 
 import anyio
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import HealthCheck, example, given, settings, strategies as st
 from returns.result import Failure
 
 from effectflow import Checkpoints
@@ -59,6 +59,7 @@ class StoppedClock(TestClock):
         return 0.0
 
 
+BACKENDS = st.sampled_from(["asyncio", "trio"])
 SLEEP_AND_TWO_STEPS = Tree("seq", (Tree("sleep"), Tree("seq", (Tree("ok"), Tree("ok")))))
 
 
@@ -71,39 +72,32 @@ def quiet() -> Iterator[None]:
 
 
 @examples(25, 100)
-@pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_a_resume_after_each_entry_ends_the_same_and_repeats_nothing(
-    backend: str, examples: int
-) -> None:
+def test_a_resume_after_each_entry_ends_the_same_and_repeats_nothing(examples: int) -> None:
     @settings(max_examples=examples, database=None, suppress_health_check=[HealthCheck.too_slow])
-    @given(trees(10))
-    def check(tree: Tree) -> None:
+    @given(trees(10), BACKENDS)
+    def check(tree: Tree, backend: str) -> None:
         anyio.run(check_resumes, tree, backend=backend)
 
     check()
 
 
 @examples(10, 30)
-@pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_a_resume_of_a_resumed_run_ends_the_same_and_repeats_nothing(
-    backend: str, examples: int
-) -> None:
+def test_a_resume_of_a_resumed_run_ends_the_same_and_repeats_nothing(examples: int) -> None:
     @settings(max_examples=examples, database=None, suppress_health_check=[HealthCheck.too_slow])
-    @given(trees(6))
-    def check(tree: Tree) -> None:
+    @given(trees(6), BACKENDS)
+    def check(tree: Tree, backend: str) -> None:
         anyio.run(partial(check_resumes, tree, lives=3), backend=backend)
 
     check()
 
 
 @examples(25, 100)
-@pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_a_plan_names_the_steps_that_a_resume_begins_first(backend: str, examples: int) -> None:
+def test_a_plan_names_the_steps_that_a_resume_begins_first(examples: int) -> None:
     @settings(max_examples=examples, database=None, suppress_health_check=[HealthCheck.too_slow])
-    @given(trees(10))
-    @example(Tree("bracket", (Tree("ok"), SLEEP_AND_TWO_STEPS)))
-    @example(Tree("on_exit", (Tree("plain fail"), SLEEP_AND_TWO_STEPS)))
-    def check(tree: Tree) -> None:
+    @given(trees(10), BACKENDS)
+    @example(Tree("bracket", (Tree("ok"), SLEEP_AND_TWO_STEPS)), "asyncio")
+    @example(Tree("on_exit", (Tree("plain fail"), SLEEP_AND_TWO_STEPS)), "trio")
+    def check(tree: Tree, backend: str) -> None:
         anyio.run(check_plans, tree, backend=backend)
 
     check()

@@ -11,6 +11,7 @@ from returns.result import Failure, Success
 
 from effectflow import Checkpoints, Do, Effect, fail, par, pure, sleep, spawn, step, workflow
 from effectflow.checkpoint import (
+    Batch,
     CheckpointError,
     CheckpointPolicy,
     CheckpointStore,
@@ -24,6 +25,7 @@ from effectflow.checkpoint import (
     RunStatus,
     SaveFailed,
     StoreUnavailable,
+    Taken,
     find_run,
     read_entries,
     verify_run,
@@ -46,7 +48,7 @@ class NoRenewing(ForwardingStore):
         super().__init__(MemoryStore())
         self.asked = 0
 
-    def renew(self, lease: Lease, *, seconds: float) -> Never:
+    def renew(self, leases: Sequence[Lease], *, seconds: float) -> Never:
         self.asked += 1
         raise OSError("the socket is gone")
 
@@ -82,11 +84,11 @@ class NoReleasing(ForwardingStore):
         super().__init__(MemoryStore())
         self.appends = appends
 
-    async def append(self, lease: Lease, bodies: Sequence[bytes], **options: Any) -> None:
+    async def append(self, lease: Lease, batch: Batch) -> None:
         if self.appends == 0:
             raise OSError("the disk is full")
         self.appends -= 1
-        await super().append(lease, bodies, **options)
+        await super().append(lease, batch)
 
     async def release(self, lease: Lease) -> Never:
         raise OSError("the socket is gone")
@@ -237,13 +239,13 @@ class CutOff(ForwardingStore):
         self.of_the_other = appends
         self.appends = 0
 
-    async def append(self, lease: Lease, bodies: Sequence[bytes], **options: Any) -> None:
+    async def append(self, lease: Lease, batch: Batch) -> None:
         self.appends += 1
         if self.appends != 3:
-            await super().append(lease, bodies, **options)
+            await super().append(lease, batch)
             return
         if self.is_written:
-            await super().append(lease, bodies, **options)
+            await super().append(lease, batch)
         await self.store.release(lease)
         await stopped_after(self.of_the_other, self.store)
         raise StoreUnavailable("the server", "no answer")
@@ -253,8 +255,8 @@ async def stopped_after(appends: int, store: CheckpointStore) -> None:
     class Stopping(ForwardingStore):
         count = 0
 
-        async def append(self, lease: Lease, bodies: Sequence[bytes], **options: Any) -> None:
-            await super().append(lease, bodies, **options)
+        async def append(self, lease: Lease, batch: Batch) -> None:
+            await super().append(lease, batch)
             self.count += 1
             if self.count == appends:
                 scope.cancel()
@@ -294,15 +296,13 @@ class Mute(ForwardingStore):
         self.has_ended = anyio.Event()
         self.claims = 0
 
-    async def claim(self, run_id: str, *, owner: str, seconds: float) -> Lease:
+    async def claim(self, run_id: str, *, owner: str, seconds: float) -> Taken:
         self.claims += 1
         return await super().claim(run_id, owner=owner, seconds=seconds)
 
-    async def append(
-        self, lease: Lease, bodies: Sequence[bytes], *, release: bool = False, **options: Any
-    ) -> None:
-        await super().append(lease, bodies, release=release, **options)
-        if release:
+    async def append(self, lease: Lease, batch: Batch) -> None:
+        await super().append(lease, batch)
+        if batch.release:
             self.has_ended.set()
             await anyio.sleep_forever()
 
@@ -310,11 +310,11 @@ class Mute(ForwardingStore):
 class MuteAndSlow(Mute):
     """Also takes its time to tell how a run is."""
 
-    async def info(self, run_id: str) -> RunInfo | None:
-        info = await super().info(run_id)
+    async def find(self, query: RunQuery = RunQuery()) -> list[RunInfo]:
+        found = await super().find(query)
         # A delayed save would begin meanwhile.
         await anyio.sleep(0.2)
-        return info
+        return found
 
 
 @pytest.mark.parametrize("make", [Mute, MuteAndSlow])

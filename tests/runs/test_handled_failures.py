@@ -329,7 +329,7 @@ async def test_the_hook_of_a_retry_is_told_the_same_of_a_rejected_failure(
             attempted(5)
             .retry(
                 RetryPolicy.constant(1).with_max_retries(3),
-                when=lambda error: error != "fatal",
+                retryable=lambda error: error != "fatal",
                 on_retry=told.append,
             )
             .or_else(lambda _: act("handled"))

@@ -525,10 +525,10 @@ async def test_a_step_with_this_body_does_the_same(row: Row, store: MemoryStore)
     ids=lambda row: row.made.name,
 )
 async def test_a_crash_before_and_after_every_append_leads_to_the_same_end(row: Row) -> None:
-    def make_env(store: Any) -> Any:
+    def environment(store: Any) -> Any:
         return app_on(store, failing=row.failing)
 
-    assert await crash_everywhere(row.made, None, make_env)
+    assert await crash_everywhere(row.made, None, environment)
 
 
 # Each operator around each other one.

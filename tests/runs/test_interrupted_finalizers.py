@@ -169,7 +169,7 @@ graph = (
     .exit("second")
     .build()
 )
-job = MapReduce("job", items=source, key=str, max_parallel=2, map=mapped, reduce=joined)
+job = MapReduce("job", items=source, key=str, limit=2, map=mapped, reduce=joined)
 
 
 @workflow
@@ -230,7 +230,6 @@ async def test_a_run_stopped_in_any_step_ends_as_one_that_is_not(
 
 @everywhere
 @all_workflows
-@pytest.mark.allow_unused_effects  # the task is cancelled before it begins, too
 @sample_or_all("every", 17, 3)
 async def test_a_run_stopped_at_any_moment_ends_as_one_that_is_not(
     made: AnyWorkflow, way: str, every: int

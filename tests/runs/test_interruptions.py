@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -32,6 +31,7 @@ from effectflow import (
     workflow,
 )
 from effectflow.checkpoint import (
+    Batch,
     BeforeStep,
     Completed,
     Interrupted,
@@ -46,6 +46,7 @@ from effectflow.effects import from_async, from_fn, never
 from effectflow.stores import MemoryStore, SqliteStore
 from tests.apps import App, Broken, app_on, both_backends, note
 from tests.runs.journals import AnyEffect, act, in_turn, made_of
+from tests.sweeps import sample_or_all
 
 
 async def turns(count: int) -> None:
@@ -301,11 +302,11 @@ class CutOff(SqliteStore):
         self._left = cut
         self._happened = happened
 
-    async def append(self, lease: Lease, bodies: Sequence[bytes], **options: Any) -> None:
+    async def append(self, lease: Lease, batch: Batch) -> None:
         self._left -= 1
         is_cut = self._left == 0
         if not is_cut or self._happened:
-            await super().append(lease, bodies, **options)
+            await super().append(lease, batch)
         if is_cut:
             task = asyncio.current_task()
             assert task is not None
@@ -366,10 +367,11 @@ PROGRAMS: dict[str, AnyEffect] = {
 
 @pytest.mark.asyncio
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
+@sample_or_all("every", 3, 1)
 @pytest.mark.parametrize("chosen", [0, -1], ids=["first", "last"])
 @pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRAMS)
 async def test_a_run_ends_if_only_one_of_its_branches_is_cancelled(
-    program: AnyEffect, chosen: int
+    program: AnyEffect, chosen: int, every: int
 ) -> None:
     made = made_of(lambda: program)
     expected = await made.start(None).run(app_on(MemoryStore()))
@@ -381,7 +383,7 @@ async def test_a_run_ends_if_only_one_of_its_branches_is_cancelled(
 
     asyncio.get_running_loop().set_task_factory(create)
     interrupted = 0
-    for turn in range(40):
+    for turn in range(0, 40, every):
         tasks.clear()
         app = app_on(MemoryStore())
         running = asyncio.create_task(made.start(None, run_id="r").run(app))

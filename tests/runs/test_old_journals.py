@@ -89,9 +89,8 @@ async def written(store: CheckpointStore, trees: list[dict[str, Any]]) -> list[b
         payload = json.dumps(tree).encode()
         digest = hashlib.sha256(digest + payload).digest()
         bodies.append(payload + b"\nsha256:" + digest.hex().encode())
-    summary = RunSummary("order", "standard", "1", RunStatus.INTERRUPTED, 1.0, due_at=1.0)
-    lease = await store.claim("r", owner="test", seconds=60)
-    await store.append(lease, bodies, after=0, summary=summary, release=True)
+    summary = RunSummary("order", RunStatus.INTERRUPTED, 1.0, due_at=1.0)
+    await store.create("r", bodies, summary=summary)
     return bodies
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from time import monotonic
@@ -18,11 +17,12 @@ from returns.result import Success
 
 from effectflow import Checkpoints, Do, Effect, fail, pure, step, with_checkpointing, workflow
 from effectflow.checkpoint import (
+    Batch,
     CheckpointPolicy,
     Lease,
-    RunSummary,
     SaveFailed,
     StoreUnavailable,
+    Taken,
 )
 from effectflow.effects import from_async, from_fn
 from effectflow.stores import MemoryStore
@@ -40,9 +40,9 @@ class CountingStore(MemoryStore):
         self.appends: list[int] = []
         self.seen: list[int] = []
 
-    async def append(self, lease: Lease, bodies: Sequence[bytes], **options: Any) -> None:
-        await super().append(lease, bodies, **options)
-        self.appends.append(len(bodies))
+    async def append(self, lease: Lease, batch: Batch) -> None:
+        await super().append(lease, batch)
+        self.appends.append(len(batch.bodies))
 
 
 @step
@@ -298,7 +298,7 @@ async def test_an_unavailable_store_is_not_asked_more_often_than_entries_are_due
                 raise OSError("no route")
             await super().append(*args, **options)
 
-        async def claim(self, *args: Any, **options: Any) -> Lease:
+        async def claim(self, *args: Any, **options: Any) -> Taken:
             self.claims += 1
             if self.claims == 20:
                 self.was_asked_often.set()
@@ -341,9 +341,9 @@ def test_an_invalid_policy_is_rejected(options: dict[str, Any]) -> None:
 class SlowStore(MemoryStore):
     """Lets other tasks run during each append, as a store that does I/O does."""
 
-    async def append(self, lease: Lease, bodies: Sequence[bytes], **options: Any) -> None:
+    async def append(self, lease: Lease, batch: Batch) -> None:
         await anyio.lowlevel.checkpoint()
-        await super().append(lease, bodies, **options)
+        await super().append(lease, batch)
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
@@ -381,18 +381,11 @@ class UnhurriedStore(MemoryStore):
         super().__init__()
         self.ends: list[str] = []
 
-    async def append(
-        self,
-        lease: Lease,
-        bodies: Sequence[bytes],
-        *,
-        summary: RunSummary | None = None,
-        **options: Any,
-    ) -> None:
+    async def append(self, lease: Lease, batch: Batch) -> None:
         await anyio.sleep(0.1)
-        await super().append(lease, bodies, summary=summary, **options)
-        if any(b'"finished"' in body for body in bodies):
-            self.ends.append("unknown" if summary is None else summary.status)
+        await super().append(lease, batch)
+        if any(b'"finished"' in body for body in batch.bodies):
+            self.ends.append("unknown" if batch.summary is None else batch.summary.status)
 
 
 async def test_the_last_entry_and_the_status_are_one_write_although_a_late_save_waits() -> None:

@@ -205,7 +205,7 @@ async def test_the_earlier_result_is_valid_while_dead_letters_are_retried(
         map=count,
         reduce=lambda values: pure(sum(values)),
         key=str,
-        max_parallel=1,
+        limit=1,
         on_item_failure="dead_letter",
     )
     app = app_on(store, failing=["b"])

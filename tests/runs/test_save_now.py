@@ -167,7 +167,7 @@ def counting(**options: Any) -> MapReduce[App, Any, list[str], Any]:
         map=lambda item: note(item),
         reduce=lambda values: pure(sum(values)),
         key=str,
-        max_parallel=2,
+        limit=2,
         fan_in=2,
         **options,
     )

@@ -333,10 +333,10 @@ async def test_a_handled_step_keeps_its_failure(store: MemoryStore) -> None:
 
 
 async def test_a_crash_at_any_append_leads_to_the_same_end() -> None:
-    def make_env(store: Any) -> Any:
+    def environment(store: Any) -> Any:
         return app_on(store, failing=["pay"])
 
-    assert await crash_everywhere(paying, None, make_env)
+    assert await crash_everywhere(paying, None, environment)
 
 
 # Steps inside a step with `retry=`. An attempt begins them anew, and a resume continues the attempt.

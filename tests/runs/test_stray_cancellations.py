@@ -249,7 +249,7 @@ def job(kind: Kind, **options: Any) -> Any:
         map=partial(item, kind),
         reduce=total,
         key=str,
-        max_parallel=2,
+        limit=2,
         **options,
     )
 

@@ -43,7 +43,7 @@ from effectflow.effects import (
 )
 from effectflow.stores import SqliteStore
 from tests.apps import App
-from tests.sweeps import in_pairs
+from tests.sweeps import in_pairs, in_turn
 
 AnyEffect = Effect[Any, Any, Any]
 
@@ -181,8 +181,7 @@ PROGRAM = textwrap.dedent("""
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-@pytest.mark.parametrize("backend", ["asyncio", "trio"])
-@pytest.mark.parametrize("leave", ["SystemExit", "KeyboardInterrupt"])
+@in_turn(backend=["asyncio", "trio"], leave=["SystemExit", "KeyboardInterrupt"])
 async def test_a_process_ends_with_the_status_of_the_exit(
     tmp_path: Path, backend: str, leave: str
 ) -> None:

@@ -31,8 +31,9 @@ from tests.exploration.lives import SIGNALS, End
 from tests.exploration.scenes import AnyEffect, Env, Scene, act, in_turn, locally
 from tests.exploration.virtual_time import Backend
 from tests.exploration.world import Broken, Bug, Letter
+from tests.sweeps import BACKENDS
 
-both_backends = pytest.mark.parametrize("backend", ["asyncio", "trio"])
+both_backends = pytest.mark.parametrize("backend", BACKENDS)
 pytestmark = both_backends
 
 LATE = End("failed", "late")

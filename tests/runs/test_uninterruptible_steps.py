@@ -143,7 +143,7 @@ def slow_item(call: Call) -> Any:
     def total(values: list[int]) -> Effect[App, str, int]:
         return pure(sum(values))
 
-    return MapReduce("job", items=lambda _: [1], map=slow, reduce=total, key=str, max_parallel=1)
+    return MapReduce("job", items=lambda _: [1], map=slow, reduce=total, key=str, limit=1)
 
 
 def slow_action(call: Call) -> Any:

@@ -30,8 +30,6 @@ from effectflow.effects import die, emit, from_async
 from effectflow.stores import MemoryStore, SqliteStore
 from effectflow.testing import RecordingObserver
 
-pytestmark = pytest.mark.allow_unused_effects
-
 
 class Environment:
     def __init__(self, checkpoints: Checkpoints) -> None:

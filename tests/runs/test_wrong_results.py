@@ -619,9 +619,8 @@ async def write(store: MemoryStore, entries: Sequence[Any]) -> None:
     info = await find_run(store, "r")
     assert info is not None
     await store.delete("r")
-    lease = await store.claim("r", owner="test", seconds=60)
     summary = replace(info.summary, status=RunStatus.RUNNING)
-    await store.append(lease, bodies, after=0, summary=summary, release=True)
+    await store.create("r", bodies, summary=summary)
 
 
 STRANGE: list[Any] = [

@@ -358,7 +358,7 @@ def job_of(actions: list[AnyEffect]) -> Any:
         map=act,
         reduce=lambda values: pure(" ".join(values)),
         key=str,
-        max_parallel=2,
+        limit=2,
     )
 
 

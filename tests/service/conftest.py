@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from effectflow import Checkpoints, Client, Workflow
-from effectflow.checkpoint import CheckpointStore
+from effectflow.checkpoint import ServiceStore
+from effectflow.checkpoint.store import service_of
 from effectflow.service import App, Worker
 from effectflow.stores import open_store
 from tests import apps
@@ -20,7 +21,7 @@ from tests import apps
 class Service:
     """A store, and a world that its workers act on. Each worker and client has its own checkpoints."""
 
-    store: CheckpointStore
+    store: ServiceStore
     world: apps.World = field(default_factory=apps.World)
 
     def checkpoints(self, **options: Any) -> Checkpoints:
@@ -60,4 +61,4 @@ both_stores = pytest.mark.parametrize("service", STORES, indirect=True)
 @pytest.fixture(params=["memory", pytest.param("sqlite", marks=pytest.mark.exhaustive)])
 async def service(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Service]:
     async with open_store(STORES[request.param].format(folder=tmp_path)) as store:
-        yield Service(store)
+        yield Service(service_of(store, "a test"))

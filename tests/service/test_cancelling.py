@@ -27,13 +27,13 @@ from effectflow import (
 )
 from effectflow.checkpoint import (
     Batch,
-    CheckpointStore,
     DefinitionChanged,
     Lease,
     Message,
     RunCancelled,
     RunEnded,
     RunStatus,
+    ServiceStore,
 )
 from effectflow.checkpoint.entries import CancelRequested, Finished
 from effectflow.effects import from_async
@@ -269,7 +269,7 @@ async def test_an_ended_run_cannot_be_cancelled(service: Service) -> None:
 class AtTheEnd(ForwardingStore):
     """A store in which something happens just before the end of a run is saved."""
 
-    def __init__(self, store: CheckpointStore, happen: Callable[[], Awaitable[object]]) -> None:
+    def __init__(self, store: ServiceStore, happen: Callable[[], Awaitable[object]]) -> None:
         super().__init__(store)
         self.happen = happen
 

@@ -165,11 +165,11 @@ async def test_a_lease_does_not_expire_because_a_clock_was_set_forward(
 ) -> None:
     owner = begin_claim()
     await service.client.submit(quick, None, run_id="r")
-    lease = await service.store.claim("r", owner=str(owner), seconds=60)
+    taken = await service.store.claim("r", owner=str(owner), seconds=60)
     clock.offset += timedelta(hours=1)
     async with service.worker(quick, clock=clock) as worker:
         await anyio.sleep(0.3)
         assert service.world.done == []
-        await service.store.release(lease)
+        await service.store.release(taken.lease)
         end_claim(owner, is_released=True)
         assert await worker.client.handle(quick, "r").result(timeout=10) == Success("quick")

@@ -229,17 +229,15 @@ OVERTAKEN = Tree(
 )
 
 
-@pytest.mark.parametrize("backend", ["asyncio", "trio"])
 @examples(30, 150)
-def test_a_saga_that_is_killed_leaves_the_world_as_its_journal_says(
-    backend: str, examples: int
-) -> None:
+def test_a_saga_that_is_killed_leaves_the_world_as_its_journal_says(examples: int) -> None:
     deaths = st.lists(st.tuples(st.integers(1, 12), st.booleans()), max_size=3)
 
     @settings(max_examples=examples, database=None, suppress_health_check=[HealthCheck.too_slow])
-    @given(trees, deaths)
-    @example(OVERTAKEN, [(5, False)])
-    def check_drawn(tree: Tree, deaths: list[tuple[int, bool]]) -> None:
+    @given(trees, deaths, st.sampled_from(["asyncio", "trio"]))
+    @example(OVERTAKEN, [(5, False)], "asyncio")
+    @example(OVERTAKEN, [(5, False)], "trio")
+    def check_drawn(tree: Tree, deaths: list[tuple[int, bool]], backend: str) -> None:
         anyio.run(check, tree, deaths, backend=backend)
 
     check_drawn()

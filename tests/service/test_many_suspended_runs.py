@@ -14,7 +14,7 @@ import pytest
 from returns.result import Success
 
 from effectflow import Do, Signal, workflow
-from effectflow.checkpoint import CheckpointStore, RunQuery, RunStatus
+from effectflow.checkpoint import RunQuery, RunStatus, ServiceStore
 from effectflow.checkpoint.durable_fiber import DurableFiber
 from effectflow.checkpoint.entries import Started
 from effectflow.checkpoint.integrity import first_digest
@@ -44,7 +44,7 @@ def live_twice(name: str) -> Do[App, Broken, int]:
     return lives if lives > 1 else (yield from never())
 
 
-async def suspend_many(store: CheckpointStore, count: int) -> None:
+async def suspend_many(store: ServiceStore, count: int) -> None:
     """Store runs "0", "1" and so on as a worker leaves them that has suspended them."""
     async with store:
         service = Service(store)
@@ -138,7 +138,7 @@ async def test_all_runs_of_a_dead_process_continue_beside_many_suspended_runs(
     store = FaultyStore(crowd.store, [CrashPoint(died + 1, False, "create")])
     service = replace(crowd, store=store)
     with store.life():
-        async with working(service, live_twice, concurrency=died, grace=0) as worker:
+        async with working(service, live_twice, limit=died, grace=0) as worker:
             for number in range(died):
                 await worker.client.submit(live_twice, f"{number}", run_id=f"dead {number}")
             with anyio.fail_after(20):

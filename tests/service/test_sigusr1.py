@@ -44,7 +44,7 @@ JOB = textwrap.dedent("""
         map=double,
         reduce=lambda values: pure(sum(values)),
         key=str,
-        max_parallel=4,
+        limit=4,
         fan_in=5,
     )
     HANGS_AT = int(sys.argv[1])

@@ -147,7 +147,7 @@ async def test_runs_with_a_higher_priority_are_taken_first(service: Service) -> 
     for priority in (1, 3, 2):
         await client.submit(act, f"priority {priority}", priority=priority, run_id=str(priority))
 
-    async with service.worker(act, concurrency=1):
+    async with service.worker(act, limit=1):
         for priority in (1, 2, 3):
             await client.handle(act, str(priority)).result()
     assert service.world.done == ["priority 3", "priority 2", "priority 1"]

@@ -110,7 +110,7 @@ def items_of(state: str) -> list[str]:
 
 
 job: MapReduce[App, Any, str, Any] = MapReduce(
-    "job", items=items_of, map=approve, reduce=join, key=str, max_parallel=2
+    "job", items=items_of, map=approve, reduce=join, key=str, limit=2
 )
 rounds: Iterative[App, Broken, str] = Iterative(
     "rounds", approve, converged=lambda *_: True, max_rounds=3
@@ -446,7 +446,7 @@ async def test_the_items_of_a_job_wait_side_by_side(service: Service) -> None:
         return [1, 2, 3]
 
     waiting: MapReduce[App, Any, str, Any] = MapReduce(
-        "waiting", items=three, map=wait, reduce=join, key=str, max_parallel=3
+        "waiting", items=three, map=wait, reduce=join, key=str, limit=3
     )
     async with working(service, waiting) as worker:
         handle = await worker.client.submit(waiting, "", run_id="r")
@@ -479,7 +479,7 @@ async def test_a_sleeping_item_sleeps_again_in_its_next_attempt(service: Service
         map=look,
         reduce=lambda counts: pure(sum(counts)),
         key=str,
-        max_parallel=3,
+        limit=3,
         retry=RetryPolicy.constant(0.01).with_max_retries(5),
     )
     async with working(service, looking) as worker:

@@ -10,8 +10,9 @@ import pytest
 from returns.result import Success
 
 from effectflow import Do, Signal, spawn, workflow
-from effectflow.checkpoint import Batch, CheckpointStore, Lease, Message, RunStatus
-from effectflow.stores import open_store
+from effectflow.checkpoint import Batch, Lease, Message, RunStatus, ServiceStore
+from effectflow.checkpoint.store import service_of
+from effectflow.stores import MemoryStore, open_store
 from effectflow.testing.forwarding import ForwardingStore
 from tests.apps import App, Broken
 from tests.service.conftest import STORES, Service
@@ -40,7 +41,7 @@ class WorstMoment(ForwardingStore):
     """A store in which something happens once, at one moment of the first suspension of a run."""
 
     def __init__(
-        self, store: CheckpointStore, moment: str, happen: Callable[[], Awaitable[object]]
+        self, store: ServiceStore, moment: str, happen: Callable[[], Awaitable[object]]
     ) -> None:
         super().__init__(store)
         self.moment = moment
@@ -81,7 +82,8 @@ class WorstMoment(ForwardingStore):
 async def test_a_message_wakes_a_run_that_is_being_suspended(
     url: str, moment: str, tmp_path: Any
 ) -> None:
-    async with open_store(url.format(folder=tmp_path)) as store:
+    async with open_store(url.format(folder=tmp_path)) as opened:
+        store = service_of(opened, "a test")
         sender = Service(store).client.handle(approve, "r")
         staged = WorstMoment(store, moment, lambda: sender.send(approval, "ann"))
         service = Service(staged)
@@ -95,7 +97,7 @@ async def test_a_message_wakes_a_run_that_is_being_suspended(
 
 @pytest.mark.parametrize("moment", MOMENTS)
 async def test_a_cancellation_wakes_a_run_that_is_being_suspended(moment: str) -> None:
-    async with open_store("memory:") as store:
+    async with MemoryStore() as store:
         canceller = Service(store).client.handle(approve, "r")
         staged = WorstMoment(store, moment, canceller.cancel)
         async with working(Service(staged), approve) as worker:
@@ -119,7 +121,7 @@ def parent(_: None) -> Do[App, Any, str]:
 async def test_the_end_of_a_spawned_run_wakes_its_parent_that_is_being_suspended(
     moment: str,
 ) -> None:
-    async with open_store("memory:") as store:
+    async with MemoryStore() as store:
         other = Service(store)
 
         async def end_child() -> None:

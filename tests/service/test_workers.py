@@ -15,10 +15,10 @@ from returns.result import Success
 from effectflow import Checkpoints, Do, Effect, Limit, bracket, do, par, pure, sleep, step, workflow
 from effectflow.checkpoint import (
     Batch,
-    CheckpointStore,
     Lease,
     RunQuery,
     RunStatus,
+    ServiceStore,
     StoreUnavailable,
 )
 from effectflow.checkpoint.lease import begin_claim, end_claim
@@ -134,7 +134,7 @@ async def test_a_submitted_run_begins_at_once_and_not_at_the_next_look(
 class Looked(ForwardingStore):
     """Counts the looks of workers. `taken` tells in which one each run was taken."""
 
-    def __init__(self, store: CheckpointStore) -> None:
+    def __init__(self, store: ServiceStore) -> None:
         super().__init__(store)
         self.looks = 0
         self.taken: dict[str, int] = {}
@@ -164,12 +164,12 @@ async def test_the_run_of_a_dead_process_continues_at_the_next_look(service: Ser
     assert store.taken["r"] <= before + 1
 
 
-async def test_a_worker_drives_at_most_as_many_runs_as_its_concurrency(
+async def test_a_worker_drives_at_most_as_many_runs_as_its_limit(
     service: Service, gate: Gate
 ) -> None:
     for number in range(7):
         await service.client.submit(guarded, None, run_id=f"{number}")
-    async with service.worker(guarded, concurrency=3):
+    async with service.worker(guarded, limit=3):
         await gate.until(inside=3)
         await anyio.sleep(0.1)
         assert gate.inside == 3
@@ -179,7 +179,7 @@ async def test_a_worker_drives_at_most_as_many_runs_as_its_concurrency(
 
 
 async def test_a_limit_holds_across_workers(service: Service, gate: Gate) -> None:
-    limits = {"guarded": Limit(at_once=2)}
+    limits = {"guarded": Limit(2)}
     for number in range(5):
         await service.client.submit(guarded, None, run_id=f"{number}")
     await service.client.submit(act, "free", run_id="free")
@@ -212,7 +212,7 @@ async def test_a_limit_per_second_holds_across_workers(service: Service) -> None
 async def test_two_workers_drive_each_run_once(service: Service) -> None:
     for number in range(60):
         await service.client.submit(act, f"{number}", run_id=f"{number}")
-    async with service.worker(act, concurrency=5), service.worker(act, concurrency=5):
+    async with service.worker(act, limit=5), service.worker(act, limit=5):
         await ended(service)
     assert sorted(service.world.done) == sorted(map(str, range(60)))
     await assert_nothing_is_held(service)
@@ -437,9 +437,9 @@ def test_an_app_rejects_workflows_and_schedules_with_the_same_name() -> None:
         App([act.body], environment=apps.App, checkpoints=checkpoints)  # type: ignore[list-item]
     app = App([act], environment=apps.App, checkpoints=checkpoints)
     with pytest.raises(ValueError, match="limits names workflows that the App does not have: pay"):
-        Worker(app, limits={"pay": Limit(at_once=1)})
-    with pytest.raises(ValueError, match="concurrency"):
-        Worker(app, concurrency=0)
+        Worker(app, limits={"pay": Limit(1)})
+    with pytest.raises(ValueError, match="limit"):
+        Worker(app, limit=0)
     with pytest.raises(ValueError, match="max_crashes"):
         Worker(app, max_crashes=0)
 

@@ -60,10 +60,10 @@ async def change_status(
                 path.write_bytes(path.read_bytes()[:20])
         case "redis":
             client, key = in_redis(store, run_id)
-            summary: bytes = client.hget(key, "summary")
+            summary: bytes = client.hget(key, "state")
             for known in (b"pending", b"running", b"completed"):
                 summary = summary.replace(known, status.encode())
-            client.hset(key, "summary", summary)
+            client.hset(key, "state", summary)
         case _:
             in_database(store, "UPDATE runs SET status = ? WHERE run_id = ?", status, run_id)
 

@@ -90,7 +90,7 @@ async def test_a_damaged_run_is_cut_to_its_last_intact_entry(
         written = await told(store)
         await change_entry(store, number)
         problem = (await verify_run(store, "r")).problem
-        assert "`effectflow repair 'r'`" in str(problem)
+        assert "`repair_run(store, 'r')`" in str(problem)
 
         repair = await repair_run(store, "r")
 
@@ -177,7 +177,7 @@ lengths = MapReduce(
     map=measure,
     reduce=total,
     key=str,
-    max_parallel=1,
+    limit=1,
     on_item_failure="dead_letter",
 )
 
@@ -442,7 +442,7 @@ approvals = MapReduce(
     map=do(approved_word),
     reduce=joined,
     key=str,
-    max_parallel=1,
+    limit=1,
     on_item_failure="dead_letter",
 )
 

@@ -46,6 +46,7 @@ from effectflow.checkpoint import (
     StoreUnavailable,
     UnsupportedVersion,
 )
+from effectflow.checkpoint.store import Batch, find_run
 from effectflow.stores import PostgresStore, RedisStore, open_store
 from effectflow.stores._postgres_changes import Notifier
 from tests.apps import App, Broken, app_on, both_backends, note
@@ -111,14 +112,14 @@ async def test_an_append_whose_answer_is_lost_is_neither_lost_nor_doubled(
         lease = await begun(store, [b"first"])
         for number in range(1, 4):
             proxied.proxy.lose_answer_to(b"the body of it")
-            await store.append(lease, [b"the body of it %d" % number], after=number)
+            await store.append(lease, Batch([b"the body of it %d" % number], number))
         proxied.proxy.lose_answer_to(b"the body of it")
-        done = RunSummary("w", "standard", "1", RunStatus.COMPLETED, 0.0)
-        await store.append(lease, [b"the body of it 4"], after=4, summary=done, release=True)
+        done = RunSummary("w", RunStatus.COMPLETED, 0.0)
+        await store.append(lease, Batch([b"the body of it 4"], 4, summary=done, release=True))
 
         bodies = await bodies_of(store)
         assert bodies == [b"first", *(b"the body of it %d" % n for n in range(1, 5))]
-        info = await store.info("r")
+        info = await find_run(store, "r")
         assert info is not None
         assert (info.summary.status, info.lease) == (RunStatus.COMPLETED, None)
     assert proxied.proxy.cuts == 4
@@ -131,18 +132,18 @@ async def test_a_last_append_whose_answer_is_lost_counts_even_if_others_continue
     async def resume() -> None:
         async with proxied.direct as other:
             lease = await claimed(other)
-            await other.append(lease, [b"resumed"], after=2)
+            await other.append(lease, Batch([b"resumed"], 2))
 
     async with proxied.store as store:
         lease = await begun(store, [b"first"])
         proxied.proxy.lose_answer_to(b"the last", meanwhile=lambda: anyio.run(resume))
-        await store.append(lease, [b"the last"], after=1, release=True)
+        await store.append(lease, Batch([b"the last"], 1, release=True))
 
         bodies = await bodies_of(store)
         assert bodies == [b"first", b"the last", b"resumed"]
         assert proxied.proxy.cuts == 1
         with pytest.raises(LeaseLost):
-            await store.append(lease, [b"late"], after=3)
+            await store.append(lease, Batch([b"late"], 3))
 
 
 async def test_an_append_cut_off_while_the_server_executes_it_is_not_rejected(
@@ -154,7 +155,7 @@ async def test_an_append_cut_off_while_the_server_executes_it_is_not_rejected(
             schema = repr(store).partition("schema='")[2].partition("'")[0]
             blocking.execute(f"LOCK TABLE {schema}.entries IN SHARE MODE")  # type: ignore[arg-type]
             async with anyio.create_task_group() as group:
-                group.start_soon(lambda: store.append(lease, [b"2"], after=1))
+                group.start_soon(lambda: store.append(lease, Batch([b"2"], 1)))
                 await _until_waiting(postgres, 1)
                 proxied_postgres.proxy.cut()
                 # The first request waits for the table, and those that follow find its lease locked.
@@ -187,7 +188,7 @@ async def test_appends_are_saved_although_the_connection_is_lost_again_while_tha
         )
         async with anyio.create_task_group() as group:
             for lease in leases:
-                group.start_soon(lambda lease=lease: store.append(lease, [b"second"], after=1))
+                group.start_soon(lambda lease=lease: store.append(lease, Batch([b"second"], 1)))
 
         assert proxy.cuts == 2
         for lease in leases:
@@ -199,7 +200,7 @@ async def test_an_append_that_is_never_answered_may_have_been_saved(proxied: Pro
         lease = await begun(store, [b"first"])
         proxied.proxy.lose_answer_to(b"the second", meanwhile=proxied.proxy.go_away)
         with pytest.raises(SaveFailed, match="may or may not have been saved") as caught:
-            await store.append(lease, [b"the second"], after=1)
+            await store.append(lease, Batch([b"the second"], 1))
         assert caught.value.is_unknown
 
     async with proxied.direct as store:
@@ -216,7 +217,7 @@ async def test_an_append_that_was_never_sent_is_known_to_have_failed(
             # This call notices that the connection is lost.
             await store.read("r")
         with pytest.raises(SaveFailed, match="could not be saved") as caught:
-            await store.append(lease, [b"first"], after=0, summary=SUMMARY)
+            await store.append(lease, Batch([b"first"], 0, summary=SUMMARY))
         assert not caught.value.is_unknown
 
 
@@ -231,13 +232,13 @@ async def test_a_deletion_whose_answer_is_lost_succeeds(proxied: Proxied) -> Non
         await store.delete("r")
 
         assert proxied.proxy.cuts == 1
-        assert await store.info("r") is None
+        assert await find_run(store, "r") is None
         with pytest.raises(RunNotFound):
             await store.delete("r")
 
 
 async def test_a_truncation_whose_answer_is_lost_succeeds(proxied: Proxied) -> None:
-    done = RunSummary("w", "standard", "1", RunStatus.COMPLETED, 0.0)
+    done = RunSummary("w", RunStatus.COMPLETED, 0.0)
     async with proxied.store as store:
         lease = await begun(store, [b"%d" % number for number in range(9)])
         # The first truncation loads the script of Redis.
@@ -248,10 +249,10 @@ async def test_a_truncation_whose_answer_is_lost_succeeds(proxied: Proxied) -> N
 
         assert proxied.proxy.cuts == 1
         assert await bodies_of(store) == [b"0", b"1", b"2"]
-        info = await store.info("r")
+        info = await find_run(store, "r")
         assert info is not None
         assert info.summary == done
-        await store.append(lease, [b"3"], after=3)
+        await store.append(lease, Batch([b"3"], 3))
         assert await bodies_of(store) == [b"0", b"1", b"2", b"3"]
 
 
@@ -271,7 +272,7 @@ async def test_the_next_deletion_completes_an_interrupted_one(
         for run_id in ("r", "other"):
             lease = await claimed(store, run_id)
             bodies = [b"secret %d" % n for n in range(1200)]
-            await store.append(lease, bodies, after=0, summary=SUMMARY, release=True)
+            await store.append(lease, Batch(bodies, 0, summary=SUMMARY, release=True))
         # The first deletion loads the script.
         await store.delete("other")
     async with proxied_redis.impatient as store:
@@ -280,7 +281,7 @@ async def test_the_next_deletion_completes_an_interrupted_one(
             await store.delete("r")
 
     async with proxied_redis.direct as store:
-        assert await store.info("r") is None
+        assert await find_run(store, "r") is None
         assert await store.read("r") == []
         with pytest.raises(RunNotFound):
             await store.delete("r")
@@ -299,7 +300,7 @@ async def test_a_deletion_that_is_sent_again_keeps_a_new_run(proxied: Proxied) -
         for run_id in ("r", "other"):
             lease = await claimed(store, run_id)
             bodies = [b"1", b"2", b"3"]
-            await store.append(lease, bodies, after=0, summary=SUMMARY, release=True)
+            await store.append(lease, Batch(bodies, 0, summary=SUMMARY, release=True))
         # The first deletion loads the script of Redis.
         await store.delete("other")
         part = b"COMMIT" if isinstance(store, PostgresStore) else b"EVALSHA"
@@ -311,7 +312,7 @@ async def test_a_deletion_that_is_sent_again_keeps_a_new_run(proxied: Proxied) -
         [info] = await store.find()
         assert (info.run_id, info.length, info.summary) == ("r", 1, SUMMARY)
         lease = await claimed(store)
-        await store.append(lease, [b"2", b"3"], after=1)
+        await store.append(lease, Batch([b"2", b"3"], 1))
         assert await bodies_of(store) == [b"new", b"2", b"3"]
 
 
@@ -326,7 +327,7 @@ async def test_a_locked_run_does_not_delay_others(postgres: str, table: str) -> 
         async def save(lease: Lease) -> None:
             began = time.monotonic()
             try:
-                await store.append(lease, [b"2"], after=1, summary=SUMMARY)
+                await store.append(lease, Batch([b"2"], 1, summary=SUMMARY))
             except SaveFailed as error:
                 refused.append(error)
             took[lease.run_id] = time.monotonic() - began
@@ -356,7 +357,7 @@ async def test_an_append_waits_until_its_run_is_unlocked(postgres: str) -> None:
         async with anyio.create_task_group() as group:
             with _locked(postgres, schema, "leases"):
                 group.start_soon(
-                    lambda: store.append(lease, [b"1"], after=0, summary=SUMMARY, release=True)
+                    lambda: store.append(lease, Batch([b"1"], 0, summary=SUMMARY, release=True))
                 )
                 await anyio.sleep(0.5)
                 assert await store.read("locked") == []
@@ -397,7 +398,7 @@ async def test_a_request_whose_caller_is_cancelled_does_not_cost_its_connection(
                 named = "SELECT pid FROM pg_stat_activity WHERE application_name = %s ORDER BY pid"
                 return other.execute(named, (name,)).fetchall()
 
-        await store.info("locked")
+        await find_run(store, "locked")
         # That of the writer, that of the pool, and that which tells of changes, a moment later.
         with anyio.fail_after(30):
             while len(before := backends()) < 3:
@@ -408,7 +409,7 @@ async def test_a_request_whose_caller_is_cancelled_does_not_cost_its_connection(
                     group.start_soon(store.delete, "locked")
                     await _until_waiting(postgres, 1)
                     group.cancel_scope.cancel()
-        await store.info("locked")
+        await find_run(store, "locked")
         assert backends() == before
 
 
@@ -435,7 +436,7 @@ async def test_hosts_whose_clocks_differ_agree_on_the_owner_of_a_run(
     async with store:
         elsewhere = Owner(1, "elsewhere", "1", "1")
         lease = await store.claim("r", owner=str(elsewhere), seconds=60)
-        await store.append(lease, [b"1"], after=0, summary=SUMMARY)
+        await store.append(lease, Batch([b"1"], 0, summary=SUMMARY))
         right = time.time
         monkeypatch.setattr(time, "time", lambda: right() + 3600)
 
@@ -458,7 +459,7 @@ async def test_a_server_clock_set_forward_does_not_take_runs_from_a_live_owner(
     async with store:
         here = await begun(store, [b"1"], "here")
         elsewhere = await store.claim("there", owner="pid 1 on elsewhere (1, 1)", seconds=30)
-        await store.append(elsewhere, [b"1"], after=0, summary=SUMMARY)
+        await store.append(elsewhere, Batch([b"1"], 0, summary=SUMMARY))
         if kind == "postgres":
             with psycopg.connect(url) as other:
                 other.execute(
@@ -479,7 +480,7 @@ async def test_a_server_clock_set_forward_does_not_take_runs_from_a_live_owner(
         resumable = await store.find(RunQuery(resumable=True))
         assert [info.run_id for info in resumable] == ["there"]
         await claimed(store, "there")
-        await store.append(here, [b"2"], after=1)
+        await store.append(here, Batch([b"2"], 1))
 
 
 async def test_a_server_that_has_lost_its_data_is_not_taken_for_another_owner(
@@ -491,7 +492,7 @@ async def test_a_server_that_has_lost_its_data_is_not_taken_for_another_owner(
             server.kill()
             server.start()
             with pytest.raises(LeaseLost, match="the store has lost data") as caught:
-                await store.append(lease, [b"2"], after=1)
+                await store.append(lease, Batch([b"2"], 1))
     assert caught.value.owner == ""
     assert "owner" not in str(caught.value)
 
@@ -519,7 +520,7 @@ async def test_find_skips_a_run_with_an_unknown_status(
             assert "skipping run 'damaged'" in caplog.text
             assert await store.damaged_runs() == ["damaged"]
             with pytest.raises(CorruptCheckpoint, match=r"run 'damaged'.*'paused'"):
-                await store.info("damaged")
+                await find_run(store, "damaged")
 
 
 async def test_a_renewal_reconnects(proxied: Proxied) -> None:
@@ -568,7 +569,7 @@ async def test_a_run_that_is_deleted_or_only_claimed_leaves_no_key(
             assert client.keys(f"{tmp_path}:runs") == []
             # The owner lives, and begins the run after all.
             store.renew(first, seconds=60)
-            await store.append(first, [b"1"], after=0, summary=SUMMARY)
+            await store.append(first, Batch([b"1"], 0, summary=SUMMARY))
             assert client.ttl(abandoned) == -1
             store.renew(first, seconds=60)
             assert client.ttl(abandoned) == -1
@@ -579,7 +580,7 @@ async def test_requests_wait_for_a_free_connection(
 ) -> None:
     async def use(number: int) -> None:
         lease = await store.claim(f"r{number}", owner=owner, seconds=60)
-        await store.append(lease, [b"1"], after=0, summary=SUMMARY, release=True)
+        await store.append(lease, Batch([b"1"], 0, summary=SUMMARY, release=True))
 
     owner = str(Owner.new())
     async with RedisStore(redis, prefix=str(tmp_path)) as store:
@@ -691,7 +692,7 @@ async def test_a_redis_server_that_lost_its_data_says_so(tmp_path: Path) -> None
             server.kill()
             server.start()
             with pytest.raises(LeaseLost, match=r"the store has lost data\). Restore the data"):
-                await store.append(lease, [b"3"], after=2)
+                await store.append(lease, Batch([b"3"], 2))
             with pytest.raises(LeaseLost, match=r"the store has lost data\). Restore the data"):
                 store.renew(lease, seconds=60)
 
@@ -705,7 +706,7 @@ async def test_a_redis_server_that_lost_its_last_entries_says_so(
             [run] = cast("list[bytes]", client.keys(f"{tmp_path}:run:*"))
             client.hset(run, "length", 1)
         with pytest.raises(LeaseLost, match=r"Of 2 entries it has only 1, and a resume executes"):
-            await store.append(lease, [b"3"], after=2)
+            await store.append(lease, Batch([b"3"], 2))
 
 
 async def test_a_postgres_server_that_lost_data_says_so(postgres: str) -> None:
@@ -717,11 +718,11 @@ async def test_a_postgres_server_that_lost_data_says_so(postgres: str) -> None:
             with pytest.raises(
                 LeaseLost, match=r"Of 2 entries it has only 1, and a resume executes"
             ):
-                await store.append(lease, [b"3"], after=2)
+                await store.append(lease, Batch([b"3"], 2))
             # As after a restore of a database in which another process had the same fencing token.
             other.execute(f"UPDATE {schema}.leases SET owner = 'another'")  # type: ignore[arg-type]
             with pytest.raises(LeaseLost, match="another holds it"):
-                await store.append(lease, [b"2"], after=1)
+                await store.append(lease, Batch([b"2"], 1))
             with pytest.raises(LeaseLost, match="another holds it"):
                 store.renew(lease, seconds=60)
             await store.release(lease)
@@ -730,12 +731,12 @@ async def test_a_postgres_server_that_lost_data_says_so(postgres: str) -> None:
             assert info.lease.owner == "another"
             other.execute(f"TRUNCATE {schema}.entries, {schema}.runs, {schema}.leases")  # type: ignore[arg-type]
             with pytest.raises(LeaseLost, match=r"the store has lost data\). Restore the data"):
-                await store.append(lease, [b"3"], after=2)
+                await store.append(lease, Batch([b"3"], 2))
             with pytest.raises(LeaseLost, match=r"the store has lost data\). Restore the data"):
                 store.renew(lease, seconds=60)
             other.execute(f"DROP SCHEMA {schema} CASCADE")  # type: ignore[arg-type]
             with pytest.raises(SaveFailed, match="open the store again"):
-                await store.append(lease, [b"3"], after=2)
+                await store.append(lease, Batch([b"3"], 2))
             with pytest.raises(StoreUnavailable, match="open the store again"):
                 await store.read("r")
 
@@ -774,7 +775,7 @@ async def _write_through_restarts(
     written = 1
     thread.start()
     while not stop.is_set():
-        await store.append(lease, [b"%d" % written], after=written)
+        await store.append(lease, Batch([b"%d" % written], written))
         written += 1
     thread.join()
 
@@ -815,7 +816,7 @@ async def test_runs_can_be_deleted_from_a_server_whose_memory_is_full(tmp_path: 
             written = await _fill(store, lease, megabyte)
 
             await store.delete("old")
-            await store.append(lease, [b"small"], after=written)
+            await store.append(lease, Batch([b"small"], written))
             assert len(await store.read("r")) == written + 1
 
 
@@ -823,7 +824,7 @@ async def _fill(store: CheckpointStore, lease: Lease, body: bytes) -> int:
     """Append until the memory is full. Return the number of entries."""
     for written in range(100):
         try:
-            await store.append(lease, [body], after=written, summary=SUMMARY)
+            await store.append(lease, Batch([body], written, summary=SUMMARY))
         except SaveFailed:
             return written
     raise AssertionError
@@ -840,7 +841,7 @@ async def test_an_append_waits_for_a_server_that_is_busy_with_a_script(
                 thread.start()
                 await anyio.to_thread.run_sync(wait_for, lambda: _is_busy(client))
                 async with anyio.create_task_group() as group:
-                    group.start_soon(lambda: store.append(lease, [b"2"], after=1))
+                    group.start_soon(lambda: store.append(lease, Batch([b"2"], 1)))
                     with anyio.fail_after(30):
                         while "reconnecting" not in caplog.text:
                             await anyio.sleep(0.01)
@@ -986,7 +987,7 @@ async def test_large_postgres_appends_are_sent_in_several_statements(postgres: s
     schema, body = f"batches{time.time_ns()}", bytes(4 * 2**20)
 
     async def append(lease: Lease) -> None:
-        await store.append(lease, [body], after=0, summary=SUMMARY)
+        await store.append(lease, Batch([body], 0, summary=SUMMARY))
 
     async with PostgresStore(postgres, schema=schema) as store:
         owner = str(Owner.new())
@@ -1195,7 +1196,7 @@ def test_a_process_forked_while_a_store_is_open_creates_its_own(
     program = """
         store = make()
         owner = str(Owner.new())
-        summary = RunSummary("w", "standard", "1", RunStatus.RUNNING, 0.0)
+        summary = RunSummary("w", RunStatus.RUNNING, 0.0)
 
         async def refused(call):
             try:

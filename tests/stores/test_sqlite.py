@@ -10,7 +10,7 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -34,8 +34,10 @@ from effectflow.checkpoint import (
     verify_run,
 )
 from effectflow.checkpoint.journal_reader import all_run_ids
+from effectflow.checkpoint.store import Batch, find_run
 from effectflow.stores import SqliteStore, open_store
 from effectflow.stores._changes import Announcements
+from effectflow.stores._sql import Query, Rows
 from effectflow.stores._sqlite_database import DatabaseFiles, SqliteWriter, open_database
 from tests.apps import App, app_on, note
 from tests.stores.damage import change_status
@@ -47,7 +49,7 @@ pytestmark = pytest.mark.anyio
 async def append_many(store: SqliteStore, run_id: str, count: int, body: bytes = b"x") -> None:
     lease = await begun(store, [body], run_id)
     for number in range(1, count):
-        await store.append(lease, [body], after=number)
+        await store.append(lease, Batch([body], number))
     await store.release(lease)
 
 
@@ -148,12 +150,12 @@ async def test_a_database_locked_by_another_program_loses_nothing(
         stranger = sqlite3.connect(path, isolation_level=None)
         stranger.execute("BEGIN IMMEDIATE")
         with pytest.raises(SaveFailed, match=r"locked it for more than 0\.2 s"):
-            await store.append(lease, [b"4"], after=3)
+            await store.append(lease, Batch([b"4"], 3))
         assert len(await store.read("r")) == 3
         stranger.execute("ROLLBACK")
         stranger.close()
 
-        await store.append(lease, [b"4"], after=3)
+        await store.append(lease, Batch([b"4"], 3))
         assert len(await store.read("r")) == 4
 
 
@@ -162,6 +164,8 @@ async def test_requests_wait_together_while_another_program_has_locked_the_file(
 ) -> None:
     path = tmp_path / "runs.db"
     async with SqliteStore(path, lock_timeout=1.5) as store:
+        for run_id in "rs":
+            await append_many(store, run_id, 1)
         stranger = sqlite3.connect(path, isolation_level=None)
         stranger.execute("BEGIN IMMEDIATE")
         began = time.monotonic()
@@ -170,7 +174,7 @@ async def test_requests_wait_together_while_another_program_has_locked_the_file(
         async def claim(run_id: str, delay: float) -> None:
             await anyio.sleep(delay)
             asked_at = time.monotonic()
-            with pytest.raises(SaveFailed, match="locked"):
+            with pytest.raises(StoreUnavailable, match="locked"):
                 await store.claim(run_id, owner="me", seconds=60)
             waited.append(time.monotonic() - asked_at)
 
@@ -285,11 +289,11 @@ async def test_an_open_database_that_is_gone_is_neither_read_nor_renewed(tmp_pat
         with pytest.raises(StoreUnavailable, match=r"runs\.db: deleted, moved"):
             await store.read("r")
         with pytest.raises(StoreUnavailable, match=r"runs\.db: deleted, moved"):
-            store.renew(lease, seconds=60)
+            store.renew([lease], seconds=60)
         with pytest.raises(StoreUnavailable, match=r"runs\.db: deleted, moved"):
-            await store.append(lease, [b"4"], after=3)
+            await store.append(lease, Batch([b"4"], 3))
         (tmp_path / "moved.db").rename(path)
-        await store.append(lease, [b"4"], after=3)
+        await store.append(lease, Batch([b"4"], 3))
         assert len(await store.read("r")) == 4
 
 
@@ -328,12 +332,12 @@ async def test_other_programs_may_maintain_an_open_database(tmp_path: Path) -> N
 
 async def saved_at_once(store: SqliteStore, bodies: list[bytes]) -> list[type | None]:
     """Append each body to a run of its own, in one transaction. Return what was raised for each."""
-    leases = [await store.claim(str(n), owner="me", seconds=60) for n in range(len(bodies))]
+    leases = [await begun(store, [b"1"], str(number)) for number in range(len(bodies))]
     raised: list[type | None] = [None] * len(bodies)
 
     async def save(number: int) -> None:
         try:
-            await store.append(leases[number], [bodies[number]], after=0, summary=SUMMARY)
+            await store.append(leases[number], Batch([bodies[number]], 1))
         except SaveFailed as error:
             raised[number] = type(error)
 
@@ -360,7 +364,7 @@ async def test_an_entry_that_does_not_fit_on_the_disk_fails_alone(
         raised = await saved_at_once(store, bodies)
         assert [number for number, error in enumerate(raised) if error] == [3, 11]
         for number, error in enumerate(raised):
-            assert len(await store.read(str(number))) == (0 if error else 1)
+            assert len(await store.read(str(number))) == (1 if error else 2)
 
 
 async def test_an_entry_that_is_too_large_for_a_file_fails_alone(tmp_path: Path) -> None:
@@ -383,7 +387,7 @@ async def test_an_entry_that_is_too_large_for_a_file_fails_alone(tmp_path: Path)
         """,
         str(tmp_path / "runs.db"),
     )
-    assert child.stdout.splitlines() == ["[None, None, 'SaveFailed', None]", "[1, 1, 1]"], child
+    assert child.stdout.splitlines() == ["[None, None, 'SaveFailed', None]", "[2, 2, 2]"], child
 
 
 def in_child(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -475,12 +479,12 @@ async def test_queued_appends_share_a_commit_even_if_one_is_rejected(tmp_path: P
 async def test_a_cancelled_append_is_still_written(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
     async with SqliteStore(path) as store:
-        lease = await claimed(store)
+        lease = await begun(store, [b"1"])
         with anyio.CancelScope() as scope:
             scope.cancel()
-            await store.append(lease, [b"1"], after=0, summary=SUMMARY)
+            await store.append(lease, Batch([b"2"], 1))
     async with SqliteStore(path) as store:
-        assert await bodies_of(store) == [b"1"]
+        assert await bodies_of(store) == [b"1", b"2"]
 
 
 def open_files(path: Path) -> list[str]:
@@ -575,35 +579,54 @@ async def test_find_skips_a_run_with_an_unknown_status(
         assert [info.run_id for info in await store.find()] == ["good"]
         assert "skipping run 'bad'" in caplog.text
         with pytest.raises(CorruptCheckpoint, match="'paused'"):
-            await store.info("bad")
+            await find_run(store, "bad")
         assert await all_run_ids(store) == ["good", "bad"]
         problem = (await verify_run(store, "bad")).problem
         assert isinstance(problem, CorruptCheckpoint)
 
 
-async def test_a_run_that_is_deleted_or_only_claimed_leaves_no_lease(tmp_path: Path) -> None:
+async def test_a_deleted_run_leaves_nothing(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
     async with SqliteStore(path) as store:
-        await append_many(store, "deleted", 1)
+        await append_many(store, "deleted", 2)
+        await store.send("deleted", "signal:go", key="1")
         await store.delete("deleted")
-        await store.release(await claimed(store, "claimed"))
         with sqlite3.connect(path) as other:
-            assert other.execute("SELECT count(*) FROM leases").fetchone() == (0,)
+            for table in ("runs", "entries", "messages", "received"):
+                assert other.execute(f"SELECT count(*) FROM {table}").fetchone() == (0,)
         other.close()
+
+
+async def test_a_slow_find_does_not_delay_other_reads(tmp_path: Path) -> None:
+    async with SqliteStore(tmp_path / "runs.db") as store:
+        await append_many(store, "r", 2)
+        begun, gate = threading.Event(), threading.Event()
+
+        def held_up() -> Generator[Sequence[Query], Sequence[Rows], str]:
+            begun.set()
+            gate.wait()
+            yield [Query("SELECT 1")]
+            return "slow"
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(store._read, held_up)
+            await to_thread.run_sync(begun.wait)
+            assert await find_run(store, "r") is not None
+            gate.set()
 
 
 async def test_a_renewal_does_not_wait_forever_for_a_locked_file(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
     async with SqliteStore(path, renew_timeout=0.2) as store:
-        lease = await claimed(store)
+        lease = await begun(store)
         stranger = sqlite3.connect(path, isolation_level=None)
         stranger.execute("BEGIN IMMEDIATE")
         with pytest.raises(StoreUnavailable, match=r"within 0\.2 s"):
-            store.renew(lease, seconds=60)
+            store.renew([lease], seconds=60)
         stranger.execute("ROLLBACK")
         stranger.close()
 
-        store.renew(lease, seconds=60)
+        store.renew([lease], seconds=60)
 
 
 @pytest.mark.parametrize("make", [SqliteStore, lambda path: open_store(f"sqlite:///{path}")])
@@ -635,12 +658,12 @@ async def test_a_run_ends_although_its_parent_is_damaged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with SqliteStore(tmp_path / "runs.db") as store:
-        await begun(store, [b"1"], "parent", release=True)
-        await change_status(store, "damaged")
+        await store.release(await begun(store, [b"1"], "parent"))
+        await change_status(store, "parent")
         lease = await begun(store, [b"1"])
         ended = replace(SUMMARY, status=RunStatus.COMPLETED, parent="parent")
 
-        await store.append(lease, [b"2"], after=1, summary=ended, release=True)
+        await store.append(lease, Batch([b"2"], 1, summary=ended, release=True))
 
         assert await bodies_of(store) == [b"1", b"2"]
     assert "'parent' is not notified about run 'r'" in caplog.text

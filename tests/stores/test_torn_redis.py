@@ -13,12 +13,13 @@ import pytest
 from _pytest.mark import ParameterSet
 from anyio import to_thread
 
-from effectflow.checkpoint import DueRuns, Lease, RunStatus, RunSummary
+from effectflow.checkpoint.lease import Lease
+from effectflow.checkpoint.store import Batch, DueRuns, RunQuery, RunStatus, RunSummary
 from effectflow.stores import RedisStore
 from tests.stores.runs import SUMMARY, begun
 from tests.stores.servers import RedisServer
 
-DONE = RunSummary("w", "standard", "1", RunStatus.COMPLETED, 0.0)
+DONE = RunSummary("w", RunStatus.COMPLETED, 0.0)
 SUSPENDED = replace(DONE, status=RunStatus.SUSPENDED)
 GO = "signal:go"
 
@@ -30,20 +31,19 @@ View: TypeAlias = dict[
 
 
 async def append_one(store: RedisStore, lease: Lease) -> None:
-    await store.append(lease, [b"torn"], after=2)
+    await store.append(lease, Batch([b"torn"], after=2))
 
 
 async def append_the_last(store: RedisStore, lease: Lease) -> None:
-    await store.append(lease, [b"torn 1", b"torn 2"], after=2, summary=DONE, release=True)
+    await store.append(lease, Batch([b"torn 1", b"torn 2"], after=2, summary=DONE, release=True))
 
 
 async def begin_a_run(store: RedisStore, lease: Lease) -> None:
-    new = await store.claim("new", owner=lease.owner, seconds=600)
-    await store.append(new, [b"torn"], after=0, summary=SUMMARY)
+    await begun(store, [b"torn"], "new", owner=lease.owner, seconds=600)
 
 
 async def renew(store: RedisStore, lease: Lease) -> None:
-    await to_thread.run_sync(partial(store.renew, lease, seconds=700))
+    await to_thread.run_sync(partial(store.renew, [lease], seconds=700))
 
 
 async def release(store: RedisStore, lease: Lease) -> None:
@@ -68,18 +68,18 @@ async def send(store: RedisStore, lease: Lease) -> None:
 
 async def take(store: RedisStore, lease: Lease) -> None:
     takes = [message.number for message in await store.mailbox("r")]
-    await store.append(lease, [b"torn"], after=2, takes=takes[:1])
+    await store.append(lease, Batch([b"torn"], after=2, takes=takes[:1]))
 
 
 async def suspend(store: RedisStore, lease: Lease) -> None:
     """It has not seen the messages of the run, so the run is due at once."""
-    await store.append(lease, [b"torn"], after=2, summary=SUSPENDED, seen=0, release=True)
+    await store.append(lease, Batch([b"torn"], after=2, summary=SUSPENDED, seen=0, release=True))
 
 
 async def end_of_a_child(store: RedisStore, lease: Lease) -> None:
     """A notice to `old` comes with it."""
     done = replace(DONE, parent="old")
-    await store.append(lease, [b"torn"], after=2, summary=done, release=True)
+    await store.append(lease, Batch([b"torn"], after=2, summary=done, release=True))
 
 
 async def create(store: RedisStore, lease: Lease) -> None:
@@ -93,16 +93,19 @@ async def claim_due(store: RedisStore, lease: Lease) -> None:
 async def go_on(store: RedisStore, lease: Lease) -> None:
     """A worker claims each run and continues it from its current length."""
     for run_id in ("r", "old", "new"):
-        mine = await store.claim(run_id, owner=lease.owner, seconds=600)
+        # A deletion or a creation may have been executed or not.
+        await store.create(run_id, [b"new"], summary=SUMMARY)
+        mine = (await store.claim(run_id, owner=lease.owner, seconds=600)).lease
         length = len(await store.read(run_id))
         takes = [message.number for message in await store.mailbox(run_id)]
-        await store.append(mine, [b"next"], after=length, summary=SUMMARY, takes=takes)
+        await store.append(mine, Batch([b"next"], after=length, summary=SUMMARY, takes=takes))
 
 
 async def go_on_as_before(store: RedisStore, lease: Lease) -> None:
     """The owner of one run does not notice; another run is claimed twice."""
     # A truncation that was executed leaves one.
-    await store.append(lease, [b"mine"], after=min(2, len(await store.read("r"))))
+    await store.append(lease, Batch([b"mine"], after=min(2, len(await store.read("r")))))
+    await store.create("old", [b"new"], summary=SUMMARY)
     for _ in range(2):
         await store.claim("old", owner=lease.owner, seconds=600)
 
@@ -114,7 +117,12 @@ async def write_elsewhere(store: RedisStore, lease: Lease) -> None:
 async def view(store: RedisStore) -> View:
     assert await store.damaged_runs() == []
     seen: View = {}
-    for info in await store.find():
+    found = await store.find(RunQuery(limit=None))
+    for status in RunStatus:
+        # Each set has what it should have.
+        named = {one.run_id for one in await store.find(RunQuery(statuses=frozenset([status])))}
+        assert named == {one.run_id for one in found if one.summary.status is status}
+    for info in found:
         bodies = [record.body for record in await store.read(info.run_id)]
         holder = info.lease and (info.lease.owner, info.lease.fence)
         messages = [(one.topic, one.key) for one in await store.mailbox(info.run_id)]
@@ -170,9 +178,7 @@ async def test_a_torn_write_is_executed_completely_or_not_at_all(
     with RedisServer(tmp_path) as server:
         async with RedisStore(server.url) as store:
             lease = await begun(store, [b"0", b"1"], seconds=600)
-            old = await store.claim("old", owner=lease.owner, seconds=600)
-            waiting = replace(SUSPENDED, due_at=1.0)
-            await store.append(old, [b"a", b"b", b"c"], after=0, summary=waiting, release=True)
+            await store.create("old", [b"a", b"b", b"c"], summary=replace(SUSPENDED, due_at=1.0))
             for key in ("first", "second"):
                 await store.send("r", GO, key=key)
             # The first claim after the start of a server sorts all runs.

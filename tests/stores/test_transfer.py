@@ -78,11 +78,10 @@ HEAD = {
     "effectflow_export": 1,
     "run_id": "r",
     "workflow": "w",
-    "kind": "standard",
-    "version": "1",
     "status": "running",
     "created_at": 1.0,
     "entries": 1,
+    "details": {"kind": "standard", "version": "1"},
 }
 
 
@@ -93,8 +92,9 @@ HEAD = {
         {"effectflow_export": True},
         {"workflow": 5},
         {"workflow": [1]},
-        {"kind": None},
-        {"version": 1},
+        {"details": {"kind": None}},
+        {"details": {"version": 1}},
+        {"details": "{}"},
         {"status": "unheard of"},
         {"created_at": None},
         {"created_at": "1.0"},

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from itertools import chain, repeat
 from typing import Any
@@ -133,11 +134,35 @@ async def test_a_save_may_fail_at_a_step_once() -> None:
     ids=lambda options: next(iter(options)),
 )
 async def test_steps_are_found_in_signed_and_encrypted_entries(options: dict[str, Any]) -> None:
-    def make_env(store: CheckpointStore) -> App:
+    def environment(store: CheckpointStore) -> App:
         return App(Checkpoints(store, **options))
 
-    assert len(await crash_everywhere(order, "cap", make_env)) == 8
-    assert len(await crash_everywhere(order, "cap", make_env, at=[after("charge")])) == 2
+    assert len(await crash_everywhere(order, "cap", environment)) == 8
+    assert len(await crash_everywhere(order, "cap", environment, at=[after("charge")])) == 2
+
+
+async def test_every_life_has_an_environment_that_is_made_and_closed() -> None:
+    opened, closed = [0], [0]
+
+    async def made(store: CheckpointStore) -> App:
+        return App(Checkpoints(store))
+
+    @asynccontextmanager
+    async def async_manager(store: CheckpointStore) -> AsyncGenerator[App]:
+        opened[0] += 1
+        try:
+            yield App(Checkpoints(store))
+        finally:
+            closed[0] += 1
+
+    @contextmanager
+    def manager(store: CheckpointStore) -> Generator[App]:
+        yield App(Checkpoints(store))
+
+    for environment in (made, async_manager, manager):
+        assert len(await crash_everywhere(order, "cap", environment)) == 8
+    # The whole run, and two lives for each crash.
+    assert opened == closed == [17]
 
 
 async def test_a_write_that_only_the_full_run_makes_is_not_a_crash_point() -> None:
@@ -145,10 +170,10 @@ async def test_a_write_that_only_the_full_run_makes_is_not_a_crash_point() -> No
     often, seldom = CheckpointPolicy(every_steps=1), CheckpointPolicy(every_steps=100)
     policies = chain([often], repeat(seldom))
 
-    def make_env(store: CheckpointStore) -> App:
+    def environment(store: CheckpointStore) -> App:
         return App(Checkpoints(store, policy=next(policies)))
 
-    assert 0 < len(await crash_everywhere(order, "cap", make_env)) < 8
+    assert 0 < len(await crash_everywhere(order, "cap", environment)) < 8
 
 
 async def silently(
@@ -184,10 +209,10 @@ async def test_a_crash_in_a_background_save_is_silent(
 ) -> None:
     policy = CheckpointPolicy(every_steps=None, every_seconds=0.005)
 
-    def make_env(store: CheckpointStore) -> App:
+    def environment(store: CheckpointStore) -> App:
         return App(Checkpoints(store, policy=policy))
 
-    await silently(lambda: crash_everywhere(lingering, "cap", make_env), caplog, capfd)
+    await silently(lambda: crash_everywhere(lingering, "cap", environment), caplog, capfd)
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Never
 
@@ -93,8 +94,24 @@ async def failure_of(
     workflow: Workflow[Any, Any, Any, Any], input: object = 10, **options: Any
 ) -> ExplorationFailed:
     with pytest.raises(ExplorationFailed) as caught:
-        await explore(workflow, input, options.pop("make_env", app_on), **options)
+        await explore(workflow, input, options.pop("environment", app_on), **options)
     return caught.value
+
+
+async def test_every_order_has_an_environment_that_is_open_until_it_was_checked() -> None:
+    is_open = [False]
+
+    @asynccontextmanager
+    async def environment(store: CheckpointStore) -> AsyncGenerator[App]:
+        is_open[0] = True
+        yield App(Checkpoints(store))
+        is_open[0] = False
+
+    def check(_result: object, _app: App) -> None:
+        assert is_open == [True]
+
+    assert await explore(correct, 10, environment, seeds=range(3), check=check) > 1
+    assert is_open == [False]
 
 
 # Races.
@@ -243,11 +260,11 @@ def with_back_off(_: int) -> Do[App, str, tuple[str, str]]:
 async def test_back_offs_keep_their_order_by_time() -> None:
     worlds: list[App] = []
 
-    def make_env(store: CheckpointStore) -> App:
+    def environment(store: CheckpointStore) -> App:
         worlds.append(app_on(store))
         return worlds[-1]
 
-    await explore(with_back_off, 0, make_env)
+    await explore(with_back_off, 0, environment)
     assert {tuple(app.done) for app in worlds} == {("a", "a", "a")}
 
 
@@ -323,11 +340,11 @@ async def noted(workflow: Workflow[App, Any, Any, Any], input: Any) -> list[list
     """Return what the steps did in each order."""
     worlds: list[App] = []
 
-    def make_env(store: CheckpointStore) -> App:
+    def environment(store: CheckpointStore) -> App:
         worlds.append(app_on(store))
         return worlds[-1]
 
-    await explore(workflow, input, make_env, seeds=range(5), check=lambda *_: None)
+    await explore(workflow, input, environment, seeds=range(5), check=lambda *_: None)
     return [app.done for app in worlds]
 
 
@@ -426,9 +443,7 @@ async def test_wrong_arguments_are_refused() -> None:
         await explore(correct, 0, app_on, seeds=7)  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match="at least one seed"):
         await explore(correct, 0, app_on, seeds=[])
-    with pytest.raises(
-        ValueError, match="must put the store that it receives into the environment"
-    ):
+    with pytest.raises(ValueError, match="must use the store that it receives in its checkpoints"):
         await explore(correct, 0, lambda _: app_on(MemoryStore()))
 
 

@@ -6,8 +6,6 @@ import pytest
 
 pytest_plugins = ["pytester"]
 
-# The sessions within these tests are checked, not the tests themselves.
-pytestmark = pytest.mark.allow_unused_effects
 
 ACCOUNTS = '''
 from dataclasses import dataclass

@@ -148,7 +148,7 @@ assert_type(either().or_else(without_cart_errors), Effect[App, PaymentError, int
 policy = RetryPolicy.constant(1.0).with_max_retries(3)
 assert_type(load().retry(policy), Effect[App, RetryExhausted[CartError], int])
 assert_type(
-    load().retry(policy, when=lambda error: bool(error.args)),
+    load().retry(policy, retryable=lambda error: bool(error.args)),
     Effect[App, CartError | RetryExhausted[CartError], int],
 )
 

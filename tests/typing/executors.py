@@ -49,7 +49,7 @@ assert_type(LocalExecutor().apply(price_of, "cap"), Effect[Shop, OutOfStock, int
 
 assert_type(ProcessExecutor(), ProcessExecutor[None])
 assert_type(ProcessExecutor(make_shop), ProcessExecutor[Shop])
-assert_type(ProcessExecutor(opened_shop, workers=2), ProcessExecutor[Shop])
+assert_type(ProcessExecutor(opened_shop, limit=2), ProcessExecutor[Shop])
 assert_type(ProcessExecutor(plainly_opened_shop), ProcessExecutor[Shop])
 assert_type(ProcessExecutor(load_shop), ProcessExecutor[Shop])
 assert_type(DaskExecutor("tcp://scheduler:8786"), DaskExecutor[None])

@@ -74,7 +74,7 @@ def merge(values: list[int]) -> Effect[App, MergeError, int]:
 
 
 # A job that stops at the first item that fails has no dead letters, and fails with what names the item.
-strict = MapReduce("strict", items=names, map=fetch, reduce=total, key=str, max_parallel=2)
+strict = MapReduce("strict", items=names, map=fetch, reduce=total, key=str, limit=2)
 assert_type(strict, MapReduce[App, ItemFailed[FetchError], str, JobResult[int, Never]])
 assert_type(
     strict.start("folder"),
@@ -88,7 +88,7 @@ lenient = MapReduce(
     map=fetch,
     reduce=merge,
     key=len,
-    max_parallel=2,
+    limit=2,
     on_item_failure="dead_letter",
     retry=RetryPolicy.constant(1).with_max_retries(2),
 )
@@ -106,7 +106,7 @@ def looked_at(result: JobResult[int, FetchError]) -> None:
 
 
 # Items may come of an effect, whose failure is the job's.
-listed = MapReduce("listed", items=listing, map=fetch, reduce=total, key=str, max_parallel=2)
+listed = MapReduce("listed", items=listing, map=fetch, reduce=total, key=str, limit=2)
 assert_type(listed, MapReduce[App, ItemFailed[FetchError] | ListError, str, JobResult[int, Never]])
 listed_leniently = MapReduce(
     "listed",
@@ -114,19 +114,19 @@ listed_leniently = MapReduce(
     map=fetch,
     reduce=merge,
     key=str,
-    max_parallel=2,
+    limit=2,
     on_item_failure="dead_letter",
 )
 assert_type(
     listed_leniently, MapReduce[App, MergeError | ListError, str, JobResult[int, FetchError]]
 )
-sure = MapReduce("sure", items=names, map=measure, reduce=total, key=str, max_parallel=2)
+sure = MapReduce("sure", items=names, map=measure, reduce=total, key=str, limit=2)
 assert_type(sure, MapReduce[App, ItemFailed[Never], str, JobResult[int, Never]])
 
 
 def on(executor: Executor) -> Workflow[App, ItemFailed[FetchError], str, JobResult[int, Never]]:
     return MapReduce(
-        "far", items=names, map=fetch, reduce=total, key=str, max_parallel=2, executor=executor
+        "far", items=names, map=fetch, reduce=total, key=str, limit=2, executor=executor
     )
 
 
@@ -148,7 +148,7 @@ def shout(value: int) -> Effect[App, Never, str]:
 
 
 # What must be rejected.
-MapReduce("w", items=names, map=shout, reduce=total, key=str, max_parallel=2)  # type: ignore[arg-type, misc]  # pyright: ignore[reportCallIssue, reportArgumentType]
+MapReduce("w", items=names, map=shout, reduce=total, key=str, limit=2)  # type: ignore[arg-type, misc]  # pyright: ignore[reportCallIssue, reportArgumentType]
 MapReduce("w", items=names, map=fetch, reduce=total, key=str)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
 Iterative("w", shout, converged=lambda before, after: True, max_rounds=2)  # type: ignore[misc]  # pyright: ignore[reportArgumentType]
 strict.start(1)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
@@ -161,13 +161,13 @@ bounded = MapReduce(
     map=fetch,
     reduce=merge,
     key=str,
-    max_parallel=2,
+    limit=2,
     on_item_failure="dead_letter",
     max_failures=0.1,
     retry=RetryPolicy.constant(1).with_max_retries(2),
-    retry_when=lambda error: len(error.args) > 0,
+    retryable=lambda error: len(error.args) > 0,
     timeout=timedelta(seconds=5),
-    max_per_second=10,
+    per_second=10,
 )
 assert_type(bounded, MapReduce[App, TooManyFailures | MergeError, str, JobResult[int, FetchError]])
 bounded_listing = MapReduce(
@@ -176,7 +176,7 @@ bounded_listing = MapReduce(
     map=fetch,
     reduce=total,
     key=str,
-    max_parallel=2,
+    limit=2,
     on_item_failure="dead_letter",
     max_failures=3,
 )
@@ -222,7 +222,7 @@ injected = MapReduce(
     map=anywhere,
     reduce=total,
     key=str,
-    max_parallel=2,
+    limit=2,
     executor=executor_of,
 )
 assert_type(injected, MapReduce[Cluster, ItemFailed[FetchError], str, JobResult[int, Never]])
@@ -232,7 +232,7 @@ also_injected = MapReduce(
     map=fetch,
     reduce=total,
     key=str,
-    max_parallel=2,
+    limit=2,
     executor=executor_of,
 )
 assert_type(also_injected, MapReduce[Cluster, ItemFailed[FetchError], str, JobResult[int, Never]])
@@ -244,5 +244,5 @@ def number_of(env: Cluster) -> int:
 
 # What must be rejected: an environment without the executor, and a function of something else.
 injected.start("folder").run_sync(App(Checkpoints(MemoryStore())))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-MapReduce("w", items=names, map=fetch, reduce=total, key=str, max_parallel=2, executor=number_of)  # type: ignore[arg-type]  # pyright: ignore[reportCallIssue, reportArgumentType]
-MapReduce("w", items=names, map=fetch, reduce=total, key=str, max_parallel=2, max_failures=3)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
+MapReduce("w", items=names, map=fetch, reduce=total, key=str, limit=2, executor=number_of)  # type: ignore[arg-type]  # pyright: ignore[reportCallIssue, reportArgumentType]
+MapReduce("w", items=names, map=fetch, reduce=total, key=str, limit=2, max_failures=3)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]

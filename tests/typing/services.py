@@ -152,4 +152,4 @@ def another_environment(checkpoints: Checkpoints) -> None:
     def environment(_: Checkpoints) -> Bare:
         return Bare("bare")
 
-    App([order], environment=environment, checkpoints=checkpoints)  # type: ignore[arg-type]  # pyright: ignore[reportCallIssue, reportArgumentType]
+    App([order], environment=environment, checkpoints=checkpoints)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]

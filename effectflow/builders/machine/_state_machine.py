@@ -28,11 +28,10 @@ from effectflow.builders.machine._machine import (
 from effectflow.builders.machine._states import State
 from effectflow.builders.machine._transition import NoTransition, Transition, TransitionExhausted
 from effectflow.checkpoint.checkpoint import Checkpoint
-from effectflow.checkpoint.checkpoints import Checkpoints, HasCheckpoints
+from effectflow.checkpoint.checkpoints import HasCheckpoints
 from effectflow.checkpoint.definition import Definition
 from effectflow.checkpoint.errors import CheckpointError, CorruptCheckpoint
 from effectflow.checkpoint.values import (
-    NO_OPTIONS,
     decode_compact,
     decode_json,
     from_tree,
@@ -265,41 +264,14 @@ class StateMachine(
             input, run_id=run_id, context=context, retry_failed=retry_failed
         )
 
-    def structure_input(self, data: object, checkpoints: Checkpoints | None = None) -> Any:
-        """Return the state that plain data, such as parsed JSON, describes; None for the initial one.
-
-        It gets the first class that fits: the class of the initial state, then the classes that
-        transitions leave, then others. Data in the saved form, such as
-        `{"$object": ["Draft", {...}]}`, names its class.
-
-        Parameters:
-            data: the plain data.
-            checkpoints: those of the run, whose codecs make the values of their classes.
-
-        Raises ValueError if the data does not describe a state of this machine.
-        """
-        if data is None:
-            return None
-        from effectflow.runs.structured_input import structure_as
-
-        options = NO_OPTIONS if checkpoints is None else checkpoints.value_options
+    @property
+    def state_types(self) -> tuple[Any, ...]:
+        """The classes of its states: of the initial one, of those that transitions leave, then others."""
         sources = (atom for part in self._chart.transitions for atom in part.source.atoms)
         atoms = (self._chart.initial, *sources, *self._chart.declared.atoms)
-        kinds = (atom.kind if isinstance(atom, State) else atom for atom in atoms)
-        reasons: list[str] = []
-        for kind in dict.fromkeys(kinds):
-            try:
-                return self._checked(structure_as(kind, data, options, what="it"))
-            except ValueError as error:
-                reasons.append(str(error))
-        found = "; ".join(dict.fromkeys(reasons))
-        raise ValueError(f"the input does not fit a state of {self.name!r}: {found}")
-
-    def _checked(self, state: object) -> Any:
-        # As the input of a run, a dict is a whole machine, so it cannot be a state.
-        if isinstance(state, dict):
-            raise ValueError(f"{state!r} is not a state of {self.name!r}")
-        return self._form.check_state(state)
+        return tuple(
+            dict.fromkeys(atom.kind if isinstance(atom, State) else atom for atom in atoms)
+        )
 
     def _pick(self, machine: AnyMachine) -> Next[AnyMachine] | Done | Stuck:
         match self._table.choose(machine.current):

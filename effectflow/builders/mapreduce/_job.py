@@ -53,11 +53,11 @@ class Job:
         parameter: the name under which that step records its item; empty if it does not.
         executor: returns the executor that runs `map`, for an environment; None for this event loop.
         timeout: the seconds that each attempt may take; None for no limit.
-        max_per_second: the number of attempts that begin per second; None for no limit.
+        per_second: the number of attempts that begin per second; None for no limit.
         keeps_dead_letters: whether a failed item is set aside; otherwise it stops the job.
         max_failures: the number or share of items that may fail; None for no limit.
         reduce_step, reduce: the durable step of each group, and the user's function.
-        max_parallel: the number of items and groups that run at once.
+        limit: the number of items and groups that run at once.
         fan_in: the number of values in a group.
     """
 
@@ -69,12 +69,12 @@ class Job:
     parameter: str
     executor: Callable[[Any], Executor] | None
     timeout: float | None
-    max_per_second: float | None
+    per_second: float | None
     keeps_dead_letters: bool
     max_failures: float | None
     reduce_step: StepDefinition
     reduce: Callable[[list[Any]], AnyEffect]
-    max_parallel: int
+    limit: int
     fan_in: int
 
     def key_of(self, item: object) -> str:
@@ -118,7 +118,7 @@ def _map_and_reduce(job: Job, source: Any) -> AnyEffect:
     def begin(*_: object) -> AnyEffect:
         total = len(items) if isinstance(items, Sized) else None
         failures = FailureLimit(job.name, job.max_failures, total)
-        pace = None if job.max_per_second is None else Pace(1 / job.max_per_second)
+        pace = None if job.per_second is None else Pace(1 / job.per_second)
 
         def map_item(item: Any) -> AnyEffect:
             key = job.key_of(item)
@@ -134,7 +134,7 @@ def _map_and_reduce(job: Job, source: Any) -> AnyEffect:
                 items,
                 map_item,
                 partial(_reduced, job),
-                limit=job.max_parallel,
+                limit=job.limit,
                 fan_in=job.fan_in,
                 key=job.key_of,
                 on_mapped=end_map_phase,

@@ -69,11 +69,11 @@ _EXECUTOR = "an executor, or a function from the environment to one"
 class _Options(TypedDict, Generic[Env2, X]):
     """The parameters of a job that are the same in all cases."""
 
-    max_parallel: int
+    limit: int
     retry: NotRequired[RetryPolicy | None]
-    retry_when: NotRequired[Callable[[X | WorkerLost | TimedOut], bool] | None]
+    retryable: NotRequired[bool | Callable[[X | WorkerLost | TimedOut], bool] | None]
     timeout: NotRequired[Duration | None]
-    max_per_second: NotRequired[float | None]
+    per_second: NotRequired[float | None]
     fan_in: NotRequired[int]
     executor: NotRequired[Executor | Callable[[Env2], Executor] | None]
     version: NotRequired[str]
@@ -102,7 +102,7 @@ class MapReduce(Workflow[Env, E, Input, Out]):
             any items it gets an empty list.
         key: returns the unique key of an item, as text. A completed item stays complete under its key:
             include in the key everything that may change, or make `map` a `@step`.
-        max_parallel: the number of items and groups that run at once; an int >= 1.
+        limit: the number of items and groups that run at once; an int >= 1.
         on_item_failure: "fail" stops the job with ItemFailed; "dead_letter" sets the item aside. A
             defect stops the job in either case. A run continues with another choice only with
             `force=True`; with "fail", it then retries the items that were set aside.
@@ -111,11 +111,12 @@ class MapReduce(Workflow[Env, E, Input, Out]):
             is known. For a share of a source without a length, that is after the last item.
         retry: the policy with which an item's step retries its failures, as in `@step(retry=)`: a resume
             continues the count. By default that of a `@step`, otherwise a single attempt.
-        retry_when: whether `retry` applies to an error; to all by default. A plain function.
+        retryable: whether a failure is worth another attempt, by `retry` or by a resume, as in
+            `@step(retryable=)`. By default that of a `@step`, otherwise True.
         timeout: the seconds, or a timedelta, that each attempt may take before it fails with TimedOut;
             by default that of a `@step`. Time in the queue of an executor counts.
-        max_per_second: the number of attempts that may begin per second, on the clock of the run; a
-            number > 0. No limit if None.
+        per_second: the number of attempts that may begin per second, on the clock of the run; a number
+            > 0. No limit if None.
         fan_in: the number of values in a group; an int >= 2.
         executor: where `map` runs, or a function that returns that for the environment, so that a test
             may have another one; in this event loop if None. Steps, retries and dead letters are handled
@@ -139,7 +140,7 @@ class MapReduce(Workflow[Env, E, Input, Out]):
         ...     map=lambda number: pure(number * number),
         ...     reduce=lambda values: pure(sum(values)),
         ...     key=str,
-        ...     max_parallel=10,
+        ...     limit=10,
         ... )
         >>> @dataclass
         ... class App:
@@ -235,28 +236,29 @@ class MapReduce(Workflow[Env, E, Input, Out]):
         map: Callable[[Any], AnyEffect],
         reduce: Callable[[list[Any]], AnyEffect],
         key: Callable[[Any], object],
-        max_parallel: int,
+        limit: int,
         on_item_failure: Literal["fail", "dead_letter"] = "fail",
         max_failures: float | None = None,
         retry: RetryPolicy | None = None,
-        retry_when: Callable[[Any], bool] | None = None,
+        retryable: bool | Callable[[Any], bool] | None = None,
         timeout: Duration | None = None,
-        max_per_second: float | None = None,
+        per_second: float | None = None,
         fan_in: int = FAN_IN,
         executor: Executor | Callable[[Any], Executor] | None = None,
         version: str = "1",
     ) -> None:
         own = _definition_of(map, "map")
-        limit = own.timeout if timeout is None else in_seconds(timeout)
+        seconds = own.timeout if timeout is None else in_seconds(timeout)
         policy = own.retry if retry is None else retry
+        worth_it = own.retryable if retryable is None else retryable
         problems = [
             *workflow_name_problems(name),
             *_function_problems(items, map, reduce, key, executor),
-            *count_problems(max_parallel, "max_parallel", least=1),
+            *count_problems(limit, "limit", least=1),
             *count_problems(fan_in, "fan_in", least=2),
             *(() if retry is None else retry_problems(retry, "the job")),
-            *(_no_failures(map) if policy and limit is None and executor is None else ()),
-            *_limit_problems(policy, retry_when, limit, max_per_second),
+            *(_no_failures(map) if policy and seconds is None and executor is None else ()),
+            *_attempt_problems(worth_it, seconds, per_second),
             *_failure_problems(on_item_failure, max_failures),
         ]
         if problems:
@@ -270,17 +272,17 @@ class MapReduce(Workflow[Env, E, Input, Out]):
             items=items,
             key=key,
             # The time limit is part of an attempt, so that each timeout is known as its failure.
-            map_step=replace(map_step, retry=policy, retry_when=retry_when, timeout=None),
+            map_step=replace(map_step, retry=policy, retryable=worth_it, timeout=None),
             map=mapping,
             parameter=next(iter(map.parameters), "item") if isinstance(map, Step) else "",
             executor=_executor_function(executor),
-            timeout=limit,
-            max_per_second=max_per_second,
+            timeout=seconds,
+            per_second=per_second,
             keeps_dead_letters=on_item_failure == "dead_letter",
             max_failures=max_failures,
             reduce_step=reduce_step,
             reduce=reducing,
-            max_parallel=max_parallel,
+            limit=limit,
             fan_in=fan_in,
         )
         super().__init__(_blueprint(job, version))
@@ -385,22 +387,17 @@ def _function_problems(
         yield from function_problems(executor, "`executor`", _EXECUTOR)
 
 
-def _limit_problems(
-    policy: RetryPolicy | None,
-    retry_when: object,
-    timeout: float | None,
-    max_per_second: float | None,
+def _attempt_problems(
+    retryable: object, timeout: float | None, per_second: float | None
 ) -> Iterator[str]:
-    if retry_when is not None:
+    if retryable is not None and not isinstance(retryable, bool):
         yield from function_problems(
-            retry_when, "`retry_when`", "a function from an error to a bool"
+            retryable, "`retryable`", "a bool, or a function from an error to a bool"
         )
-        if policy is None:
-            yield "`retry_when` needs `retry`"
     if timeout is not None and not timeout >= 0:
         yield f"timeout must be 0 seconds or more, not {timeout}"
-    if max_per_second is not None and not 0 < max_per_second < math.inf:
-        yield f"max_per_second must be a number > 0, not {max_per_second!r}"
+    if per_second is not None and not 0 < per_second < math.inf:
+        yield f"per_second must be a number > 0, not {per_second!r}"
 
 
 def _no_failures(map: Any) -> Iterator[str]:

@@ -126,8 +126,8 @@ class TooManyFailures(Copyable, Exception):
         most = f"{allowed:.0%} of the" if isinstance(allowed, float) else str(allowed)
         return (
             f"more than {most} items of job {self.job!r} failed: {self.failed}. Retry them with "
-            "retry_dead_letters or `effectflow dead-letters RUN --retry`, or drop them with "
-            "drop_dead_letters or `--drop`; a resume with a higher max_failures continues as well"
+            "retry_dead_letters, or drop them with drop_dead_letters; a resume with a higher "
+            "max_failures continues as well"
         )
 
 

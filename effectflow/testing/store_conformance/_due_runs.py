@@ -219,7 +219,7 @@ async def a_limit_bounds_how_many_runs_of_a_workflow_are_held_at_once(
     """Dead and expired owners do not count."""
     await _create_due(s, *_numbered("w", 6))
     await _create_due(s, *_numbered("free", 6), workflow="free")
-    limits = {"w": Limit(at_once=3)}
+    limits = {"w": Limit(limit=3)}
     held = await other.claim("w0")
 
     first = await _claim_due(s, 1, limits=limits)
@@ -236,7 +236,7 @@ async def a_limit_bounds_how_many_runs_of_a_workflow_are_held_at_once(
 
 
 async def concurrent_claimants_share_a_limit(s: Service, other: Service) -> None:
-    limits = {"held": Limit(at_once=3), "started": Limit(per_second=0.001)}
+    limits = {"held": Limit(limit=3), "started": Limit(per_second=0.001)}
     for workflow in limits:
         await _create_due(s, *_numbered(workflow, 12), workflow=workflow)
     claims: list[str] = []
@@ -286,7 +286,7 @@ async def held_and_limited_runs_do_not_hide_others(s: Service) -> None:
     limited = replace(DUE, workflow="limited", priority=9)
     await s.create_all(_numbered("limited", 300), limited)
     await _create_due(s, *_numbered("free", 3))
-    limits = {"limited": Limit(at_once=1)}
+    limits = {"limited": Limit(limit=1)}
 
     assert await _taken(s, 1) == ["free0"]
     first, *others = await _taken(s, 2, workflows=["limited", "w"], limits=limits)

@@ -9,12 +9,14 @@ from typing import Any, Never
 import pytest
 from returns.result import Success
 
-from effectflow import Do, Effect, HasCheckpoints, fail, pure, workflow
+from effectflow import Checkpoints, Do, Effect, HasCheckpoints, fail, pure, workflow
 from effectflow.checkpoint import DefinitionChanged
+from effectflow.cli.structured_input import input_of
 from effectflow.graphs import Graph, InvalidGraph, StateGraph
 from effectflow.iterative import Iterative
 from effectflow.machines import StateMachine, Transition
 from effectflow.mapreduce import MapReduce
+from effectflow.stores import MemoryStore
 from tests.apps import App
 
 AnyGraph = StateGraph[HasCheckpoints, Any, int]
@@ -181,7 +183,7 @@ def test_a_state_machine_cannot_be_a_node_but_its_body_can() -> None:
                 map=lambda number: pure(number),
                 reduce=lambda values: pure(sum(values)),
                 key=str,
-                max_parallel=2,
+                limit=2,
             ),
             "a JobResult",
         ),
@@ -428,6 +430,6 @@ def test_the_input_is_structured_as_the_declared_state() -> None:
 
     graph = StateGraph[HasCheckpoints, Never, Draft]("g").node("a", pure).entry("a").exit("a")
 
-    assert graph.build().structure_input({"text": "hello"}) == Draft("hello")
+    assert input_of(graph.build(), {"text": "hello"}, Checkpoints(MemoryStore())) == Draft("hello")
     with pytest.raises(ValueError, match="does not fit"):
-        graph.build().structure_input({"words": 1})
+        input_of(graph.build(), {"words": 1}, Checkpoints(MemoryStore()))

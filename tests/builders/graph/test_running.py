@@ -277,7 +277,7 @@ async def test_a_branch_may_be_a_job_or_an_iterative_workflow_and_is_recorded() 
         return from_fn(lambda _: ran.append(number)).map(lambda _: number)
 
     job = MapReduce(
-        "job", items=range, map=note, reduce=lambda found: pure(sum(found)), key=str, max_parallel=2
+        "job", items=range, map=note, reduce=lambda found: pure(sum(found)), key=str, limit=2
     )
     halving = Iterative(
         "halving", lambda n: pure(n // 2), converged=lambda a, b: a == b, max_rounds=9

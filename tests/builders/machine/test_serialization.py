@@ -206,6 +206,7 @@ def test_the_binary_form_is_zlib_with_the_dictionary_of_the_format(order: Machin
         Checkpoint.from_binary(data)
 
 
+@pytest.mark.exhaustive
 def test_a_history_is_saved_up_to_a_million_items() -> None:
     """The limit in docs/machines.md: seven items per transition between states without fields."""
     begun = machines.begin()

@@ -41,11 +41,11 @@ async def test_a_crash_changes_nothing_about_dead_letters_after_retries() -> Non
 
 
 async def test_a_crash_changes_nothing_about_a_job_that_fails() -> None:
-    assert await crash_everywhere(spelling(max_parallel=1), 7, with_broken_items(5))
+    assert await crash_everywhere(spelling(limit=1), 7, with_broken_items(5))
 
 
 async def test_a_crash_changes_nothing_about_a_nested_job() -> None:
-    inner = spelling(on_item_failure="dead_letter", max_parallel=2)
+    inner = spelling(on_item_failure="dead_letter", limit=2)
 
     @step
     def spelled_by(count: int) -> Effect[App, str, list[object]]:
@@ -65,16 +65,16 @@ async def test_a_crash_changes_nothing_about_a_nested_job() -> None:
 @given(
     count=st.integers(0, 12),
     fan_in=st.integers(2, 4),
-    max_parallel=st.integers(1, 4),
+    limit=st.integers(1, 4),
     every_steps=st.integers(1, 4),
     broken=st.sets(st.integers(0, 11), max_size=3),
 )
-@example(count=9, fan_in=2, max_parallel=3, every_steps=5, broken={2, 7})
+@example(count=9, fan_in=2, limit=3, every_steps=5, broken={2, 7})
 @settings(max_examples=8)
 def test_a_crash_changes_nothing_about_any_job(
-    count: int, fan_in: int, max_parallel: int, every_steps: int, broken: set[int]
+    count: int, fan_in: int, limit: int, every_steps: int, broken: set[int]
 ) -> None:
-    job = spelling(on_item_failure="dead_letter", fan_in=fan_in, max_parallel=max_parallel)
+    job = spelling(on_item_failure="dead_letter", fan_in=fan_in, limit=limit)
     policy = CheckpointPolicy(every_steps=every_steps)
 
     points = anyio.run(crash_everywhere, job, count, with_broken_items(*broken, policy=policy))

@@ -288,7 +288,7 @@ async def test_an_error_that_cannot_be_restored_is_rejected_at_the_first_item(
     class Undeclared(Exception):
         pass
 
-    job = setting_aside(map=lambda number: fail(Undeclared("no")), max_parallel=1)
+    job = setting_aside(map=lambda number: fail(Undeclared("no")), limit=1)
 
     error = (await job.start(100, run_id="r").run(app_around(store))).failure()
 
@@ -301,18 +301,18 @@ async def test_an_error_that_cannot_be_restored_is_rejected_at_the_first_item(
     count=st.integers(0, 30),
     broken=st.lists(st.sets(st.integers(0, 29)), min_size=1, max_size=3),
     fan_in=st.integers(2, 5),
-    max_parallel=st.integers(1, 8),
+    limit=st.integers(1, 8),
 )
 @settings(max_examples=30)
 def test_after_any_retries_the_result_is_as_if_the_items_had_succeeded_at_once(
-    count: int, broken: list[set[int]], fan_in: int, max_parallel: int
+    count: int, broken: list[set[int]], fan_in: int, limit: int
 ) -> None:
     """Each retry yields the value of a new run in which the same items fail."""
 
     async def main() -> None:
         async with MemoryStore() as store:
             app = app_around(store)
-            job = setting_aside(fan_in=fan_in, max_parallel=max_parallel)
+            job = setting_aside(fan_in=fan_in, limit=limit)
             failing = set(range(count))
             result: JobResult[Any, Any] = JobResult("", 0)
             for number, items in enumerate([*broken, set[int]()]):

@@ -11,7 +11,7 @@ import anyio.lowlevel
 import pytest
 from returns.result import Failure, Success
 
-from effectflow import Do, Effect, RetryPolicy, effect, fail, pure, step, workflow
+from effectflow import Checkpoints, Do, Effect, RetryPolicy, effect, fail, pure, step, workflow
 from effectflow.checkpoint import (
     Batch,
     DefinitionChanged,
@@ -21,6 +21,7 @@ from effectflow.checkpoint import (
     StepInputChanged,
     read_checkpoint,
 )
+from effectflow.cli.structured_input import input_of
 from effectflow.effects import from_fn, never
 from effectflow.mapreduce import ItemFailed, JobResult, MapReduce
 from effectflow.stores import MemoryStore
@@ -292,9 +293,7 @@ async def test_a_step_rejects_another_item_with_the_same_key(store: MemoryStore)
     def content(item: tuple[str, int]) -> Effect[App, str, str]:
         return fail("no") if is_broken and item[0] == "c" else pure(str(item[1]))
 
-    job = spelling(
-        items=lambda _: list(source), map=content, key=lambda item: item[0], max_parallel=1
-    )
+    job = spelling(items=lambda _: list(source), map=content, key=lambda item: item[0], limit=1)
     await job.start(None, run_id="r").run(app_around(store))
     is_broken = False
     source[1] = ("b", 200)
@@ -350,7 +349,7 @@ async def test_concurrent_items_share_their_commits() -> None:
             self.appends += 1
 
     async with CountingStore() as store:
-        job = spelling(max_parallel=500, fan_in=32)
+        job = spelling(limit=500, fan_in=32)
         result = await job.start(1000).run(app_around(store))
 
     assert result == Success(JobResult(spelled(1000), 1000))
@@ -502,12 +501,12 @@ async def test_a_job_without_a_run_is_a_plain_effect(store: MemoryStore) -> None
 @pytest.mark.parametrize(
     "nonsense",
     [
-        {"max_parallel": 0},
+        {"limit": 0},
         {"fan_in": 1},
         {"retry": RetryPolicy.constant(1)},
         {"on_item_failure": "shrug"},
-        {"max_parallel": True},
-        {"max_parallel": "3"},
+        {"limit": True},
+        {"limit": "3"},
     ],
     ids=str,
 )
@@ -522,7 +521,7 @@ def test_all_problems_of_a_job_are_reported_at_once() -> None:
 
     mistaken: Any = MapReduce
     with pytest.raises(ValueError, match="cannot be built") as caught:
-        mistaken("", items=5, map=generator, reduce=generator, key=None, max_parallel=0, fan_in=1)
+        mistaken("", items=5, map=generator, reduce=generator, key=None, limit=0, fan_in=1)
 
     assert str(caught.value).splitlines() == [
         "job '' cannot be built:",
@@ -537,7 +536,7 @@ def test_all_problems_of_a_job_are_reported_at_once() -> None:
             "decorate it with @do"
         ),
         "- `key` takes a function from an item to its key, not None",
-        "- max_parallel must be an int >= 1, not 0",
+        "- limit must be an int >= 1, not 0",
         "- fan_in must be an int >= 2, not 1",
     ]
 
@@ -566,6 +565,6 @@ def test_unnamed_functions_are_named_by_their_role() -> None:
 
 
 def test_the_input_has_the_type_of_the_source() -> None:
-    assert spelling(items=up_to).structure_input(3) == 3
+    assert input_of(spelling(items=up_to), 3, Checkpoints(MemoryStore())) == 3
     with pytest.raises(ValueError, match="does not fit int"):
-        spelling(items=up_to).structure_input("3")
+        input_of(spelling(items=up_to), "3", Checkpoints(MemoryStore()))

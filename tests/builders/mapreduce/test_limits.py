@@ -98,7 +98,7 @@ async def test_a_job_with_too_many_failures_continues_in_every_way(
 ) -> None:
     """Repaired items are retried, others dropped, or the bound is raised."""
     app = app_around(store)
-    job = setting_aside(items=items, max_failures=0.3, max_parallel=1)
+    job = setting_aside(items=items, max_failures=0.3, limit=1)
     app.world.break_items(0, 2, 4, 6)
     for run_id in "abcd":
         error = (await job.start(9, run_id=run_id).run(app)).failure()
@@ -108,7 +108,7 @@ async def test_a_job_with_too_many_failures_continues_in_every_way(
 
     assert isinstance((await job.resume("a").run(app)).failure(), TooManyFailures)
     assert not {0, 2, 4} & set(app.world.mapped)
-    raised = setting_aside(items=items, max_failures=4, max_parallel=1)
+    raised = setting_aside(items=items, max_failures=4, limit=1)
     assert (await raised.resume("b").run(app)).unwrap().value == spelled(9, without=(0, 2, 4, 6))
     dropped = (await job.drop_dead_letters("c", keys=[0, 4]).run(app)).unwrap()
     assert (dropped.value, dropped.items) == (spelled(9, without=(0, 2, 4, 6)), 7)
@@ -119,7 +119,7 @@ async def test_a_job_with_too_many_failures_continues_in_every_way(
 
 @both_backends
 async def test_a_handled_end_by_too_many_failures_stays_as_it_is(store: MemoryStore) -> None:
-    job = setting_aside(max_failures=2, max_parallel=1)
+    job = setting_aside(max_failures=2, limit=1)
     is_broken = True
 
     @workflow
@@ -148,20 +148,20 @@ async def test_a_crash_changes_nothing_about_too_many_failures(max_failures: flo
         world.break_items(1, 2, 4)
         return app_around(store, world)
 
-    job = setting_aside(items=generated, max_failures=max_failures, max_parallel=1)
+    job = setting_aside(items=generated, max_failures=max_failures, limit=1)
 
     assert len(await crash_everywhere(job, 7, make)) > 10
 
 
 @both_backends
-async def test_only_errors_that_retry_when_accepts_are_retried(store: MemoryStore) -> None:
+async def test_only_retryable_errors_are_retried(store: MemoryStore) -> None:
     app = app_around(store)
     app.world.break_items(1, 2)
 
-    def when(error: Broken) -> bool:
+    def is_first(error: Broken) -> bool:
         return "1" in str(error)
 
-    job = setting_aside(retry=THRICE, retry_when=when)
+    job = setting_aside(retry=THRICE, retryable=is_first)
     result = (await TestClock().run(job.start(4, run_id="r"), app)).unwrap()
 
     assert [letter.attempts for letter in result.dead_letters] == [3, 1]
@@ -171,25 +171,41 @@ async def test_only_errors_that_retry_when_accepts_are_retried(store: MemoryStor
 
 
 @both_backends
-async def test_an_error_that_is_not_retried_does_not_keep_a_resume_from_it(
-    store: MemoryStore,
-) -> None:
+async def test_a_resume_tries_only_retryable_errors_again(store: MemoryStore) -> None:
     app = app_around(store)
     app.world.break_items(1)
-    job = spelling(retry=THRICE, retry_when=lambda error: False)
-    error = (await job.start(3, run_id="r").run(app)).failure()
-    assert isinstance(error, ItemFailed)
-    assert error.attempts == 1
+    job = spelling(limit=1, retryable=lambda error: "1" not in str(error))
+    await job.start(3, run_id="r").run(app)
+    app.world.repair()
+    app.world.break_items(2)
+    await job.start(3, run_id="again").run(app)
 
     app.world.repair()
-    assert await job.resume("r").run(app) == Success(JobResult("0 1 2", 3))
+    error = (await job.resume("r").run(app)).failure()
+    assert isinstance(error, ItemFailed)
+    assert "Its step is not retryable" in str(error)
+    assert await job.resume("again").run(app) == Success(JobResult("0 1 2", 3))
 
 
 @both_backends
-async def test_retry_when_applies_outside_runs_too(store: MemoryStore) -> None:
+@pytest.mark.parametrize("of_job", [None, True])
+async def test_the_job_decides_what_is_retryable_before_its_step_does(
+    store: MemoryStore, of_job: bool | None
+) -> None:
     app = app_around(store)
     app.world.break_items(1)
-    job = setting_aside(retry=THRICE, retry_when=lambda error: False)
+    job = setting_aside(map=step(retryable=False)(spell), retry=THRICE, retryable=of_job)
+
+    [letter] = (await TestClock().run(job.start(3), app)).unwrap().dead_letters
+
+    assert letter.attempts == (1 if of_job is None else 3)
+
+
+@both_backends
+async def test_what_is_retryable_counts_outside_runs_too(store: MemoryStore) -> None:
+    app = app_around(store)
+    app.world.break_items(1)
+    job = setting_aside(retry=THRICE, retryable=lambda error: False)
 
     [letter] = (await job.body(3).run(app)).unwrap().dead_letters
 
@@ -273,7 +289,7 @@ async def test_a_limited_rate_spaces_attempts_on_the_clock_of_the_run(store: Mem
         return spell(number).and_then(lambda word: sleep(0.1).map(lambda _: word))
 
     retry = RetryPolicy.constant(0).with_max_retries(1)
-    job = spelling(map=noting, max_per_second=2, retry=retry, max_parallel=4)
+    job = spelling(map=noting, per_second=2, retry=retry, limit=4)
 
     assert await clock.run(job.start(8, run_id="r"), app) == Success(JobResult(spelled(8), 8))
     assert begun == [number * 0.5 for number in range(9)]
@@ -286,7 +302,7 @@ async def test_a_limited_rate_spaces_attempts_on_the_clock_of_the_run(store: Mem
 async def test_completed_items_do_not_wait_for_their_turn_again(store: MemoryStore) -> None:
     app, clock = app_around(store), TestClock()
     app.world.break_items(6)
-    job = spelling(max_per_second=1, max_parallel=1)
+    job = spelling(per_second=1, limit=1)
     assert isinstance((await clock.run(job.start(8, run_id="r"), app)).failure(), ItemFailed)
     app.world.repair()
     before = clock.monotonic()
@@ -302,7 +318,7 @@ async def test_waiting_for_a_turn_is_not_part_of_an_at_most_once_step(store: Mem
         return spell(number)
 
     app = app_around(store)
-    job = spelling(map=once, max_per_second=2, max_parallel=2)
+    job = spelling(map=once, per_second=2, limit=2)
     await cut_off(job.start(3, run_id="r"), app)
     assert app.world.mapped == [0]
 
@@ -315,7 +331,7 @@ async def test_waiting_for_a_turn_is_not_part_of_an_at_most_once_step(store: Mem
 async def test_a_plan_does_not_wait_for_turns(store: MemoryStore) -> None:
     app, clock = app_around(store), TestClock()
     app.world.break_items(1)
-    job = spelling(max_per_second=0.1, max_parallel=1)
+    job = spelling(per_second=0.1, limit=1)
     await clock.run(job.start(3, run_id="r"), app)
     before = clock.monotonic()
 
@@ -364,11 +380,10 @@ def test_a_policy_may_retry_only_what_a_limit_or_an_executor_ends() -> None:
             {"max_failures": 1, "on_item_failure": "fail"},
             'max_failures needs on_item_failure="dead_letter"',
         ),
-        ({"max_per_second": 0}, "max_per_second must be a number > 0"),
+        ({"per_second": 0}, "per_second must be a number > 0"),
         ({"timeout": -1}, "timeout must be 0 seconds or more"),
-        ({"retry_when": bool}, "`retry_when` needs `retry`"),
-        ({"retry_when": 5, "retry": THRICE}, "`retry_when` takes a function"),
-        ({"retry_when": raise_late, "retry": THRICE}, "not an async function"),
+        ({"retryable": 5}, "`retryable` takes a bool, or a function"),
+        ({"retryable": raise_late}, "not an async function"),
         ({"map": infallible, "retry": THRICE}, "`retry` has nothing to retry in `map`"),
         ({"executor": raise_late}, "`executor` takes an executor, or a function.* not an async"),
         ({"executor": 5}, "`executor` takes an executor, or a function from the environment"),

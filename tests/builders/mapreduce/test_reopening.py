@@ -88,7 +88,7 @@ async def test_a_dead_letter_has_the_item_and_every_failure_with_its_times(
     app, clock = app_around(store), TestClock()
     app.world.break_items(1)
     job = setting_aside(
-        items=pages, map=spell_page, key=lambda page: page.number, retry=TWICE, max_parallel=1
+        items=pages, map=spell_page, key=lambda page: page.number, retry=TWICE, limit=1
     )
     began = clock.now()
     found = [await clock.run(job.start(3, run_id="r"), app)]
@@ -115,7 +115,7 @@ async def test_a_dead_letter_has_the_item_and_every_failure_with_its_times(
 async def test_attempts_that_a_crash_cut_off_count_and_have_no_error(store: MemoryStore) -> None:
     app, clock = app_around(store), TestClock()
     app.world.break_items(1)
-    job = setting_aside(retry=TWICE.with_max_retries(2), max_parallel=1)
+    job = setting_aside(retry=TWICE.with_max_retries(2), limit=1)
     await clock.run(job.start(3, run_id="r"), app)
     entries = await read_entries(store, "r")
     second = [getattr(entry, "attempt", 0) for entry in entries].index(2) + 1
@@ -202,7 +202,7 @@ async def test_the_journal_names_reopened_dead_letters_by_ranges_of_entries(
 ) -> None:
     app = app_around(store)
     app.world.break_items(*range(50))
-    job = setting_aside(max_parallel=1)
+    job = setting_aside(limit=1)
     await job.start(50, run_id="r").run(app)
     await job.drop_dead_letters("r", keys=[3]).run(app)
     app.world.repair()

@@ -42,7 +42,7 @@ async def test_the_first_completed_item_that_is_missing_is_named(
 
 async def test_an_exhausted_iterator_is_not_an_empty_source(store: MemoryStore) -> None:
     shared = iter([0, 1, 2])
-    job = spelling(items=lambda _: shared, max_parallel=1)
+    job = spelling(items=lambda _: shared, limit=1)
     app = app_around(store)
     app.world.break_items(2)
     await job.start(None, run_id="r").run(app)
@@ -109,7 +109,7 @@ async def test_the_error_about_an_item_with_a_long_key_is_short(store: MemorySto
 
 async def test_missing_dead_letters_are_named(store: MemoryStore) -> None:
     source = Source([0, 1, 2, 3], is_broken=True)
-    job = source.job(reduce=source.reduce, on_item_failure="dead_letter", max_parallel=3)
+    job = source.job(reduce=source.reduce, on_item_failure="dead_letter", limit=3)
     app = app_around(store)
     app.world.break_items(2)
     await job.start(None, run_id="r").run(app)
@@ -129,7 +129,7 @@ async def test_missing_dead_letters_are_named(store: MemoryStore) -> None:
 
 async def test_a_nested_job_misses_only_its_own_items(store: MemoryStore) -> None:
     sources = {"first": [0, 1], "second": [0, 1, 2]}
-    job = spelling(items=lambda name: list(sources[name]), max_parallel=1, fan_in=32)
+    job = spelling(items=lambda name: list(sources[name]), limit=1, fan_in=32)
 
     @workflow
     def both(_: None) -> Do[App, Any, list[str]]:
@@ -179,10 +179,10 @@ async def test_items_skipped_after_a_handled_failure_are_not_missed(store: Memor
 async def test_a_renamed_map_function_maps_again_and_misses_nothing(store: MemoryStore) -> None:
     app = app_around(store)
     app.world.break_items(2)
-    await spelling(max_parallel=1).start(3, run_id="r").run(app)
+    await spelling(limit=1).start(3, run_id="r").run(app)
 
     def spell_again(number: int) -> Effect[App, Broken, str]:
         return pure(str(number))
 
-    renamed = spelling(map=spell_again, max_parallel=1)
+    renamed = spelling(map=spell_again, limit=1)
     assert await renamed.resume("r", force=True).run(app) == Success(JobResult("0 1 2", 3))

@@ -84,7 +84,7 @@ def spelling(**options: Any) -> MapReduce[App, Any, Any, Any]:
         "map": spell,
         "reduce": join_and_note,
         "key": str,
-        "max_parallel": 3,
+        "limit": 3,
         "fan_in": 3,
     }
     return MapReduce("spelling", **(given | options))
@@ -99,7 +99,7 @@ class Source:
 
     def job(self, **options: Any) -> MapReduce[App, Any, Any, Any]:
         """Return a job over the items that reduces them in one group."""
-        given: dict[str, Any] = {"items": self.read, "max_parallel": 1, "fan_in": 32}
+        given: dict[str, Any] = {"items": self.read, "limit": 1, "fan_in": 32}
         return spelling(**(given | options))
 
     def read(self, _: object) -> list[int]:

@@ -9,12 +9,12 @@ import anyio
 
 from effectflow.checkpoint import (
     BeforeStep,
-    CheckpointStore,
     Completed,
     Entry,
     RunInfo,
     RunQuery,
     RunStatus,
+    ServiceStore,
     read_entries,
     verify_run,
 )
@@ -32,7 +32,7 @@ async def wait_until_all_have_ended(place: Place) -> None:
             await anyio.sleep(0.1)
 
 
-async def unfinished(store: CheckpointStore) -> list[RunInfo]:
+async def unfinished(store: ServiceStore) -> list[RunInfo]:
     """Return the runs that have not ended."""
     return [
         info
@@ -48,7 +48,7 @@ async def tell_unfinished(place: Place) -> None:
             await tell(store, info)
 
 
-async def tell(store: CheckpointStore, info: RunInfo) -> None:
+async def tell(store: ServiceStore, info: RunInfo) -> None:
     """Print what is known of a run, and the journal of the one around it."""
     print(info, await store.mailbox(info.run_id))
     for run_id in filter(None, (info.run_id, info.summary.parent)):
@@ -75,7 +75,7 @@ async def check(place: Place) -> None:
 
 
 async def check_run(
-    store: CheckpointStore, info: RunInfo, plan: Plan, effects: Sequence[SideEffect]
+    store: ServiceStore, info: RunInfo, plan: Plan, effects: Sequence[SideEffect]
 ) -> None:
     """Check one run, and what it has left in the store and in the world."""
     assert (await verify_run(store, info.run_id)).problem is None

@@ -14,7 +14,14 @@ import anyio
 from returns.result import Failure, Result
 
 from effectflow import Checkpoints, Client
-from effectflow.checkpoint import CheckpointStore, RunEnded, RunStatus, SaveFailed, StoreUnavailable
+from effectflow.checkpoint import (
+    RunEnded,
+    RunStatus,
+    SaveFailed,
+    ServiceStore,
+    StoreUnavailable,
+)
+from effectflow.checkpoint.store import service_of
 from effectflow.service import App, Handle, StoppedBySignal, Worker, run_until_signal
 from effectflow.stores import open_store
 from tests.service.soak.journeys import WORKFLOWS, Plan, Refused, World, advice, journey, planned
@@ -44,8 +51,8 @@ class Place:
     runs: int
     seed: int
 
-    def open(self) -> CheckpointStore:
-        return open_store(self.url)
+    def open(self) -> ServiceStore:
+        return service_of(open_store(self.url), "a soak")
 
     @property
     def world(self) -> Path:

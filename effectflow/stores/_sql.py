@@ -1,0 +1,647 @@
+"""The changes and questions of the SQL stores, without input and output.
+
+Each operation is a generator. It yields queries, which may go to the database together, and receives the
+rows of each. The rules run in between. It returns a `Commit`: its result, and the queries that change the
+database in the same transaction. A generator may be run again in another transaction, so it is passed as
+an `Attempt`, a function that makes it.
+
+The SQL is what SQLite and PostgreSQL both have. `@` is before the name of each table, `?` is a parameter,
+and `now()` is the time of the store in seconds since the epoch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import uuid
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
+
+from effectflow.checkpoint.errors import CorruptCheckpoint, RunNotFound
+from effectflow.checkpoint.lease import Lease, deaths_seen_once
+from effectflow.checkpoint.store import (
+    NOTICE,
+    Batch,
+    Message,
+    Record,
+    RunDetails,
+    RunInfo,
+    RunQuery,
+    RunStatus,
+    RunSummary,
+    Taken,
+    notifies_parent,
+)
+from effectflow.stores._rules import (
+    check_deletable,
+    check_free,
+    check_holder,
+    check_kept,
+    check_length,
+    check_messages,
+    check_receives,
+    due_if_unseen,
+    woken,
+)
+
+logger = logging.getLogger(__name__)
+
+A = TypeVar("A")
+
+SCHEMA = """
+    CREATE TABLE @runs (
+        number INTEGER PRIMARY KEY,
+        -- A digest of the id, which may be too long for an index.
+        key BLOB NOT NULL UNIQUE,
+        run_id TEXT NOT NULL,
+        workflow TEXT NOT NULL,
+        status TEXT NOT NULL,
+        created_at REAL NOT NULL,
+        due_at REAL,
+        priority INTEGER NOT NULL,
+        parent TEXT NOT NULL,
+        tenant TEXT NOT NULL,
+        details TEXT NOT NULL,
+        updated_at REAL NOT NULL,
+        length INTEGER NOT NULL,
+        -- The number of its newest message, taken or not.
+        newest_message INTEGER NOT NULL,
+        -- Its lease. Without one, the owner is empty.
+        owner TEXT NOT NULL,
+        fence INTEGER NOT NULL,
+        expires_at REAL NOT NULL,
+        expires_at_uptime REAL
+    );
+    CREATE INDEX runs_newest_first ON @runs (created_at DESC);
+    CREATE INDEX runs_of_parent ON @runs USING hash (parent) WHERE parent <> '';
+    -- The runs that are free. Without those that are held, a claim finds one at once.
+    CREATE INDEX runs_due ON @runs (workflow, status, priority, due_at)
+        WHERE due_at IS NOT NULL AND owner = '';
+    CREATE INDEX runs_held ON @runs (workflow) WHERE owner <> '';
+    CREATE TABLE @entries (
+        run INTEGER NOT NULL,
+        sequence INTEGER NOT NULL,
+        written_at REAL NOT NULL,
+        body BLOB NOT NULL,
+        PRIMARY KEY (run, sequence)
+    );
+    -- Those that were not taken. The numbers of a run are never used again.
+    CREATE TABLE @messages (
+        run INTEGER NOT NULL,
+        number INTEGER NOT NULL,
+        topic TEXT NOT NULL,
+        key TEXT NOT NULL,
+        sent_at REAL NOT NULL,
+        body BLOB NOT NULL,
+        PRIMARY KEY (run, number)
+    );
+    -- All messages of runs that have not ended, taken or not, except notices: a digest of the topic and
+    -- the key, and the request that sent the message.
+    CREATE TABLE @received (
+        run INTEGER NOT NULL,
+        message BLOB NOT NULL,
+        request BLOB NOT NULL,
+        PRIMARY KEY (run, message)
+    );
+    -- When runs of workflows with a limit were started: the latest, as many as the limit needs.
+    CREATE TABLE @limits (
+        workflow TEXT PRIMARY KEY,
+        starts TEXT NOT NULL
+    );
+"""
+
+_ROWS_PER_READ = 500
+"""A read is done in pieces, so that none keeps the database busy for long."""
+
+
+class Query(NamedTuple):
+    """A statement and its parameters."""
+
+    text: str
+    parameters: Sequence[object] = ()
+
+
+Rows: TypeAlias = Sequence[Sequence[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Commit(Generic[A]):
+    """How a transaction ends: with its result, and with changes that return nothing."""
+
+    result: A
+    changes: Sequence[Query] = ()
+
+
+Steps: TypeAlias = Generator[Sequence[Query], Sequence[Rows], A]
+"""Yields queries, and receives the rows of each."""
+
+Attempt: TypeAlias = Callable[[], Steps[Commit[A]]]
+"""Begins a transaction, perhaps again."""
+
+Reading: TypeAlias = Callable[[], Steps[A]]
+"""Begins to read, perhaps again. Each of its queries may see a newer state of the database."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended(Generic[A]):
+    """The end of a generator of queries, with what it returned."""
+
+    result: A
+
+
+def advance(steps: Steps[A], answers: Sequence[Rows] | None) -> Sequence[Query] | Ended[A]:
+    """Return the next queries, given the rows of the last ones. At first, there are None."""
+    try:
+        return next(steps) if answers is None else steps.send(answers)
+    except StopIteration as end:
+        return Ended(end.value)
+
+
+@lru_cache(1024)
+def key_of(run_id: str) -> bytes:
+    """Return the key of a run."""
+    return hashlib.sha256(run_id.encode()).digest()
+
+
+def marks(values: Sequence[object]) -> str:
+    """Return the parameters of a list in SQL."""
+    return ", ".join("?" * len(values))
+
+
+# Rows.
+
+COLUMNS = (
+    "number, run_id, workflow, status, created_at, due_at, priority, parent, tenant, details, "
+    "updated_at, length, owner, fence, expires_at, expires_at_uptime, now()"
+)
+"""The columns of `info_of`."""
+
+_FENCE = COLUMNS.split(", ").index("fence")
+
+SUMMARY_COLUMNS = (
+    *("workflow", "status", "created_at", "due_at", "priority", "parent", "tenant", "details"),
+)
+
+_text_of = lru_cache(256)(RunDetails.to_json)
+_details_of = lru_cache(256)(RunDetails.from_json)
+
+
+def summary_columns(summary: RunSummary) -> tuple[Any, ...]:
+    """Return the values of `SUMMARY_COLUMNS`."""
+    return (
+        *(summary.workflow, summary.status.value, summary.created_at, summary.due_at),
+        *(summary.priority, summary.parent, summary.tenant, _text_of(summary.details)),
+    )
+
+
+def info_of(row: Sequence[Any]) -> RunInfo:
+    """Return one line about a run, from `COLUMNS`. Raise CorruptCheckpoint if it is damaged."""
+    _, run_id, workflow, status, created_at, due_at, priority, parent, tenant, details = row[:10]
+    updated_at, length, owner, *lease, _ = row[10:]
+    summary = RunSummary(
+        *(workflow, RunStatus.stored(status, run_id), created_at, due_at, priority, parent, tenant),
+        details=_details_of(details, run_id),
+    )
+    return RunInfo(
+        run_id, summary, updated_at, length, Lease(run_id, owner, *lease) if owner else None
+    )
+
+
+def readable(rows: Iterable[Sequence[Any]]) -> Iterator[tuple[Sequence[Any], RunInfo]]:
+    """Yield each row with what it says about a run. Skip damaged runs with a warning."""
+    for row in rows:
+        try:
+            yield row, info_of(row)
+        except CorruptCheckpoint as error:
+            logger.warning("skipping run %r: %s", error.run_id, error)
+
+
+# Journals and leases.
+
+
+def create(
+    run_id: str, bodies: Sequence[bytes], summary: RunSummary, owner: str, seconds: float
+) -> Steps[Commit[RunInfo | None]]:
+    """Create a run, as `CheckpointStore.create`."""
+    key = key_of(run_id)
+    [[(is_known, now)]] = yield [
+        Query("SELECT EXISTS (SELECT 1 FROM @runs WHERE key = ?), now()", (key,))
+    ]
+    if is_known:
+        return Commit(None)
+    lease = None
+    if owner:
+        lease = Lease.of(run_id, owner, next_fence(0, now), seconds=seconds, now=now)
+    info = RunInfo(run_id, summary, now, len(bodies), lease)
+    held = (lease.owner, lease.fence, lease.expires_at, lease.expires_at_uptime) if lease else _FREE
+    row = (key, run_id, *summary_columns(summary), now, len(bodies), 0, *held)
+    entries = [
+        Query(
+            "INSERT INTO @entries (run, sequence, written_at, body)"
+            " SELECT number, ?, ?, ? FROM @runs WHERE key = ?",
+            (sequence, now, body, key),
+        )
+        for sequence, body in enumerate(bodies, 1)
+    ]
+    return Commit(info, [Query(_CREATE, row), *entries])
+
+
+_FREE = ("", 0, 0.0, None)
+
+CREATED_COLUMNS = (
+    *("key", "run_id", *SUMMARY_COLUMNS, "updated_at", "length", "newest_message"),
+    *("owner", "fence", "expires_at", "expires_at_uptime"),
+)
+
+_CREATE = f"INSERT INTO @runs ({', '.join(CREATED_COLUMNS)}) VALUES ({marks(CREATED_COLUMNS)})"
+
+
+def next_fence(fence: int, now: float) -> int:
+    """Return the fencing token after this one.
+
+    It is at least the time, so that a run does not use the tokens of a deleted one with the same id.
+    """
+    return max(fence + 1, int(now * 1e6))
+
+
+def claim(run_id: str, owner: str, seconds: float) -> Attempt[Taken]:
+    """Claim a run, as `CheckpointStore.claim`."""
+    before: RunInfo | None = None
+
+    def attempt() -> Steps[Commit[Taken]]:
+        nonlocal before
+        [rows] = yield [
+            Query(f"SELECT {COLUMNS} FROM @runs WHERE key = ? FOR UPDATE", (key_of(run_id),))
+        ]
+        if not rows:
+            raise RunNotFound(run_id)
+        info = info_of(rows[0])
+        check_free(info.lease, now=rows[0][-1], claimant=owner)
+        if before is None or info.lease is None or info.lease.owner != owner:
+            # Otherwise, an earlier attempt has claimed it.
+            before = info
+        lease, change = take(rows[0], owner, seconds)
+        return Commit(Taken(lease, before), [change])
+
+    return attempt
+
+
+def take(row: Sequence[Any], owner: str, seconds: float) -> tuple[Lease, Query]:
+    """Return a new lease of a run, given its `COLUMNS`, and the change that gives it to the owner."""
+    number, run_id, fence, now = row[0], row[1], next_fence(row[_FENCE], row[-1]), row[-1]
+    lease = Lease.of(run_id, owner, fence, seconds=seconds, now=now)
+    until = lease.expires_at, lease.expires_at_uptime
+    return lease, _update(
+        number, owner=owner, fence=fence, expires_at=until[0], expires_at_uptime=until[1]
+    )
+
+
+def renew(leases: Sequence[Lease], seconds: float) -> Steps[Commit[list[Lease]]]:
+    """Renew leases, as `CheckpointStore.renew`."""
+    [[(now,)]] = yield [Query("SELECT now()")]
+    wanted = [lease.renewed(seconds, now=now) for lease in leases]
+    renewed = yield [
+        Query(
+            "UPDATE @runs SET expires_at = ?, expires_at_uptime = ?"
+            f" WHERE {_IS_CURRENT} RETURNING 1",
+            (lease.expires_at, lease.expires_at_uptime, *_current(lease)),
+        )
+        for lease in wanted
+    ]
+    return Commit([lease for lease, rows in zip(wanted, renewed, strict=True) if rows])
+
+
+def release(lease: Lease) -> Steps[Commit[None]]:
+    """Release a lease, as `CheckpointStore.release`."""
+    yield from ()
+    change = Query(f"UPDATE @runs SET owner = '' WHERE {_IS_CURRENT}", _current(lease))
+    return Commit(None, [change])
+
+
+_IS_CURRENT = "key = ? AND owner = ? AND fence = ?"
+
+
+def _current(lease: Lease) -> tuple[bytes, str, int]:
+    return key_of(lease.run_id), lease.owner, lease.fence
+
+
+def append(lease: Lease, batch: Batch) -> Steps[Commit[list[str]]]:
+    """Append to a journal, as `CheckpointStore.append`. Return the ids of the runs to announce."""
+    run_id, summary, takes = lease.run_id, batch.summary, batch.takes
+    key = key_of(run_id)
+    queries = [Query(_STATE, (key,))]
+    if takes:
+        queries.append(Query(f"{_MESSAGES} AND number IN ({marks(takes)})", (key, *takes)))
+    parent = summary.parent if summary is not None and notifies_parent(summary) else None
+    if parent is not None:
+        queries.append(Query(_STATE, (key_of(parent),)))
+    # Everything is checked before something is written, so that a rejected append writes nothing.
+    rows, *others = yield queries
+    state = _State(*rows[0]) if rows else _NO_RUN
+    number, now = state.number, state.now
+    check_holder(lease, state.owner, state.fence)
+    check_length(lease, state.length, after=batch.after)
+    if takes:
+        check_messages(lease, takes, {message for (message,) in others[0]})
+    changed: dict[str, object] = {"length": batch.after + len(batch.bodies), "updated_at": now}
+    if not batch.bodies:
+        changed.clear()
+    changes = [
+        _entry(number, sequence, now, body)
+        for sequence, body in enumerate(batch.bodies, batch.after + 1)
+    ]
+    if takes:
+        here = f"run = ? AND number IN ({marks(takes)})"
+        changes.append(Query(f"DELETE FROM @messages WHERE {here}", (number, *takes)))
+    if summary is not None:
+        newest = 0
+        if batch.seen is not None and state.newest_message > batch.seen:
+            others_than = f" AND number NOT IN ({marks(takes)})" if takes else ""
+            text = f"SELECT coalesce(max(number), 0) FROM @messages WHERE run = ?{others_than}"
+            [[(newest,)]] = yield [Query(text, (number, *takes))]
+        summary = due_if_unseen(summary, batch.seen, newest=newest, now=now)
+        changed.update(zip(SUMMARY_COLUMNS, summary_columns(summary), strict=True))
+        if summary.status.has_ended and state.newest_message:
+            changes += _empty_mailbox(number)
+    if batch.release:
+        changed["owner"] = ""
+    if changed:
+        changes.append(_update(number, **changed))
+    told = [] if summary is None else [run_id]
+    if parent is not None and (notice := _notice(parent, run_id, others[-1])):
+        changes += notice
+        told.append(parent)
+    return Commit(told, changes)
+
+
+class _State(NamedTuple):
+    """What the rules need to know about a run."""
+
+    number: int
+    status: str
+    due_at: float | None
+    length: int
+    newest_message: int
+    owner: str
+    fence: int
+    now: float
+
+    def summary(self, run_id: str) -> RunSummary:
+        """Return the part of its summary that messages change. Raise CorruptCheckpoint if unreadable."""
+        return RunSummary("", RunStatus.stored(self.status, run_id), 0.0, self.due_at)
+
+
+_NO_RUN = _State(0, "", None, 0, 0, "", 0, 0.0)
+
+_STATE = f"SELECT {', '.join(_State._fields[:-1])}, now() FROM @runs WHERE key = ? FOR UPDATE"
+
+_MESSAGES = "SELECT number FROM @messages WHERE run = (SELECT number FROM @runs WHERE key = ?)"
+
+
+def _entry(number: int, sequence: int, now: float, body: bytes) -> Query:
+    return Query(
+        "INSERT INTO @entries (run, sequence, written_at, body) VALUES (?, ?, ?, ?)",
+        (number, sequence, now, body),
+    )
+
+
+def _update(number: int, **columns: object) -> Query:
+    return Query(_update_of(tuple(columns)), (*columns.values(), number))
+
+
+@lru_cache(64)
+def _update_of(columns: tuple[str, ...]) -> str:
+    return f"UPDATE @runs SET {', '.join(f'{name} = ?' for name in columns)} WHERE number = ?"
+
+
+def truncate(lease: Lease, after: int, summary: RunSummary) -> Steps[Commit[None]]:
+    """Remove the records after number `after`, as `CheckpointStore.truncate`."""
+    [rows] = yield [Query(_STATE, (key_of(lease.run_id),))]
+    state = _State(*rows[0]) if rows else _NO_RUN
+    check_holder(lease, state.owner, state.fence)
+    [[(length, at)]] = yield [
+        Query(
+            "SELECT coalesce(max(sequence), 0), max(written_at) FROM @entries"
+            " WHERE run = ? AND sequence <= ?",
+            (state.number, max(after, 1)),
+        )
+    ]
+    check_kept(lease, length, after=after)
+    changed = dict(zip(SUMMARY_COLUMNS, summary_columns(summary), strict=True))
+    cut = Query("DELETE FROM @entries WHERE run = ? AND sequence > ?", (state.number, after))
+    return Commit(None, [cut, _update(state.number, length=after, updated_at=at, **changed)])
+
+
+def delete(run_id: str, lease: Lease | None) -> Attempt[None]:
+    """Delete a run, as `CheckpointStore.delete`."""
+    deleted: int | None = None
+
+    def attempt() -> Steps[Commit[None]]:
+        nonlocal deleted
+        [rows] = yield [
+            Query(f"SELECT {COLUMNS} FROM @runs WHERE key = ? FOR UPDATE", (key_of(run_id),))
+        ]
+        if deleted is not None and (not rows or rows[0][0] != deleted):
+            # An earlier attempt has deleted the run, and its answer was lost.
+            return Commit(None)
+        if not rows:
+            raise RunNotFound(run_id)
+        number, *_, owner, fence, expires_at, expires_at_uptime, now = rows[0]
+        held = Lease(run_id, owner, fence, expires_at, expires_at_uptime) if owner else None
+        check_deletable(lease, held, now=now)
+        deleted = number
+        return Commit(
+            None,
+            [
+                Query("DELETE FROM @runs WHERE number = ?", (number,)),
+                Query("DELETE FROM @entries WHERE run = ?", (number,)),
+                *_empty_mailbox(number),
+            ],
+        )
+
+    return attempt
+
+
+# Messages.
+
+
+def send(run_id: str, topic: str, key: str, body: bytes) -> Attempt[bool]:
+    """Put a message into a mailbox, as `ServiceStore.send`."""
+    message = hashlib.sha256(json.dumps([topic, key]).encode()).digest()
+    request = uuid.uuid4().bytes
+
+    def attempt() -> Steps[Commit[bool]]:
+        run_key = key_of(run_id)
+        rows, received = yield [
+            Query(_STATE, (run_key,)),
+            Query(
+                "SELECT request FROM @received WHERE message = ?"
+                " AND run = (SELECT number FROM @runs WHERE key = ?)",
+                (message, run_key),
+            ),
+        ]
+        if not rows:
+            raise RunNotFound(run_id)
+        state = _State(*rows[0])
+        check_receives(run_id, state.summary(run_id))
+        if topic == NOTICE:
+            return Commit(True, _put(run_id, state, topic, key, body))
+        if received:
+            # Its own if the answer to an earlier attempt was lost.
+            return Commit(bytes(received[0][0]) == request)
+        note = Query("INSERT INTO @received VALUES (?, ?, ?)", (state.number, message, request))
+        return Commit(True, [note, *_put(run_id, state, topic, key, body)])
+
+    return attempt
+
+
+def _put(run_id: str, state: _State, topic: str, key: str, body: bytes) -> list[Query]:
+    """Return the changes that put a message into the mailbox of a run."""
+    number, message = state.number, state.newest_message + 1
+    changed: dict[str, object] = {"newest_message": message}
+    due_at = woken(topic, state.summary(run_id), now=state.now).due_at
+    if due_at != state.due_at:
+        changed["due_at"] = due_at
+    return [
+        Query(
+            "INSERT INTO @messages (run, number, topic, key, sent_at, body) VALUES (?, ?, ?, ?, ?, ?)",
+            (number, message, topic, key, state.now, body),
+        ),
+        _update(number, **changed),
+    ]
+
+
+def _notice(parent: str, run_id: str, rows: Rows) -> list[Query]:
+    """Return the changes that tell the parent of a run that it has ended, given its state."""
+    if not rows:
+        return []
+    state = _State(*rows[0])
+    try:
+        has_ended = state.summary(parent).status.has_ended
+    except CorruptCheckpoint as error:
+        logger.warning("run %r is not notified about run %r: %s", parent, run_id, error)
+        return []
+    return [] if has_ended else _put(parent, state, NOTICE, run_id, b"")
+
+
+def _empty_mailbox(number: int) -> list[Query]:
+    """Return the changes that remove all messages of a run, and the record of those that it took."""
+    return [
+        Query("DELETE FROM @messages WHERE run = ?", (number,)),
+        Query("DELETE FROM @received WHERE run = ?", (number,)),
+    ]
+
+
+def mailbox(run_id: str, after: int) -> Steps[list[Message]]:
+    """Return messages, as `ServiceStore.mailbox`."""
+    [rows] = yield [
+        Query(
+            "SELECT number, topic, key, sent_at, body FROM @messages WHERE run ="
+            " (SELECT number FROM @runs WHERE key = ?) AND number > ? ORDER BY number",
+            (key_of(run_id), after),
+        )
+    ]
+    return [Message(number, topic, key, at, bytes(body)) for number, topic, key, at, body in rows]
+
+
+# Reading.
+
+
+def read(run_id: str, after: int) -> Steps[list[Record]]:
+    """Return the records of a run, as `CheckpointStore.read`."""
+    run, last = key_of(run_id), after
+    text = f"{_RECORDS} run = (SELECT number FROM @runs WHERE key = ?) {_NEXT_RECORDS}"
+    records: list[Record] = []
+    while True:
+        # Each query has its own snapshot. That is safe, because a journal only grows at its end.
+        [rows] = yield [Query(text, (run, last, _ROWS_PER_READ))]
+        records += [Record(sequence, at, bytes(body)) for _, sequence, at, body in rows]
+        if len(rows) < _ROWS_PER_READ:
+            return records
+        # By its number, which a new run with the same id does not have.
+        run, last, text = rows[-1][0], rows[-1][1], f"{_RECORDS} run = ? {_NEXT_RECORDS}"
+
+
+_RECORDS = "SELECT run, sequence, written_at, body FROM @entries WHERE"
+_NEXT_RECORDS = "AND sequence > ? ORDER BY sequence LIMIT ?"
+
+
+def find(query: RunQuery) -> Steps[list[RunInfo]]:
+    """Return runs, as `CheckpointStore.find`."""
+    # The database cannot check whether an owner is alive.
+    checks_owners, is_dead = query.resumable or query.crashed, deaths_seen_once()
+    found: list[RunInfo] = []
+    place = query.after
+    while query.limit is None or len(found) < query.limit:
+        count = _ROWS_PER_READ
+        if query.limit is not None and not checks_owners:
+            count = min(count, query.limit - len(found))
+        [rows] = yield [_page(query, place, count)]
+        if query.run_id is not None and rows:
+            # This raises if the run is damaged.
+            info_of(rows[0])
+        for row, info in readable(rows):
+            if not (checks_owners and info.lease and info.lease.is_held(row[-1], is_dead)):
+                found.append(info)
+        if len(rows) < count:
+            break
+        # From the last run on, not by position, because runs come and go between the queries.
+        place = rows[-1][4], rows[-1][1]
+    return found[: query.limit]
+
+
+def damaged_runs() -> Steps[list[str]]:
+    """Return the ids of damaged runs, as `CheckpointStore.damaged_runs`."""
+    damaged: list[str] = []
+    place: tuple[float, str] | None = None
+    while True:
+        [rows] = yield [_page(RunQuery(), place, _ROWS_PER_READ)]
+        for row in rows:
+            try:
+                info_of(row)
+            except CorruptCheckpoint as error:
+                damaged.append(error.run_id)
+        if len(rows) < _ROWS_PER_READ:
+            return sorted(damaged)
+        place = rows[-1][4], rows[-1][1]
+
+
+def _page(query: RunQuery, after: tuple[float, str] | None, limit: int) -> Query:
+    """Return the query for the next runs that match, but for the liveness of their owners."""
+    conditions, parameters = ["1 = 1"], list[object]()
+
+    def add(condition: str, *values: object) -> None:
+        conditions.append(condition)
+        parameters.extend(values)
+
+    if query.run_id is not None:
+        add("key = ?", key_of(query.run_id))
+    if query.workflow is not None:
+        add("workflow = ?", query.workflow)
+    if query.prefix:
+        add("instr(run_id, ?) = 1", query.prefix)
+    if query.parent is not None:
+        # So that the index of parents is used.
+        add("parent = ? AND parent <> ''" if query.parent else "parent = ?", query.parent)
+    if query.tenant is not None:
+        add("tenant = ?", query.tenant)
+    if query.statuses:
+        add(f"status IN ({marks([*query.statuses])})", *map(str, query.statuses))
+    if query.updated_before is not None:
+        add("updated_at < ?", query.updated_before)
+    if query.updated_since is not None:
+        add("updated_at >= ?", query.updated_since)
+    if query.crashed:
+        add("status = 'running'")
+    elif query.resumable:
+        add("status NOT IN ('completed', 'cancelled')")
+    if after is not None:
+        add("created_at <= ? AND (created_at < ? OR run_id > ?)", after[0], *after)
+    return Query(
+        f"SELECT {COLUMNS} FROM @runs WHERE {' AND '.join(conditions)}"
+        " ORDER BY created_at DESC, run_id LIMIT ?",
+        (*parameters, limit),
+    )

@@ -1,0 +1,200 @@
+"""Find and claim the runs of an SQL store that are due.
+
+The index `runs_due` has the free runs of each lane by their due times, so the search costs the same
+however many others are held or wait. It leaves out the runs of owners that died. The database cannot
+check whether an owner is alive, so a claim looks at the leases in use: each time if they are few.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from effectflow.checkpoint.lease import Lease, deaths_seen_once
+from effectflow.checkpoint.store import Claimed, DueRuns, RunInfo, RunStatus, Taken
+from effectflow.stores._due import Lane, Usage, choose_due, in_order
+from effectflow.stores._sql import COLUMNS, Commit, Query, Rows, Steps, marks, readable, take
+
+_SECONDS_BETWEEN_LOOKS = 1.0
+
+_FEW_LEASES = 10
+"""With more leases in use, not every claim looks whether their owners have died."""
+
+
+class LeaseLooks:
+    """Remembers when to look for due runs whose owners have died."""
+
+    def __init__(self) -> None:
+        self._next_at = 0.0
+
+    def is_time(self) -> bool:
+        """Return whether to look now."""
+        return time.monotonic() >= self._next_at
+
+    def note(self, leases: int) -> None:
+        """Note that one has looked, at this number of leases."""
+        pause = 0.0 if leases <= _FEW_LEASES else _SECONDS_BETWEEN_LOOKS
+        self._next_at = time.monotonic() + pause
+
+
+def leases_in_use(workflows: Sequence[str]) -> Query:
+    """Return the query for the arguments of `dead_leases`."""
+    return Query(
+        "SELECT number, workflow, run_id, owner, fence, expires_at, expires_at_uptime, now()"
+        f" FROM @runs WHERE owner <> '' AND workflow IN ({marks(workflows)})",
+        workflows,
+    )
+
+
+def dead_leases(rows: Rows) -> dict[int, Lease]:
+    """Return the leases that have expired or whose owners are dead, by the numbers of their runs."""
+    is_dead = deaths_seen_once()
+    leases = ((number, Lease(*lease), now) for number, _, *lease, now in rows)
+    return {number: lease for number, lease, now in leases if not lease.is_held(now, is_dead)}
+
+
+def lanes(workflows: Sequence[str]) -> Query:
+    """Return the beginning of a query: a table `lanes` of the lanes that have runs with a due time.
+
+    Each costs one search of the index.
+    """
+    return Query(
+        f"WITH RECURSIVE workflows (workflow) AS (VALUES {', '.join(['(?)'] * len(workflows))}),"
+        f" statuses (status) AS (VALUES {_STATUSES}),"
+        " every_lane (workflow, status, priority) AS ("
+        f" SELECT workflow, status, (SELECT min(priority) FROM @runs WHERE {_IN_STATUS.format('a')})"
+        " FROM (SELECT workflow, status FROM workflows CROSS JOIN statuses) AS a"
+        " UNION ALL"
+        f" SELECT workflow, status, (SELECT min(priority) FROM @runs WHERE {_IN_STATUS.format('b')}"
+        " AND runs.priority > b.priority) FROM every_lane AS b WHERE priority IS NOT NULL),"
+        " lanes AS (SELECT workflow, status, priority FROM every_lane WHERE priority IS NOT NULL)",
+        workflows,
+    )
+
+
+_STATUSES = ", ".join(f"('{status}')" for status in RunStatus if not status.has_ended)
+"""Runs with an unknown status are damaged, or a newer version wrote them."""
+
+_IN_STATUS = (
+    "runs.due_at IS NOT NULL AND runs.owner = '' AND runs.workflow = {0}.workflow"
+    " AND runs.status = {0}.status"
+)
+
+IN_LANE = f"{_IN_STATUS.format('lanes')} AND runs.priority = lanes.priority"
+
+NEXT_DUE_AT = f"(SELECT min(runs.due_at) FROM @runs WHERE {IN_LANE} AND runs.due_at > ?)"
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """The runs to claim, and what follows from that.
+
+    Attributes:
+        rows: their `COLUMNS`, with what they say.
+        next_due_at: when the next of the others is due.
+        starts: when runs of workflows with a limit were started, if these are claimed.
+    """
+
+    rows: Sequence[tuple[Sequence[Any], RunInfo]] = ()
+    next_due_at: float | None = None
+    starts: Mapping[str, Sequence[float]] = field(default_factory=dict[str, Sequence[float]])
+
+
+def next_due(due: DueRuns, looks: LeaseLooks) -> Steps[_Choice]:
+    """Return what `claim_due` would choose. Lock and write nothing."""
+    return _choose(due, looks, locks=False)
+
+
+def claim_due(due: DueRuns, looks: LeaseLooks) -> Steps[Commit[Claimed]]:
+    """Claim runs, as `ServiceStore.claim_due`."""
+    limits = sorted(due.limits)
+    if limits:
+        # The claims that depend on the same limit wait for each other, in this order.
+        note = "INSERT INTO @limits VALUES (?, '[]') ON CONFLICT DO NOTHING RETURNING 1"
+        yield [
+            *(Query(note, (workflow,)) for workflow in limits),
+            Query(f"{_LIMITS.format(marks(limits))} ORDER BY workflow FOR UPDATE", limits),
+        ]
+    choice = yield from _choose(due, looks, locks=True)
+    runs: list[Taken] = []
+    changes: list[Query] = []
+    for (row, info), owner in zip(choice.rows, due.owners, strict=False):
+        lease, change = take(row, owner, due.seconds)
+        runs.append(Taken(lease, info))
+        changes.append(change)
+    for workflow, starts in choice.starts.items():
+        note = "UPDATE @limits SET starts = ? WHERE workflow = ?"
+        changes.append(Query(note, (json.dumps(starts), workflow)))
+    return Commit(Claimed((*runs,), choice.next_due_at), changes)
+
+
+_LIMITS = "SELECT workflow, starts FROM @limits WHERE workflow IN ({})"
+
+
+def _choose(due: DueRuns, looks: LeaseLooks, *, locks: bool) -> Steps[_Choice]:
+    workflows, limits = sorted(due.workflows), sorted(due.limits)
+    if not workflows or not due.owners:
+        return _Choice()
+    counts_held = any(limit.limit is not None for limit in due.limits.values())
+    looks_now = counts_held or looks.is_time()
+    table, names = lanes(workflows)
+    queries = [
+        Query("SELECT now()"),
+        Query(f"{table} SELECT lanes.*, {NEXT_DUE_AT} FROM lanes", (*names, due.now)),
+    ]
+    if limits:
+        queries.append(Query(_LIMITS.format(marks(limits)), limits))
+    if looks_now:
+        queries.append(leases_in_use(sorted({*workflows, *limits})))
+    [[(now,)], lane_rows, *others] = yield queries
+    in_use: Rows = others[-1] if looks_now else ()
+    if looks_now:
+        looks.note(len(in_use))
+    starts = {name: json.loads(times) for name, times in others[0]} if limits else {}
+    held = ((workflow, Lease(*lease)) for _, workflow, *lease, _ in in_use)
+    usage = Usage.of(held, starts, due, now)
+    dead = dead_leases(in_use)
+    found = yield _candidates(lane_rows, dead, due, usage, locks=locks)
+    rows = {row[0]: row for some in found for row in some if _is_free(row, dead)}
+    infos = {info.run_id: (row, info) for row, info in readable(rows.values())}
+    chosen = choose_due(sorted((info for _, info in infos.values()), key=in_order), due, usage)
+    starts = {
+        workflow: times
+        for workflow, times in usage.after(chosen, due).starts.items()
+        if times != starts.get(workflow, ())
+    }
+    later = [at for *_, at in lane_rows if at is not None]
+    return _Choice([infos[info.run_id] for info in chosen], min(later, default=None), starts)
+
+
+def _candidates(
+    lane_rows: Rows, dead: Mapping[int, Lease], due: DueRuns, usage: Usage, *, locks: bool
+) -> list[Query]:
+    """Return the queries for the first runs of each lane that has room, and for those of dead owners."""
+    lock = " FOR UPDATE SKIP LOCKED" if locks else ""
+    first = (
+        f"SELECT {COLUMNS} FROM @runs WHERE workflow = ? AND status = ? AND priority = ?"
+        f" AND owner = '' AND due_at <= ? ORDER BY due_at LIMIT ?{lock}"
+    )
+    queries = [
+        Query(first, (*lane, due.now, room))
+        for *columns, _ in lane_rows
+        if (room := (lane := Lane(*columns)).room(usage, due))
+    ]
+    if dead:
+        of_dead = (
+            f"SELECT {COLUMNS} FROM @runs WHERE number IN ({marks([*dead])}) AND due_at <= ?{lock}"
+        )
+        queries.append(Query(of_dead, (*dead, due.now)))
+    return queries
+
+
+def _is_free(row: Sequence[Any], dead: Mapping[int, Lease]) -> bool:
+    """Return whether a run is free, or still has the lease of a dead owner."""
+    number, owner, fence = row[0], row[12], row[13]
+    return not owner or (
+        number in dead and (owner, fence) == (dead[number].owner, dead[number].fence)
+    )
