@@ -32,13 +32,8 @@ from effectflow.checkpoint.store import (
     ServiceStore,
 )
 
-<<<<<<< HEAD
 SUMMARY = RunSummary("w", RunStatus.PENDING, 0.0)
-LIMITS = {"held": Limit(at_once=5), "started": Limit(per_second=5)}
-=======
-SUMMARY = RunSummary("w", "standard", "1", RunStatus.PENDING, 0.0)
 LIMITS = {"held": Limit(5), "started": Limit(per_second=5)}
->>>>>>> stores
 DONE = replace(SUMMARY, status=RunStatus.COMPLETED)
 GO = "signal:go"
 

@@ -18,9 +18,11 @@ from effectflow.checkpoint import (
     RunStatus,
     RunSummary,
     SaveFailed,
+    ServiceStore,
     StoreUnavailable,
     find_run,
 )
+from effectflow.checkpoint.store import service_of
 from effectflow.effects import from_async, from_fn, traverse
 from effectflow.stores import MemoryStore
 from effectflow.testing import (
@@ -240,7 +242,7 @@ async def test_a_crash_releases_the_runs_that_were_claimed_because_they_were_due
     due = DueRuns(frozenset({"w"}), ["me"], 60, 2.0)
     with store.life():
         [taken] = (await store.claim_due(due)).runs
-        await store.append(taken.lease, [b"2"], after=1)
+        await append(store, taken.lease, b"2", after=1)
         pytest.fail("it is alive")
 
     assert [one.info.run_id for one in (await disk.claim_due(due)).runs] == ["r"]
