@@ -122,7 +122,7 @@ async def test_sqlite_claims_by_the_index_of_due_times(
         ]
     database.close()
     assert any("runs_due" in plan for plan in plans)
-    assert [plan for plan in plans if plan.startswith("SCAN") and "leases" not in plan] == []
+    assert [plan for plan in plans if plan.startswith("SCAN runs")] == []
 
 
 async def test_postgres_claims_by_the_index_of_due_times(postgres: str) -> None:
