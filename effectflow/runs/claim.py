@@ -213,6 +213,17 @@ class Claim:
                     self.finished = completion
         return output
 
+    @property
+    def is_too_late(self) -> bool:
+        """Whether this process has completed and deleted the run since this claim was made."""
+        return self._overlap is not None and self._overlap.completed is not None
+
+    async def discard(self) -> None:
+        """Delete a run that this claim has created, and that has not begun."""
+        store = self.place.checkpoints.store
+        with store_errors(store, self.run_id):
+            await store.delete(self.run_id, lease=self.lease)
+
     def deleted_meanwhile(self, given: GivenInput | None = None) -> Finished | None:
         """Return the end of a run that this process has completed and deleted since this claim was made.
 

@@ -59,9 +59,10 @@ async def start_run(
         body, digest = place.checkpoints.seal.close(started, first_digest(run_id))
         if await claim.create(body, running_summary(started, started.version, 0, started.at)):
             async with claim:
-                if (completion := claim.deleted_meanwhile(given)) is not None:
-                    # This deletes the new run again.
-                    claim.finished = completion
+                if claim.is_too_late:
+                    await claim.discard()
+                    completion = claim.deleted_meanwhile(given)
+                    assert completion is not None
                     return output_of(completion, blueprint, run_id)
                 return await begin_run(claim, started, digest, input)
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from time import monotonic
@@ -20,6 +21,7 @@ from effectflow.checkpoint import (
     Batch,
     CheckpointPolicy,
     Lease,
+    RunInfo,
     SaveFailed,
     StoreUnavailable,
     Taken,
@@ -39,6 +41,11 @@ class CountingStore(MemoryStore):
         super().__init__()
         self.appends: list[int] = []
         self.seen: list[int] = []
+
+    async def create(self, run_id: str, bodies: Sequence[bytes], **options: Any) -> RunInfo | None:
+        created = await super().create(run_id, bodies, **options)
+        self.appends.append(len(bodies))
+        return created
 
     async def append(self, lease: Lease, batch: Batch) -> None:
         await super().append(lease, batch)
