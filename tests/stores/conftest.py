@@ -106,6 +106,15 @@ def make_store(make_store_named: MakeNamed) -> Callable[[], CheckpointStore]:
     return make_store_named("runs")
 
 
+@pytest.fixture
+def two_stores(
+    make_store: Callable[[], CheckpointStore],
+) -> tuple[CheckpointStore, CheckpointStore]:
+    """Two stores on the same data, as two processes have."""
+    store = make_store()
+    return store, store if store.durability == "memory" else make_store()
+
+
 @pytest.fixture(params=SERVICES)
 def make_service_named(request: pytest.FixtureRequest, tmp_path: Path) -> MakeServiceNamed:
     """As `make_store_named`, of those that workers can use."""

@@ -20,20 +20,19 @@ from typing import TypeAlias
 
 import anyio
 
-from effectflow.checkpoint import (
-    CheckpointStore,
+from effectflow import stores
+from effectflow.checkpoint.errors import RunBusy, RunEnded
+from effectflow.checkpoint.lease import Lease, Owner
+from effectflow.checkpoint.store import (
+    Batch,
     DueRuns,
-    Lease,
     Limit,
-    Owner,
-    RunBusy,
-    RunEnded,
     RunStatus,
     RunSummary,
+    ServiceStore,
 )
-from effectflow.stores import FileStore, PostgresStore, RedisStore, SqliteStore
 
-SUMMARY = RunSummary("w", "standard", "1", RunStatus.PENDING, 0.0)
+SUMMARY = RunSummary("w", RunStatus.PENDING, 0.0)
 LIMITS = {"held": Limit(5), "started": Limit(per_second=5)}
 DONE = replace(SUMMARY, status=RunStatus.COMPLETED)
 GO = "signal:go"
@@ -43,17 +42,15 @@ Place: TypeAlias = tuple[str, str, str]
 """Where a store is: the arguments of `opened`."""
 
 
-def opened(kind: str, place: str, name: str) -> CheckpointStore:
+def opened(kind: str, place: str, name: str) -> ServiceStore:
     """Return the store of this name at a folder or server."""
     match kind:
-        case "file":
-            return FileStore(Path(place) / name)
         case "sqlite":
-            return SqliteStore(Path(place) / f"{name}.db")
+            return stores.SqliteStore(Path(place) / f"{name}.db")
         case "postgres":
-            return PostgresStore(place, schema=name)
+            return stores.PostgresStore(place, schema=name)
         case "redis":
-            return RedisStore(place, prefix=name)
+            return stores.RedisStore(place, prefix=name)
         case _:
             raise ValueError(kind)
 
@@ -71,13 +68,13 @@ def due_runs(*workflows: str, most: int = 4) -> DueRuns:
     return DueRuns(frozenset(workflows), owners, 60, time.time(), LIMITS)
 
 
-async def claim(store: CheckpointStore) -> None:
+async def claim(store: ServiceStore) -> None:
     """Claim runs until nothing is due. Keep them, and tell which they are."""
     while runs := (await store.claim_due(due_runs("w", "held", most=3))).runs:
         tell([one.info.run_id for one in runs])
 
 
-async def start(store: CheckpointStore) -> None:
+async def start(store: ServiceStore) -> None:
     """Claim and end runs whose starts are limited, until there are none.
 
     Tell of each the times before and after it was claimed.
@@ -87,30 +84,30 @@ async def start(store: CheckpointStore) -> None:
         for one in claimed.runs:
             tell([before, time.time()])
             done = replace(one.info.summary, status=RunStatus.COMPLETED, due_at=None)
-            await store.append(one.lease, [], after=1, summary=done, release=True)
+            await store.append(one.lease, Batch([], 1, done, release=True))
         before = time.time()
 
 
-async def left(store: CheckpointStore) -> bool:
+async def left(store: ServiceStore) -> bool:
     await anyio.sleep(0.01)
     return any(not info.summary.status.has_ended for info in await store.find())
 
 
-async def drive(store: CheckpointStore) -> None:
+async def drive(store: ServiceStore) -> None:
     """Drive runs that are due to their ends, of three entries each, forever."""
     while True:
         for one in (await store.claim_due(due_runs("w", most=2))).runs:
             lease, length = one.lease, one.info.length
             while length < 4:
-                await store.append(lease, [b"%d" % length], after=length)
+                await store.append(lease, Batch([b"%d" % length], length))
                 length += 1
             done = replace(one.info.summary, status=RunStatus.COMPLETED, due_at=None)
-            await store.append(lease, [b"end"], after=length, summary=done, release=True)
+            await store.append(lease, Batch([b"end"], length, done, release=True))
             tell(one.info.run_id)
         await anyio.sleep(0.001)
 
 
-async def send(store: CheckpointStore) -> None:
+async def send(store: ServiceStore) -> None:
     """Send messages to a run until it has ended. Tell their keys."""
     number, own = 0, Owner.new().claim
     while True:
@@ -123,37 +120,37 @@ async def send(store: CheckpointStore) -> None:
         number += 1
 
 
-async def take(store: CheckpointStore) -> None:
+async def take(store: ServiceStore) -> None:
     """Take the messages to a run, each with an entry that has its key, forever."""
     await take_until(store, None)
 
 
-async def end(store: CheckpointStore) -> None:
+async def end(store: ServiceStore) -> None:
     """Take 20 messages to a run. Then end it, with any number of them received."""
     await take_until(store, 20)
 
 
-async def take_until(store: CheckpointStore, length: int | None) -> None:
+async def take_until(store: ServiceStore, length: int | None) -> None:
     lease = await claimed(store)
     after = len(await store.read("r"))
     while length is None or after < length:
         messages = await store.mailbox("r")
         for message in messages:
-            await store.append(lease, [message.key.encode()], after=after, takes=[message.number])
+            await store.append(lease, Batch([message.key.encode()], after, takes=[message.number]))
             after += 1
             tell(message.key)
         await anyio.sleep(0.001)
-    await store.append(lease, [], after=after, summary=DONE, release=True)
+    await store.append(lease, Batch([], after, DONE, release=True))
 
 
-async def claimed(store: CheckpointStore) -> Lease:
+async def claimed(store: ServiceStore) -> Lease:
     while True:
         with suppress(RunBusy):
-            return await store.claim("r", owner=str(Owner.new()), seconds=60)
+            return (await store.claim("r", owner=str(Owner.new()), seconds=60)).lease
         await anyio.sleep(0.005)
 
 
-ROLES: dict[str, Callable[[CheckpointStore], Awaitable[None]]] = {
+ROLES: dict[str, Callable[[ServiceStore], Awaitable[None]]] = {
     work.__name__: work for work in (claim, start, drive, send, take, end)
 }
 

@@ -36,8 +36,8 @@ async def change_entry(store: CheckpointStore, number: int, run_id: str = "r") -
             client, key = in_redis(store, run_id)
             client.hset(key, str(number), changed(client.hget(key, str(number))))
         case _:
-            assignment = "UPDATE entries SET body = ? WHERE sequence = ? AND run_id = ?"
-            in_database(store, assignment, changed(body), number, run_id)
+            change = f"UPDATE entries SET body = ? WHERE sequence = ? AND {OF_RUN}"
+            in_database(store, change, changed(body), number, run_id)
 
 
 async def remove_entry(store: CheckpointStore, number: int, run_id: str = "r") -> None:
@@ -46,8 +46,8 @@ async def remove_entry(store: CheckpointStore, number: int, run_id: str = "r") -
         client, key = in_redis(store, run_id)
         client.hdel(key, str(number))
     else:
-        deletion = "DELETE FROM entries WHERE sequence = ? AND run_id = ?"
-        in_database(store, deletion, number, run_id)
+        removal = f"DELETE FROM entries WHERE sequence = ? AND {OF_RUN}"
+        in_database(store, removal, number, run_id)
 
 
 async def change_status(
@@ -66,6 +66,10 @@ async def change_status(
             client.hset(key, "state", summary)
         case _:
             in_database(store, "UPDATE runs SET status = ? WHERE run_id = ?", status, run_id)
+
+
+OF_RUN = "run = (SELECT number FROM runs WHERE run_id = ?)"
+"""The condition for an entry of a run in a database."""
 
 
 def kind_of(store: CheckpointStore) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from effectflow.checkpoint.lease import Lease, Owner
-from effectflow.checkpoint.store import CheckpointStore, RunStatus, RunSummary
+from effectflow.checkpoint.store import CheckpointStore, RunInfo, RunStatus, RunSummary, find_run
 
 SUMMARY = RunSummary("w", RunStatus.RUNNING, 0.0)
 
@@ -29,6 +29,13 @@ async def begun(
 async def claimed(store: CheckpointStore, run_id: str = "r", *, seconds: float = 60) -> Lease:
     """Claim a run for a new owner."""
     return (await store.claim(run_id, owner=str(Owner.new()), seconds=seconds)).lease
+
+
+async def info_of(store: CheckpointStore, run_id: str = "r") -> RunInfo:
+    """Return one line about a run, which must exist."""
+    info = await find_run(store, run_id)
+    assert info is not None
+    return info
 
 
 async def bodies_of(store: CheckpointStore, run_id: str = "r") -> list[bytes]:

@@ -32,11 +32,12 @@ from effectflow.checkpoint import (
     RunBusy,
     RunQuery,
     RunStatus,
+    find_run,
     read_entries,
     verify_run,
 )
 from tests.stores.faults.forking import ending_of, forked, get_ready
-from tests.stores.faults.tale import STORES, App, TellingStore, digest, tale
+from tests.stores.faults.tale import STORES, App, TellingStore, digest, tale_on
 
 WORKERS = 2
 LONGEST_LIFE = 0.15
@@ -81,7 +82,7 @@ async def work(place: Place, *, until_done: bool = False) -> None:
             if until_done and not free:
                 return
             run_id = free[0].run_id if free else uuid4().hex
-            match await tale.start(words_of(run_id), run_id=run_id).run(app):
+            match await tale_on(store).start(words_of(run_id), run_id=run_id).run(app):
                 case Success(words):
                     assert words == words_of(run_id)
                 case Failure(RunBusy()):
@@ -108,7 +109,7 @@ async def check(place: Place, *, is_alone: bool) -> None:
             problem = (await verify_run(store, run_id)).problem
             assert problem is None, f"run {run_id} is not as it was written: {problem}"
             await check_steps(store, run_id)
-            info = await store.info(run_id)
+            info = await find_run(store, run_id)
             assert info is not None
             if info.summary.status is RunStatus.COMPLETED and is_alone:
                 await store.delete(run_id)

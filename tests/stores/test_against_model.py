@@ -15,25 +15,28 @@ from hypothesis.stateful import (
     RuleBasedStateMachine,
     initialize,
     invariant,
+    precondition,
     rule,
     run_state_machine_as_test,
 )
 
-from effectflow.checkpoint import (
+from effectflow.checkpoint.errors import LeaseLost, RunBusy, RunNotFound
+from effectflow.checkpoint.lease import Lease, Owner
+from effectflow.checkpoint.store import (
+    CANCEL,
+    Batch,
     CheckpointStore,
     Claimed,
     DueRuns,
-    KeepsHistory,
-    Lease,
-    LeaseLost,
-    Owner,
-    RunBusy,
     RunInfo,
-    RunNotFound,
+    RunQuery,
     RunStatus,
     RunSummary,
+    ServiceStore,
+    Taken,
+    wakes,
 )
-from effectflow.checkpoint.store import CANCEL, wakes
+from tests.stores.conftest import MakeNamed
 from tests.sweeps import examples
 
 RUNS = st.sampled_from(["a", "a", "b/../b"])
@@ -47,14 +50,18 @@ DUES = st.sampled_from([None, None, 1.0, 2.0, FAR])
 PRIORITIES = st.sampled_from([0, 0, 5])
 
 
+def summary_of(status: RunStatus, due: float | None = None, priority: int = 0) -> RunSummary:
+    return RunSummary("w", status, 1.0, due, priority)
+
+
 class StoreMachine(RuleBasedStateMachine):
     """All operations of a store, at either of two, with any lease.
 
     Attributes:
         journals, statuses, holders: of each run.
+        dues: when the run is due; infinity if it became due at some moment of this test.
         mailboxes: the keys of the messages that were not taken, of each run.
         received: the keys of all messages.
-        dues: when the run is due; infinity if it became due at some moment of this test.
     """
 
     make: Callable[[], CheckpointStore]
@@ -64,22 +71,23 @@ class StoreMachine(RuleBasedStateMachine):
         self.portal_context = start_blocking_portal("asyncio")
         self.portal = self.portal_context.__enter__()
         self.entered: dict[int, AbstractContextManager[CheckpointStore]] = {}
-        self.stores: dict[int, CheckpointStore] = {}
+        self.stores: dict[int, Any] = {}
         self.enter(0)
         if self.stores[0].durability == "memory":
             self.stores[1] = self.stores[0]
         else:
             self.enter(1)
+        self.is_service = isinstance(self.stores[0], ServiceStore)
         self.journals: dict[str, list[bytes]] = {}
         self.statuses: dict[str, RunStatus] = {}
+        self.dues: dict[str, float | None] = {}
         self.mailboxes: dict[str, list[str]] = {}
         self.received: dict[str, set[str]] = {}
-        self.dues: dict[str, float | None] = {}
         self.holders: dict[str, Lease] = {}
         self.leases: list[Lease] = []
+        self.outlived: list[Lease] = []
         self.used = 0
-        self.claim("a", 0)
-        self.append(0, 0, [b"0"], 0, 0, None, knows=True, with_summary=True, release=False)
+        self.create("a", 0, RunStatus.RUNNING, None, 0, with_lease=True)
 
     def enter(self, at: int) -> None:
         self.entered[at] = self.portal.wrap_async_context_manager(self.make())
@@ -91,7 +99,7 @@ class StoreMachine(RuleBasedStateMachine):
                 entered.__exit__(None, None, None)
             self.portal_context.__exit__(None, None, None)
 
-    def store(self, at: int) -> CheckpointStore:
+    def store(self, at: int) -> Any:
         self.used = at
         return self.stores[at]
 
@@ -104,19 +112,31 @@ class StoreMachine(RuleBasedStateMachine):
     def holds(self, lease: Lease) -> bool:
         """Return whether this is the current lease of its run."""
         held = self.holders.get(lease.run_id)
-        return held is not None and held.fence == lease.fence
+        return held is not None and (held.fence, held.owner) == (lease.fence, lease.owner)
+
+    def hold(self, lease: Lease) -> None:
+        assert all(lease.fence > old.fence for old in self.leases if self.is_of(old, lease.run_id))
+        self.leases.append(lease)
+        self.holders[lease.run_id] = lease
+
+    def is_of(self, lease: Lease, run: str) -> bool:
+        """Return whether a lease is of a run since its last creation."""
+        return lease.run_id == run and lease not in self.outlived
 
     @rule(run=RUNS, at=STORES)
     def claim(self, run: str, at: int) -> None:
+        before = self.call(self.store(at).find, RunQuery(run_id=run))
         try:
-            lease = self.call(self.store(at).claim, run, owner=str(Owner.new()), seconds=600)
+            taken: Taken = self.call(self.store(at).claim, run, owner=str(Owner.new()), seconds=600)
         except RunBusy:
             assert run in self.holders
             return
+        except RunNotFound:
+            assert run not in self.journals
+            return
         assert run not in self.holders
-        assert all(lease.fence > older.fence for older in self.leases if older.run_id == run)
-        self.leases.append(lease)
-        self.holders[run] = lease
+        assert [taken.info] == before
+        self.hold(taken.lease)
 
     @rule(
         at=STORES,
@@ -143,42 +163,39 @@ class StoreMachine(RuleBasedStateMachine):
         release: bool,
     ) -> None:
         lease = self.leases[-1 - age % len(self.leases)]
-        journal = self.journals.get(lease.run_id, [])
-        statuses = [RunStatus.SUSPENDED, RunStatus.RUNNING, RunStatus.FAILED]
-        status = statuses[len(journal) % 3]
-        summary = RunSummary("w", "standard", "1", status, 1.0, due_at=due)
-        numbers = [message.number for message in self.call(self.stores[at].mailbox, lease.run_id)]
-        if not journal:
-            # The first append of a run brings a record, and a summary.
-            bodies = [*bodies, b"first"]
-            with_summary = True
+        run, journal = lease.run_id, self.journals.get(lease.run_id, [])
+        status = (RunStatus.SUSPENDED, RunStatus.RUNNING, RunStatus.FAILED)[len(journal) % 3]
+        numbers = self.numbers(at, run)
+        batch = Batch(
+            bodies,
+            len(journal) + off,
+            summary_of(status, due) if with_summary else None,
+            release,
+            numbers[:takes],
+            seen=max(numbers, default=0) if knows else 0,
+        )
         try:
-            self.call(
-                self.store(at).append,
-                lease,
-                bodies,
-                after=len(journal) + off,
-                summary=summary if with_summary else None,
-                release=release,
-                takes=numbers[:takes],
-                seen=max(numbers, default=0) if knows else 0,
-            )
+            self.call(self.store(at).append, lease, batch)
         except LeaseLost:
             assert not self.holds(lease) or off
             return
         assert self.holds(lease)
         assert off == 0
-        self.journals[lease.run_id] = journal + bodies
-        mailbox = self.mailboxes.setdefault(lease.run_id, [])
-        self.received.setdefault(lease.run_id, set())
-        del mailbox[:takes]
+        journal += bodies
+        del self.mailboxes[run][:takes]
         if with_summary:
-            self.statuses[lease.run_id] = status
-            self.dues[lease.run_id] = due
-            if mailbox and not knows:
-                self.becomes_due(lease.run_id)
+            self.statuses[run] = status
+            self.dues[run] = due
+            if self.mailboxes[run] and not knows:
+                self.becomes_due(run)
         if release:
-            del self.holders[lease.run_id]
+            del self.holders[run]
+
+    def numbers(self, at: int, run: str) -> list[int]:
+        """Return the numbers of the messages of a run."""
+        if not self.is_service:
+            return []
+        return [message.number for message in self.call(self.stores[at].mailbox, run)]
 
     def becomes_due(self, run: str) -> None:
         due = self.dues[run]
@@ -191,31 +208,44 @@ class StoreMachine(RuleBasedStateMachine):
         status=st.sampled_from([RunStatus.PENDING, RunStatus.SUSPENDED]),
         due=DUES,
         priority=PRIORITIES,
+        with_lease=st.booleans(),
     )
     def create(
-        self, run: str, at: int, status: RunStatus, due: float | None, priority: int
+        self,
+        run: str,
+        at: int,
+        status: RunStatus,
+        due: float | None,
+        priority: int,
+        *,
+        with_lease: bool,
     ) -> None:
-        summary = RunSummary("w", "standard", "1", status, 1.0, due_at=due, priority=priority)
-        try:
-            is_new = self.call(self.store(at).create, run, [b"created"], summary=summary)
-        except RunBusy:
-            assert run in self.holders
-            assert not self.journals.get(run)
+        info: RunInfo | None = self.call(
+            self.store(at).create,
+            run,
+            [b"created"],
+            summary=summary_of(status, due, priority),
+            owner=str(Owner.new()) if with_lease else "",
+            seconds=600,
+        )
+        assert (info is None) is (run in self.journals)
+        if info is None:
             return
-        assert is_new is not bool(self.journals.get(run))
-        if is_new:
-            self.journals[run] = [b"created"]
-            self.statuses[run] = status
-            self.mailboxes[run], self.received[run] = [], set()
-            self.dues[run] = due
+        self.journals[run] = [b"created"]
+        self.statuses[run], self.dues[run] = status, due
+        self.mailboxes[run], self.received[run] = [], set()
+        assert (info.lease is not None) is with_lease
+        if info.lease is not None:
+            self.hold(info.lease)
 
     @rule(run=RUNS, at=STORES, key=st.sampled_from("abcd"), topic=st.sampled_from(["go", CANCEL]))
+    @precondition(lambda self: self.is_service)
     def send(self, run: str, at: int, key: str, topic: str) -> None:
         key = f"{topic} {key}"
         try:
             is_new = self.call(self.store(at).send, run, topic, key=key)
         except RunNotFound:
-            assert not self.journals.get(run)
+            assert run not in self.journals
             return
         assert is_new is (key not in self.received[run])
         if is_new:
@@ -225,6 +255,7 @@ class StoreMachine(RuleBasedStateMachine):
                 self.becomes_due(run)
 
     @rule(at=STORES, most=st.integers(0, 3))
+    @precondition(lambda self: self.is_service)
     def claim_due(self, at: int, most: int) -> None:
         now = time.time()
         owners = [str(Owner.new()) for _ in range(most)]
@@ -243,8 +274,7 @@ class StoreMachine(RuleBasedStateMachine):
         # Of runs that have been due for equally long, either may come first.
         assert [ranks[run] for run in taken] == sorted(ranks.values())[:most]
         for one in claimed.runs:
-            self.leases.append(one.lease)
-            self.holders[one.lease.run_id] = one.lease
+            self.hold(one.lease)
         later = {run for run, at_time in self.dues.items() if at_time == FAR}
         if later <= self.holders.keys():
             assert claimed.next_due_at in ((FAR, None) if later else (None,))
@@ -256,7 +286,7 @@ class StoreMachine(RuleBasedStateMachine):
         lease = self.leases[-1 - age % len(self.leases)]
         journal = self.journals.get(lease.run_id, [])
         after = max(len(journal) - fewer, 1)
-        summary = RunSummary("w", "standard", "1", RunStatus.INTERRUPTED, 1.0)
+        summary = summary_of(RunStatus.INTERRUPTED)
         try:
             self.call(self.store(at).truncate, lease, after=after, summary=summary)
         except LeaseLost:
@@ -267,17 +297,16 @@ class StoreMachine(RuleBasedStateMachine):
         self.statuses[lease.run_id] = RunStatus.INTERRUPTED
         self.dues[lease.run_id] = None
 
-    @rule(at=STORES, age=LEASES)
-    def renew(self, at: int, age: int) -> None:
-        lease = self.leases[-1 - age % len(self.leases)]
-        try:
-            renewed = self.store(at).renew(lease, seconds=1200)
-        except LeaseLost:
-            assert not self.holds(lease)
-            return
-        assert self.holds(lease)
-        assert (renewed.owner, renewed.fence) == (lease.owner, lease.fence)
-        assert renewed.expires_at > lease.expires_at
+    @rule(at=STORES, ages=st.lists(LEASES, max_size=3, unique=True))
+    def renew(self, at: int, ages: list[int]) -> None:
+        leases = [self.leases[-1 - age] for age in ages if age < len(self.leases)]
+        renewed: list[Lease] = self.store(at).renew(leases, seconds=1200)
+        current = [lease for lease in leases if self.holds(lease)]
+        assert [(one.owner, one.fence) for one in renewed] == [
+            (one.owner, one.fence) for one in current
+        ]
+        for old, new in zip(current, renewed, strict=True):
+            assert new.expires_at > old.expires_at
 
     @rule(at=STORES, age=LEASES)
     def release(self, at: int, age: int) -> None:
@@ -293,17 +322,12 @@ class StoreMachine(RuleBasedStateMachine):
         except RunBusy:
             assert run in self.holders
         except RunNotFound:
-            assert not self.journals.get(run)
+            assert run not in self.journals
         else:
             assert run not in self.holders
-            for kept in (self.journals, self.mailboxes, self.received, self.dues):
+            for kept in (self.journals, self.statuses, self.mailboxes, self.received, self.dues):
                 del kept[run]
-
-    @rule(run=RUNS, at=STORES, copies=st.sampled_from([0, 1, 10]))
-    def keep_history(self, run: str, at: int, copies: int) -> None:
-        store = self.store(at)
-        if isinstance(store, KeepsHistory):
-            store.keep_history(run, copies)
+            self.outlived += [lease for lease in self.leases if lease.run_id == run]
 
     @rule(at=STORES)
     def reopen(self, at: int) -> None:
@@ -317,15 +341,15 @@ class StoreMachine(RuleBasedStateMachine):
         """Including the store that did not make the last change."""
         if not hasattr(self, "used"):
             return
-        expected = {run: journal for run, journal in self.journals.items() if journal}
         store = self.stores[1 - self.used]
         found = {info.run_id: info for info in self.call(store.find)}
-        assert found.keys() == expected.keys()
-        for run, journal in expected.items():
+        assert found.keys() == self.journals.keys()
+        for run, journal in self.journals.items():
             for store in self.stores.values():
                 assert [record.body for record in self.call(store.read, run)] == journal
-                keys = [message.key for message in self.call(store.mailbox, run)]
-                assert keys == self.mailboxes[run]
+                if self.is_service:
+                    keys = [message.key for message in self.call(store.mailbox, run)]
+                    assert keys == self.mailboxes[run]
             assert found[run].length == len(journal)
             assert found[run].summary.status is self.statuses[run]
             due, due_at = self.dues[run], found[run].summary.due_at
@@ -336,9 +360,7 @@ class StoreMachine(RuleBasedStateMachine):
 
 
 @examples(4, 50)
-def test_a_store_agrees_with_the_model(
-    make_store_named: Callable[[str], Callable[[], CheckpointStore]], examples: int
-) -> None:
+def test_a_store_agrees_with_the_model(make_store_named: MakeNamed, examples: int) -> None:
     class Machine(StoreMachine):
         def __init__(self) -> None:
             super().__init__()

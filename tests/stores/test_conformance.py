@@ -38,6 +38,7 @@ async def test_damage(check: Check, make_store: MakeStore) -> None:
     await check(make_store, damage=change_status)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("anyio_backend", ["trio"])
 @pytest.mark.parametrize("check", store_conformance.CHECKS, ids=str)
 async def test_memory_on_trio(check: Check) -> None:

@@ -21,14 +21,15 @@ from typing import Any
 import anyio
 import pytest
 
-from effectflow.checkpoint import CheckpointStore, RunEnded, RunStatus
+from effectflow.checkpoint.errors import RunEnded
+from effectflow.checkpoint.store import CheckpointStore, RunStatus, find_run
 from tests.stores.contender import GO, SUMMARY, Place, claimed, opened
 from tests.stores.servers import wait_for
 
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture(params=["file", "sqlite", "postgres", "redis"])
+@pytest.fixture(params=["sqlite", "postgres", "redis"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     kind: str = request.param
     is_server = kind in ("postgres", "redis")
@@ -196,7 +197,7 @@ async def test_processes_that_are_killed_leave_their_runs_to_others(
         ends = Counter(run_id for one in started for run_id in one.told)
         assert max(ends.values()) == 1
         for run_id in run_ids:
-            info = await store.info(run_id)
+            info = await find_run(store, run_id)
             assert info is not None
             assert (info.summary.status, info.lease) == (RunStatus.COMPLETED, None)
             bodies = [record.body for record in await store.read(run_id)]

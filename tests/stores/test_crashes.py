@@ -27,8 +27,8 @@ from tests.sweeps import in_turn, sample_or_all
 SIGKILL = -9
 
 
-EVERY = sample_or_all("every", 11, 1)
-"""Whether to strike each call, or each eleventh."""
+EVERY = sample_or_all("every", 7, 1)
+"""Whether to strike each call, or each seventh."""
 
 REPORTED = {"SaveFailed", "StoreUnavailable"}
 """The errors with which a run reports a call that failed."""

@@ -14,22 +14,22 @@ import psycopg
 import pytest
 import redis as driver
 
-from effectflow.checkpoint import (
+from effectflow import stores
+from effectflow.checkpoint.lease import Owner
+from effectflow.checkpoint.store import (
     Changes,
-    CheckpointStore,
     Claimed,
     DueRuns,
     Limit,
-    Owner,
     RunStatus,
     RunSummary,
+    ServiceStore,
 )
-from effectflow.stores import PostgresStore, RedisStore, SqliteStore
 from tests.stores.servers import RedisServer, RestartingPostgres, postgres_server
 
 pytestmark = pytest.mark.anyio
 
-SUSPENDED = RunSummary("w", "standard", "1", RunStatus.SUSPENDED, 0.0)
+SUSPENDED = RunSummary("w", RunStatus.SUSPENDED, 0.0)
 FAR = time.time() + 10 * 86400
 WAITING = 3000
 """Enough that reading an index is cheaper than reading a table."""
@@ -37,7 +37,7 @@ WAITING = 3000
 LIMITS = {"w": Limit(100, per_second=1000)}
 
 
-async def fill(store: CheckpointStore) -> None:
+async def fill(store: ServiceStore) -> None:
     """Create suspended runs of several workflows and priorities, of which half wait for a time."""
     numbers = iter(range(WAITING))
 
@@ -56,12 +56,12 @@ async def fill(store: CheckpointStore) -> None:
             group.start_soon(create)
 
 
-async def claim_due(store: CheckpointStore, *workflows: str) -> Claimed:
+async def claim_due(store: ServiceStore, *workflows: str) -> Claimed:
     owners = [str(Owner.new()) for _ in range(10)]
     return await store.claim_due(DueRuns(frozenset(workflows), owners, 60, time.time(), LIMITS))
 
 
-async def claim_twice(store: CheckpointStore) -> None:
+async def claim_twice(store: ServiceStore) -> None:
     """Claim when nothing is due, and when ten runs of two workflows are."""
     assert (await claim_due(store, "w", "w1")).runs == ()
     for number in range(10):
@@ -104,7 +104,7 @@ async def test_sqlite_claims_by_the_index_of_due_times(
     monkeypatch.setattr(
         sqlite3, "connect", lambda *args, **options: connect(*args, **options, factory=Noting)
     )
-    async with SqliteStore(tmp_path / "runs.db", durability="process") as store:
+    async with stores.SqliteStore(tmp_path / "runs.db", durability="process") as store:
         await fill(store)
         asked.clear()
         steps = 0
@@ -113,6 +113,7 @@ async def test_sqlite_claims_by_the_index_of_due_times(
     assert 0 < steps < 10_000
 
     with connect(tmp_path / "runs.db") as database:
+        database.create_function("now", 0, time.time)
         plans = [
             str(step[3])
             for sql, parameters in asked
@@ -121,16 +122,16 @@ async def test_sqlite_claims_by_the_index_of_due_times(
         ]
     database.close()
     assert any("runs_due" in plan for plan in plans)
-    assert [plan for plan in plans if plan.startswith("SCAN") and "leases" not in plan] == []
+    assert [plan for plan in plans if plan.startswith("SCAN runs")] == []
 
 
 async def test_postgres_claims_by_the_index_of_due_times(postgres: str) -> None:
     name = f"due{time.time_ns()}"
     named = f"{postgres}&application_name={name}"
-    async with PostgresStore(named, schema=name) as store:
+    async with stores.PostgresStore(named, schema=name) as store:
         await fill(store)
     before = await read_rows(postgres, name)
-    async with PostgresStore(named, schema=name) as store:
+    async with stores.PostgresStore(named, schema=name) as store:
         await claim_twice(store)
     after = await read_rows(postgres, name)
 
@@ -158,7 +159,7 @@ async def read_rows(postgres: str, name: str) -> dict[str, int]:
 
 async def test_redis_claims_by_sorted_sets_of_due_times(redis: str, tmp_path: Path) -> None:
     with driver.Redis.from_url(redis) as client:
-        async with RedisStore(redis, prefix=str(tmp_path)) as store:
+        async with stores.RedisStore(redis, prefix=str(tmp_path)) as store:
             await fill(store)
             # The first claim after the start of a server looks at all runs once.
             await claim_due(store, "w")
@@ -172,19 +173,19 @@ async def test_redis_claims_by_sorted_sets_of_due_times(redis: str, tmp_path: Pa
 async def test_a_change_during_an_outage_of_postgres_is_noticed() -> None:
     with postgres_server() as dsn:
         server = RestartingPostgres(dsn)
-        store, other = (PostgresStore(dsn, reconnect_timeout=60) for _ in range(2))
+        store, other = (stores.PostgresStore(dsn, reconnect_timeout=60) for _ in range(2))
         await notices_after(store, other, server.kill, server.start)
 
 
 async def test_a_change_during_an_outage_of_redis_is_noticed(tmp_path: Path) -> None:
     with RedisServer(tmp_path) as server:
-        store, other = (RedisStore(server.url, reconnect_timeout=60) for _ in range(2))
+        store, other = (stores.RedisStore(server.url, reconnect_timeout=60) for _ in range(2))
         await notices_after(store, other, server.kill, server.start)
 
 
 async def notices_after(
-    store: CheckpointStore,
-    other: CheckpointStore,
+    store: ServiceStore,
+    other: ServiceStore,
     kill: Callable[[], None],
     start: Callable[[], None],
 ) -> None:

@@ -34,7 +34,6 @@ from effectflow.checkpoint import (
     Encryption,
     Lease,
     OutcomeUnknown,
-    Owner,
     Record,
     RunBusy,
     RunCancelled,
@@ -43,6 +42,8 @@ from effectflow.checkpoint import (
     RunStatus,
     RunSummary,
     Seal,
+    Taken,
+    find_run,
     read_entries,
     repair_run,
     verify_run,
@@ -57,7 +58,7 @@ from effectflow.testing.forwarding import ForwardingStore
 from effectflow.testing.store_conformance import MakeStore
 from tests.apps import App, Broken, app_on, cut_off, note
 from tests.stores.damage import change_entry, change_status, changed, remove_entry
-from tests.stores.runs import bodies_of
+from tests.stores.runs import bodies_of, claimed, info_of
 from tests.sweeps import in_turn
 
 pytestmark = pytest.mark.anyio
@@ -97,8 +98,7 @@ async def test_a_damaged_run_is_cut_to_its_last_intact_entry(
         assert type(repair.problem) is type(problem)
         assert (repair.kept, repair.lost) == (number - 1, 11 - number)
         assert await store.read("r") == written[: number - 1]
-        info = await store.info("r")
-        assert info is not None
+        info = await info_of(store, "r")
         assert (info.length, info.lease) == (number - 1, None)
         assert info.updated_at == written[number - 2].written_at
         assert (await verify_run(store, "r")).problem is None
@@ -188,28 +188,25 @@ async def test_a_repaired_run_counts_the_dead_letters_that_are_left(
 ) -> None:
     async with make_store() as store:
         await lengths.start(WORDS, run_id="r").run_or_raise(app_on(store))
-        info = await store.info("r")
-        assert info is not None
-        assert info.summary.dead_letters == 1
+        info = await info_of(store, "r")
+        assert info.summary.details.dead_letters == 1
         # The last entry, or one before the item failed.
         await change_entry(store, info.length if left else 3)
 
         await repair_run(store, "r")
 
-        repaired = await store.info("r")
-        assert repaired is not None
-        assert repaired.summary.dead_letters == left
+        repaired = await info_of(store, "r")
+        assert repaired.summary.details.dead_letters == left
         await lengths.resume("r").run_or_raise(app_on(store))
-        resumed = await store.info("r")
-        assert resumed is not None
-        assert resumed.summary.dead_letters == 1
+        resumed = await info_of(store, "r")
+        assert resumed.summary.details.dead_letters == 1
 
 
 async def test_a_run_that_is_driven_is_not_repaired(make_store: MakeStore) -> None:
     async with make_store() as store:
         await told(store)
         await change_entry(store, 9)
-        lease = await store.claim("r", owner=str(Owner.new()), seconds=60)
+        lease = await claimed(store)
         with pytest.raises(RunBusy):
             await repair_run(store, "r")
         await store.release(lease)
@@ -251,15 +248,14 @@ async def test_a_run_of_which_only_the_status_is_damaged_keeps_all_entries(
 ) -> None:
     async with make_store() as store:
         written = await told(store)
-        await change_status(store, "complated")
+        await change_status(store)
         with pytest.raises(CorruptCheckpoint):
-            await store.info("r")
+            await find_run(store, "r")
 
         repair = await repair_run(store, "r")
         assert (repair.kept, repair.lost, repair.runs_again) == (10, 0, ())
         assert await store.read("r") == written
-        info = await store.info("r")
-        assert info is not None
+        info = await info_of(store, "r")
         assert info.summary.status is RunStatus.COMPLETED
 
 
@@ -328,8 +324,8 @@ async def test_an_at_most_once_step_whose_beginning_is_lost_is_reported() -> Non
         assert app.world.done == ["check", "charge 5", "ship"]
 
 
-async def test_a_worker_continues_a_run_that_was_repaired(make_store: MakeStore) -> None:
-    async with make_store() as store:
+async def test_a_worker_continues_a_run_that_was_repaired(make_service: MakeStore) -> None:
+    async with make_service() as store:
         app = app_on(store)
         service = Service([tale], environment=lambda _: app, checkpoints=app.checkpoints)
         await tale.start(WORDS, run_id="r").run_or_raise(app_on(store))
@@ -350,8 +346,7 @@ async def test_a_run_that_still_has_failed_after_the_repair_waits_for_a_resume(
         path.write_bytes(path.read_bytes().replace(b'"version": "1"', b'"version": "7"', 1))
         repair = await repair_run(store, "r")
         assert (repair.lost, repair.runs_again, repair.is_due) == (0, ("note#3",), False)
-        info = await store.info("r")
-        assert info is not None
+        info = await info_of(store, "r")
         assert (info.summary.status, info.summary.due_at) == (RunStatus.FAILED, None)
 
 
@@ -371,8 +366,7 @@ async def test_a_repaired_run_keeps_its_parent_and_its_priority() -> None:
         await change_entry(store, 9, inner.run_id)
 
         repair = await repair_run(store, inner.run_id)
-        after = await store.info(inner.run_id)
-        assert after is not None
+        after = await info_of(store, inner.run_id)
         assert (after.summary.parent, after.summary.priority) == ("outer", inner.summary.priority)
         assert (repair.is_due, after.summary.due_at is not None) == (True, True)
 
@@ -408,9 +402,9 @@ async def test_a_message_whose_receipt_is_lost_must_be_sent_again() -> None:
 
 
 async def test_a_run_whose_request_to_cancel_is_lost_is_cancelled_again(
-    make_store: MakeStore,
+    make_service: MakeStore,
 ) -> None:
-    async with make_store() as store:
+    async with make_service() as store:
         app = app_on(store)
         service = Service([approved], environment=lambda _: app, checkpoints=app.checkpoints)
         async with Worker(service) as worker:
@@ -450,8 +444,7 @@ approvals = MapReduce(
 async def test_a_run_that_had_ended_before_the_damage_waits_for_nothing() -> None:
     async with MemoryStore() as store:
         await approvals.start(["a"], run_id="r").run_or_raise(app_on(store, failing=["a"]))
-        info = await store.info("r")
-        assert info is not None
+        info = await info_of(store, "r")
         app = app_on(store)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(approvals.retry_dead_letters("r").run_or_raise, app)
@@ -553,12 +546,12 @@ class SlowClaim(ForwardingStore):
 
     is_late = True
 
-    async def claim(self, run_id: str, *, owner: str, seconds: float) -> Lease:
-        lease = await super().claim(run_id, owner=owner, seconds=seconds)
+    async def claim(self, run_id: str, *, owner: str, seconds: float) -> Taken:
+        taken = await super().claim(run_id, owner=owner, seconds=seconds)
         if self.is_late:
             self.is_late = False
             await anyio.sleep(60)
-        return lease
+        return taken
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
@@ -574,8 +567,7 @@ def test_a_repair_that_is_cancelled_releases_the_run(
             tasks.start_soon(repair_run, slow(store), "r")
             await anyio.wait_all_tasks_blocked()
             tasks.cancel_scope.cancel()
-        info = await store.info("r")
-        assert info is not None
+        info = await info_of(store, "r")
         assert info.lease is None
         assert (await repair_run(store, "r")).kept == 8
 
@@ -609,9 +601,8 @@ def long_tale(tmp_path_factory: pytest.TempPathFactory, history: int) -> Path:
     folder = tmp_path_factory.mktemp("long")
 
     async def tell() -> None:
-        async with FileStore(folder) as store:
-            app = App(Checkpoints(store, history=history))
-            await tale.start(MANY_WORDS, run_id="r").run_or_raise(app)
+        async with FileStore(folder, history=history) as store:
+            await tale.start(MANY_WORDS, run_id="r").run_or_raise(app_on(store))
 
     anyio.run(tell)
     return folder
@@ -622,7 +613,7 @@ async def test_any_file_of_a_run_may_be_damaged(
     tmp_path: Path, long_tale: Path, how: str, which: str, history: int
 ) -> None:
     shutil.copytree(long_tale, tmp_path, symlinks=True, dirs_exist_ok=True)
-    async with FileStore(tmp_path) as store:
+    async with FileStore(tmp_path, history=history) as store:
         written = await store.read("r")
         run = tmp_path / "sessions" / "r"
         first, second = sorted((run / "entries").iterdir())
@@ -633,7 +624,7 @@ async def test_any_file_of_a_run_may_be_damaged(
         BREAK[how](path)
         left = path.read_bytes() if path.exists() else None
         if how == "missing" and path == newest and not history:
-            assert await store.info("r") is None
+            assert await find_run(store, "r") is None
             return
         assert (await verify_run(store, "r")).problem is not None
         if path == first and how in ("empty", "missing"):
@@ -650,7 +641,7 @@ async def test_any_file_of_a_run_may_be_damaged(
         assert repair.kept >= before
         assert await store.read("r") == written[: repair.kept]
         assert (await verify_run(store, "r")).problem is None
-        again = App(Checkpoints(store, history=history))
+        again = app_on(store)
         assert await tale.resume("r").run(again) == Success([1] * 110)
         assert again.world.done == MANY_WORDS[(repair.kept - 1) // 2 :]
         assert (await verify_run(store, "r")).problem is None

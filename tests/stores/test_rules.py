@@ -1,49 +1,57 @@
-"""The rules that all stores share."""
+"""The rules that all stores share, as far as the conformance suite cannot meet them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from effectflow.checkpoint import RunStatus, RunSummary
-from effectflow.stores._rules import receivers
+import pytest
+
+from effectflow.checkpoint.errors import CorruptCheckpoint, RunBusy
+from effectflow.checkpoint.lease import Lease, Owner
+from effectflow.checkpoint.store import CANCEL, DUE_SINCE, RunStatus
+from effectflow.stores.base import (
+    check_free,
+    due_if_unseen,
+    is_current,
+    lease_from_json,
+    summary_from_json,
+    to_json,
+    woken,
+)
 from tests.stores.runs import SUMMARY
 
-
-@dataclass(frozen=True)
-class Run:
-    summary: RunSummary
+LEASE = Lease("r", str(Owner(1, "elsewhere", "1", "1")), 7, 100.0)
 
 
-def nested_in(parent: str) -> Run:
-    return Run(replace(SUMMARY, parent=parent, is_nested=True))
+def test_a_lease_is_current_while_it_is_renewed_and_not_once_another_owner_has_its_token() -> None:
+    """A store may issue a fencing token twice, if it has lost the newest one."""
+    assert is_current(LEASE, replace(LEASE, expires_at=200.0))
+    assert not is_current(LEASE, replace(LEASE, owner="another"))
+    assert not is_current(LEASE, replace(LEASE, fence=8))
+    assert not is_current(LEASE, None)
 
 
-def told(runs: dict[str, Run], parent: str, run_id: str) -> list[tuple[str, str]]:
-    return [(receiver, key) for receiver, _, key in receivers(parent, run_id, runs.get)]
+def test_a_held_lease_is_free_for_its_owner() -> None:
+    check_free(LEASE, now=99.0, claimant=LEASE.owner)
+    check_free(LEASE, now=100.0)
+    with pytest.raises(RunBusy):
+        check_free(LEASE, now=99.0)
 
 
-def test_a_notice_reaches_the_runs_that_a_parent_is_nested_in() -> None:
-    runs = {"inner": nested_in("middle"), "middle": nested_in("outer"), "outer": Run(SUMMARY)}
+def test_a_message_makes_a_run_due_also_by_a_clock_that_is_behind() -> None:
+    suspended = replace(SUMMARY, status=RunStatus.SUSPENDED)
+    now = 10 * DUE_SINCE
 
-    assert told(runs, "inner", "spawned") == [
-        ("inner", "spawned"),
-        ("middle", "inner"),
-        ("outer", "middle"),
-    ]
-
-
-def test_a_notice_ends_at_a_run_that_is_unknown_or_has_ended() -> None:
-    runs = {
-        "inner": nested_in("gone"),
-        "other": nested_in("ended"),
-        "ended": Run(replace(SUMMARY, status=RunStatus.COMPLETED)),
-    }
-
-    assert told(runs, "inner", "spawned") == [("inner", "spawned")]
-    assert told(runs, "other", "spawned") == [("other", "spawned")]
+    assert woken(CANCEL, suspended, now=now).due_at == now - DUE_SINCE
+    assert woken(CANCEL, replace(suspended, due_at=1.0), now=now).due_at == 1.0
+    # Never before the epoch.
+    assert due_if_unseen(suspended, 1, newest=2, now=60.0).due_at == 0.0
 
 
-def test_a_notice_ends_if_damage_has_made_a_run_its_own_parent() -> None:
-    runs = {"a": nested_in("b"), "b": nested_in("a")}
-
-    assert told(runs, "a", "spawned") == [("a", "spawned"), ("b", "a")]
+@pytest.mark.parametrize("text", ["", "[]", "{}", "5", '{"workflow": 1}', "\x00", "null"])
+def test_damaged_texts_are_corrupt_checkpoints(text: str) -> None:
+    assert summary_from_json(to_json(SUMMARY), "r") == SUMMARY
+    assert lease_from_json(to_json(LEASE), "r") == LEASE
+    for read in (summary_from_json, lease_from_json):
+        with pytest.raises(CorruptCheckpoint, match="'r'"):
+            read(text, "r")

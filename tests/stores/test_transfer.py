@@ -9,6 +9,7 @@ from effectflow.checkpoint import (
     CorruptCheckpoint,
     ExportedRun,
     RunConflict,
+    RunDetails,
     RunNotFound,
     RunStatus,
     RunSummary,
@@ -23,7 +24,7 @@ from effectflow.testing.store_conformance import HOSTILE_RUN_IDS, MakeStore
 
 pytestmark = pytest.mark.anyio
 
-SUMMARY = RunSummary("w", "standard", "2", RunStatus.INTERRUPTED, 12.5)
+SUMMARY = RunSummary("w", RunStatus.INTERRUPTED, 12.5, details=RunDetails(version="2"))
 BODIES = (b"{}\nsha256:00", b"\xff\x00binary", b"", *(b"%d" % n for n in range(1200)))
 
 
@@ -77,11 +78,10 @@ HEAD = {
     "effectflow_export": 1,
     "run_id": "r",
     "workflow": "w",
-    "kind": "standard",
-    "version": "1",
     "status": "running",
     "created_at": 1.0,
     "entries": 1,
+    "details": {"kind": "standard", "version": "1"},
 }
 
 
@@ -92,8 +92,9 @@ HEAD = {
         {"effectflow_export": True},
         {"workflow": 5},
         {"workflow": [1]},
-        {"kind": None},
-        {"version": 1},
+        {"details": {"kind": None}},
+        {"details": {"version": 1}},
+        {"details": "{}"},
         {"status": "unheard of"},
         {"created_at": None},
         {"created_at": "1.0"},

@@ -10,6 +10,7 @@ from returns.result import Success
 
 from effectflow import Checkpoints, Do, Effect, step, workflow
 from effectflow.checkpoint import (
+    Batch,
     DueRuns,
     Lease,
     LeaseLost,
@@ -17,9 +18,11 @@ from effectflow.checkpoint import (
     RunStatus,
     RunSummary,
     SaveFailed,
+    ServiceStore,
     StoreUnavailable,
     find_run,
 )
+from effectflow.checkpoint.store import service_of
 from effectflow.effects import from_async, from_fn, traverse
 from effectflow.stores import MemoryStore
 from effectflow.testing import (
@@ -36,10 +39,11 @@ from effectflow.testing import (
     Unavailable,
     store_conformance,
 )
+from effectflow.testing.forwarding import ForwardingStore
 
 pytestmark = pytest.mark.anyio
 
-SUMMARY = RunSummary("w", "standard", "1", RunStatus.RUNNING, 0.0)
+SUMMARY = RunSummary("w", RunStatus.RUNNING, 0.0)
 
 
 @dataclass(frozen=True)
@@ -67,15 +71,23 @@ def disk() -> MemoryStore:
     return MemoryStore()
 
 
-async def claimed(store: FaultyStore) -> Lease:
-    return await store.claim("r", owner="me", seconds=60)
+async def begun(store: FaultyStore) -> Lease:
+    """Create a run with a lease: the first append."""
+    info = await store.create("r", [b"1"], summary=SUMMARY, owner="me", seconds=60)
+    assert info is not None
+    assert info.lease is not None
+    return info.lease
+
+
+async def append(store: FaultyStore, lease: Lease, body: bytes, *, after: int) -> None:
+    await store.append(lease, Batch([body], after))
 
 
 async def length(disk: MemoryStore) -> int:
     return len(await disk.read("r"))
 
 
-@pytest.mark.parametrize("check", store_conformance.CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("check", store_conformance.CHECKS, ids=str)
 async def test_without_faults_it_passes_the_conformance_suite(
     check: store_conformance.Check,
 ) -> None:
@@ -87,13 +99,12 @@ async def test_a_failed_save_may_or_may_not_take_effect(
     disk: MemoryStore, is_durable: bool
 ) -> None:
     store = FaultyStore(disk, [SaveFails(append=2, is_durable=is_durable)])
-    lease = await claimed(store)
-    await store.append(lease, [b"1"], after=0, summary=SUMMARY)
+    lease = await begun(store)
 
     with pytest.raises(SaveFailed, match=r"SaveFails\(append=2"):
-        await store.append(lease, [b"2"], after=1)
+        await append(store, lease, b"2", after=1)
     assert await length(disk) == 1 + is_durable
-    await store.append(lease, [b"next"], after=1 + is_durable)
+    await append(store, lease, b"next", after=1 + is_durable)
 
 
 @pytest.mark.parametrize("is_durable", [False, True])
@@ -123,8 +134,41 @@ async def test_a_run_that_is_taken_over_can_be_resumed(disk: MemoryStore) -> Non
     assert await tale.resume("r").run(App(Checkpoints(disk))) == Success(["once", "upon"])
 
 
+async def test_a_run_is_taken_over_after_its_creation(disk: MemoryStore) -> None:
+    store = FaultyStore(disk, [TakenOver(append=1)])
+    lease = await begun(store)
+
+    with pytest.raises(LeaseLost, match="the new owner"):
+        await append(store, lease, b"2", after=1)
+    assert await length(disk) == 1
+    await store.claim("r", owner="another", seconds=60)
+
+
+async def test_a_wrapper_has_the_parts_of_the_contract_that_the_store_has(
+    disk: MemoryStore,
+) -> None:
+    class Journals(ForwardingStore):
+        """Keeps journals only."""
+
+        send = mailbox = claim_due = changes = None  # type: ignore[assignment]
+
+    for store in (Journals(disk), FaultyStore(Journals(disk)), FaultyStore(FaultyStore(disk))):
+        is_service = isinstance(store.store, FaultyStore)
+        assert isinstance(store, ServiceStore) is is_service
+    journals = FaultyStore(Journals(disk), [SaveFails(append=1)])
+    assert isinstance(journals, FaultyStore)
+    with pytest.raises(SaveFailed):
+        await begun(journals)
+    with pytest.raises(StoreUnavailable, match="keeps journals only, and a worker needs"):
+        service_of(journals, "a worker")
+    for check in store_conformance.JOURNAL_CHECKS:
+        await check(lambda: FaultyStore(Journals(MemoryStore())))
+
+
 async def test_a_claim_is_rejected(disk: MemoryStore) -> None:
     store = FaultyStore(disk, [Busy(claim=2)])
+    for run_id in ("a", "b"):
+        await store.create(run_id, [b"1"], summary=SUMMARY)
     await store.claim("a", owner="me", seconds=60)
 
     with pytest.raises(RunBusy, match="'b'"):
@@ -133,12 +177,12 @@ async def test_a_claim_is_rejected(disk: MemoryStore) -> None:
 
 
 async def test_any_operation_may_be_unavailable(disk: MemoryStore) -> None:
-    store = FaultyStore(disk, [Unavailable("append"), Unavailable("read", call=2)])
-    lease = await claimed(store)
+    store = FaultyStore(disk, [Unavailable("append", call=2), Unavailable("read", call=2)])
+    lease = await begun(store)
 
     with pytest.raises(StoreUnavailable, match="MemoryStore"):
-        await store.append(lease, [b"1"], after=0, summary=SUMMARY)
-    assert await store.read("r") == []
+        await append(store, lease, b"2", after=1)
+    assert len(await store.read("r")) == 1
     with pytest.raises(StoreUnavailable):
         await store.read("r")
 
@@ -157,10 +201,9 @@ async def test_slow_calls_wait_by_the_clock(disk: MemoryStore) -> None:
 async def test_after_a_crash_every_call_raises(disk: MemoryStore, is_durable: bool) -> None:
     store = FaultyStore(disk, [CrashPoint(append=2, is_durable=is_durable)])
     with store.life():
-        lease = await claimed(store)
-        await store.append(lease, [b"1"], after=0, summary=SUMMARY)
+        lease = await begun(store)
         with pytest.raises(Crashed):
-            await store.append(lease, [b"2"], after=1)
+            await append(store, lease, b"2", after=1)
         with pytest.raises(Crashed):
             await store.read("r")
         await store.release(lease)
@@ -199,7 +242,7 @@ async def test_a_crash_releases_the_runs_that_were_claimed_because_they_were_due
     due = DueRuns(frozenset({"w"}), ["me"], 60, 2.0)
     with store.life():
         [taken] = (await store.claim_due(due)).runs
-        await store.append(taken.lease, [b"2"], after=1)
+        await append(store, taken.lease, b"2", after=1)
         pytest.fail("it is alive")
 
     assert [one.info.run_id for one in (await disk.claim_due(due)).runs] == ["r"]
@@ -261,13 +304,23 @@ async def test_a_fault_that_is_disarmed_never_occurs(disk: MemoryStore) -> None:
 
 
 async def test_met_and_unmet_faults_are_recorded(disk: MemoryStore) -> None:
-    faults: list[Fault] = [SaveFails(append=1), Busy(claim=7), Slow("renew", 0), Slow("claim", 0)]
+    faults: list[Fault] = [SaveFails(append=1), Busy(claim=7), Slow("renew", 0), Slow("find", 0)]
     store = FaultyStore(disk, faults)
-    lease = await claimed(store)
     with pytest.raises(SaveFailed):
-        await store.append(lease, [b"1"], after=0, summary=SUMMARY)
-    await claimed(store)
+        await begun(store)
+    await find_run(store, "r")
+    await store.create("r", [b"1"], summary=SUMMARY)
+    lease = (await store.claim("r", owner="me", seconds=60)).lease
+    await store.find()
 
-    assert store.met == [Slow("claim", 0), SaveFails(append=1)]
+    assert store.met == [SaveFails(append=1), Slow("find", 0)]
     assert store.unmet == (Busy(claim=7), Slow("renew", 0))
-    assert store.calls == [Call("claim", "r"), Call("append", "r"), Call("claim", "r")]
+    assert store.calls == [
+        Call("append", "r"),
+        Call("find", "r"),
+        Call("create", "r"),
+        Call("claim", "r"),
+        Call("find", None),
+    ]
+    assert store.renew([lease, lease], seconds=60) != []
+    assert store.calls[-1] == Call("renew", None)

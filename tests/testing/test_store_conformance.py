@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
 
 import anyio
 import pytest
 
 from effectflow.checkpoint import (
     Changes,
+    CheckpointStore,
     Claimed,
+    CorruptCheckpoint,
     DueRuns,
     Lease,
     Record,
     RunInfo,
     RunQuery,
+    Taken,
 )
 from effectflow.effects.event_loop import call_soon_from_threads
 from effectflow.stores import MemoryStore
@@ -25,48 +31,43 @@ from effectflow.testing.forwarding import ForwardingStore
 
 pytestmark = pytest.mark.anyio
 
-CHECKS = {check.__name__: check for check in store_conformance.CHECKS}
-
-TAKEOVER = "a_concurrent_renewal_never_undoes_a_takeover"
-IN_A_THREAD = "a_lease_is_renewed_while_the_event_loop_is_blocked"
+CHECKS = {str(check): check for check in store_conformance.CHECKS}
 
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the checks wait only briefly."""
-    for module in ("_check", "_runs", "_journals", "_due_runs"):
-        monkeypatch.setattr(f"effectflow.testing.store_conformance.{module}.PATIENCE", 0.1)
+    monkeypatch.setattr("effectflow.testing.store_conformance._check.PATIENCE", 0.1)
 
 
 class RenewsNothing(ForwardingStore):
-    def renew(self, lease: Lease, *, seconds: float) -> Lease:
-        return lease
+    def renew(self, leases: Sequence[Lease], *, seconds: float) -> list[Lease]:
+        return list(leases)
 
 
 class NeverRenews(ForwardingStore):
-    def renew(self, lease: Lease, *, seconds: float) -> Lease:
+    def renew(self, leases: Sequence[Lease], *, seconds: float) -> list[Lease]:
         threading.Event().wait()
-        return lease
+        return []
 
 
 class NeedsTheEventLoop(ForwardingStore):
     """Its renewals wait for the event loop, which may be blocked."""
 
-    async def claim(self, run_id: str, *, owner: str, seconds: float) -> Lease:
+    async def create(self, run_id: str, bodies: Sequence[bytes], **options: Any) -> RunInfo | None:
         self.call_soon = call_soon_from_threads()
-        return await super().claim(run_id, owner=owner, seconds=seconds)
+        return await super().create(run_id, bodies, **options)
 
-    def renew(self, lease: Lease, *, seconds: float) -> Lease:
+    def renew(self, leases: Sequence[Lease], *, seconds: float) -> list[Lease]:
         has_turned = threading.Event()
         self.call_soon(has_turned.set)
         has_turned.wait()
-        return self.store.renew(lease, seconds=seconds)
+        return self.store.renew(leases, seconds=seconds)
 
 
-class IgnoresOffsets(ForwardingStore):
+class IgnoresPlaces(ForwardingStore):
     async def find(self, query: RunQuery = RunQuery()) -> list[RunInfo]:
-        found = await super().find(RunQuery(limit=query.limit))
-        return found or await super().find()
+        return await super().find(replace(query, after=None))
 
 
 class ReadsOnlyTheFirst(ForwardingStore):
@@ -91,16 +92,19 @@ class NeverReportsChanges(ForwardingStore):
         yield _Silent()
 
 
-RENEWING = {TAKEOVER, IN_A_THREAD}
 BROKEN: dict[type[ForwardingStore], set[str]] = {
-    RenewsNothing: RENEWING,
-    NeverRenews: RENEWING,
-    NeedsTheEventLoop: RENEWING,
-    IgnoresOffsets: {"pages_contain_every_run_once"},
+    RenewsNothing: {"one_renewal_extends_many_leases"},
+    NeverRenews: {"a_concurrent_renewal_never_undoes_a_takeover"},
+    NeedsTheEventLoop: {"a_held_run_is_busy_until_it_is_released"},
+    IgnoresPlaces: {"pages_contain_every_run_once"},
     ReadsOnlyTheFirst: {"a_reader_sees_whole_appends"},
-    ClaimsNothing: {"no_run_is_claimed_twice", "more_runs_are_started_when_a_limit_allows_it"},
+    ClaimsNothing: {
+        "no_run_is_claimed_twice",
+        "a_limit_bounds_how_fast_pending_runs_are_started",
+    },
     NeverReportsChanges: {"watchers_see_every_kind_of_change", "a_waiting_watcher_wakes_at_once"},
 }
+"""Some of the checks that each of them fails."""
 
 
 @pytest.mark.parametrize("kind", BROKEN)
@@ -123,3 +127,87 @@ async def test_every_check_of_a_broken_store_ends_and_some_fail(
     async with anyio.create_task_group() as group:
         for name in CHECKS.keys() - BROKEN[kind]:
             group.start_soon(try_it, name)
+
+
+async def test_a_check_names_what_a_store_lacks() -> None:
+    class Begun(CheckpointStore):
+        """Has two methods of its own. It inherits the others, which do nothing."""
+
+        @property
+        def durability(self) -> str:
+            return "memory"
+
+        async def read(self, run_id: str, *, after: int = 0) -> list[Record]:
+            return []
+
+    for check in store_conformance.JOURNAL_CHECKS:
+        with pytest.raises(AssertionError, match="Begun is not a CheckpointStore: it lacks create"):
+            await check(Begun)
+    for check in store_conformance.DAMAGE_CHECKS:
+        with pytest.raises(AssertionError, match="pass a function that damages a run"):
+            await check(MemoryStore)
+
+
+class Damaged(ForwardingStore):
+    """Some of its runs cannot be read.
+
+    Parameters:
+        is_careful: whether it handles them as the contract says.
+    """
+
+    def __init__(self, store: CheckpointStore, *, is_careful: bool) -> None:
+        super().__init__(store)
+        self.is_careful = is_careful
+        self.damaged: set[str] = set()
+
+    def check(self, run_id: str) -> None:
+        if run_id in self.damaged:
+            raise CorruptCheckpoint(run_id, "it is damaged")
+
+    async def find(self, query: RunQuery = RunQuery()) -> list[RunInfo]:
+        infos = await super().find(replace(query, limit=None))
+        if query.run_id is not None or not self.is_careful:
+            for info in infos:
+                self.check(info.run_id)
+        for run_id in self.damaged:
+            logging.getLogger(__name__).warning("skipping run %r", run_id)
+        return [info for info in infos if info.run_id not in self.damaged][: query.limit]
+
+    async def claim(self, run_id: str, *, owner: str, seconds: float) -> Taken:
+        self.check(run_id)
+        return await super().claim(run_id, owner=owner, seconds=seconds)
+
+    async def claim_due(self, due: DueRuns) -> Claimed:
+        claimed = await super().claim_due(due)
+        for one in claimed.runs:
+            if one.info.run_id in self.damaged:
+                await self.release(one.lease)
+        runs = tuple(one for one in claimed.runs if one.info.run_id not in self.damaged)
+        return Claimed(runs, claimed.next_due_at)
+
+    async def damaged_runs(self) -> list[str]:
+        return sorted(self.damaged)
+
+    async def delete(self, run_id: str, *, lease: Lease | None = None) -> None:
+        await super().delete(run_id, lease=lease)
+        self.damaged.discard(run_id)
+
+
+async def damage(store: CheckpointStore, run_id: str) -> None:
+    assert isinstance(store, Damaged)
+    store.damaged.add(run_id)
+
+
+@pytest.mark.parametrize("check", store_conformance.DAMAGE_CHECKS, ids=str)
+async def test_a_store_may_have_damaged_runs(check: store_conformance.Check) -> None:
+    await check(lambda: Damaged(MemoryStore(), is_careful=True), damage=damage)
+
+
+async def test_a_damaged_run_must_not_hurt_others() -> None:
+    failed: set[str] = set()
+    for check in store_conformance.DAMAGE_CHECKS:
+        try:
+            await check(lambda: Damaged(MemoryStore(), is_careful=False), damage=damage)
+        except CorruptCheckpoint:
+            failed.add(str(check))
+    assert "a_damaged_run_leaves_full_pages_of_the_others" in failed

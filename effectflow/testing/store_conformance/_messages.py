@@ -82,8 +82,10 @@ async def a_message_is_received_once(s: Service) -> None:
     assert await _keys(s, "other") == ["k", "child", "child", "child"]
 
 
-async def one_of_many_concurrent_senders_of_a_message_wins(s: Service, other: Service) -> None:
-    await s.create()
+async def one_of_many_concurrent_senders_and_takers_of_a_message_wins(
+    s: Service, other: Service
+) -> None:
+    lease = await s.begin("r", b"0")
     won: list[bytes] = []
 
     async def send(number: int) -> None:
@@ -100,18 +102,19 @@ async def one_of_many_concurrent_senders_of_a_message_wins(s: Service, other: Se
     assert {one.key for one in messages} == {"same", *map(str, range(30))}
     assert len({one.number for one in messages}) == 31
 
+    taken: list[bytes] = []
 
-async def sending_to_an_unknown_or_ended_run_fails(s: Service) -> None:
-    with fails(RunNotFound):
-        await s.store.send("unknown", GO, key="k")
-    for status in (RunStatus.COMPLETED, RunStatus.CANCELLED):
-        summary = await s.create(status.value, summary=summary_of(status))
-        for topic in (GO, NOTICE, CANCEL):
-            with fails(RunEnded) as caught:
-                await s.store.send(status.value, topic, key="k")
-            assert caught.error.status == status
-        assert await s.store.mailbox(status.value) == []
-        assert await s.summary(status.value) == summary
+    async def take(number: int) -> None:
+        body, chosen = b"%d" % number, s if number % 2 else other
+        with suppress(LeaseLost):
+            await chosen.append(lease, body, takes=[messages[0].number])
+            taken.append(body)
+
+    await at_once(take, range(20))
+
+    assert await s.bodies() == [b"0", *taken]
+    assert len(taken) == 1
+    assert await s.store.mailbox("r") == messages[1:]
 
 
 async def a_message_that_wakes_a_run_makes_it_due(s: Service) -> None:
@@ -127,21 +130,6 @@ async def a_message_that_wakes_a_run_makes_it_due(s: Service) -> None:
                     assert await _is_due(s, run_id), run_id
                     summary = replace(summary, due_at=due_at)
                 assert summary == before, run_id
-
-
-async def a_woken_run_stays_due_until_its_summary_changes(s: Service) -> None:
-    """A repeated message wakes nothing."""
-    await s.create(summary=SUSPENDED)
-    await s.store.send("r", GO, key="k")
-    woken = await s.summary()
-    lease = await s.claim()
-    await s.append(lease, b"2", takes=await _numbers(s))
-    assert await s.summary() == woken
-
-    await s.append(lease, after=2, summary=SUSPENDED)
-    assert not await s.store.send("r", GO, key="k")
-    assert await s.summary() == SUSPENDED
-    assert await s.store.mailbox("r") == []
 
 
 async def topics_and_keys_of_messages_may_be_any_text(s: Service) -> None:
@@ -202,31 +190,16 @@ async def a_rejected_append_changes_nothing(s: Service) -> None:
     await s.append(lease, b"3", after=2, takes=[second, third])
 
 
-async def one_of_many_concurrent_takers_of_a_message_wins(s: Service, other: Service) -> None:
-    lease = await s.begin("r", b"0")
-    await s.store.send("r", GO, key="a")
-    takes = await _numbers(s)
-    won: list[bytes] = []
-
-    async def take(number: int) -> None:
-        body, chosen = b"%d" % number, s if number % 2 else other
-        with suppress(LeaseLost):
-            await chosen.append(lease, body, takes=takes)
-            won.append(body)
-
-    await at_once(take, range(20))
-
-    assert await s.bodies() == [b"0", *won]
-    assert len(won) == 1
-    assert await _numbers(s) == []
-
-
 async def an_unseen_message_makes_the_run_due(s: Service) -> None:
-    """Unless the append takes it, or does not say what it has seen."""
+    """Unless the append takes it, or does not say what it has seen. A repeated one changes nothing."""
     later = replace(SUSPENDED, due_at=time.time() + 3600)
-    lease = await s.begin()
+    lease = await s.begin(summary=SUSPENDED)
+    await s.store.send("r", GO, key="repeated")
+    await s.append(lease, takes=await _numbers(s))
+    assert await _is_due(s), "a woken run stays due until its summary changes"
     await s.append(lease, summary=later, seen=0)
-    assert await s.summary() == later
+    assert not await s.store.send("r", GO, key="repeated")
+    assert (await s.summary(), await _numbers(s)) == (later, [])
 
     await s.store.send("r", GO, key="seen")
     [seen] = await _numbers(s)
@@ -266,7 +239,10 @@ async def a_message_sent_during_a_suspension_or_an_end_is_not_lost(
 
 
 async def an_ended_run_has_no_messages(s: Service) -> None:
-    """Not even one that its last writer did not see. And it is not due. A failed run keeps them."""
+    """Not even one that its last writer did not see. It receives no more, and it is not due.
+
+    A failed run keeps them.
+    """
     for status in (RunStatus.COMPLETED, RunStatus.CANCELLED, RunStatus.FAILED):
         run_id, ended = status.value, summary_of(status)
         lease = await s.begin(run_id)
@@ -276,6 +252,10 @@ async def an_ended_run_has_no_messages(s: Service) -> None:
         seen = 0 if status.has_ended else sent[-1]
         await s.append(lease, b"2", summary=ended, takes=sent[:1], seen=seen, release=True)
 
+        for topic in (GO, NOTICE, CANCEL) if status.has_ended else ():
+            with fails(RunEnded) as caught:
+                await s.store.send(run_id, topic, key="new")
+            assert caught.error.status == status
         assert await _numbers(s, run_id) == ([] if status.has_ended else sent[1:])
         assert await s.summary(run_id) == ended
 

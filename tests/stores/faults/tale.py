@@ -1,11 +1,12 @@
 """A durable run that reports which of its entries are durable, for processes that will be killed.
 
-It receives its last word as a message, which the step before sends.
+On a store that workers can use, it receives its last word as a message, which the step before sends.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -13,13 +14,17 @@ from typing import Any
 
 from effectflow import Checkpoints, Client, Do, Effect, Signal, current_step, step, workflow
 from effectflow.checkpoint import (
+    Batch,
     CheckpointError,
     CheckpointStore,
     Lease,
+    RunInfo,
     SaveFailed,
+    ServiceStore,
     StoreUnavailable,
 )
 from effectflow.effects import from_async, traverse
+from effectflow.runs import Workflow
 from effectflow.stores import FileStore, SqliteStore
 from effectflow.testing.forwarding import ForwardingStore
 
@@ -85,6 +90,17 @@ def tale(words: list[str]) -> Do[App, str, list[str]]:
     return told
 
 
+@workflow
+def short_tale(words: list[str]) -> Do[App, str, list[str]]:
+    """Tell all words without a message."""
+    return (yield from traverse(words, say))
+
+
+def tale_on(store: CheckpointStore) -> Workflow[App, str, list[str], list[str]]:
+    """Return the tale that a store can keep."""
+    return tale if isinstance(store, ServiceStore) else short_tale
+
+
 class TellingStore(ForwardingStore):
     """Reports each entry once it is durable: `durable RUN SEQUENCE DIGEST`.
 
@@ -95,17 +111,26 @@ class TellingStore(ForwardingStore):
         super().__init__(store)
         self._tell = tell
 
-    async def append(
-        self, lease: Lease, bodies: Sequence[bytes], *, after: int, **options: Any
-    ) -> None:
+    async def create(self, run_id: str, bodies: Sequence[bytes], **options: Any) -> RunInfo | None:
+        async with self._telling(run_id, bodies, after=0):
+            return await super().create(run_id, bodies, **options)
+
+    async def append(self, lease: Lease, batch: Batch) -> None:
+        async with self._telling(lease.run_id, batch.bodies, after=batch.after):
+            await super().append(lease, batch)
+
+    @asynccontextmanager
+    async def _telling(
+        self, run_id: str, bodies: Sequence[bytes], *, after: int
+    ) -> AsyncGenerator[None]:
         try:
-            await super().append(lease, bodies, after=after, **options)
+            yield
         except SaveFailed as error:
-            if not error.is_unknown and await self.read(lease.run_id, after=after):
+            if not error.is_unknown and await self.read(run_id, after=after):
                 self._tell(f"untrue {error}")
             raise
         for sequence, body in enumerate(bodies, after + 1):
-            self._tell(f"durable {lease.run_id} {sequence} {digest(body)}")
+            self._tell(f"durable {run_id} {sequence} {digest(body)}")
 
 
 def digest(body: bytes) -> str:
