@@ -33,6 +33,7 @@ from effectflow.stores._postgres_connection import (
     Renewals,
     explained,
     is_lost,
+    is_refusal,
     location_of,
     parsed,
     set_timeout,
@@ -210,6 +211,10 @@ class PostgresStore(SqlStore, ServerStore):
         except LeaseLost:
             if save is None or not await self._was_written(save, releases=batch.release):
                 raise
+        except SaveFailed as error:
+            if save is not None and save.is_unknown:
+                raise SaveFailed(error.run_id, error.reason, is_unknown=True) from error
+            raise
 
     def _note_written(self, save: Save) -> None:
         if save.tells:
@@ -271,11 +276,20 @@ class PostgresStore(SqlStore, ServerStore):
         return await self._do(lambda connection: self._queries.change(connection, attempt))
 
     async def _save(self, run_id: str, attempt: Attempt[A]) -> A:
+        is_unknown = False
+
+        async def change(connection: Connection) -> A:
+            nonlocal is_unknown
+            try:
+                return await self._queries.change(connection, attempt)
+            except psycopg.Error as error:
+                is_unknown = is_unknown or not is_refusal(error)
+                raise
+
         try:
-            return await self._change(attempt)
+            return await self._do(change)
         except StoreUnavailable as error:
-            # A request that was lost may have been executed.
-            raise SaveFailed(run_id, str(error), is_unknown=True) from error
+            raise SaveFailed(run_id, str(error), is_unknown=is_unknown) from error
 
     def _explained(self, error: Exception) -> str:
         return explained(error)
