@@ -225,7 +225,7 @@ async def test_an_append_that_was_never_sent_is_known_to_have_failed(
 async def test_a_deletion_whose_answer_is_lost_succeeds(proxied: Proxied) -> None:
     async with proxied.store as store:
         for run_id in ("r", "other"):
-            await store.create(run_id, [b"1"], summary=SUMMARY)
+            await store.release(await begun(store, [b"1"], run_id))
         # The first deletion loads the script of Redis.
         await store.delete("other")
         is_postgres = isinstance(store, PostgresStore)
@@ -294,11 +294,11 @@ async def test_the_next_deletion_completes_an_interrupted_one(
 async def test_a_deletion_that_is_sent_again_keeps_a_new_run(proxied: Proxied) -> None:
     async def begin_anew() -> None:
         async with proxied.direct as other:
-            await other.create("r", [b"new"], summary=SUMMARY)
+            await other.release(await begun(other, [b"new"]))
 
     async with proxied.store as store:
         for run_id in ("r", "other"):
-            await store.create(run_id, [b"1", b"2", b"3"], summary=SUMMARY)
+            await store.release(await begun(store, [b"1", b"2", b"3"], run_id))
         # The first deletion loads the script of Redis.
         await store.delete("other")
         part = b"COMMIT" if isinstance(store, PostgresStore) else b"EVALSHA"
@@ -314,8 +314,7 @@ async def test_a_deletion_that_is_sent_again_keeps_a_new_run(proxied: Proxied) -
         assert await bodies_of(store) == [b"new", b"2", b"3"]
 
 
-@pytest.mark.parametrize("table", ["leases", "runs"])
-async def test_a_locked_run_does_not_delay_others(postgres: str, table: str) -> None:
+async def test_a_locked_run_does_not_delay_others(postgres: str) -> None:
     schema = f"locked{time.time_ns()}"
     async with PostgresStore(postgres, schema=schema, statement_timeout=2) as store:
         leases = [await begun(store, [b"1"], run_id) for run_id in ("locked", "a", "b")]
@@ -330,7 +329,7 @@ async def test_a_locked_run_does_not_delay_others(postgres: str, table: str) -> 
                 refused.append(error)
             took[lease.run_id] = time.monotonic() - began
 
-        with _locked(postgres, schema, table):
+        with _locked(postgres, schema):
             async with anyio.create_task_group() as group:
                 for lease in leases:
                     group.start_soon(save, lease)
@@ -351,35 +350,36 @@ async def test_a_locked_run_does_not_delay_others(postgres: str, table: str) -> 
 async def test_an_append_waits_until_its_run_is_unlocked(postgres: str) -> None:
     schema = f"unlocked{time.time_ns()}"
     async with PostgresStore(postgres, schema=schema) as store:
-        lease = await store.claim("locked", owner=str(Owner.new()), seconds=60)
+        lease = await begun(store, [b"1"], "locked")
         async with anyio.create_task_group() as group:
-            with _locked(postgres, schema, "leases"):
-                group.start_soon(
-                    lambda: store.append(lease, Batch([b"1"], 0, summary=SUMMARY, release=True))
-                )
+            with _locked(postgres, schema):
+                group.start_soon(lambda: store.append(lease, Batch([b"2"], 1, release=True)))
                 await anyio.sleep(0.5)
-                assert await store.read("locked") == []
-        assert len(await store.read("locked")) == 1
+                assert await bodies_of(store, "locked") == [b"1"]
+        assert await bodies_of(store, "locked") == [b"1", b"2"]
 
 
 async def test_requests_for_locked_runs_leave_connections_to_others(postgres: str) -> None:
     schema = f"claimed{time.time_ns()}"
     async with PostgresStore(postgres, schema=schema, pool_size=1, statement_timeout=20) as store:
         owner = str(Owner.new())
-        locked = await store.claim("locked", owner=owner, seconds=60)
-        with _locked(postgres, schema, "leases"):
+        locked = await begun(store, [b"1"], "locked", owner=owner)
+        await begun(store, [b"1"], "free", owner=owner)
+        with _locked(postgres, schema):
             async with anyio.create_task_group() as group:
                 for _ in range(8):
                     group.start_soon(lambda: store.claim("locked", owner=owner, seconds=60))
                 group.start_soon(store.release, locked)
                 with anyio.fail_after(10):
-                    free = await store.claim("free", owner=owner, seconds=60)
-                    assert await store.read("free") == []
-                with pytest.raises(StoreUnavailable, match="lock timeout"):
-                    store.renew(locked, seconds=60)
-                store.renew(free, seconds=60)
+                    free = (await store.claim("free", owner=owner, seconds=60)).lease
+                    assert await bodies_of(store, "free") == [b"1"]
+                # The other one is current, and cannot be claimed before it is unlocked.
+                same, renewed = store.renew([locked, free], seconds=6000)
+                assert same == locked
+                assert renewed.expires_at > free.expires_at + 3000
                 group.cancel_scope.cancel()
-        store.renew(await store.claim("locked", owner=owner, seconds=60), seconds=60)
+        last = (await store.claim("locked", owner=owner, seconds=60)).lease
+        assert store.renew([last], seconds=60)[0].fence == last.fence
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
@@ -389,7 +389,7 @@ async def test_a_request_whose_caller_is_cancelled_does_not_cost_its_connection(
     name = f"p{time.time_ns()}"
     store = PostgresStore(f"{postgres}&application_name={name}", schema=name, pool_size=1)
     async with store:
-        await store.create("locked", [b"1"], summary=SUMMARY)
+        await store.release(await begun(store, [b"1"], run_id="locked"))
 
         def backends() -> list[tuple[int]]:
             with psycopg.connect(postgres) as other:
@@ -397,11 +397,11 @@ async def test_a_request_whose_caller_is_cancelled_does_not_cost_its_connection(
                 return other.execute(named, (name,)).fetchall()
 
         await find_run(store, "locked")
-        # That of the writer, that of the pool, and that which tells of changes, a moment later.
+        # Those of the writers, that of the pool, and that which tells of changes, a moment later.
         with anyio.fail_after(30):
-            while len(before := backends()) < 3:
+            while len(before := backends()) < 4:
                 await anyio.sleep(0.01)
-        with _locked(postgres, name, "leases"):
+        with _locked(postgres, name):
             for _ in range(3):
                 async with anyio.create_task_group() as group:
                     group.start_soon(store.delete, "locked")
@@ -412,11 +412,11 @@ async def test_a_request_whose_caller_is_cancelled_does_not_cost_its_connection(
 
 
 @contextmanager
-def _locked(postgres: str, schema: str, table: str) -> Iterator[None]:
+def _locked(postgres: str, schema: str) -> Iterator[None]:
     """Lock the row of the run named locked, as another program would."""
-    row = "SELECT FROM {}.{} WHERE key = sha256('locked') FOR UPDATE"
+    row = "SELECT FROM {}.runs WHERE key = sha256('locked') FOR UPDATE"
     with psycopg.connect(postgres) as other:
-        other.execute(sql.SQL(row).format(sql.Identifier(schema), sql.Identifier(table)))
+        other.execute(sql.SQL(row).format(sql.Identifier(schema)))
         yield
         other.rollback()
 
@@ -432,8 +432,7 @@ async def test_hosts_whose_clocks_differ_agree_on_the_owner_of_a_run(
     else:
         store = RedisStore(request.getfixturevalue("redis"), prefix=name)
     async with store:
-        elsewhere = Owner(1, "elsewhere", "1", "1")
-        await begun(store, owner=str(elsewhere))
+        await begun(store, owner=str(Owner(1, "elsewhere", "1", "1")))
         right = time.time
         monkeypatch.setattr(time, "time", lambda: right() + 3600)
 
@@ -455,7 +454,7 @@ async def test_a_server_clock_set_forward_does_not_take_runs_from_a_live_owner(
     store = PostgresStore(url, schema=name) if kind == "postgres" else RedisStore(url, prefix=name)
     async with store:
         here = await begun(store, [b"1"], "here")
-        await begun(store, run_id="there", owner="pid 1 on elsewhere (1, 1)", seconds=30)
+        await begun(store, [b"1"], "there", owner="pid 1 on elsewhere (1, 1)", seconds=30)
         if kind == "postgres":
             with psycopg.connect(url) as other:
                 other.execute(
@@ -525,8 +524,7 @@ async def test_a_renewal_reconnects(proxied: Proxied) -> None:
         lease = await begun(store)
         store.renew([lease], seconds=60)
         proxied.proxy.cut()
-        [renewed] = store.renew([lease], seconds=6000)
-        assert renewed.expires_at > lease.expires_at + 3000
+        assert store.renew([lease], seconds=6000)[0].expires_at > lease.expires_at + 3000
 
 
 async def test_a_renewal_does_not_wait_forever_for_a_silent_server(proxied: Proxied) -> None:
@@ -539,7 +537,19 @@ async def test_a_renewal_does_not_wait_forever_for_a_silent_server(proxied: Prox
             store.renew([lease], seconds=60)
         assert time.monotonic() - began < 5
         proxied.proxy.is_silent = False
-        assert len(store.renew([lease], seconds=60)) == 1
+        store.renew([lease], seconds=60)
+
+
+async def test_a_deleted_run_leaves_nothing(postgres: str) -> None:
+    schema = f"gone{time.time_ns()}"
+    async with PostgresStore(postgres, schema=schema) as store:
+        await store.release(await begun(store, [b"1"], "deleted"))
+        await store.send("deleted", "signal:go", key="1")
+        await store.delete("deleted")
+    with psycopg.connect(postgres) as other:
+        for table in ("runs", "entries", "messages", "received"):
+            count = f"SELECT count(*) FROM {schema}.{table}"
+            assert other.execute(count).fetchone() == (0,)  # type: ignore[arg-type]
 
 
 async def test_a_deleted_run_leaves_no_key(redis: str, tmp_path: Path) -> None:
@@ -659,8 +669,7 @@ async def test_a_server_is_used_while_all_threads_of_anyio_are_busy(
         limiter.acquire_on_behalf_of_nowait(object())
     with anyio.fail_after(10):
         async with proxied.direct as store:
-            lease = await begun(store)
-            assert len(store.renew([lease], seconds=60)) == 1
+            store.renew([await begun(store)], seconds=60)
 
 
 async def test_a_redis_server_that_lost_its_data_says_so(tmp_path: Path) -> None:
@@ -692,26 +701,23 @@ async def test_a_postgres_server_that_lost_data_says_so(postgres: str) -> None:
     async with PostgresStore(postgres, schema=schema) as store:
         lease = await begun(store, [b"1", b"2"])
         with psycopg.connect(postgres, autocommit=True) as other:
-            other.execute(f"DELETE FROM {schema}.entries WHERE sequence = 2")  # type: ignore[arg-type]
-            with pytest.raises(
-                LeaseLost, match=r"Of 2 entries it has only 1, and a resume executes"
-            ):
+            # As after a restore of an older backup.
+            other.execute(f"UPDATE {schema}.runs SET length = 1")  # type: ignore[arg-type]
+            with pytest.raises(LeaseLost, match="its journal has 1 entries, not 2"):
                 await store.append(lease, Batch([b"3"], 2))
             # As after a restore of a database in which another process had the same fencing token.
-            other.execute(f"UPDATE {schema}.leases SET owner = 'another'")  # type: ignore[arg-type]
+            other.execute(f"UPDATE {schema}.runs SET owner = 'another'")  # type: ignore[arg-type]
             with pytest.raises(LeaseLost, match="another holds it"):
                 await store.append(lease, Batch([b"2"], 1))
-            with pytest.raises(LeaseLost, match="another holds it"):
-                store.renew(lease, seconds=60)
+            assert store.renew([lease], seconds=60) == []
             await store.release(lease)
             [info] = await store.find()
             assert info.lease is not None
             assert info.lease.owner == "another"
-            other.execute(f"TRUNCATE {schema}.entries, {schema}.runs, {schema}.leases")  # type: ignore[arg-type]
-            with pytest.raises(LeaseLost, match=r"the store has lost data\). Restore the data"):
+            other.execute(f"TRUNCATE {schema}.entries, {schema}.runs")  # type: ignore[arg-type]
+            with pytest.raises(LeaseLost, match=r"the store has lost data\)"):
                 await store.append(lease, Batch([b"3"], 2))
-            with pytest.raises(LeaseLost, match=r"the store has lost data\). Restore the data"):
-                store.renew(lease, seconds=60)
+            assert store.renew([lease], seconds=60) == []
             other.execute(f"DROP SCHEMA {schema} CASCADE")  # type: ignore[arg-type]
             with pytest.raises(SaveFailed, match="open the store again"):
                 await store.append(lease, Batch([b"3"], 2))
@@ -789,7 +795,7 @@ async def test_runs_can_be_deleted_from_a_server_whose_memory_is_full(tmp_path: 
     with RedisServer(tmp_path, *ON_DISK, *limits) as server:
         async with RedisStore(server.url) as store:
             megabyte = bytes(10**6)
-            await store.create("old", [megabyte], summary=SUMMARY)
+            await store.release(await begun(store, [megabyte], "old"))
             lease = await begun(store)
             written = await _fill(store, lease, megabyte)
 
@@ -954,7 +960,7 @@ async def test_postgres_statements_have_a_timeout(postgres: str) -> None:
     async with PostgresStore(postgres, schema=schema, statement_timeout=0.2) as store:
         lease = await begun(store, [b"1"])
         with psycopg.connect(postgres) as other:
-            other.execute(f"LOCK TABLE {schema}.leases")  # type: ignore[arg-type]
+            other.execute(f"LOCK TABLE {schema}.runs")  # type: ignore[arg-type]
             with pytest.raises(StoreUnavailable, match="timeout"):
                 await store.release(lease)
         await store.release(lease)
@@ -965,16 +971,17 @@ async def test_large_postgres_appends_are_sent_in_several_statements(postgres: s
     schema, body = f"batches{time.time_ns()}", bytes(4 * 2**20)
 
     async def append(lease: Lease) -> None:
-        await store.append(lease, Batch([body], 0, summary=SUMMARY))
+        await store.append(lease, Batch([body], 1))
 
     async with PostgresStore(postgres, schema=schema) as store:
-        owner = str(Owner.new())
-        leases = [await store.claim(f"r{n}", owner=owner, seconds=600) for n in range(16)]
+        leases = [await begun(store, [b"1"], f"r{n}") for n in range(16)]
         async with anyio.create_task_group() as group:
             for lease in leases:
                 group.start_soon(append, lease)
     with psycopg.connect(postgres) as connection:
-        entries = sql.SQL("SELECT xmin::text, sum(length(body)) FROM {}.entries GROUP BY xmin")
+        entries = sql.SQL(
+            "SELECT xmin::text, sum(length(body)) FROM {}.entries WHERE sequence > 1 GROUP BY xmin"
+        )
         sizes = [size for _, size in connection.execute(entries.format(sql.Identifier(schema)))]
         connection.execute(sql.SQL("DROP SCHEMA {} CASCADE").format(sql.Identifier(schema)))
     assert sum(sizes) == 16 * len(body)
@@ -982,7 +989,7 @@ async def test_large_postgres_appends_are_sent_in_several_statements(postgres: s
 
 
 @pytest.mark.parametrize(
-    ("version", "advice"), [(1, "from before the first release"), (99, "Upgrade effectflow")]
+    ("version", "advice"), [(2, "from before the first release"), (99, "Upgrade effectflow")]
 )
 async def test_a_postgres_schema_of_another_version_is_rejected(
     postgres: str, version: int, advice: str
@@ -1000,7 +1007,7 @@ async def test_a_postgres_schema_of_another_version_is_rejected(
 async def test_redis_runs_of_another_version_are_rejected(redis: str, tmp_path: Path) -> None:
     prefix = str(tmp_path)
     async with RedisStore(redis, prefix=prefix) as store:
-        await store.create("r", [b"1"], summary=SUMMARY)
+        await store.release(await begun(store, [b"1"]))
     with driver.Redis.from_url(redis) as client:
         client.set(f"{prefix}:layout", 99)
         with pytest.raises(UnsupportedVersion, match="Upgrade effectflow"):
@@ -1111,6 +1118,7 @@ _PROGRAM = """
     from effectflow import *
     from effectflow.effects import from_async
     from effectflow.checkpoint import Owner, RunStatus, RunSummary, StoreUnavailable
+    from effectflow.checkpoint.store import Batch
     from effectflow.checkpoint.store import Batch
     from effectflow.stores import open_store
 
