@@ -281,10 +281,10 @@ class RedisStore(ServerStore):
             answer: list[Any] = self._renewing.register_script(RENEW)(keys, arguments)
         except (RedisError, OSError) as error:
             raise StoreUnavailable(repr(self), f"it did not renew leases: {error}") from error
-        expires, *renewed = answer
+        expires_at = float(answer[0])
+        renewed: list[Lease] = [leases[number] for number in answer[1:]]
         return [
-            replace(leases[number], expires_at=float(expires), expires_at_uptime=uptime)
-            for number in renewed
+            replace(lease, expires_at=expires_at, expires_at_uptime=uptime) for lease in renewed
         ]
 
     async def release(self, lease: Lease) -> None:

@@ -32,7 +32,15 @@ from tests.stores.damage import change_entry, changed
 from tests.stores.faults.disk import Note, Operation, note, read_record
 from tests.stores.faults.forking import ending_of, forked, get_ready
 from tests.stores.faults.preload import KILL, Calls, Fault, arm, clear_faults
-from tests.stores.faults.tale import RUN, STORES, WORDS, App, TellingStore, digest, tale
+from tests.stores.faults.tale import (
+    RUN,
+    STORES,
+    WORDS,
+    App,
+    TellingStore,
+    digest,
+    tale_in,
+)
 
 __all__ = ["DAMAGED", "Life", "Lived", "Lives"]
 
@@ -126,7 +134,7 @@ async def survive(life: Life, tell: Callable[[str], object]) -> None:
 
     def app(store: CheckpointStore) -> App:
         checkpoints = Checkpoints(
-            TellingStore(store, tell), history=2, lease_seconds=0.05 if life.fault.error else 30
+            TellingStore(store, tell), lease_seconds=0.05 if life.fault.error else 30
         )
         return App(checkpoints, lambda word: tell(f"say {word}"), recover=recover)
 
@@ -134,7 +142,7 @@ async def survive(life: Life, tell: Callable[[str], object]) -> None:
         try:
             async with STORES[life.store](life.data) as store:
                 for _ in range(3):
-                    match await tale.start(WORDS, run_id=RUN).run(app(store)):
+                    match await tale_in(life.store).start(WORDS, run_id=RUN).run(app(store)):
                         case Success(words):
                             tell(f"told {'/'.join(words)}")
                             return
@@ -151,7 +159,7 @@ DAMAGED = 5
 async def write_damaged(life: Life, tell: Callable[[str], object]) -> None:
     """Write a complete run and damage it. Report which entries there are then: `entry DIGEST`."""
     async with STORES[life.store](life.data) as store:
-        await tale.start(WORDS, run_id=RUN).run(App(Checkpoints(store, history=2), len))
+        await tale_in(life.store).start(WORDS, run_id=RUN).run(App(Checkpoints(store), len))
         entries = [record.body for record in await store.read(RUN)]
         await change_entry(store, DAMAGED, RUN)
     for path in life.data.rglob("*"):

@@ -11,7 +11,17 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from effectflow import Checkpoints, Client, Do, Effect, Signal, current_step, step, workflow
+from effectflow import (
+    Checkpoints,
+    Client,
+    Do,
+    Effect,
+    Signal,
+    Workflow,
+    current_step,
+    step,
+    workflow,
+)
 from effectflow.checkpoint import (
     CheckpointError,
     CheckpointStore,
@@ -19,12 +29,13 @@ from effectflow.checkpoint import (
     SaveFailed,
     StoreUnavailable,
 )
+from effectflow.checkpoint.store import Batch, RunInfo
 from effectflow.effects import from_async, traverse
 from effectflow.stores import FileStore, SqliteStore
 from effectflow.testing.forwarding import ForwardingStore
 
 STORES: dict[str, Callable[[Path], CheckpointStore]] = {
-    "file": lambda folder: FileStore(folder / "runs"),
+    "file": lambda folder: FileStore(folder / "runs", history=2),
     "sqlite full": lambda folder: SqliteStore(folder / "new" / "runs.db"),
     "sqlite process": lambda folder: SqliteStore(folder / "runs.db", durability="process"),
 }
@@ -85,6 +96,17 @@ def tale(words: list[str]) -> Do[App, str, list[str]]:
     return told
 
 
+@workflow
+def monologue(words: list[str]) -> Do[App, str, list[str]]:
+    """The same without a message, for a store that only keeps journals."""
+    return (yield from traverse(words, say))
+
+
+def tale_in(store: str) -> Workflow[App, str, list[str], list[str]]:
+    """Return the workflow for a store, by its name in `STORES`."""
+    return monologue if store == "file" else tale
+
+
 class TellingStore(ForwardingStore):
     """Reports each entry once it is durable: `durable RUN SEQUENCE DIGEST`.
 
@@ -95,17 +117,31 @@ class TellingStore(ForwardingStore):
         super().__init__(store)
         self._tell = tell
 
-    async def append(
-        self, lease: Lease, bodies: Sequence[bytes], *, after: int, **options: Any
-    ) -> None:
+    async def create(self, run_id: str, bodies: Sequence[bytes], **options: Any) -> RunInfo | None:
         try:
-            await super().append(lease, bodies, after=after, **options)
+            created = await super().create(run_id, bodies, **options)
         except SaveFailed as error:
-            if not error.is_unknown and await self.read(lease.run_id, after=after):
-                self._tell(f"untrue {error}")
+            await self._check_unsaved(run_id, error, after=0)
             raise
+        if created is not None:
+            self._tell_all(run_id, bodies, after=0)
+        return created
+
+    async def append(self, lease: Lease, batch: Batch) -> None:
+        try:
+            await super().append(lease, batch)
+        except SaveFailed as error:
+            await self._check_unsaved(lease.run_id, error, after=batch.after)
+            raise
+        self._tell_all(lease.run_id, batch.bodies, after=batch.after)
+
+    async def _check_unsaved(self, run_id: str, error: SaveFailed, *, after: int) -> None:
+        if not error.is_unknown and await self.read(run_id, after=after):
+            self._tell(f"untrue {error}")
+
+    def _tell_all(self, run_id: str, bodies: Sequence[bytes], *, after: int) -> None:
         for sequence, body in enumerate(bodies, after + 1):
-            self._tell(f"durable {lease.run_id} {sequence} {digest(body)}")
+            self._tell(f"durable {run_id} {sequence} {digest(body)}")
 
 
 def digest(body: bytes) -> str:
