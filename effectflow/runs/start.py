@@ -16,7 +16,7 @@ from effectflow.checkpoint.store import RunStatus, RunSummary, due_at_once, stor
 from effectflow.checkpoint.values import NO_TYPES, Tree, to_tree
 from effectflow.effects.arguments import check_type
 from effectflow.runs.claim import Claim
-from effectflow.runs.driver import Reopening, begin_run, continue_run
+from effectflow.runs.driver import Reopening, begin_run, continue_run, outcome_of
 from effectflow.runs.run_ids import check_run_id, new_run_id
 from effectflow.runs.stored_run import (
     GivenInput,
@@ -73,7 +73,7 @@ async def start_run(
                 return output_of(completion, blueprint, run_id)
             if not retry_failed and found.checkpoint.status is RunStatus.FAILED:
                 return failure_of(found, blueprint)
-            return await continue_run(claim, found)
+            return outcome_of(run_id, await continue_run(claim, found))
         if (completion := claim.deleted_meanwhile(given)) is not None:
             return output_of(completion, blueprint, run_id)
         if info is not None:
@@ -81,7 +81,7 @@ async def start_run(
             raise RunBusy(run_id, owner, 0.0, is_gone=True)
         blueprint.check_types(input)
         started = _new_started(place, run_id, given, saved_context)
-        return await begin_run(claim, started, input)
+        return outcome_of(run_id, await begin_run(claim, started, input))
 
 
 async def resume_run(place: Place, run_id: str, *, force: bool, reopening: Reopening | None) -> Any:
@@ -96,7 +96,8 @@ async def resume_run(place: Place, run_id: str, *, force: bool, reopening: Reope
     async with claim:
         found = await find(place, run_id)
         if found is not None:
-            return await continue_run(claim, found, force=force, reopening=reopening)
+            ending = await continue_run(claim, found, force=force, reopening=reopening)
+            return outcome_of(run_id, ending)
         if (completion := claim.deleted_meanwhile()) is not None:
             return output_of(completion, place.blueprint, run_id)
         raise await run_not_found(place.checkpoints.store, run_id)

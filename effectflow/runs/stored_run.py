@@ -301,7 +301,7 @@ def failure_in(run_id: str, failed: TypedFailure) -> TypedFailure:
     return TypedFailure(failed.error, (*failed.trail, f"in run {run_id!r}"))
 
 
-def defect_in(run_id: str, defect: Exception) -> Exception:
+def defect_in(run_id: str, defect: BaseException) -> BaseException:
     """Return the defect of a run, with a note that names the run."""
     add_note(defect, f"in run {run_id!r}")
     return defect
