@@ -468,7 +468,7 @@ async def pause_the_process() -> None:
 
 @workflow
 def paused(_: int) -> Do[App, Never, None]:
-    yield from par(add(1), pause_the_process().zip(add(1)))
+    yield from par(add(1), pause_the_process())
 
 
 async def test_a_pause_of_the_whole_process_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
