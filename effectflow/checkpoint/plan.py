@@ -93,8 +93,8 @@ def plan_resume(checkpoint: Checkpoint, definition: Definition | None = None) ->
         changed = definition.changed_since(checkpoint.definition, checkpoint.run_id)
         if changed is not None:
             return ResumePlan(skip=skip, problem=changed)
-    steps = (definition or checkpoint.definition).steps
-    if checkpoint.kind != "standard" or not steps:
+    current = definition or checkpoint.definition
+    if not current.is_list:
         reason = "only the workflow's code determines the next step: use Workflow.plan"
         return ResumePlan(skip=skip, reason=reason)
     match checkpoint.state:
@@ -106,7 +106,9 @@ def plan_resume(checkpoint: Checkpoint, definition: Definition | None = None) ->
             return ResumePlan((step,), (step,), skip)
         case None | Completed() | Interrupted():
             done = set(skip)
-            return ResumePlan(tuple(step for step in steps if step not in done)[:1], (), skip)
+            return ResumePlan(
+                tuple(step for step in current.steps if step not in done)[:1], (), skip
+            )
 
 
 class Planning:
