@@ -166,8 +166,13 @@ class PostgresStore(SqlStore, ServerStore):
     async def _configure(self, connection: Connection, *settings: sql.Composed) -> None:
         adapt(connection.adapters)
         # Not through `options`, which would replace those of the connection string.
-        for setting in (set_timeout("statement", self._statement_timeout), *_PLANS, *settings):
+        for setting in (set_timeout("statement", self._statement_timeout), *settings):
             await connection.execute(setting)
+        configured = (
+            "SELECT set_config(name, setting, false)"
+            " FROM unnest(%s::text[], %s::text[]) AS _ (name, setting)"
+        )
+        await connection.execute(configured, ([*_SETTINGS], [*_SETTINGS.values()]))
 
     async def _configure_shared(self, connection: Connection) -> None:
         await self._configure(connection, set_timeout("lock", _LOCK_SECONDS))
@@ -343,18 +348,14 @@ def _is_locked(error: Exception) -> bool:
     return isinstance(error, psycopg.errors.LockNotAvailable)
 
 
-_PLANS = (
-    sql.SQL("SET plan_cache_mode = force_generic_plan"),
-    *(
-        sql.SQL("SET {} = off").format(sql.Identifier(name))
-        for name in (
-            "enable_seqscan",
-            "enable_bitmapscan",
-            "enable_hashjoin",
-            "enable_mergejoin",
-            "jit",
-        )
-    ),
-)
-"""All statements use indexes, and are planned once. A plan that was made while there were few runs is
-kept when there are many."""
+_SETTINGS = {
+    "default_transaction_isolation": "read committed",
+    # All statements use indexes, and are planned once. A plan that was made while there were few runs
+    # is kept when there are many.
+    "plan_cache_mode": "force_generic_plan",
+    "enable_seqscan": "off",
+    "enable_bitmapscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+    "jit": "off",
+}

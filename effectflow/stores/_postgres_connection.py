@@ -84,7 +84,7 @@ class Queries:
         return [await cursor.fetchall() if cursor.description else [] for cursor in cursors]
 
 
-_BEGIN = Query("BEGIN ISOLATION LEVEL READ COMMITTED")
+_BEGIN = Query("BEGIN")
 _COMMIT = Query("COMMIT")
 
 
