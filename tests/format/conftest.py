@@ -41,9 +41,16 @@ def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield server.url
 
 
-@pytest.fixture(params=["sqlite", "file", "postgres", "redis"])
+SERVICE_STORES = ["sqlite", "postgres", "redis"]
+
+
+@pytest.fixture(params=[*SERVICE_STORES, "file"])
 def stored(request: pytest.FixtureRequest, tmp_path: Path) -> CheckpointStore:
     """A store over a copy of the stored runs."""
+    return copied(request, tmp_path)
+
+
+def copied(request: pytest.FixtureRequest, tmp_path: Path) -> CheckpointStore:
     match request.param:
         case "sqlite":
             (tmp_path / "runs.db").write_bytes(unzipped("runs.db"))
@@ -69,13 +76,15 @@ async def store(stored: CheckpointStore) -> AsyncIterator[CheckpointStore]:
         yield stored
 
 
-@pytest.fixture
-async def service_store(stored: CheckpointStore) -> AsyncIterator[ServiceStore]:
-    """The same, of the stores that workers can use."""
-    if not isinstance(stored, ServiceStore):
-        pytest.skip("it keeps journals only")
-    async with stored:
-        yield stored
+@pytest.fixture(params=SERVICE_STORES)
+async def service_store(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> AsyncIterator[ServiceStore]:
+    """A store that workers can use, over a copy of the stored runs, open."""
+    store = copied(request, tmp_path)
+    assert isinstance(store, ServiceStore)
+    async with store:
+        yield store
 
 
 @pytest.fixture
