@@ -156,7 +156,7 @@ class ShowNodes:
 
     def notify(self, event: CheckpointEvent) -> None:
         match event:
-            case NodeStarted(graph=review.name, node=node, visit=visit):
+            case NodeStarted(workflow=review.name, node=node, visit=visit):
                 print(f"{node}, visit {visit}", flush=True)
             case _:
                 pass

@@ -1,4 +1,4 @@
-"""Notify the observers of a graph or a machine, in a durable run or without one."""
+"""Events of the builders, and how a workflow reports them: in a durable run, or without one."""
 
 from __future__ import annotations
 
@@ -16,25 +16,38 @@ from effectflow.effects.scope import Scope
 
 
 @dataclass(frozen=True, slots=True)
-class Audience:
-    """Observers, and the id of the run whose events they receive; None without a durable run."""
+class WorkflowEvent(CheckpointEvent):
+    """What a workflow of a builder reports.
+
+    Attributes:
+        run_id: the run; None if the workflow runs without a store.
+        workflow: the workflow's name.
+    """
+
+    run_id: str | None
+    workflow: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reporter:
+    """Tells observers about a run; its id is None without a durable run."""
 
     run_id: str | None
     observers: Sequence[Observer]
 
-    def notify(self, event: CheckpointEvent) -> None:
+    def report(self, event: CheckpointEvent) -> None:
         """Tell the observers."""
         tell(self.observers, event)
 
-    def watch(
+    def around(
         self,
         work: AnyEffect,
         began: CheckpointEvent,
         ended: Callable[[Exit[Any, Any]], CheckpointEvent],
     ) -> AnyEffect:
-        """Report the start of work, and return the effect that does it and reports its end."""
-        self.notify(began)
-        return OnExit(work, lambda end: FromFn(lambda _: self.notify(ended(end))))
+        """Report the beginning of work, and return the effect that does it and reports its end."""
+        self.report(began)
+        return OnExit(work, lambda end: FromFn(lambda _: self.report(ended(end))))
 
 
 def path_of(scope: Scope, name: str, number: int) -> str:
@@ -43,22 +56,22 @@ def path_of(scope: Scope, name: str, number: int) -> str:
     return fiber.path if isinstance(fiber, DurableFiber) else step_path("", name, number)
 
 
-def with_audience(
-    make: Callable[[Audience | None, Scope], AnyEffect], shown: tuple[object, ...] = ()
+def with_reporter(
+    make: Callable[[Reporter | None, Scope], AnyEffect], shown: tuple[object, ...] = ()
 ) -> AnyEffect:
-    """Return an effect that asks `make` for its work when it runs: with an audience, or None without one.
+    """Return an effect that asks `make` for its work when it runs: with a reporter if anyone observes.
 
     The observers are those of the run. Outside a run, they are those of the environment's `checkpoints`.
     A plan has none. `shown` is as in `Suspend`.
     """
 
     def reach(env: Any, scope: Scope) -> AnyEffect:
-        return make(_audience_of(env, scope), scope)
+        return make(_reporter_of(env, scope), scope)
 
     return Suspend(reach, shown)
 
 
-def _audience_of(env: Any, scope: Scope) -> Audience | None:
+def _reporter_of(env: Any, scope: Scope) -> Reporter | None:
     fiber = scope.fiber
     if isinstance(fiber, DurableFiber):
         run_id: str | None = fiber.run.run_id
@@ -66,4 +79,4 @@ def _audience_of(env: Any, scope: Scope) -> Audience | None:
     else:
         run_id, checkpoints = None, getattr(env, "checkpoints", None)
         observers = checkpoints.observers if isinstance(checkpoints, Checkpoints) else ()
-    return Audience(run_id, observers) if observers else None
+    return Reporter(run_id, observers) if observers else None

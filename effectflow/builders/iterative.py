@@ -20,7 +20,7 @@ from effectflow.checkpoint.step import durable
 from effectflow.checkpoint.values import KnownTypes
 from effectflow.effects import Effect, suspend
 from effectflow.effects.signatures import effect_types, environment_type, input_type
-from effectflow.runs.blueprint import Blueprint
+from effectflow.runs.blueprint import Blueprint, Wrapped
 from effectflow.runs.step_loop import Done, Next, advance, pure_result
 from effectflow.runs.workflow import Workflow
 
@@ -137,5 +137,6 @@ class Iterative(Workflow[Env, E, S, IterativeResult[S]], Generic[Env, E, S]):
                 output_types=types,
                 output_type=cast(Any, IterativeResult)[Any if output is None else output],
                 environment_types=lambda: [environment_type(round)],
+                yields=Wrapped("an IterativeResult", "lambda result: result.value"),
             )
         )

@@ -33,6 +33,11 @@ class Definition:
             if not isinstance(text, str):
                 raise TypeError(f"the {what} of a workflow is text, not {text!r}")
 
+    @property
+    def is_list(self) -> bool:
+        """Whether the steps run one after another, in their order."""
+        return bool(self.steps) and not self.structure
+
     @cached_property
     def fingerprint(self) -> str:
         """Sixteen hex digits that change when the definition changes."""

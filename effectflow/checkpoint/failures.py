@@ -57,9 +57,9 @@ class RecordedDefect(Copyable, Exception):
         return f"{type(self).__name__}({str(self)!r})"
 
 
-def write_end(ended: TypedFailure | Exception, types: KnownTypes) -> ErrorRecord:
+def write_end(ended: TypedFailure | BaseException, types: KnownTypes) -> ErrorRecord:
     """Return the record of a failure, with its trail, or of a defect."""
-    if isinstance(ended, Exception):
+    if not isinstance(ended, TypedFailure):
         return write_error(ended, types, is_defect=True)
     record = write_error(ended.error, types, is_defect=False)
     if not ended.trail:

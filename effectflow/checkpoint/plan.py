@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from effectflow.checkpoint.checkpoint import Checkpoint
 from effectflow.checkpoint.definition import Definition
+from effectflow.checkpoint.endings import Ending, FailedWith, Halted, Raised
 from effectflow.checkpoint.entries import (
     BeforeStep,
     CancelRequested,
@@ -19,7 +20,6 @@ from effectflow.checkpoint.errors import CheckpointError
 from effectflow.checkpoint.order import path_of
 from effectflow.checkpoint.store import RunStatus
 from effectflow.effects.paths import is_within, outermost
-from effectflow.effects.trails import TypedFailure
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +93,8 @@ def plan_resume(checkpoint: Checkpoint, definition: Definition | None = None) ->
         changed = definition.changed_since(checkpoint.definition, checkpoint.run_id)
         if changed is not None:
             return ResumePlan(skip=skip, problem=changed)
-    steps = (definition or checkpoint.definition).steps
-    if checkpoint.kind != "standard" or not steps:
+    current = definition or checkpoint.definition
+    if not current.is_list:
         reason = "only the workflow's code determines the next step: use Workflow.plan"
         return ResumePlan(skip=skip, reason=reason)
     match checkpoint.state:
@@ -106,7 +106,9 @@ def plan_resume(checkpoint: Checkpoint, definition: Definition | None = None) ->
             return ResumePlan((step,), (step,), skip)
         case None | Completed() | Interrupted():
             done = set(skip)
-            return ResumePlan(tuple(step for step in steps if step not in done)[:1], (), skip)
+            return ResumePlan(
+                tuple(step for step in current.steps if step not in done)[:1], (), skip
+            )
 
 
 class Planning:
@@ -167,23 +169,21 @@ class Planning:
         if has_begun:
             self._retry.append(place)
 
-    def plan(
-        self, outcome: object, defect: Exception | None, problem: CheckpointError | None
-    ) -> ResumePlan:
-        """Return the plan.
+    def plan(self, ending: Ending | None) -> ResumePlan:
+        """Return the plan of a run that ended in this way; None if it did not end.
 
         Raises the defect that the body ended in, unless it is the recorded defect of a step.
-
-        Parameters:
-            outcome, defect: how the body ended, if it did.
-            problem: the error that has halted the run; None if none did.
         """
         recurs: list[str] = []
-        error = outcome.error if isinstance(outcome, TypedFailure) else defect
-        if problem is None and error is not None:
-            recurs = self._origins(error)
-            if defect is not None and not recurs:
-                raise defect
+        match ending:
+            case FailedWith(failure):
+                recurs = self._origins(failure.error)
+            case Raised(defect):
+                recurs = self._origins(defect)
+                if not recurs:
+                    raise defect
+            case _:
+                pass
         return ResumePlan(
             tuple(self._start),
             tuple(self._retry),
@@ -191,7 +191,7 @@ class Planning:
             tuple(recurs),
             tuple(self._waiting),
             tuple(self._unverified),
-            problem,
+            ending.error if isinstance(ending, Halted) else None,
             reason="" if self._start else self.reason,
         )
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from effectflow.checkpoint.baton import Arrival
 from effectflow.checkpoint.branches import is_in
+from effectflow.checkpoint.endings import CutShort
 from effectflow.checkpoint.entries import (
     BeforeStep,
     CancelRequested,
@@ -21,7 +22,6 @@ from effectflow.checkpoint.entries import (
 from effectflow.checkpoint.errors import CorruptCheckpoint, DefinitionChanged
 from effectflow.checkpoint.order import E, Kind, Order, path_of
 from effectflow.checkpoint.ordered_fiber import OrderedFiber
-from effectflow.checkpoint.stopping import CutShort
 from effectflow.effects.scope import Scope
 
 if TYPE_CHECKING:

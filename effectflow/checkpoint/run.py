@@ -9,6 +9,7 @@ from typing import Any, Never, TypeVar
 
 from effectflow.checkpoint.causes import Held, void_with
 from effectflow.checkpoint.checkpoints import Checkpoints
+from effectflow.checkpoint.endings import CutShort, Ending, FailedWith
 from effectflow.checkpoint.entries import (
     BEGINNINGS,
     CancelRequested,
@@ -34,7 +35,7 @@ from effectflow.checkpoint.order import Order, in_ranges
 from effectflow.checkpoint.ordered_fiber import Intent, OrderedFiber
 from effectflow.checkpoint.plan import Planning
 from effectflow.checkpoint.schema import LATEST
-from effectflow.checkpoint.stopping import CutShort, Drain, Ending, GivenUp, Stopping
+from effectflow.checkpoint.stopping import Drain, Stopping
 from effectflow.checkpoint.store import CANCEL, Message
 from effectflow.checkpoint.turns import Turns
 from effectflow.checkpoint.values import (
@@ -290,7 +291,7 @@ class Run:
         for cause in self.root.failures:
             # What its step says about attempts does not count here.
             cause.is_retryable = True
-        self.end_with(GivenUp(error))
+        self.end_with(FailedWith(TypedFailure(error)))
         return LeftToResume(str(error))
 
     def give_up_life(self, error: Exception) -> Halt:

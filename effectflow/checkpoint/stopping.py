@@ -11,12 +11,11 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 import anyio
 from anyio.abc import TaskGroup
 
-from effectflow.checkpoint.errors import CheckpointError
 from effectflow.checkpoint.notifications import Wakeup
 from effectflow.effects.errors import LeftToResume
 from effectflow.effects.event_loop import (
@@ -67,40 +66,6 @@ class Drain:
     def forget(self, wakeup: Wakeup) -> None:
         """Stop waking this when the drain begins."""
         self._waiting.discard(wakeup)
-
-
-@dataclass(frozen=True, slots=True)
-class Suspension:
-    """What a run waited for when it was suspended.
-
-    Attributes:
-        until: when the first fiber continues by itself, in seconds since the epoch; infinite
-            if none does.
-        waits_for: what the fibers wait for, in words.
-        seen: the number of the newest message that the run had read.
-    """
-
-    until: float
-    waits_for: str
-    seen: int
-
-
-@dataclass(frozen=True, slots=True)
-class GivenUp:
-    """A run ends as failed with this error, regardless of how its body ends."""
-
-    error: CheckpointError
-
-
-@dataclass(frozen=True, slots=True)
-class CutShort:
-    """A life ends with this exception, which the journal does not record. A resume may not meet it."""
-
-    error: Exception
-
-
-Ending: TypeAlias = Suspension | GivenUp | CutShort
-"""How a life ends before its body does, other than by an error that halts it or by a stop."""
 
 
 class Stopping:

@@ -11,9 +11,10 @@ from contextlib import asynccontextmanager
 
 import anyio
 
+from effectflow.checkpoint.endings import Suspension
 from effectflow.checkpoint.notifications import Wakeup, watching
 from effectflow.checkpoint.run import Run
-from effectflow.checkpoint.stopping import Drain, Suspension
+from effectflow.checkpoint.stopping import Drain
 from effectflow.effects.errors import Halt
 
 _GRACE = 0.02

@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from effectflow.checkpoint.checkpoints import Checkpoints
 from effectflow.checkpoint.definition import Definition
@@ -35,6 +35,13 @@ def unchanged(value: Any) -> Any:
     return value
 
 
+class Wrapped(NamedTuple):
+    """What a workflow yields that is not simply the next state: `output` in words, `state_of` as code."""
+
+    output: str
+    state_of: str
+
+
 @dataclass(frozen=True)
 class Blueprint:
     """Everything that is needed to run a workflow, common to all builders.
@@ -54,6 +61,7 @@ class Blueprint:
             module exist when it is called.
         save_input: returns what is saved of an input that is given to the workflow.
         read_output: returns what the workflow yields, of what the body yields.
+        yields: what that is, if it is not a state, as a graph needs one.
     """
 
     definition: Definition
@@ -68,6 +76,7 @@ class Blueprint:
     environment_types: Callable[[], Sequence[object]] = tuple
     save_input: Callable[[Any], Any] = unchanged
     read_output: Callable[[Any], Any] = unchanged
+    yields: Wrapped | None = None
 
     def saved_by(self, checkpoints: Checkpoints) -> Blueprint:
         """Return the blueprint with the codecs and the encryption of these checkpoints."""

@@ -1,18 +1,26 @@
-"""Drive a claimed run: replay and run its body, and record the end. Or only plan that."""
+"""Drive a claimed run through one life: replay and run its body, and record how that ended."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, Final, TypeAlias, cast
-
-import anyio
+from typing import Any, TypeAlias
 
 from effectflow.checkpoint.checkpoint import summary_of
 from effectflow.checkpoint.delayed_saves import save_request
 from effectflow.checkpoint.durable_fiber import DurableFiber
+from effectflow.checkpoint.endings import (
+    Cancelled,
+    CutShort,
+    Ending,
+    FailedWith,
+    Halted,
+    Raised,
+    Returned,
+    Suspension,
+)
 from effectflow.checkpoint.entries import Entry, Finished, Resumed, Started, Suspended
 from effectflow.checkpoint.errors import (
     CheckpointError,
@@ -22,15 +30,13 @@ from effectflow.checkpoint.errors import (
     RunNotFound,
 )
 from effectflow.checkpoint.failures import write_end, write_error
-from effectflow.checkpoint.journal_reader import run_not_found
-from effectflow.checkpoint.journal_writer import JournalWriter, NoJournal
+from effectflow.checkpoint.journal_writer import JournalWriter
 from effectflow.checkpoint.lease_keeper import keep_lease
 from effectflow.checkpoint.observers import CheckpointSaved, EntryAppended, RunResumed, tell
 from effectflow.checkpoint.order import Order, read_order
-from effectflow.checkpoint.plan import Planning, ResumePlan, plan_resume, skipped_steps
-from effectflow.checkpoint.replay_filter import life_of
+from effectflow.checkpoint.plan import plan_resume
 from effectflow.checkpoint.run import Run
-from effectflow.checkpoint.stopping import CutShort, Drain, GivenUp, Suspension, interruption_reason
+from effectflow.checkpoint.stopping import Drain, interruption_reason
 from effectflow.checkpoint.store import (
     CANCEL,
     RunDetails,
@@ -40,26 +46,19 @@ from effectflow.checkpoint.store import (
     service_of,
     store_errors,
 )
-from effectflow.checkpoint.suspension import attended
 from effectflow.effects import Halt
-from effectflow.effects.errors import LeftToResume, Parked
 from effectflow.effects.event_loop import (
     is_being_cancelled,
     is_cancellation,
     is_cancelled_by_scope,
-    mark_as_cancelled,
     raise_caught_cancellation,
-    raise_stop,
 )
-from effectflow.effects.interpreter import interpret, raise_hidden_stop
-from effectflow.effects.nodes import AnyEffect
-from effectflow.effects.scope import Operator, Scope
-from effectflow.effects.trails import TypedFailure, log_hidden
+from effectflow.effects.scope import Scope
+from effectflow.effects.trails import TypedFailure
+from effectflow.runs.body import run_body
 from effectflow.runs.claim import Claim
-from effectflow.runs.run_ids import check_run_id
 from effectflow.runs.stored_run import (
     Found,
-    Place,
     context_of,
     defect_in,
     failure_in,
@@ -73,15 +72,6 @@ Reopening: TypeAlias = Callable[[tuple[Entry, ...], Order, Resumed], Resumed | N
 """Chooses what a complete run tries again: returns the entry that says so, or None for nothing.
 
 It receives the entries of the run, their order, and the entry to complete.
-"""
-
-_CANCELLED: Final = object()
-"""The outcome of a body that a message has cancelled."""
-
-_TRIED_AGAIN: Final = object()
-"""The outcome of a life that has only met failures which a resume tries again.
-
-The process died between them and the end of the run.
 """
 
 
@@ -101,15 +91,15 @@ class Service:
     max_crashes: int
 
 
-async def begin_run(claim: Claim, started: Started, digest: bytes, input: Any) -> Any:
-    """Drive a new run, whose first entry has this digest. Return its output or `TypedFailure`."""
+async def begin_run(claim: Claim, started: Started, digest: bytes, input: Any) -> Ending:
+    """Drive a new run, whose first entry has this digest. Return how it ended."""
     observers = claim.place.checkpoints.observers
     if observers:
         tell(observers, EntryAppended(claim.run_id, started))
         tell(observers, CheckpointSaved(claim.run_id, 1, None, None))
     run = _life_of(claim, started, digest, Order())
     try:
-        return await _drive(claim, run, input, is_new=True)
+        return await _record(claim, run, await _live(claim, run, input, is_new=True))
     finally:
         run.let_go()
 
@@ -121,38 +111,35 @@ async def continue_run(
     force: bool = False,
     reopening: Reopening | None = None,
     service: Service | None = None,
-) -> Any:
-    """Continue a run at the end of its journal.
+) -> Ending:
+    """Continue a run at the end of its journal, and return how it ended.
 
-    Return its output or `TypedFailure`. With a service, return None if the run was suspended.
+    Only with a service, that may be a `Suspension`.
     """
     place, known = claim.place, found.checkpoint
     blueprint = place.blueprint
     claim.check_is_whole(known)
     if known.status is RunStatus.CANCELLED:
-        raise RunCancelled(known.run_id)
+        return Cancelled()
     entries = found.journal.entries
-    finished = known.finished
     resumed = Resumed(
         claim.lease.owner,
         place.scope.clock.now().timestamp(),
         # What the failure of the run came from is tried again.
-        void=() if finished is None else finished.retry,
+        void=() if known.finished is None else known.finished.retry,
         after_crash=claim.was_left,
     )
-    is_reopened = False
-    if reopening is not None:
-        reopened = reopening(entries, read_order(entries), resumed)
-        is_reopened, resumed = reopened is not None, reopened or resumed
-    completion = found.completion
-    if completion is not None and not is_reopened:
-        claim.finished = completion
-        return output_of(completion, blueprint, known.run_id, force=force)
+    reopened = None if reopening is None else reopening(entries, read_order(entries), resumed)
+    if found.completion is not None and reopened is None:
+        claim.finished = found.completion
+        output = output_of(found.completion, blueprint, known.run_id, force=force)
+        return Returned(output)
     definition = blueprint.definition
     changed = definition.changed_since(known.definition, known.run_id)
     if changed is not None and not force:
         raise changed
     input = input_of(known, blueprint, force=force)
+    resumed = reopened or resumed
     if found.was.fingerprint != definition.fingerprint:
         resumed = replace(
             resumed,
@@ -161,28 +148,52 @@ async def continue_run(
             structure=definition.structure,
         )
     removed = blueprint.removed(found.written.entries)
-    entries = (*entries, resumed)
     # The order takes the entry into account that precedes everything that this life adds.
-    order, digest = read_order(entries, removed), found.journal.digest
+    order, digest = read_order((*entries, resumed), removed), found.journal.digest
     run = _life_of(claim, resumed, digest, order, found, force=force)
     if place.checkpoints.observers:
         start = plan_resume(known).start
         run.notify(RunResumed(known.run_id, start[0] if start else None))
+    return await _drive(claim, run, input, removed, service)
+
+
+async def _drive(
+    claim: Claim, run: Run, input: Any, removed: tuple[int, ...], service: Service | None
+) -> Ending:
+    """Drive a run until a life ends otherwise than by a failure that a resume tries again."""
     if service is not None:
         run.drain = service.drain
     while True:
-        outcome = await _drive(claim, run, input, is_new=False, service=service)
-        if outcome is not _TRIED_AGAIN:
-            return outcome
+        ending = await _live(claim, run, input, is_new=False, service=service)
+        if not (isinstance(ending, FailedWith | Raised) and run.is_tried_again()):
+            return await _record(claim, run, ending)
+        # An earlier life met this failure, and its process died before the end of the run.
         void = run.retry()
         # What the resume has said stays, even if this life has added nothing else.
         run.writer.open()
         await run.writer.save()
-        written = await find(place, known.run_id)
+        written = await find(claim.place, run.run_id)
         assert written is not None
         resumed = Resumed(claim.lease.owner, run.now(), void=void)
         run.writer.begin_again(resumed)
         run = run.next_life(read_order((*written.journal.entries, resumed), removed))
+
+
+def outcome_of(run_id: str, ending: Ending) -> Any:
+    """Return the output or `TypedFailure` of a run that has ended in this way, or raise its defect."""
+    match ending:
+        case Returned(output):
+            return output
+        case FailedWith(failure):
+            return failure_in(run_id, failure)
+        case Halted(error):
+            return failure_in(run_id, TypedFailure(error))
+        case Cancelled():
+            return TypedFailure(RunCancelled(run_id))
+        case Raised(error) | CutShort(error):
+            raise defect_in(run_id, error)
+        case Suspension():
+            raise AssertionError(f"run {run_id!r} was suspended, which only a worker does")
 
 
 async def give_up(claim: Claim, found: Found, error: CheckpointError) -> None:
@@ -252,10 +263,10 @@ def running_summary(
     return summary_of(started, RunStatus.RUNNING, due_at=due_at_once(begins_at), details=details)
 
 
-async def _drive(
+async def _live(
     claim: Claim, run: Run, input: Any, *, is_new: bool, service: Service | None = None
-) -> Any:
-    """Run the body, and make its end durable before returning."""
+) -> Ending:
+    """Run the body in one life of a run, and return how that ended. Record and raise an interruption."""
     writer = run.writer
     run.begin(DurableFiber(run))
     request = save_request.get()
@@ -263,182 +274,108 @@ async def _drive(
         request.cover(writer)
     try:
         with keep_lease(writer):
-            outcome, raised = await _run_body(claim, run, input, is_new=is_new, service=service)
+            ending = await run_body(
+                claim.place,
+                run,
+                input,
+                is_new=is_new,
+                # So the journal shows how many processes in a row have died with this run.
+                opens=service is not None and claim.was_left,
+                suspend_after=None if service is None else service.suspend_after,
+            )
+        if writer.halted is None and not run.turns.is_over:
+            run.turns.replay.finish(ending.error if isinstance(ending, Raised) else None)
+        await _raise_interruption(run, claim.place.scope, ending)
     except BaseException:
         await _record_interruption(run)
         raise
-    if writer.halted is None and not run.turns.is_over:
-        run.turns.replay.finish(raised)
-    ending = run.ending
-    # The scope of the fibers has caught a cancellation: by the error that halted the run, by a worker
-    # that suspends it, or by asyncio itself, if the scope mistook that for its own.
-    is_cancelled = raised is not None and is_cancellation(raised)
-    if writer.halted is not None:
-        if is_cancelled or (isinstance(raised, Halt) and raised.reason is writer.halted):
-            raised = None
-    elif isinstance(ending, CutShort):
-        await _record_interruption(run)
-        raise defect_in(run.run_id, ending.error)
-    elif isinstance(ending, GivenUp):
-        outcome, raised = TypedFailure(ending.error), None
-    elif ending is not None:
-        await _record_interruption(run)
-        return None
-    if raised is not None and (is_cancelled or not isinstance(raised, Exception)):
-        await _record_interruption(run)
-        raise raised
-    is_stopped = run.turns.is_over and is_being_cancelled()
-    if is_stopped and run.cut_off is not None and ending is None and writer.halted is None:
-        # What the stop has cut off may have decided otherwise.
-        await _record_interruption(run)
-        await raise_caught_cancellation()
+    return run.ending or ending if writer.halted is None else _halted(run, ending)
+
+
+async def _raise_interruption(run: Run, scope: Scope, ending: Ending) -> None:
+    """Raise what interrupts a run whose body has ended in this way, unless its life ends by itself."""
+    halted = run.writer.halted
+    if halted is None and run.ending is not None:
+        return
+    match ending:
+        case Raised(error) if not isinstance(error, Exception):
+            # The error that halted the run has cancelled its fibers. If nothing has, asyncio itself has
+            # cancelled the task, and the scope of the fibers mistook that for its own cancellation.
+            is_by_halt = isinstance(error, Halt) and error.reason is halted
+            if halted is None or not (is_by_halt or is_cancellation(error)):
+                raise error
+        case Raised(error) | FailedWith(TypedFailure(error=error)) if (
+            # A worker stops its runs by scopes only. An asyncio.TaskGroup may leave its task cancelled.
+            (run.drain is None or is_cancelled_by_scope()) and scope.hides_stop(error)
+        ):
+            await raise_caught_cancellation()
+        case _:
+            is_stopped = halted is None and run.turns.is_over and is_being_cancelled()
+            if is_stopped and run.cut_off is not None:
+                # What the stop has cut off may have decided otherwise.
+                await raise_caught_cancellation()
+
+
+def _halted(run: Run, ending: Ending) -> Halted:
+    """Return the ending of a life that was halted, and would have ended in this way."""
+    error = run.writer.halted
+    assert error is not None
+    match ending:
+        case Raised(Exception() as defect) if isinstance(error, LeaseLost):
+            error.add_note(f"the body ended in {defect!r} as well")
+        case _:
+            pass
+    return Halted(error)
+
+
+async def _record(claim: Claim, run: Run, ending: Ending) -> Ending:
+    """Make the end of a life durable, and return it; `Halted` if that fails."""
+    writer = run.writer
     try:
-        return await _outcome_of(claim, run, outcome, raised)
+        match ending:
+            case Suspension() | CutShort():
+                await _record_interruption(run)
+                return ending
+            case Halted():
+                pass
+            case _:
+                with suppress(Halt):
+                    await _record_end(claim, run, ending)
+        if writer.halted is None:
+            return ending
+        await writer.flush()
     except BaseException as cut_off:
         if is_cancellation(cut_off) and not writer.is_ending:
             # Another save was in progress, so the end was not even added.
             await _record_interruption(run)
         raise
+    return ending if isinstance(ending, Halted) else _halted(run, ending)
 
 
-async def _outcome_of(claim: Claim, run: Run, outcome: Any, defect: Exception | None) -> Any:
-    """Record the end of a run, and return its output or `TypedFailure`, or raise its defect."""
-    writer = run.writer
-    has_failed = defect is not None or outcome.__class__ is TypedFailure
-    ended = outcome.error if isinstance(outcome, TypedFailure) else defect
-    # A worker stops its runs by scopes only. An asyncio.TaskGroup may leave its task cancelled.
-    may_be_stopped = run.drain is None or is_cancelled_by_scope()
-    if has_failed and may_be_stopped and claim.place.scope.hides_stop(ended):
-        await _record_interruption(run)
-        await raise_caught_cancellation()
-    if writer.halted is None and has_failed and run.is_tried_again():
-        return _TRIED_AGAIN
-    if writer.halted is None:
-        with suppress(Halt):
-            await _record_end(claim, run, outcome, defect)
-    if writer.halted is not None:
-        await writer.flush()
-        if isinstance(writer.halted, LeaseLost) and defect is not None:
-            writer.halted.add_note(f"the body ended in {defect!r} as well")
-        return failure_in(run.run_id, TypedFailure(writer.halted))
-    if defect is not None:
-        raise defect_in(run.run_id, defect)
-    if outcome is _CANCELLED:
-        return TypedFailure(RunCancelled(run.run_id))
-    return failure_in(run.run_id, outcome) if outcome.__class__ is TypedFailure else outcome
-
-
-async def _run_body(
-    claim: Claim, run: Run, input: Any, *, is_new: bool, service: Service | None
-) -> tuple[Any, BaseException | None]:
-    """Run the body in the cancel scope of the run. Raise a cancellation from outside.
-
-    Return its value, a `TypedFailure` or `_CANCELLED`, and what it raised instead.
-    """
-    place, writer, stopping = claim.place, run.writer, run.stopping
-    outcome: Any = None
-    raised: BaseException | None = None
-    with stopping.flows, life_of(run.turns):
-        writer.on_halt = run.end_fibers
-        try:
-            if service is not None and claim.was_left:
-                # So the journal shows how many processes in a row have died with this run.
-                writer.open()
-                await writer.save()
-            body = place.blueprint.body(input)
-            if is_new:
-                outcome = await interpret(body, place.env, _scope_of_body(run, place.scope))
-            else:
-
-                async def replay() -> Any:
-                    # A worker attends to the run meanwhile.
-                    watch = (
-                        nullcontext() if service is None else attended(run, service.suspend_after)
-                    )
-                    async with watch:
-                        return await _replay(place, run, body)
-
-                outcome = await stopping.supervised(replay)
-        except LeftToResume:
-            # The run is being stopped.
-            await raise_stop()
-        except BaseException as error:
-            raised = error
-            if is_cancellation(error):
-                # The scope may uncancel the task, and then the cancellation would look stray.
-                mark_as_cancelled(error)
-                raise
-    return outcome, raised
-
-
-async def _replay(place: Place, run: Run, body: AnyEffect) -> Any:
-    """Return the outcome of a body that an earlier life may have begun, or that a message may cancel.
-
-    That is `_CANCELLED` if the run was cancelled.
-    """
-    scope = _scope_of_body(run, place.scope)
-    operator = run.cancellation = Operator(scope, "")
-    cut = operator.cut = anyio.CancelScope()
-    await run.look_for_messages()
-    run.turns.replay.take_cancellation()
-    with cut:
-        try:
-            outcome = await interpret(body, place.env, operator.inside)
-        except Exception as defect:
-            run.turns.replay.take_cancellation()
-            if not operator.is_decided:
-                raise
-            log_hidden(defect, "the body of a run failed after the run was cancelled")
-        else:
-            run.turns.replay.take_cancellation()
-            # What comes after the cancellation is discarded.
-            if not operator.is_decided:
-                return outcome
-    if run.turns.is_over:
-        await raise_hidden_stop(body, scope)
-    if operator.unfinished is not None:
-        raise operator.unfinished
-    return _CANCELLED
-
-
-def _scope_of_body(run: Run, scope: Scope) -> Scope:
-    """Return the scope of the body of a run."""
-    inside = scope.copy()
-    inside.fiber = run.root
-    inside.operators = ()
-    inside.step = None
-    inside.context = run.context
-    inside.is_shielded = False
-    inside.undos = None
-    return inside
-
-
-async def _record_end(claim: Claim, run: Run, outcome: Any, defect: Exception | None) -> None:
-    place = claim.place
+async def _record_end(
+    claim: Claim, run: Run, ending: Returned | FailedWith | Raised | Cancelled
+) -> None:
+    """Append the last entry of a run that ends now."""
     # So a replay of the whole journal goes the same way.
     run.release_all_held()
-    types, version = place.blueprint.output_types, place.blueprint.definition.version
-    if outcome is _CANCELLED:
-        await _record_cancellation(run)
-        return
-    if defect is not None or isinstance(outcome, TypedFailure):
-        error = write_end(outcome if defect is None else defect, types)
-        finished = Finished(RunStatus.FAILED, run.now(), None, error, run.retry())
-        await run.writer.finish(finished, finished.status)
-        return
-    output = run.encode(outcome, "output", types, place.blueprint.output_type)
-    digest = input_digest(claim.input)
-    finished = Finished(
-        RunStatus.COMPLETED, run.now(), output, None, (), run.run_id, version, digest
-    )
-    if await run.writer.finish(finished, finished.status, release=claim.is_preserved):
-        claim.finished = finished
-
-
-async def _record_cancellation(run: Run) -> None:
-    finished = Finished(RunStatus.CANCELLED, run.now())
-    await _cancel_spawned(run)
-    await run.writer.finish(finished, finished.status)
+    blueprint, writer = claim.place.blueprint, run.writer
+    match ending:
+        case Returned(output):
+            tree = run.encode(output, "output", blueprint.output_types, blueprint.output_type)
+            version, digest = blueprint.definition.version, input_digest(claim.input)
+            finished = Finished(
+                RunStatus.COMPLETED, run.now(), tree, None, (), run.run_id, version, digest
+            )
+            if await writer.finish(finished, finished.status, release=claim.is_preserved):
+                claim.finished = finished
+        case FailedWith(cause) | Raised(cause):
+            error = write_end(cause, blueprint.output_types)
+            finished = Finished(RunStatus.FAILED, run.now(), None, error, run.retry())
+            await writer.finish(finished, finished.status)
+        case Cancelled():
+            finished = Finished(RunStatus.CANCELLED, run.now())
+            await _cancel_spawned(run)
+            await writer.finish(finished, finished.status)
 
 
 async def _cancel_spawned(run: Run) -> None:
@@ -475,77 +412,3 @@ async def _record_interruption(run: Run) -> None:
             reason = "defect" if isinstance(ending, CutShort) else interruption_reason()
             entry = run.interruption(reason)
             await run.writer.finish(entry, RunStatus.INTERRUPTED, due_at=due_at_once(run.now()))
-
-
-async def plan_run(place: Place, run_id: str, *, effects: bool) -> ResumePlan:
-    """Return what a resume would do: replay the run, and change nothing."""
-    check_run_id(run_id)
-    found = await find(place, run_id)
-    if found is None:
-        raise await run_not_found(place.checkpoints.store, run_id)
-    blueprint, known, scope = place.blueprint, found.checkpoint, place.scope
-    skip = skipped_steps(known)
-    if known.status is RunStatus.COMPLETED:
-        return ResumePlan(skip=skip, is_complete=True)
-    if known.status is RunStatus.CANCELLED:
-        return ResumePlan(skip=skip, problem=RunCancelled(run_id))
-    changed = blueprint.definition.changed_since(known.definition, run_id)
-    if changed is not None:
-        return ResumePlan(skip=skip, problem=changed)
-    entries = found.journal.entries
-    finished = known.finished
-    void = () if finished is None else finished.retry
-    input = input_of(known, blueprint)
-    while True:
-        at = scope.clock.now().timestamp()
-        entries = (*entries, Resumed("", at, void=void)) if void else entries
-        removed = blueprint.removed(found.written.entries)
-        run = _plan_of(place, found, read_order(entries, removed))
-        plan, has_failed = await _end_of_plan(place, run, blueprint.body(input), effects=effects)
-        void = run.retry()
-        if not has_failed or run.turns.is_over or not run.is_tried_again():
-            return plan
-        # The process died between the failure and the end of the run, so a resume tries it again.
-
-
-def _plan_of(place: Place, found: Found, order: Order) -> Run:
-    return Run(
-        found.checkpoint.run_id,
-        found.checkpoint.workflow,
-        place.checkpoints,
-        writer=cast(Any, NoJournal()),
-        order=order,
-        types=place.blueprint.output_types,
-        clock=place.scope.clock,
-        context=context_of(found.started),
-        started_version=found.started_version,
-        known_entries=len(found.journal.entries),
-        planning=Planning(),
-    )
-
-
-async def _end_of_plan(
-    place: Place, run: Run, body: AnyEffect, *, effects: bool
-) -> tuple[ResumePlan, bool]:
-    """Replay a run up to the frontier. Return what a resume does there, and whether the run fails."""
-    assert run.planning is not None
-    run.begin(DurableFiber(run))
-    place = replace(place, scope=place.scope.copy())
-    place.scope.is_planned = not effects
-    outcome: Any = None
-    defect: Exception | None = None
-    try:
-        with run.stopping.flows, life_of(run.turns):
-            outcome = await run.stopping.supervised(lambda: _replay(place, run, body))
-    except Parked:
-        # Every fiber has reached the frontier.
-        pass
-    except Halt as halt:
-        if halt.reason is not run.writer.halted:
-            raise
-    except Exception as raised:
-        defect = raised
-    if not run.turns.is_over:
-        run.turns.replay.finish(defect)
-    has_failed = defect is not None or isinstance(outcome, TypedFailure)
-    return run.planning.plan(outcome, defect, run.writer.halted), has_failed

@@ -11,6 +11,16 @@ from typing import Any, cast
 import anyio
 
 from effectflow.checkpoint.checkpoints import Checkpoints
+from effectflow.checkpoint.endings import (
+    Cancelled,
+    CutShort,
+    Ending,
+    FailedWith,
+    Halted,
+    Raised,
+    Returned,
+    Suspension,
+)
 from effectflow.checkpoint.entries import (
     BeforeStep,
     CancelRequested,
@@ -27,17 +37,15 @@ from effectflow.checkpoint.entries import (
 )
 from effectflow.checkpoint.errors import (
     CheckpointError,
-    CompensationFailed,
     CrashedTooOften,
     LeaseLost,
-    RunCancelled,
     RunNotFound,
     SaveFailed,
     StoreUnavailable,
     printable,
 )
 from effectflow.checkpoint.lease import Owner
-from effectflow.checkpoint.store import RunStatus, RunSummary, Taken
+from effectflow.checkpoint.store import RunSummary, Taken
 from effectflow.checkpoint.values.exceptions import text_of
 from effectflow.effects.clock import Clock
 from effectflow.effects.errors import Halt
@@ -45,7 +53,6 @@ from effectflow.effects.event_loop import is_cancellation
 from effectflow.effects.interpreter import interpret
 from effectflow.effects.nodes import AnyEffect, Perform
 from effectflow.effects.scope import Scope
-from effectflow.effects.trails import TypedFailure
 from effectflow.runs.blueprint import Blueprint
 from effectflow.runs.claim import Claim
 from effectflow.runs.driver import Service, continue_run, give_up
@@ -108,30 +115,31 @@ async def recover_run(
                 error = CrashedTooOften(taken.lease.run_id, crashes, after)
                 await give_up(claim, found, error)
                 return
-            outcome = await continue_run(claim, found, service=service)
-        except CheckpointError as error:
-            await _block(claim, error)
+            ending = await continue_run(claim, found, service=service)
         except BaseException as raised:
             if _passes(raised):
                 raise
-            if claim.writer is not None and claim.writer.summary.status is RunStatus.FAILED:
-                # It is in the journal, where people look for it.
-                logger.warning(
-                    "run %r has failed with a defect: %r", claim.run_id, raised, exc_info=raised
-                )
-            else:
-                # The life has not even begun: a migration raised this, for example.
-                await _block(claim, raised)
+            # The life has not even begun: a migration raised this, for example.
+            await _block(claim, raised)
         else:
-            match outcome:
-                case TypedFailure(error=CheckpointError() as error):
-                    await _block(claim, error)
-                case TypedFailure(error=error):
-                    logger.warning("run %r has failed: %r", taken.lease.run_id, error)
-                case _:
-                    pass
+            await _report(claim, ending)
         finally:
             _log_end(what, claim.summary)
+
+
+async def _report(claim: Claim, ending: Ending) -> None:
+    """Log how a life has ended. Block the run if it cannot be continued here."""
+    run_id = claim.run_id
+    match ending:
+        case Halted(error) | CutShort(error):
+            await _block(claim, error)
+        case FailedWith(failure):
+            logger.warning("run %r has failed: %r", run_id, failure.error)
+        case Raised(error):
+            # It is in the journal, where people look for it.
+            logger.warning("run %r has failed with a defect: %r", run_id, error, exc_info=error)
+        case Returned() | Cancelled() | Suspension():
+            pass
 
 
 def _log_end(what: str, summary: RunSummary | None) -> None:
@@ -172,8 +180,6 @@ def _passes(raised: BaseException) -> bool:
 
 
 async def _block(claim: Claim, error: BaseException) -> None:
-    if isinstance(error, RunCancelled):
-        return
     is_known = isinstance(error, CheckpointError)
     reason = str(error) if is_known else printable("; ".join(_lines_about(error)))
     logger.warning(
@@ -182,7 +188,7 @@ async def _block(claim: Claim, error: BaseException) -> None:
         reason,
         exc_info=None if is_known else error,
     )
-    if not isinstance(error, CompensationFailed | LeaseLost):
+    if not isinstance(error, LeaseLost):
         is_outage = isinstance(error, SaveFailed | StoreUnavailable)
         seconds = _SECONDS_AFTER_OUTAGE if is_outage else _SECONDS_BLOCKED
         if not await claim.block(reason, seconds=seconds):

@@ -15,7 +15,13 @@ from effectflow.checkpoint.store import RunDetails, RunStatus, due_at_once, stor
 from effectflow.checkpoint.values import NO_TYPES, Tree, to_tree
 from effectflow.effects.arguments import check_type
 from effectflow.runs.claim import Claim
-from effectflow.runs.driver import Reopening, begin_run, continue_run, running_summary
+from effectflow.runs.driver import (
+    Reopening,
+    begin_run,
+    continue_run,
+    outcome_of,
+    running_summary,
+)
 from effectflow.runs.run_ids import check_run_id, new_run_id
 from effectflow.runs.stored_run import (
     GivenInput,
@@ -64,7 +70,7 @@ async def start_run(
                     completion = claim.deleted_meanwhile(given)
                     assert completion is not None
                     return output_of(completion, blueprint, run_id)
-                return await begin_run(claim, started, digest, input)
+                return outcome_of(run_id, await begin_run(claim, started, digest, input))
     try:
         await claim.begin()
     except RunNotFound:
@@ -86,7 +92,7 @@ async def start_run(
             return output_of(completion, blueprint, run_id)
         if not retry_failed and found.checkpoint.status is RunStatus.FAILED:
             return failure_of(found, blueprint)
-        return await continue_run(claim, found)
+        return outcome_of(run_id, await continue_run(claim, found))
 
 
 async def resume_run(place: Place, run_id: str, *, force: bool, reopening: Reopening | None) -> Any:
@@ -107,7 +113,8 @@ async def resume_run(place: Place, run_id: str, *, force: bool, reopening: Reope
         found = await find(place, run_id)
         if found is None:
             raise await run_not_found(place.checkpoints.store, run_id)
-        return await continue_run(claim, found, force=force, reopening=reopening)
+        ending = await continue_run(claim, found, force=force, reopening=reopening)
+        return outcome_of(run_id, ending)
 
 
 async def submit_run(

@@ -9,8 +9,7 @@ from typing import Any, cast
 from effectflow.checkpoint.checkpoint import Checkpoint, fold
 from effectflow.checkpoint.checkpoints import Checkpoints
 from effectflow.checkpoint.definition import Definition
-from effectflow.checkpoint.durable_fiber import DurableFiber
-from effectflow.checkpoint.entries import Finished, HeadState, Resumed, SetAside, Started
+from effectflow.checkpoint.entries import Finished, HeadState, Started
 from effectflow.checkpoint.errors import (
     CLASS_CHANGED,
     CheckpointError,
@@ -21,7 +20,6 @@ from effectflow.checkpoint.errors import (
 from effectflow.checkpoint.failures import read_failure
 from effectflow.checkpoint.journal_reader import Journal, read_end, read_journal
 from effectflow.checkpoint.observers import CheckpointLoaded, tell
-from effectflow.checkpoint.order import Spans
 from effectflow.checkpoint.schema import frozen
 from effectflow.checkpoint.store import RunInfo, RunStatus, find_run, store_errors
 from effectflow.checkpoint.values import (
@@ -64,11 +62,6 @@ class Place:
     def of(blueprint: Blueprint, checkpoints: Checkpoints, env: Any, scope: Scope) -> Place:
         """Return the place of a run of a workflow."""
         return Place(blueprint.saved_by(checkpoints), checkpoints, env, scope)
-
-    @property
-    def is_in_run(self) -> bool:
-        """Whether it is in the body of another run."""
-        return isinstance(self.scope.fiber, DurableFiber)
 
     def read(self, outcome: Any) -> Any:
         """Return the outcome of the body as the workflow yields it."""
@@ -115,7 +108,6 @@ class Found:
     """A run in a store.
 
     Attributes:
-        dead_letters: the number of items that it has set aside.
         written: its journal as it is in the store.
         journal: its journal as the current version of the workflow would have written it.
         was: the definition of the workflow when the run was last driven.
@@ -126,7 +118,6 @@ class Found:
     journal: Journal
     was: Definition
     checkpoint: Checkpoint
-    dead_letters: int = 0
 
     @property
     def started(self) -> Started:
@@ -216,7 +207,7 @@ async def find(place: Place, run_id: str) -> Found | None:
     if checkpoint.workflow != blueprint.definition.name:
         owner = f"it is a run of workflow {checkpoint.workflow!r}"
         raise RunConflict(run_id, f"{owner}, not of {blueprint.definition.name!r}")
-    found = Found(written, written, checkpoint.definition, checkpoint, _dead_letters(written))
+    found = Found(written, written, checkpoint.definition, checkpoint)
     entries = blueprint.upgraded(written.entries)
     if entries is not written.entries:
         journal, checkpoint = replace(written, entries=entries), fold(entries, run_id)
@@ -224,14 +215,6 @@ async def find(place: Place, run_id: str) -> Found | None:
     step = checkpoint.state.step if checkpoint.state is not None else None
     tell(checkpoints.observers, CheckpointLoaded(run_id, len(entries), step))
     return found
-
-
-def _dead_letters(journal: Journal) -> int:
-    """Return how many items a run has set aside that were neither retried nor dropped."""
-    aside = [number for number, one in enumerate(journal.entries, 1) if isinstance(one, SetAside)]
-    resumes = [one for one in journal.entries if isinstance(one, Resumed)]
-    gone = Spans(span for one in resumes for span in (*one.void, *one.dropped))
-    return sum(number not in gone for number in aside)
 
 
 def last_completion(found: Found, given: GivenInput | None = None) -> Finished | None:
@@ -301,7 +284,7 @@ def failure_in(run_id: str, failed: TypedFailure) -> TypedFailure:
     return TypedFailure(failed.error, (*failed.trail, f"in run {run_id!r}"))
 
 
-def defect_in(run_id: str, defect: Exception) -> Exception:
+def defect_in(run_id: str, defect: BaseException) -> BaseException:
     """Return the defect of a run, with a note that names the run."""
     add_note(defect, f"in run {run_id!r}")
     return defect

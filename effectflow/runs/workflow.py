@@ -373,7 +373,7 @@ class Workflow(Generic[Env, E, Input, Out]):
         """
 
         async def perform(place: Place) -> ResumePlan:
-            from effectflow.runs.driver import plan_run
+            from effectflow.runs.plan import plan_run
 
             return await plan_run(place, run_id, effects=effects)
 

@@ -33,6 +33,7 @@ from effectflow.stores._postgres_connection import (
     Renewals,
     explained,
     is_lost,
+    is_refusal,
     location_of,
     parsed,
     set_timeout,
@@ -165,8 +166,13 @@ class PostgresStore(SqlStore, ServerStore):
     async def _configure(self, connection: Connection, *settings: sql.Composed) -> None:
         adapt(connection.adapters)
         # Not through `options`, which would replace those of the connection string.
-        for setting in (set_timeout("statement", self._statement_timeout), *_PLANS, *settings):
+        for setting in (set_timeout("statement", self._statement_timeout), *settings):
             await connection.execute(setting)
+        configured = (
+            "SELECT set_config(name, setting, false)"
+            " FROM unnest(%s::text[], %s::text[]) AS _ (name, setting)"
+        )
+        await connection.execute(configured, ([*_SETTINGS], [*_SETTINGS.values()]))
 
     async def _configure_shared(self, connection: Connection) -> None:
         await self._configure(connection, set_timeout("lock", _LOCK_SECONDS))
@@ -210,6 +216,10 @@ class PostgresStore(SqlStore, ServerStore):
         except LeaseLost:
             if save is None or not await self._was_written(save, releases=batch.release):
                 raise
+        except SaveFailed as error:
+            if save is not None and save.is_unknown:
+                raise SaveFailed(error.run_id, error.reason, is_unknown=True) from error
+            raise
 
     def _note_written(self, save: Save) -> None:
         if save.tells:
@@ -271,11 +281,20 @@ class PostgresStore(SqlStore, ServerStore):
         return await self._do(lambda connection: self._queries.change(connection, attempt))
 
     async def _save(self, run_id: str, attempt: Attempt[A]) -> A:
+        is_unknown = False
+
+        async def change(connection: Connection) -> A:
+            nonlocal is_unknown
+            try:
+                return await self._queries.change(connection, attempt)
+            except psycopg.Error as error:
+                is_unknown = is_unknown or not is_refusal(error)
+                raise
+
         try:
-            return await self._change(attempt)
+            return await self._do(change)
         except StoreUnavailable as error:
-            # A request that was lost may have been executed.
-            raise SaveFailed(run_id, str(error), is_unknown=True) from error
+            raise SaveFailed(run_id, str(error), is_unknown=is_unknown) from error
 
     def _explained(self, error: Exception) -> str:
         return explained(error)
@@ -329,18 +348,14 @@ def _is_locked(error: Exception) -> bool:
     return isinstance(error, psycopg.errors.LockNotAvailable)
 
 
-_PLANS = (
-    sql.SQL("SET plan_cache_mode = force_generic_plan"),
-    *(
-        sql.SQL("SET {} = off").format(sql.Identifier(name))
-        for name in (
-            "enable_seqscan",
-            "enable_bitmapscan",
-            "enable_hashjoin",
-            "enable_mergejoin",
-            "jit",
-        )
-    ),
-)
-"""All statements use indexes, and are planned once. A plan that was made while there were few runs is
-kept when there are many."""
+_SETTINGS = {
+    "default_transaction_isolation": "read committed",
+    # All statements use indexes, and are planned once. A plan that was made while there were few runs
+    # is kept when there are many.
+    "plan_cache_mode": "force_generic_plan",
+    "enable_seqscan": "off",
+    "enable_bitmapscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+    "jit": "off",
+}

@@ -84,7 +84,7 @@ class Queries:
         return [await cursor.fetchall() if cursor.description else [] for cursor in cursors]
 
 
-_BEGIN = Query("BEGIN ISOLATION LEVEL READ COMMITTED")
+_BEGIN = Query("BEGIN")
 _COMMIT = Query("COMMIT")
 
 
@@ -121,6 +121,12 @@ def is_lost(error: Exception) -> bool:
     return isinstance(error, psycopg.OperationalError) and not isinstance(error, gave_up)
 
 
+def is_refusal(error: psycopg.Error) -> bool:
+    """Return whether the server has said that nothing was written."""
+    # An ERROR says so. A FATAL error, or none, does not.
+    return error.diag.severity_nonlocalized == "ERROR"
+
+
 def explained(error: Exception) -> str:
     gone = psycopg.errors.UndefinedTable | psycopg.errors.UndefinedFunction
     if isinstance(error, gone | psycopg.errors.InvalidSchemaName):
@@ -128,6 +134,8 @@ def explained(error: Exception) -> str:
             f"{error}. Its tables are gone, with all runs. Restore the database from a backup, or open "
             "the store again, which creates them again"
         )
+    if isinstance(error, psycopg.errors.LockNotAvailable):
+        return "another program has locked the row of the run in the table `runs`"
     return str(error)
 
 

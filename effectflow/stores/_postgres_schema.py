@@ -27,7 +27,12 @@ _TYPES = {
     "BLOB": "bytea",
 }
 
-_MIGRATIONS = (SCHEMA,)
+_CLOCK = """
+    CREATE FUNCTION @now() RETURNS double precision LANGUAGE sql AS
+        'SELECT extract(epoch FROM clock_timestamp())::double precision';
+"""
+
+_MIGRATIONS = (SCHEMA + _CLOCK,)
 """The statements from each version to the next. They never change once they are released."""
 
 
@@ -45,8 +50,9 @@ class Dialect:
     def _text(self, statement: str) -> bytes:
         """Return the statement as the driver takes it."""
         return (
-            statement.replace("@", self._prefix)
-            .replace("now()", "extract(epoch FROM clock_timestamp())::double precision")
+            statement.replace("@now()", "now()")
+            .replace("now()", "@now()")
+            .replace("@", self._prefix)
             .replace("instr(", "strpos(")
             .replace("?", "%b")
             .encode()

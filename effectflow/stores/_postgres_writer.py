@@ -18,7 +18,13 @@ import psycopg
 from effectflow.checkpoint.errors import SaveFailed, StoreUnavailable
 from effectflow.checkpoint.lease import Lease, uptime
 from effectflow.checkpoint.store import Batch, RunSummary, notifies_parent
-from effectflow.stores._postgres_connection import CLOSING_SECONDS, Connection, Queries, explained
+from effectflow.stores._postgres_connection import (
+    CLOSING_SECONDS,
+    Connection,
+    Queries,
+    explained,
+    is_refusal,
+)
 from effectflow.stores._sql import CREATED_COLUMNS, SUMMARY_COLUMNS, key_of, summary_columns
 
 _SAVES_PER_BATCH = 500
@@ -271,8 +277,7 @@ class Writer:
         try:
             rows = await self._queries.rows(connection, statement, (*columns, *entry_columns))
         except psycopg.Error as error:
-            # An ERROR says that nothing was written. A FATAL error, or none, does not say so.
-            if error.diag.severity_nonlocalized != "ERROR":
+            if not is_refusal(error):
                 for save in todo:
                     save.is_unknown = True
             raise

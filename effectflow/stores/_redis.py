@@ -53,6 +53,7 @@ from effectflow.stores._redis_connection import (
 from effectflow.stores._redis_due import DueClaim
 from effectflow.stores._redis_run import (
     FIELDS_PER_COMMAND,
+    Guard,
     Keys,
     Row,
     Run,
@@ -64,10 +65,11 @@ from effectflow.stores._redis_run import (
     message_of,
     parts,
     places,
+    process_of,
     put,
     record_of,
 )
-from effectflow.stores._redis_runs import Change, Guard, Runs, process_of
+from effectflow.stores._redis_runs import Change, Look, Runs
 from effectflow.stores._redis_scripts import NOW, RENEW
 from effectflow.stores._rules import (
     check_current,
@@ -207,36 +209,41 @@ class RedisStore(ServerStore):
         seconds: float = 0.0,
     ) -> RunInfo | None:
         check_first(run_id, bodies)
-        change, key, made = Change(), self._keys.run(run_id), list[Run]()
+        change, key = Change(), self._keys.run(run_id)
 
-        async def create() -> RunInfo | None:
-            while True:
-                receipt = f"append {made[-1].fence}" if made else "id"
-                look = await self._runs.look(run_id, receipt, claims=not made)
-                if look.row.state:
-                    return made[-1].info if look.field == change.request else None
-                now, fence = b"%.6f" % look.now, look.fence or made[-1].fence
-                lease = Lease.of(run_id, owner, fence, seconds=seconds, now=look.now)
-                state = State(run_id, summary, len(bodies), fence)
-                new = Run.of(state, lease if owner else None, fence, now)
-                made.append(new)
-                fields: list[Any] = [f"append {fence}", change.request, "updated", now]
+        async def create() -> Run | None:
+            # A new run without an owner needs only one request, if there is no other.
+            look = await self._runs.look(run_id, claims=True) if owner else Look(0.0, Row(), b"")
+            while not look.row.state:
+                fence, lease = look.fence, None
+                if owner:
+                    lease = Lease.of(run_id, owner, fence, seconds=seconds, now=look.now)
+                new = Run.of(State(run_id, summary, len(bodies), change.request.decode()), lease)
+                fields: list[Any] = ["updated", NOW]
                 for number, body in enumerate(bodies, 1):
-                    fields += number, now + b" " + body
+                    fields += number, NOW + b" " + body
                 # What a deleted run has left.
                 writes: list[Write] = [("UNLINK", key)] if look.row.held else []
                 process = process_of(owner)
                 writes += self._keys.writes(None, new, fields, process=process, now=look.now)
                 writes.append(self._keys.announcement(run_id))
-                guard = Guard()
-                guard.add_run(key, look.row)
-                if await self._runs.apply(change, guard, writes):
-                    return new.info
+                guards = self._keys.guards(run_id, look.row)
+                if now := await self._runs.apply(change, guards, writes):
+                    return new.updated(now)
+                look = await self._runs.look(run_id, claims=bool(owner))
+            with suppress(CorruptCheckpoint):
+                run = Run.read(run_id, look.row)
+                # Its answer was lost.
+                if run is not None and run.state.born == change.request.decode():
+                    return run
+            return None
 
-        info = await self._save(run_id, change, create)
-        if info is not None and owner:
-            self._driven[run_id] = made[-1]
-        return info
+        run = await self._save(run_id, change, create)
+        if run is None:
+            return None
+        if owner:
+            self._driven[run_id] = run
+        return run.info
 
     async def claim(self, run_id: str, *, owner: str, seconds: float) -> Taken:
         change, sent = Change(), list[Taken]()
@@ -271,12 +278,13 @@ class RedisStore(ServerStore):
         arguments += [held_by(lease.fence, lease.owner) for lease in leases]
         arguments += {process_of(lease.owner) for lease in leases} - {""}
         try:
-            expires, *renewed = self._renewing.register_script(RENEW)(keys, arguments)
+            answer: list[Any] = self._renewing.register_script(RENEW)(keys, arguments)
         except (RedisError, OSError) as error:
             raise StoreUnavailable(repr(self), f"it did not renew leases: {error}") from error
+        expires_at = float(answer[0])
+        renewed: list[Lease] = [leases[number] for number in answer[1:]]
         return [
-            replace(leases[number], expires_at=float(expires), expires_at_uptime=uptime)
-            for number in renewed
+            replace(lease, expires_at=expires_at, expires_at_uptime=uptime) for lease in renewed
         ]
 
     async def release(self, lease: Lease) -> None:
@@ -358,25 +366,27 @@ class RedisStore(ServerStore):
             fields += "updated", NOW
         for number, body in enumerate(batch.bodies, run.state.length + 1):
             fields += number, NOW + b" " + body
-        guard, writes = Guard(), list[Write]()
-        guard.add_run(key, run.row)
+        guards, writes = self._keys.guards(run_id, run.row), list[Write]()
         for numbers in parts(run.state.taken):
             writes.append(("HDEL", key, *(f"message {number}" for number in numbers)))
         # First, because the parent must not miss the end.
         if parent and parent != run_id:
-            writes += await self._notice(parent, run_id, guard)
+            writes += await self._notice(parent, run_id, guards)
         writes += self._keys.writes(run, after, fields)
         if batch.summary is not None:
             writes.append(self._keys.announcement(run_id))
-        return await self._runs.apply(change, guard, writes)
+        return bool(await self._runs.apply(change, guards, writes))
 
-    async def _notice(self, parent: str, child: str, guard: Guard) -> list[Write]:
-        """Return what notifies the parent of a run that it has ended; nothing if that is unknown."""
+    async def _notice(self, parent: str, child: str, guards: list[Guard]) -> list[Write]:
+        """Return what notifies the parent of a run that it has ended; nothing if that is unknown.
+
+        Add to the guards that the parent has not changed.
+        """
         look = await self._runs.look(parent)
         with suppress(CorruptCheckpoint):
             run = Run.read(parent, look.row)
             if run is not None and not run.state.summary.status.has_ended:
-                guard.add_run(self._keys.run(parent), look.row)
+                guards += self._keys.guards(parent, look.row)
                 after, fields = put(run, NOTICE, child, b"", b"", look.now)
                 return [
                     *self._keys.writes(run, after, fields),
@@ -526,7 +536,7 @@ class RedisStore(ServerStore):
         return await self._request(lambda: self._runs.damaged())
 
     async def delete(self, run_id: str, *, lease: Lease | None = None) -> None:
-        key, born = self._keys.run(run_id), list[int]()
+        born: list[str] = []
 
         async def delete() -> None:
             while True:
@@ -546,10 +556,9 @@ class RedisStore(ServerStore):
                     _, held = lease_in(run_id, look.row)
                 check_deletable(lease, held, now=look.now)
                 if not born:
-                    born.append(0 if run is None else run.state.born)
-                guard = Guard()
-                guard.add_run(key, look.row)
-                if await self._runs.apply(Change(), guard, self._deletion(run_id, look.row, run)):
+                    born.append("" if run is None else run.state.born)
+                guards = self._keys.guards(run_id, look.row)
+                if await self._runs.apply(Change(), guards, self._deletion(run_id, look.row, run)):
                     await self._sweep_deleted(run_id)
                     return
 
@@ -573,10 +582,9 @@ class RedisStore(ServerStore):
 
     async def _sweep_deleted(self, run_id: str) -> None:
         """Remove what a deleted run has left, unless there is a new one."""
-        guard, key = Guard(), self._keys.run(run_id)
-        guard.add(key, "state", b"")
+        key = self._keys.run(run_id)
         writes: list[Write] = [("UNLINK", key), ("HDEL", self._keys("ids"), run_id)]
-        await self._runs.apply(Change(), guard, writes)
+        await self._runs.apply(Change(), [(key, "state", b"")], writes)
 
     async def truncate(self, lease: Lease, *, after: int, summary: RunSummary) -> None:
         run_id, change = lease.run_id, Change()
@@ -617,9 +625,8 @@ class RedisStore(ServerStore):
 
     async def _replace(self, change: Change, run: Run, writes: Any) -> bool:
         """Write changes of a run, unless it has changed since it was read."""
-        guard = Guard()
-        guard.add_run(self._keys.run(run.state.run_id), run.row)
-        return await self._runs.apply(change, guard, writes)
+        guards = self._keys.guards(run.state.run_id, run.row)
+        return bool(await self._runs.apply(change, guards, writes))
 
     async def _save(
         self, run_id: str, change: Change, work: Callable[[], Awaitable[A]], *, turn: str = ""

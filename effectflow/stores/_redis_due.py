@@ -1,7 +1,7 @@
 """Find and claim the runs of a RedisStore that are due.
 
-Runs with a due time are in sorted sets, one for each workflow and priority, pending or not. Those with
-a lease are in others, sorted by when to look whether it still holds. So a claim reads only the runs that
+Runs with a due time are in sorted sets, one for each workflow and priority, pending or not. Those with a
+lease are in others, sorted by when to look whether it still holds. So a claim reads only the runs that
 are due and free, however many wait or are held.
 """
 
@@ -16,8 +16,17 @@ from effectflow.checkpoint.errors import CorruptCheckpoint
 from effectflow.checkpoint.lease import Lease, Owner
 from effectflow.checkpoint.store import Claimed, DueRuns, RunInfo, Taken
 from effectflow.stores._due import Lane, Usage, choose_due, in_order, is_due
-from effectflow.stores._redis_run import LOOK_SECONDS, Run, Write, held_by, places, set_of
-from effectflow.stores._redis_runs import Change, Guard, Runs, process_of
+from effectflow.stores._redis_run import (
+    LOOK_SECONDS,
+    Guard,
+    Run,
+    Write,
+    held_by,
+    places,
+    process_of,
+    set_of,
+)
+from effectflow.stores._redis_runs import Change, Runs
 from effectflow.stores._redis_scripts import FORGET_LANE
 
 logger = logging.getLogger(__name__)
@@ -148,12 +157,10 @@ class DueClaim:
 
     async def _remove(self, run_id: str, run: Run | None, name: str) -> None:
         """Remove a run from a set in which a killed server has left it, unless it has changed."""
-        guard, key = Guard(), self._runs.keys.run(run_id)
-        if run is None:
-            guard.add(key, "state", b"")
-        else:
-            guard.add_run(key, run.row)
-        await self._runs.apply(Change(), guard, [("ZREM", self._runs.keys(name), run_id)])
+        guards = [(self._runs.keys.run(run_id), "state", b"")]
+        if run is not None:
+            guards = self._runs.keys.guards(run_id, run.row)
+        await self._runs.apply(Change(), guards, [("ZREM", self._runs.keys(name), run_id)])
 
     def _starts(self, limited: list[str]) -> dict[str, list[float]]:
         """Return when runs of each workflow with a limit were started last."""
@@ -199,7 +206,7 @@ class DueClaim:
             later = f"({self._due.now!r}", "+inf"
             pipeline.zrangebyscore(keys(set_of(lane)), *later, start=0, num=1, withscores=True)
             pipeline.exists(keys(set_of(lane)))
-        answers = await pipeline.execute() if lanes else []
+        answers: list[Any] = await pipeline.execute() if lanes else []
         for lane, is_there in zip(lanes, answers[1::2], strict=True):
             if not is_there:
                 sets = keys(set_of(lane)), keys(f"lanes:{lane.workflow}")
@@ -211,19 +218,19 @@ class DueClaim:
         """Claim these runs, unless they or the counters of their limits have changed."""
         runs, due, now = self._runs, self._due, usage.now
         last: int = await runs.client.incrby(runs.keys("fences"), len(chosen))
-        guard, writes, taken = Guard(), list[Write](), list[Taken]()
+        guards, writes, taken = list[Guard](), list[Write](), list[Taken]()
         for number, (info, owner) in enumerate(zip(chosen, due.owners, strict=False)):
             before = self._found[info.run_id]
             fence = max(last - number, before.fence + 1)
             lease = Lease.of(info.run_id, owner, fence, seconds=due.seconds, now=now)
             after = before.leased(lease)
-            guard.add_run(runs.keys.run(info.run_id), before.row)
+            guards += runs.keys.guards(info.run_id, before.row)
             writes += runs.keys.writes(before, after, process=process_of(owner), now=now)
             taken.append(Taken(lease, info))
             self.driven[info.run_id] = after
         starts = usage.after(chosen, due).starts
         for workflow in {info.summary.workflow for info in chosen} & due.limits.keys():
-            guard.add(runs.keys("claims"), workflow, self._claims[workflow])
+            guards.append((runs.keys("claims"), workflow, self._claims[workflow]))
             claim: dict[str, Any] = {"starts": starts.get(workflow, ())}
             # Never the same, so that it shows that there was a claim.
             claim["by"] = self._change.request.decode() + str(last)
@@ -231,7 +238,7 @@ class DueClaim:
         oldest = repr(now - _SECONDS_OF_PROCESSES)
         writes.append(("ZREMRANGEBYSCORE", runs.keys("processes"), "-inf", oldest))
         self._sent = Claimed(tuple(taken), next_due_at)
-        return await runs.apply(self._change, guard, writes)
+        return bool(await runs.apply(self._change, guards, writes))
 
 
 def _texts(members: list[bytes]) -> list[str]:

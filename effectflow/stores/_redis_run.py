@@ -50,6 +50,9 @@ A = TypeVar("A")
 Write: TypeAlias = tuple[Any, ...]
 """A command of Redis that changes data, with its arguments."""
 
+Guard: TypeAlias = tuple[str, str, bytes]
+"""A key, a field of its hash, and the value that it must have; empty if it must be missing."""
+
 FIELDS_PER_COMMAND = 500
 """Lua cannot pass more than a few thousand arguments."""
 
@@ -65,7 +68,7 @@ class State:
         run_id: the run.
         summary: the summary of the run.
         length: the number of entries.
-        born: the first fencing token of the run, which tells it from a later one with its id.
+        born: the request that created the run, which tells it from a later one with its id.
         newest: the number of the newest message that the run has received.
         mailbox: the numbers of the messages that were not taken, as ranges, each with its last number.
         taken: the messages that the last append has taken, which the next one removes.
@@ -74,7 +77,7 @@ class State:
     run_id: str
     summary: RunSummary
     length: int
-    born: int
+    born: str
     newest: int = 0
     mailbox: tuple[tuple[int, int], ...] = ()
     taken: tuple[int, ...] = ()
@@ -131,11 +134,14 @@ class Run:
         return run
 
     @staticmethod
-    def of(state: State, lease: Lease | None, fence: int, updated: bytes = b"") -> Run:
-        """Return a run with these properties."""
-        row = Row(orjson.dumps(_schema.write(state)), held_by(fence), updated=updated)
-        run = Run(row, state, None, fence)
+    def of(state: State, lease: Lease | None) -> Run:
+        """Return a new run."""
+        run = Run(Row(orjson.dumps(_schema.write(state)), held_by(0)), state, None, 0)
         return run if lease is None else run.leased(lease)
+
+    def updated(self, now: float) -> Run:
+        """Return the run with an entry that was written at this time."""
+        return replace(self, row=self.row._replace(updated=b"%.6f" % now))
 
     def become(self, state: State) -> Run:
         """Return the run with another state."""
@@ -153,6 +159,10 @@ class Run:
         # `until` stays: if the release is undone after all, the lease is valid.
         row = self.row._replace(held=held_by(self.fence))
         return Run(row, self.state, None, self.fence)
+
+    def is_elsewhere(self, other: Run) -> bool:
+        """Return whether the run may be in other sorted sets than the same run at another time."""
+        return self.lease is not other.lease or self.state.summary is not other.state.summary
 
     @property
     def updated_at(self) -> float:
@@ -310,6 +320,11 @@ class Keys:
         """Return the key of a run. A run id may be any text, and people read keys."""
         return f"{self._prefix}:run:{hashlib.sha256(run_id.encode()).hexdigest()}"
 
+    def guards(self, run_id: str, row: Row) -> list[Guard]:
+        """Return the guards that a run is as this row says, except for renewals of its lease."""
+        key = self.run(run_id)
+        return [(key, "state", row.state), (key, "held", row.held)]
+
     def writes(
         self,
         before: Run | None,
@@ -329,15 +344,18 @@ class Keys:
         key = self.run(run_id)
         for part in parts(fields or ["updated", after.row.updated]):
             yield ("HSET", key, *part)
-        old, new = {} if before is None else places(before), places(after)
+        old, new = dict[str, tuple[float, str]](), dict[str, tuple[float, str]]()
+        if before is None or before.is_elsewhere(after):
+            old, new = {} if before is None else places(before), places(after)
         for name, (score, member) in new.items():
-            if old.get(name) != (score, member):
-                if after.lease is not None and name.startswith("held:"):
-                    score = min(after.lease.expires_at, now + LOOK_SECONDS)
-                yield "ZADD", self(name), repr(score), member
-        if after.lease is None and summary.due_at is not None:
-            lane = lane_of(summary)
-            yield "SADD", self(f"lanes:{summary.workflow}"), f"{lane.status}:{lane.priority}"
+            if old.get(name) == (score, member):
+                continue
+            if after.lease is not None and name.startswith("held:"):
+                score = min(after.lease.expires_at, now + LOOK_SECONDS)
+            elif name.startswith("due:"):
+                lane = lane_of(summary)
+                yield "SADD", self(f"lanes:{summary.workflow}"), f"{lane.status}:{lane.priority}"
+            yield "ZADD", self(name), repr(score), member
         if process and after.lease is not None:
             yield "ZADD", self("processes"), repr(after.lease.expires_at), process
         if before is None:
@@ -357,3 +375,9 @@ def parts(items: Sequence[A]) -> Iterator[Sequence[A]]:
     """Yield parts of a sequence, each small enough for one command."""
     for start in range(0, len(items), FIELDS_PER_COMMAND):
         yield items[start : start + FIELDS_PER_COMMAND]
+
+
+def process_of(owner: str) -> str:
+    """Return the part of an owner that names its process: all but the claim; empty for other texts."""
+    process, separator, _ = owner.rpartition(", ")
+    return process if separator and owner.startswith("pid ") else ""

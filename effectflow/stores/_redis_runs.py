@@ -14,6 +14,7 @@ from effectflow.checkpoint.store import RunInfo, RunQuery
 from effectflow.stores._redis_connection import is_lost, is_refused
 from effectflow.stores._redis_run import (
     FIELDS_PER_COMMAND,
+    Guard,
     Keys,
     Row,
     Run,
@@ -22,6 +23,7 @@ from effectflow.stores._redis_run import (
     parts,
     place_of,
     places,
+    process_of,
     sets_with,
 )
 from effectflow.stores._redis_scripts import APPLY
@@ -42,24 +44,6 @@ class Change:
     def __init__(self) -> None:
         self.request: bytes = uuid4().hex.encode()
         self.is_unknown = False
-
-
-class Guard:
-    """The fields that must not have changed since they were read."""
-
-    def __init__(self) -> None:
-        self.keys: list[str] = []
-        self.values: list[str | bytes] = []
-
-    def add(self, key: str, field: str, value: bytes) -> None:
-        """Add a field of a hash with the value that it must have; empty if it must be missing."""
-        self.keys.append(key)
-        self.values += field, value
-
-    def add_run(self, key: str, row: Row) -> None:
-        """Add that a run is as this row says, except for renewals of its lease."""
-        self.add(key, "state", row.state)
-        self.add(key, "held", row.held)
 
 
 class Look(NamedTuple):
@@ -126,13 +110,15 @@ class Runs:
                 except CorruptCheckpoint as error:
                     skipped(error)
 
-    async def apply(self, change: Change, guard: Guard, writes: Iterable[Write]) -> bool:
-        """Execute writes, all or none. Return False, and change nothing, unless the guard holds."""
-        arguments: list[Any] = [*guard.values]
+    async def apply(
+        self, change: Change, guards: Sequence[Guard], writes: Iterable[Write]
+    ) -> float:
+        """Execute writes, all or none. Return the time of that, or 0.0 unless all guards hold."""
+        arguments: list[Any] = [part for _, *field in guards for part in field]
         for write in writes:
             arguments += len(write), *write
         try:
-            return bool(await self._apply(guard.keys, arguments))
+            return float(await self._apply([key for key, *_ in guards], arguments) or 0.0)
         except Exception as error:
             change.is_unknown |= is_lost(error) and not is_refused(error)
             raise
@@ -226,9 +212,3 @@ class Runs:
                 _ = run_id
             await pipeline.execute()
         await self.client.set(self.keys("server"), server)
-
-
-def process_of(owner: str) -> str:
-    """Return the part of an owner that names its process: all but the claim; empty for other texts."""
-    process, separator, _ = owner.rpartition(", ")
-    return process if separator and owner.startswith("pid ") else ""

@@ -25,10 +25,10 @@ NOW = b"\0"
 
 APPLY = """
     -- KEYS: hashes, each with a field that must have a value. ARGV: these fields and values, then the
-    -- writes, each after the number of its arguments. Returns whether they were executed.
+    -- writes, each after the number of its arguments. Returns the time, or false if nothing was written.
     for i, key in ipairs(KEYS) do
         if (redis.call('HGET', key, ARGV[2 * i - 1]) or '') ~= ARGV[2 * i] then
-            return 0
+            return false
         end
     end
     local time = redis.call('TIME')
@@ -46,7 +46,7 @@ APPLY = """
         redis.call(unpack(write))
         at = last + 1
     end
-    return 1
+    return now
 """
 
 RENEW = """

@@ -35,7 +35,7 @@ class LeaseLooks:
         return time.monotonic() >= self._next_at
 
     def note(self, leases: int) -> None:
-        """Note that one has looked, at this number of leases."""
+        """Note that one has looked at this number of leases, and found no dead owner."""
         pause = 0.0 if leases <= _FEW_LEASES else _SECONDS_BETWEEN_LOOKS
         self._next_at = time.monotonic() + pause
 
@@ -151,12 +151,12 @@ def _choose(due: DueRuns, looks: LeaseLooks, *, locks: bool) -> Steps[_Choice]:
         queries.append(leases_in_use(sorted({*workflows, *limits})))
     [[(now,)], lane_rows, *others] = yield queries
     in_use: Rows = others[-1] if looks_now else ()
-    if looks_now:
-        looks.note(len(in_use))
     starts = {name: json.loads(times) for name, times in others[0]} if limits else {}
     held = ((workflow, Lease(*lease)) for _, workflow, *lease, _ in in_use)
     usage = Usage.of(held, starts, due, now)
     dead = dead_leases(in_use)
+    if looks_now and not dead:
+        looks.note(len(in_use))
     found = yield _candidates(lane_rows, dead, due, usage, locks=locks)
     rows = {row[0]: row for some in found for row in some if _is_free(row, dead)}
     infos = {info.run_id: (row, info) for row, info in readable(rows.values())}

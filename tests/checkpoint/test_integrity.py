@@ -22,6 +22,7 @@ from effectflow.checkpoint import (
     Record,
     RunInfo,
     RunNotFound,
+    RunQuery,
     RunStatus,
     RunSummary,
     Seal,
@@ -88,9 +89,9 @@ class Tampered(MemoryStore):
     async def read(self, run_id: str, *, after: int = 0) -> list[Record]:
         return [record for record in self._records if record.sequence > after]
 
-    async def info(self, run_id: str) -> RunInfo | None:
+    async def find(self, query: RunQuery = RunQuery()) -> list[RunInfo]:
         summary = replace(SUMMARY, status=RunStatus.COMPLETED)
-        return RunInfo(run_id, summary, 0.0, len(self._records), None)
+        return [RunInfo("r", summary, 0.0, len(self._records), None)]
 
 
 def verified(records: list[Record], seal: Seal) -> Any:
@@ -188,12 +189,12 @@ class Growing(Tampered):
         self._go_on()
         return found
 
-    async def info(self, run_id: str) -> RunInfo | None:
+    async def find(self, query: RunQuery = RunQuery()) -> list[RunInfo]:
         is_complete = len(self._records) == len(WRITTEN["json"])
         status = RunStatus.COMPLETED if is_complete else RunStatus.RUNNING
-        found = RunInfo(run_id, replace(SUMMARY, status=status), 0.0, len(self._records), None)
+        found = RunInfo("r", replace(SUMMARY, status=status), 0.0, len(self._records), None)
         self._go_on()
-        return found
+        return [found]
 
 
 @pytest.mark.parametrize("length", range(1, len(WRITTEN["json"]) + 1))

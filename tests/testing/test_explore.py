@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -458,3 +459,18 @@ async def test_explorations_go_on_one_at_a_time() -> None:
 
 async def exploring() -> None:
     await explore(correct, 10, app_on)
+
+
+@step
+async def pause_the_process() -> None:
+    time.sleep(0.3)
+
+
+@workflow
+def paused(_: int) -> Do[App, Never, None]:
+    yield from par(add(1), pause_the_process())
+
+
+async def test_a_pause_of_the_whole_process_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("effectflow.testing.exploration._LONGEST", 0.2)
+    assert await explore(paused, 1, app_on, seeds=range(2)) > 0

@@ -5,23 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from effectflow.checkpoint.observers import CheckpointEvent
+from effectflow.builders.events import WorkflowEvent
 
 
 @dataclass(frozen=True, slots=True)
-class _NodeVisit(CheckpointEvent):
+class _NodeVisit(WorkflowEvent):
     """One visit of a node of a graph.
 
     Attributes:
-        run_id: the run; None if the graph runs without a store.
-        graph: the graph's name.
         node: the node's name.
         visit: the number of the visit of this node, from 1.
         step: the path of this visit.
     """
 
-    run_id: str | None
-    graph: str
     node: str
     visit: int
     step: str
@@ -45,11 +41,9 @@ class CycleDetected(_NodeVisit):
 
 
 @dataclass(frozen=True, slots=True)
-class EdgeEvaluated(CheckpointEvent):
+class EdgeEvaluated(WorkflowEvent):
     """An edge from a completed node was tried: `is_taken`, or its condition returned False."""
 
-    run_id: str | None
-    graph: str
     source: str
     target: str
     is_taken: bool

@@ -16,6 +16,7 @@ from effectflow.builders.checks import (
 from effectflow.builders.graph._structure import Edge
 from effectflow.checkpoint.step import Step
 from effectflow.effects.arguments import is_callable
+from effectflow.runs.blueprint import Blueprint, Wrapped, unchanged
 from effectflow.runs.workflow import Workflow
 
 
@@ -27,22 +28,13 @@ class InvalidGraph(InvalidDefinition):
         super().__init__(f"graph {graph!r}", problems)
 
 
-_OUTPUTS = {
-    "machine": ("a Machine", "lambda machine: machine.current"),
-    "mapreduce": ("a JobResult", "lambda result: ..."),
-    "iterative": ("an IterativeResult", "lambda result: result.value"),
-}
-"""For each kind of workflow, what it yields instead of a state, and how to get a state from that."""
-
-
 def node_problems(name: str, body: object) -> Iterator[str]:
     """Yield a problem unless `body` can be a node, which yields the next state."""
     yield from _body_problems(name, body)
-    if isinstance(body, Workflow) and body.kind in _OUTPUTS:
-        output, state_of = _OUTPUTS[body.kind]
+    if isinstance(body, Workflow) and (yields := body.blueprint.yields) is not None:
         yield (
-            f"the workflow {body.name!r} of node {name!r} yields {output} instead of the next state: "
-            f"use `lambda state: workflow.body(state).map({state_of})`"
+            f"the workflow {body.name!r} of node {name!r} yields {yields.output} instead of the next "
+            f"state: use `lambda state: workflow.body(state).map({yields.state_of})`"
         )
 
 
@@ -53,17 +45,25 @@ def parallel_problems(name: str, branches: Mapping[str, object], merge: object) 
         yield f"node {name!r} has no branches"
     for branch, body in branches.items():
         yield from _body_problems(branch, body)
-        if isinstance(body, Workflow) and body.kind == "machine":
+        yields = _saved_otherwise(body)
+        if yields is not None:
             yield (
-                f"the state machine {body.name!r} of branch {branch!r} yields a Machine, which a "
-                "step cannot save: use `lambda state: machine.body(state).map(lambda machine: "
-                "machine.current)`"
+                f"the workflow of branch {branch!r} yields {yields.output}, which a step cannot save: "
+                f"use `lambda state: workflow.body(state).map({yields.state_of})`"
             )
     if not is_callable(merge):
         yield (
             f"node {name!r} takes a function of the state and the results of its branches to merge them, "
             f"not {merge!r}"
         )
+
+
+def _saved_otherwise(body: object) -> Wrapped | None:
+    """Return what a workflow yields if its runs save something else."""
+    if not isinstance(body, Workflow):
+        return None
+    blueprint: Blueprint = body.blueprint
+    return None if blueprint.read_output is unchanged else blueprint.yields
 
 
 def _body_problems(name: str, body: object) -> Iterator[str]:

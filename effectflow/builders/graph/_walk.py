@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 from returns.result import Result, Success
 
-from effectflow.builders.events import Audience, path_of, with_audience
+from effectflow.builders.events import Reporter, path_of, with_reporter
 from effectflow.builders.graph._events import CycleDetected, EdgeEvaluated, NodeEnded, NodeStarted
 from effectflow.builders.graph._structure import Edge, Function, Nested, Node, Parallel, Structure
 from effectflow.checkpoint.step import durable
@@ -103,11 +103,11 @@ def walk(structure: Structure, state: Any) -> AnyEffect:
     """Return the effect that takes a state from the entry of a graph to an exit, and yields it there."""
     shown = ("walk", structure.name)
 
-    def begin(audience: Audience | None, _scope: Scope) -> AnyEffect:
-        watch = None if audience is None else WalkEvents(structure.name, audience)
+    def begin(reporter: Reporter | None, _scope: Scope) -> AnyEffect:
+        watch = None if reporter is None else WalkEvents(structure.name, reporter)
         return advance(partial(pick, structure, watch), Reached(state), shown)
 
-    return with_audience(begin, shown)
+    return with_reporter(begin, shown)
 
 
 def pick(
@@ -176,9 +176,9 @@ def _work(node: Node, state: Any, visit: int, watch: WalkEvents | None) -> AnyEf
 class WalkEvents:
     """Tells observers about one walk through a graph, without the steps that are skipped."""
 
-    def __init__(self, graph: str, audience: Audience) -> None:
+    def __init__(self, graph: str, reporter: Reporter) -> None:
         self._graph = graph
-        self._audience = audience
+        self._reporter = reporter
         self._has_run_a_node = False
 
     def over(self, node: Node, visit: int, work: AnyEffect) -> AnyEffect:
@@ -186,12 +186,12 @@ class WalkEvents:
 
         def begin(_env: object, scope: Scope) -> AnyEffect:
             self._has_run_a_node = True
-            audience = self._audience
+            reporter = self._reporter
             path = path_of(scope, node.name, visit)
-            place = (audience.run_id, self._graph, node.name, visit, path)
+            place = (reporter.run_id, self._graph, node.name, visit, path)
             if visit > 1:
-                audience.notify(CycleDetected(*place))
-            return audience.watch(
+                reporter.report(CycleDetected(*place))
+            return reporter.around(
                 work, NodeStarted(*place), lambda ended: NodeEnded(*place, _outcome(ended))
             )
 
@@ -205,8 +205,8 @@ class WalkEvents:
         return self._evaluated
 
     def _evaluated(self, edge: Edge, is_taken: bool) -> None:
-        run_id = self._audience.run_id
-        self._audience.notify(
+        run_id = self._reporter.run_id
+        self._reporter.report(
             EdgeEvaluated(run_id, self._graph, edge.source, edge.target, is_taken)
         )
 

@@ -21,7 +21,7 @@ from uuid import uuid4
 
 from returns.result import Success
 
-from effectflow.builders.events import Audience, path_of, with_audience
+from effectflow.builders.events import Reporter, path_of, with_reporter
 from effectflow.builders.machine._chart import Chart
 from effectflow.builders.machine._events import TransitionEnded, TransitionStarted
 from effectflow.builders.machine._machine import (
@@ -188,7 +188,7 @@ class Attempt:
 
     def run(self) -> AnyEffect:
         """Wait until the attempt is due, run it as a durable step, and yield its record."""
-        act = with_audience(self._watched)
+        act = with_reporter(self._reported)
         step = durable(self.bound.step, act, self._describe, self._make_info)
         return step if self.pending is None else AndThen(Perform(self._wait), lambda _: step)
 
@@ -211,17 +211,17 @@ class Attempt:
         retries, feedback = (0, None) if pending is None else (pending.attempts, pending.feedback)
         return TransitionInfo(run_id, step, attempt, self.bound.name, retries, feedback)
 
-    def _watched(self, audience: Audience | None, scope: Scope) -> AnyEffect:
-        """Return the work of the attempt. The audience is told of its beginning and its end."""
-        if audience is None:
+    def _reported(self, reporter: Reporter | None, scope: Scope) -> AnyEffect:
+        """Return the work of the attempt. Report its beginning and its end."""
+        if reporter is None:
             return self._act(None, scope)
         machine, name = self.machine, self.bound.name
         number = 1 if self.pending is None else self.pending.attempts + 1
         count = machine.metadata.total_attempts.get(name, 0) + 1
         path, source = path_of(scope, name, count), name_of(machine.current)
-        place = (audience.run_id, machine.form.name, name, source, number, path)
+        place = (reporter.run_id, machine.form.name, name, source, number, path)
         began, ended = TransitionStarted(*place), partial(_ended, place)
-        return audience.watch(Suspend(self._act), began, ended)
+        return reporter.around(Suspend(self._act), began, ended)
 
     def _act(self, _env: object, scope: Scope) -> AnyEffect:
         clock, began = scope.clock, scope.clock.now()

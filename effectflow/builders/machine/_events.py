@@ -5,24 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from effectflow.checkpoint.observers import CheckpointEvent
+from effectflow.builders.events import WorkflowEvent
 
 
 @dataclass(frozen=True, slots=True)
-class _TransitionAttempt(CheckpointEvent):
+class _TransitionAttempt(WorkflowEvent):
     """One attempt of a state machine at a transition.
 
     Attributes:
-        run_id: the run; None if the machine runs without a store.
-        machine: the machine's name.
         transition: the transition's name.
         source: the name of the state before.
         attempt: the number of the attempt, from 1. It continues after `Retry`.
         step: the path of this attempt.
     """
 
-    run_id: str | None
-    machine: str
     transition: str
     source: str
     attempt: int

@@ -40,9 +40,10 @@ from effectflow.checkpoint.values import (
 )
 from effectflow.effects import Effect, RetryPolicy
 from effectflow.effects.paths import StepPath, flow_of
+from effectflow.runs.blueprint import Blueprint, Wrapped
 from effectflow.runs.migrations import StateMigration, check_migrations, is_of_outermost_flow
 from effectflow.runs.step_loop import Done, Next, Stuck, advance, advance_once
-from effectflow.runs.workflow import Blueprint, Workflow
+from effectflow.runs.workflow import Workflow
 
 Env = TypeVar("Env", contravariant=True)
 E = TypeVar("E", covariant=True)
@@ -140,6 +141,7 @@ class StateMachine(
                 environment_types=lambda: chart.environment_types,
                 save_input=self._saved,
                 read_output=self._form.read,
+                yields=Wrapped("a Machine", "lambda machine: machine.current"),
             )
         )
 

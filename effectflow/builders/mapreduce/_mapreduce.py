@@ -46,7 +46,7 @@ from effectflow.effects.signatures import (
     never_fails,
     type_hints,
 )
-from effectflow.runs.blueprint import Blueprint
+from effectflow.runs.blueprint import Blueprint, Wrapped
 from effectflow.runs.workflow import Workflow
 
 Env = TypeVar("Env", bound=HasCheckpoints, contravariant=True)
@@ -308,6 +308,7 @@ def _blueprint(job: Job, version: str) -> Blueprint:
         # Failed items may have errors that `map` does not declare.
         output_type=cast(Any, JobResult)[Any if value is None else value, Any],
         environment_types=lambda: _environment_types(job),
+        yields=Wrapped("a JobResult", "lambda result: ..."),
     )
 
 

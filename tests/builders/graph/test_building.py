@@ -220,7 +220,7 @@ def test_a_state_machine_cannot_be_a_branch() -> None:
 
     [problem] = problems(graph)
     assert problem.startswith(
-        "the state machine 'count' of branch 'y' yields a Machine, which a step cannot save"
+        "the workflow of branch 'y' yields a Machine, which a step cannot save"
     )
 
 

@@ -179,7 +179,7 @@ async def test_observers_see_the_paths_of_branches_and_nested_nodes() -> None:
     await graph.start(0, run_id="r").run(App(Checkpoints(MemoryStore(), observers=[observer])))
 
     started = [event for event in observer.events if isinstance(event, NodeStarted)]
-    assert {(event.graph, event.step) for event in started} == {
+    assert {(event.workflow, event.step) for event in started} == {
         ("outer", "both"),
         ("outer", "both/par_traverse[plus]/plus"),
         ("outer", "both/par_traverse[count]/count"),
