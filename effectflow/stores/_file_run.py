@@ -154,8 +154,10 @@ class RunFolder:
         CorruptCheckpoint if there is no such copy, and UnsupportedVersion if another effectflow wrote
         it.
         """
-        if self._last is not None and self._last[0] == _mark_of(self._checkpoint):
-            return self._last[1]
+        # Read once: a save in another thread clears it.
+        mark, last = self._last or (None, None)
+        if last is not None and mark == _mark_of(self._checkpoint):
+            return last
         try:
             return decode_state(self._checkpoint.read_bytes(), self.run_id)
         except FileNotFoundError:

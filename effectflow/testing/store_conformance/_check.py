@@ -16,14 +16,14 @@ from collections.abc import (
     Sequence,
 )
 from concurrent.futures import Future, wait
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from functools import partial
 from types import ModuleType
 from typing import Any, Generic, Self, TypeAlias, TypeVar
 
 import anyio
 
-from effectflow.checkpoint.errors import LeaseLost, RunNotFound
+from effectflow.checkpoint.errors import LeaseLost, RunBusy, RunNotFound
 from effectflow.checkpoint.lease import Lease, Owner
 from effectflow.checkpoint.store import (
     Batch,
@@ -188,6 +188,19 @@ async def at_once(work: Callable[[T], Coroutine[Any, Any, object]], given: Itera
     async with anyio.create_task_group() as group:
         for value in given:
             group.start_soon(work, value)
+
+
+async def winners(work: Callable[[int], Awaitable[T | None]], count: int) -> list[T]:
+    """Call `work` with each number, concurrently. Return what it returns, unless the run was refused."""
+    won: list[T] = []
+
+    async def compete(number: int) -> None:
+        with suppress(RunBusy, LeaseLost):
+            if (result := await work(number)) is not None:
+                won.append(result)
+
+    await at_once(compete, range(count))
+    return won
 
 
 def new_owner() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Awaitable
 from dataclasses import replace
 
 import anyio
@@ -10,7 +11,14 @@ import anyio.lowlevel
 
 from effectflow.checkpoint.errors import LeaseLost, RunBusy, RunNotFound
 from effectflow.checkpoint.lease import Lease
-from effectflow.checkpoint.store import RunDetails, RunQuery, RunStatus, RunSummary, find_run
+from effectflow.checkpoint.store import (
+    RunDetails,
+    RunInfo,
+    RunQuery,
+    RunStatus,
+    RunSummary,
+    find_run,
+)
 from effectflow.testing.store_conformance._check import (
     COMPLETED,
     ELSEWHERE,
@@ -21,6 +29,7 @@ from effectflow.testing.store_conformance._check import (
     at_once,
     fails,
     new_owner,
+    winners,
     within,
 )
 
@@ -67,20 +76,12 @@ async def an_existing_run_is_not_created_again(s: Journal) -> None:
 
 
 async def one_of_many_concurrent_creations_wins(s: Journal, other: Journal) -> None:
-    won: list[tuple[bytes, Lease]] = []
+    def create(number: int) -> Awaitable[RunInfo | None]:
+        chosen, body = s if number % 2 else other, b"%d" % number
+        return chosen.store.create("r", [body], summary=RUNNING, owner=new_owner(), seconds=60)
 
-    async def create(number: int) -> None:
-        body, chosen, owner = b"%d" % number, s if number % 2 else other, new_owner()
-        info = await chosen.store.create("r", [body], summary=RUNNING, owner=owner, seconds=60)
-        if info is not None:
-            assert info.lease is not None
-            won.append((body, info.lease))
-
-    await at_once(create, range(30))
-
-    [(body, lease)] = won
-    assert await s.bodies() == [body]
-    assert (await s.info()).lease == lease
+    assert await winners(create, 30) == await s.store.find()
+    assert len(await s.bodies()) == 1
 
 
 async def an_unknown_run_has_nothing(s: Journal) -> None:
@@ -212,19 +213,13 @@ async def two_hundred_runs_can_be_written_concurrently(s: Journal) -> None:
 
 async def one_of_many_concurrent_appends_wins(s: Journal) -> None:
     lease = await s.begin("r", b"0")
-    won: list[bytes] = []
 
-    async def append(body: bytes) -> None:
-        try:
-            await s.append(lease, body)
-            won.append(body)
-        except LeaseLost:
-            pass
+    async def append(number: int) -> bytes:
+        await s.append(lease, b"%d" % number)
+        return b"%d" % number
 
-    await at_once(append, [b"%d" % number for number in range(50)])
-
-    assert await s.bodies() == [b"0", *won]
-    assert len(won) == 1
+    [won] = await winners(append, 50)
+    assert await s.bodies() == [b"0", won]
 
 
 async def a_cancelled_append_is_not_written_after_the_next_claim(s: Journal) -> None:

@@ -18,10 +18,10 @@ from effectflow.testing.store_conformance._check import (
     ELSEWHERE,
     InThread,
     Journal,
-    at_once,
     fails,
     new_owner,
     owner_in_another_process,
+    winners,
     within,
 )
 
@@ -64,13 +64,7 @@ async def an_owner_can_claim_a_run_that_it_holds(s: Journal) -> None:
 
 async def one_of_many_concurrent_claims_wins(s: Journal) -> None:
     await s.create()
-    won: list[Lease] = []
-
-    async def try_to_claim(_: int) -> None:
-        with suppress(RunBusy):
-            won.append(await s.claim())
-
-    await at_once(try_to_claim, range(50))
+    won = await winners(lambda _: s.claim(), 50)
 
     assert won == [(await s.info()).lease]
 

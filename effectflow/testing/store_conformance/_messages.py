@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 
 import anyio
@@ -23,6 +22,7 @@ from effectflow.testing.store_conformance._check import (
     at_once,
     fails,
     summary_of,
+    winners,
 )
 
 
@@ -86,34 +86,26 @@ async def one_of_many_concurrent_senders_and_takers_of_a_message_wins(
     s: Service, other: Service
 ) -> None:
     lease = await s.begin("r", b"0")
-    won: list[bytes] = []
 
-    async def send(number: int) -> None:
+    async def send(number: int) -> bytes | None:
         body, chosen = b"%d" % number, s if number % 2 else other
-        if await chosen.store.send("r", GO, key="same", body=body):
-            won.append(body)
+        is_first = await chosen.store.send("r", GO, key="same", body=body)
         assert await chosen.store.send("r", GO, key=str(number), body=b"own")
+        return body if is_first else None
 
-    await at_once(send, range(30))
-
+    [sent] = await winners(send, 30)
     messages = await s.store.mailbox("r")
-    assert [one.body for one in messages if one.key == "same"] == won
-    assert len(won) == 1
+    assert [one.body for one in messages if one.key == "same"] == [sent]
     assert {one.key for one in messages} == {"same", *map(str, range(30))}
     assert len({one.number for one in messages}) == 31
 
-    taken: list[bytes] = []
-
-    async def take(number: int) -> None:
+    async def take(number: int) -> bytes:
         body, chosen = b"%d" % number, s if number % 2 else other
-        with suppress(LeaseLost):
-            await chosen.append(lease, body, takes=[messages[0].number])
-            taken.append(body)
+        await chosen.append(lease, body, takes=[messages[0].number])
+        return body
 
-    await at_once(take, range(20))
-
-    assert await s.bodies() == [b"0", *taken]
-    assert len(taken) == 1
+    [taken] = await winners(take, 20)
+    assert await s.bodies() == [b"0", taken]
     assert await s.store.mailbox("r") == messages[1:]
 
 
