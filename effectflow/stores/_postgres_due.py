@@ -60,8 +60,10 @@ class DueClaims:
 
     async def _dead_leases(self, connection: Connection) -> dict[int, Lease]:
         rows = await self._queries.rows(connection, *leases_in_use(self._workflows))
-        self._looks.note(len(rows))
-        return dead_leases(rows)
+        dead = dead_leases(rows)
+        if not dead:
+            self._looks.note(len(rows))
+        return dead
 
     async def _taken_before(self, connection: Connection) -> tuple[Taken, ...]:
         """Return the runs that an attempt claimed whose answer was lost."""
