@@ -251,7 +251,7 @@ class RedisStore(ServerStore):
         async def claim() -> Taken:
             while True:
                 look = await self._runs.look(run_id, claims=True)
-                run = Run.read(run_id, look.row)
+                run = Run.to_repair(run_id, look.row)
                 if run is None:
                     raise RunNotFound(run_id)
                 for taken in sent:
@@ -299,7 +299,7 @@ class RedisStore(ServerStore):
 
     async def _held(self, lease: Lease) -> Run | None:
         """Return the run of a lease if this is its current one."""
-        run = Run.read(lease.run_id, (await self._runs.look(lease.run_id)).row)
+        run = Run.to_repair(lease.run_id, (await self._runs.look(lease.run_id)).row)
         held = None if run is None else run.lease
         return run if held and is_holder(lease, held.owner, held.fence) else None
 
@@ -592,7 +592,7 @@ class RedisStore(ServerStore):
         async def truncate() -> None:
             while True:
                 look = await self._runs.look(run_id, str(after))
-                run = Run.read(run_id, look.row)
+                run = Run.to_repair(run_id, look.row)
                 check_current(lease, None if run is None else run.lease)
                 assert run is not None
                 check_kept(lease, run.state.length, after=after)
