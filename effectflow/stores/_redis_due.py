@@ -127,17 +127,21 @@ class DueClaim:
             self._buried[process, workflow] = last
 
     async def _held(self, workflow: str, now: float) -> int:
-        """Return how many runs of a workflow are held. Note the others, which have a lease, if due."""
+        """Return how many runs of a workflow are held. Note the others that have a lease, if due.
+
+        Those that are held have the time to look at them again as their score, and the others the
+        negative of that.
+        """
         key, limit = self._runs.keys(f"held:{workflow}"), self._due.limits.get(workflow)
         most = None if limit is not None and limit.limit is not None else _MOST_LOOKS
         pipeline = self._runs.client.pipeline(transaction=False)
         pipeline.zcount(key, f"({now!r}", "+inf")
-        pipeline.zrangebyscore(key, "-inf", repr(now), start=most and 0, num=most)
+        pipeline.zrangebyscore(key, repr(-now), repr(now), start=most and 0, num=most)
         held, members = await pipeline.execute()
         looks: dict[str, float] = {}
 
         def damaged(error: CorruptCheckpoint) -> None:
-            looks[error.run_id] = now + LOOK_SECONDS
+            looks[error.run_id] = -(now + LOOK_SECONDS)
             _warn(error)
 
         async for run_id, run in self._runs.readable(_texts(members), damaged):
@@ -150,7 +154,7 @@ class DueClaim:
             elif is_due(run.state.summary, self._due):
                 self._found[run_id] = run
             else:
-                looks[run_id] = now + LOOK_SECONDS
+                looks[run_id] = -(now + LOOK_SECONDS)
         if looks:
             await self._runs.client.zadd(key, looks, xx=True)
         return held

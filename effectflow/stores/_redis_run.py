@@ -354,7 +354,7 @@ class Keys:
 
         Parameters:
             fields: further fields and values, which have no effect before the change.
-            process: the process that claims the run, at `now`.
+            process, now: the process that claims the run, and when.
         """
         run_id, summary = after.state.run_id, after.state.summary
         key = self.run(run_id)
@@ -364,10 +364,10 @@ class Keys:
         if before is None or before.is_elsewhere(after):
             old, new = {} if before is None else places(before), places(after)
         for name, (score, member) in new.items():
-            if old.get(name) == (score, member):
-                continue
-            if after.lease is not None and name.startswith("held:"):
+            if now and after.lease is not None and name.startswith("held:"):
                 score = min(after.lease.expires_at, now + LOOK_SECONDS)
+            elif old.get(name) == (score, member):
+                continue
             elif name.startswith("due:"):
                 lane = lane_of(summary)
                 yield "SADD", self(f"lanes:{summary.workflow}"), f"{lane.status}:{lane.priority}"
