@@ -190,8 +190,11 @@ class RedisStore(ServerStore):
 
     async def _check_layout(self) -> None:
         """Raise UnsupportedVersion if another effectflow wrote the runs."""
-        layout: bytes | None = await self._client.get(self._keys("layout"))
-        if layout is None and not await self._client.exists(self._keys("runs")):
+        pipeline = self._client.pipeline(transaction=True)
+        pipeline.get(self._keys("layout"))
+        pipeline.exists(self._keys("runs"))
+        layout, has_runs = await pipeline.execute()
+        if layout is None and not has_runs:
             await self._client.set(self._keys("layout"), LAYOUT)
         elif int(layout or 1) != LAYOUT:
             raise UnsupportedVersion(repr(self), int(layout or 1), LAYOUT)
