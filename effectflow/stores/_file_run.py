@@ -56,6 +56,7 @@ from effectflow.stores._file_format import (
 )
 from effectflow.stores._file_history import History
 from effectflow.stores._rules import check_kept, is_holder
+from effectflow.stores._summaries import UNREADABLE
 
 logger = logging.getLogger(__name__)
 
@@ -67,9 +68,6 @@ _LOCKS = 1024
 
 _ENTRIES_PER_FILE = 100
 _BYTES_PER_FILE = 1024 * 1024
-
-_UNREADABLE = RunSummary("", RunStatus.RUNNING, 0.0)
-"""The summary of a run that cannot be read, for its claim by a repair."""
 
 _OLDER = re.compile(r"\d{9,15}\.json")
 
@@ -209,7 +207,7 @@ class RunFolder:
             records = self.salvage().records
             if not records:
                 raise CorruptCheckpoint(self.run_id, "none of its files can be read", intact=0)
-            return RunInfo(self.run_id, _UNREADABLE, records[-1].written_at, len(records), held)
+            return RunInfo(self.run_id, UNREADABLE, records[-1].written_at, len(records), held)
         return RunInfo(self.run_id, state.summary, state.updated_at, state.length, held)
 
     def records(self, after: int) -> list[Record]:

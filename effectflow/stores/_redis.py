@@ -190,8 +190,11 @@ class RedisStore(ServerStore):
 
     async def _check_layout(self) -> None:
         """Raise UnsupportedVersion if another effectflow wrote the runs."""
-        layout: bytes | None = await self._client.get(self._keys("layout"))
-        if layout is None and not await self._client.exists(self._keys("runs")):
+        pipeline = self._client.pipeline(transaction=True)
+        pipeline.get(self._keys("layout"))
+        pipeline.exists(self._keys("runs"))
+        layout, has_runs = await pipeline.execute()
+        if layout is None and not has_runs:
             await self._client.set(self._keys("layout"), LAYOUT)
         elif int(layout or 1) != LAYOUT:
             raise UnsupportedVersion(repr(self), int(layout or 1), LAYOUT)
@@ -251,7 +254,7 @@ class RedisStore(ServerStore):
         async def claim() -> Taken:
             while True:
                 look = await self._runs.look(run_id, claims=True)
-                run = Run.read(run_id, look.row)
+                run = Run.to_repair(run_id, look.row)
                 if run is None:
                     raise RunNotFound(run_id)
                 for taken in sent:
@@ -299,7 +302,7 @@ class RedisStore(ServerStore):
 
     async def _held(self, lease: Lease) -> Run | None:
         """Return the run of a lease if this is its current one."""
-        run = Run.read(lease.run_id, (await self._runs.look(lease.run_id)).row)
+        run = Run.to_repair(lease.run_id, (await self._runs.look(lease.run_id)).row)
         held = None if run is None else run.lease
         return run if held and is_holder(lease, held.owner, held.fence) else None
 
@@ -592,7 +595,7 @@ class RedisStore(ServerStore):
         async def truncate() -> None:
             while True:
                 look = await self._runs.look(run_id, str(after))
-                run = Run.read(run_id, look.row)
+                run = Run.to_repair(run_id, look.row)
                 check_current(lease, None if run is None else run.lease)
                 assert run is not None
                 check_kept(lease, run.state.length, after=after)

@@ -68,13 +68,12 @@ class DueClaim:
                 return Claimed(taken, self._sent.next_due_at)
             self._found.clear()
             now, lanes, limited = await self._look()
-            held = {workflow: await self._held(workflow, now) for workflow in self._due.workflows}
-            usage = Usage(held, self._starts(limited), now)
-            if not await self._search(lanes, usage):
+            usage = Usage(await self._held(now), self._starts(limited), now)
+            is_complete, next_due_at = await self._search(lanes, usage)
+            if not is_complete:
                 continue
             infos = sorted((run.info for run in self._found.values()), key=in_order)
             chosen = choose_due(infos, self._due, usage)
-            next_due_at = await self._next_due_at(lanes)
             if not chosen:
                 return Claimed((), next_due_at)
             if await self._claim(chosen, usage, next_due_at):
@@ -126,33 +125,45 @@ class DueClaim:
                     await self._runs.client.zadd(key, {run_id: 0.0}, xx=True)
             self._buried[process, workflow] = last
 
-    async def _held(self, workflow: str, now: float) -> int:
-        """Return how many runs of a workflow are held. Note the others, which have a lease, if due."""
-        key, limit = self._runs.keys(f"held:{workflow}"), self._due.limits.get(workflow)
-        most = None if limit is not None and limit.limit is not None else _MOST_LOOKS
-        pipeline = self._runs.client.pipeline(transaction=False)
-        pipeline.zcount(key, f"({now!r}", "+inf")
-        pipeline.zrangebyscore(key, "-inf", repr(now), start=most and 0, num=most)
-        held, members = await pipeline.execute()
-        looks: dict[str, float] = {}
+    async def _held(self, now: float) -> dict[str, int]:
+        """Return how many runs of each workflow are held. Note the others that have a lease, if due.
 
-        def damaged(error: CorruptCheckpoint) -> None:
-            looks[error.run_id] = now + LOOK_SECONDS
+        Those that are held have the time to look at them again as their score, and the others the
+        negative of that.
+        """
+        pipeline = self._runs.client.pipeline(transaction=False)
+        for workflow in self._due.workflows:
+            key, limit = self._runs.keys(f"held:{workflow}"), self._due.limits.get(workflow)
+            most = None if limit is not None and limit.limit is not None else _MOST_LOOKS
+            pipeline.zcount(key, f"({now!r}", "+inf")
+            pipeline.zrangebyscore(key, repr(-now), repr(now), start=most and 0, num=most)
+        answers: list[Any] = await pipeline.execute()
+        counts, members = answers[::2], answers[1::2]
+        return {
+            workflow: count + await self._still_held(workflow, _texts(run_ids), now)
+            for workflow, count, run_ids in zip(self._due.workflows, counts, members, strict=True)
+        }
+
+    async def _still_held(self, workflow: str, run_ids: list[str], now: float) -> int:
+        """Look at runs of a workflow that have a lease, and return how many of them are held."""
+        held, looks = 0, dict[str, float]()
+
+        def skip(error: CorruptCheckpoint) -> None:
+            looks[error.run_id] = -(now + LOOK_SECONDS)
             _warn(error)
 
-        async for run_id, run in self._runs.readable(_texts(members), damaged):
+        async for run_id, run in self._runs.readable(run_ids, skip):
             if run is None or f"held:{workflow}" not in places(run):
                 await self._remove(run_id, run, f"held:{workflow}")
-            elif run.info.is_held(now):
-                assert run.lease is not None
+            elif run.lease is not None and run.lease.is_held(now):
                 held += 1
                 looks[run_id] = now + min(run.lease.expires_in(now), LOOK_SECONDS)
             elif is_due(run.state.summary, self._due):
                 self._found[run_id] = run
             else:
-                looks[run_id] = now + LOOK_SECONDS
+                looks[run_id] = -(now + LOOK_SECONDS)
         if looks:
-            await self._runs.client.zadd(key, looks, xx=True)
+            await self._runs.client.zadd(self._runs.keys(f"held:{workflow}"), looks, xx=True)
         return held
 
     async def _remove(self, run_id: str, run: Run | None, name: str) -> None:
@@ -171,48 +182,49 @@ class DueClaim:
                 starts[workflow] = [*map(float, json.loads(self._claims[workflow])["starts"])]
         return starts
 
-    async def _search(self, lanes: list[Lane], usage: Usage) -> bool:
-        """Find the runs in lanes that may be claimed. Return False if there may be others."""
-        keys, is_complete = self._runs.keys, True
+    async def _search(self, lanes: list[Lane], usage: Usage) -> tuple[bool, float | None]:
+        """Find the runs in lanes that may be claimed, and when the next of the others is due.
+
+        Return False with that if it may have missed some.
+        """
+        pipeline, now = self._runs.client.pipeline(transaction=False), repr(self._due.now)
         for lane in lanes:
-            room, key = lane.room(usage, self._due), keys(set_of(lane))
-            if not room:
-                continue
-            members = await self._runs.client.zrangebyscore(
-                key, "-inf", repr(self._due.now), start=0, num=room
-            )
-            damaged: list[str] = []
-
-            def skip(error: CorruptCheckpoint, damaged: list[str] = damaged) -> None:
-                damaged.append(error.run_id)
-                _warn(error)
-
-            async for run_id, run in self._runs.readable(_texts(members), skip):
-                if run is not None and set_of(lane) in places(run):
-                    self._found[run_id] = run
-                else:
-                    is_complete = False
-                    await self._remove(run_id, run, set_of(lane))
-            if damaged:
-                is_complete = False
-                await self._runs.client.zrem(key, *damaged)
-        return is_complete
-
-    async def _next_due_at(self, lanes: list[Lane]) -> float | None:
-        """Return when the next run is due. Forget empty lanes."""
-        keys = self._runs.keys
-        pipeline = self._runs.client.pipeline(transaction=False)
-        for lane in lanes:
-            later = f"({self._due.now!r}", "+inf"
-            pipeline.zrangebyscore(keys(set_of(lane)), *later, start=0, num=1, withscores=True)
-            pipeline.exists(keys(set_of(lane)))
+            key, room = self._runs.keys(set_of(lane)), lane.room(usage, self._due)
+            pipeline.zrangebyscore(key, "-inf", now, start=0, num=room)
+            pipeline.zrangebyscore(key, f"({now}", "+inf", start=0, num=1, withscores=True)
+            pipeline.exists(key)
         answers: list[Any] = await pipeline.execute() if lanes else []
-        for lane, is_there in zip(lanes, answers[1::2], strict=True):
+        is_complete = True
+        for lane, ready, is_there in zip(lanes, answers[::3], answers[2::3], strict=True):
             if not is_there:
-                sets = keys(set_of(lane)), keys(f"lanes:{lane.workflow}")
-                forget = self._runs.client.register_script(FORGET_LANE)
-                await forget(sets, [f"{lane.status}:{lane.priority}"])
-        return min((score for found in answers[::2] for _, score in found), default=None)
+                await self._forget(lane)
+            is_complete &= await self._find(lane, _texts(ready))
+        return is_complete, min((at for one in answers[1::3] for _, at in one), default=None)
+
+    async def _find(self, lane: Lane, run_ids: list[str]) -> bool:
+        """Note the due runs of a lane. Remove others; return False if there were any."""
+        name, damaged, is_complete = set_of(lane), list[str](), True
+
+        def skip(error: CorruptCheckpoint) -> None:
+            damaged.append(error.run_id)
+            _warn(error)
+
+        async for run_id, run in self._runs.readable(run_ids, skip):
+            if run is not None and name in places(run):
+                self._found[run_id] = run
+            else:
+                is_complete = False
+                await self._remove(run_id, run, name)
+        if damaged:
+            await self._runs.client.zrem(self._runs.keys(name), *damaged)
+        return is_complete and not damaged
+
+    async def _forget(self, lane: Lane) -> None:
+        """Forget an empty lane."""
+        keys = self._runs.keys
+        forget = self._runs.client.register_script(FORGET_LANE)
+        sets = keys(set_of(lane)), keys(f"lanes:{lane.workflow}")
+        await forget(sets, [f"{lane.status}:{lane.priority}"])
 
     async def _claim(self, chosen: list[RunInfo], usage: Usage, next_due_at: float | None) -> bool:
         """Claim these runs, unless they or the counters of their limits have changed."""

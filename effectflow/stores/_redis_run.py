@@ -44,6 +44,7 @@ from effectflow.checkpoint.store import (
 from effectflow.stores._due import Lane
 from effectflow.stores._redis_scripts import NOW
 from effectflow.stores._rules import woken
+from effectflow.stores._summaries import UNREADABLE
 
 A = TypeVar("A")
 
@@ -132,6 +133,21 @@ class Run:
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise CorruptCheckpoint(run_id, f"its fields are damaged: {error!r}") from error
         return run
+
+    @staticmethod
+    def to_repair(run_id: str, row: Row) -> Run | None:
+        """As `read`, but return a run of which only the summary is damaged with another one."""
+        try:
+            return Run.read(run_id, row)
+        except CorruptCheckpoint as damage:
+            try:
+                tree = orjson.loads(row.state) | {
+                    "summary": schema_of(RunSummary).write(UNREADABLE)
+                }
+            except (ValueError, TypeError):
+                raise damage from None
+            run = Run.read(run_id, row._replace(state=orjson.dumps(tree)))
+            return run and replace(run, row=row)
 
     @staticmethod
     def of(state: State, lease: Lease | None) -> Run:
@@ -338,7 +354,7 @@ class Keys:
 
         Parameters:
             fields: further fields and values, which have no effect before the change.
-            process: the process that claims the run, at `now`.
+            process, now: the process that claims the run, and when.
         """
         run_id, summary = after.state.run_id, after.state.summary
         key = self.run(run_id)
@@ -348,10 +364,10 @@ class Keys:
         if before is None or before.is_elsewhere(after):
             old, new = {} if before is None else places(before), places(after)
         for name, (score, member) in new.items():
-            if old.get(name) == (score, member):
-                continue
-            if after.lease is not None and name.startswith("held:"):
+            if now and after.lease is not None and name.startswith("held:"):
                 score = min(after.lease.expires_at, now + LOOK_SECONDS)
+            elif old.get(name) == (score, member):
+                continue
             elif name.startswith("due:"):
                 lane = lane_of(summary)
                 yield "SADD", self(f"lanes:{summary.workflow}"), f"{lane.status}:{lane.priority}"

@@ -19,6 +19,10 @@ A = TypeVar("A")
 SUMMARY_FIELDS = tuple(field.name for field in fields(RunSummary))
 
 
+UNREADABLE = RunSummary("", RunStatus.RUNNING, 0.0)
+"""Stands for a summary that cannot be read, so that a repair can claim the run and replace it."""
+
+
 def summary_fields(summary: RunSummary) -> dict[str, Any]:
     """Return the fields of a summary by name. `asdict` is slower, since it copies them."""
     return {name: getattr(summary, name) for name in SUMMARY_FIELDS}

@@ -14,7 +14,7 @@ _SERVERS: Mapping[str, Callable[[str], object]] = {
 }
 
 _OPTIONS: Mapping[str, Mapping[str, Callable[[str], object]]] = {
-    "file": _FILES,
+    "file": {"history": int, **_FILES},
     "sqlite": {"durability": str, **_FILES},
     "postgresql": {"schema": str, "statement_timeout": float, **_SERVERS},
     "redis": {"prefix": str, **_SERVERS},

@@ -242,11 +242,6 @@ async def test_missing_entries_are_damage(make_store: MakeStore) -> None:
         assert await tale.resume("r").run(app_on(store)) == Success([1] * 4)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=CorruptCheckpoint,
-    reason="a claim returns the summary, so a repair cannot take the lease of a run without one",
-)
 @pytest.mark.parametrize("make_store_named", ["sqlite full", "postgres", "redis"], indirect=True)
 async def test_a_run_of_which_only_the_status_is_damaged_keeps_all_entries(
     make_store: MakeStore,
