@@ -128,7 +128,7 @@ async def submit_run(
     """
     blueprint, checkpoints = place.blueprint, place.checkpoints
     check_run_id(run_id)
-    _check_priority(priority)
+    check_priority(priority)
     input = blueprint.save_input(input)
     blueprint.check_types(input)
     given, saved_context = GivenInput.of(blueprint, input), _context_tree(context)
@@ -210,7 +210,7 @@ def _new_started(
     )
 
 
-def _check_priority(priority: object) -> None:
+def check_priority(priority: object) -> None:
     """Raise ValueError for a priority that not every store can keep."""
     if type(priority) is not int or not -(2**31) <= priority < 2**31:
         raise ValueError(f"priority must be an int of 32 bits, not {priority!r}")
