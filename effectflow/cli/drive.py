@@ -437,7 +437,9 @@ async def _plan_of(request: DriveRequest, env: HasCheckpoints) -> ResumePlan:
 
 
 def _has_dead_letters(output: object) -> bool:
-    return isinstance(output, JobResult) and bool(cast("JobResult[Any, Any]", output).dead_letters)
+    return isinstance(output, JobResult) and bool(
+        cast("JobResult[Any, Any, Any]", output).dead_letters
+    )
 
 
 def _report(request: DriveRequest, progress: RunProgress, end: _End) -> None:
