@@ -63,12 +63,14 @@ async def test_environment_is_asked_for_and_can_be_changed_for_a_part() -> None:
 
 
 class HasName(Protocol):
-    name: str
+    @property
+    def name(self) -> str: ...
 
 
 @runtime_checkable
 class HasPrice(Protocol):
-    price: int
+    @property
+    def price(self) -> int: ...
 
 
 async def test_an_environment_may_be_of_a_subclass_or_satisfy_a_protocol() -> None:
