@@ -115,17 +115,16 @@ class Claim:
         if the store rejected that.
         """
         assert self._info is not None
-        writer = self.writer
-        lease, length, summary = self.lease, self._info.length, self._info.summary
+        writer, length, summary = self.writer, self._info.length, self._info.summary
         if writer is not None:
-            lease, length = writer.lease, writer.durable_length
+            length = writer.durable_length
             # Not the summary that could not be saved, which may say that the run has ended.
             summary = writer.durable_summary or summary
         due_at = self.place.scope.clock.now().timestamp() + seconds
         summary = replace(summary, blocked=reason, due_at=due_at)
         with anyio.move_on_after(5, shield=True), self._only_logged("marked as blocked"):
             await self.place.checkpoints.store.append(
-                lease, [], after=length, summary=summary, release=True
+                self.lease, [], after=length, summary=summary, release=True
             )
             if writer is not None:
                 writer.is_released = True
@@ -162,9 +161,7 @@ class Claim:
         is_deleted = False
         try:
             with anyio.move_on_after(30, shield=True), self._only_logged("deleted"):
-                await self.place.checkpoints.store.delete(
-                    self.run_id, lease=self.lease if writer is None else writer.lease
-                )
+                await self.place.checkpoints.store.delete(self.run_id, lease=self.lease)
                 is_deleted = True
         finally:
             # A start that begins from here on executes the run again.
@@ -223,6 +220,8 @@ class Claim:
 
     @property
     def lease(self) -> Lease:
-        """The lease, while the claim is held."""
+        """The lease, while the claim is held. A writer may have claimed it again."""
+        if self.writer is not None:
+            return self.writer.lease
         assert self._lease is not None
         return self._lease
