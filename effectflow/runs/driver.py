@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias, cast
+from typing import Any, cast
 
 from effectflow.checkpoint.delayed_saves import save_request
 from effectflow.checkpoint.durable_fiber import DurableFiber
@@ -20,7 +19,7 @@ from effectflow.checkpoint.endings import (
     Returned,
     Suspension,
 )
-from effectflow.checkpoint.entries import Entry, Finished, Resumed, Started, Suspended
+from effectflow.checkpoint.entries import Finished, Resumed, Started, Suspended
 from effectflow.checkpoint.errors import (
     CheckpointError,
     LeaseLost,
@@ -56,6 +55,7 @@ from effectflow.effects.scope import Scope
 from effectflow.effects.trails import TypedFailure
 from effectflow.runs.body import run_body
 from effectflow.runs.claim import Claim
+from effectflow.runs.reopening import Reopening
 from effectflow.runs.stored_run import (
     Found,
     context_of,
@@ -66,12 +66,6 @@ from effectflow.runs.stored_run import (
     input_of,
     output_of,
 )
-
-Reopening: TypeAlias = Callable[[tuple[Entry, ...], Order, Resumed], Resumed | None]
-"""Chooses what a complete run tries again: returns the entry that says so, or None for nothing.
-
-It receives the entries of the run, their order, and the entry to complete.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +118,9 @@ async def continue_run(
         void=() if known.finished is None else known.finished.retry,
         after_crash=claim.was_left,
     )
-    reopened = None if reopening is None else reopening(entries, read_order(entries), resumed)
+    reopened = None
+    if reopening is not None:
+        reopened = reopening.reopened(entries, read_order(entries), resumed)
     if found.completion is not None and reopened is None:
         claim.finished = found.completion
         output = output_of(found.completion, blueprint, known.run_id, force=force)
@@ -191,7 +187,7 @@ def outcome_of(run_id: str, ending: Ending) -> Any:
             raise AssertionError(f"run {run_id!r} was suspended, which only a worker does")
 
 
-async def give_up(claim: Claim, found: Found, error: CheckpointError) -> None:
+async def record_failure(claim: Claim, found: Found, error: CheckpointError) -> None:
     """Record that a run has failed with this error, without running it."""
     at = claim.place.scope.clock.now().timestamp()
     run = _life_of(claim, Resumed(claim.lease.owner, at), Order(), found)

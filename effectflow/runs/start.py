@@ -16,7 +16,8 @@ from effectflow.checkpoint.store import RunStatus, RunSummary, due_at_once, stor
 from effectflow.checkpoint.values import NO_TYPES, Tree, to_tree
 from effectflow.effects.arguments import check_type
 from effectflow.runs.claim import Claim
-from effectflow.runs.driver import Reopening, begin_run, continue_run, outcome_of
+from effectflow.runs.driver import begin_run, continue_run, outcome_of
+from effectflow.runs.reopening import Reopening
 from effectflow.runs.run_ids import check_run_id, new_run_id
 from effectflow.runs.stored_run import (
     GivenInput,
