@@ -51,7 +51,7 @@ class Statistics:
     counts: dict[str, int]
 
 
-Job: TypeAlias = MapReduce[App, Never, str, JobResult[Statistics, Unreadable]]
+Job: TypeAlias = MapReduce[App, Never, str, JobResult[Statistics, str, Unreadable]]
 
 
 def text_files(folder: str) -> list[str]:
@@ -116,7 +116,7 @@ def local_cluster() -> Generator[str]:
         yield cluster.scheduler_address
 
 
-def report(result: JobResult[Statistics, Unreadable]) -> str:
+def report(result: JobResult[Statistics, str, Unreadable]) -> str:
     counts = result.value.counts
     # Equally frequent words in alphabetical order, because the order of dicts varies.
     frequent = sorted(counts, key=lambda word: (-counts[word], word))[:20]

@@ -55,7 +55,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave most `sampled` cases, and more examples of every property, to `-m exhaustive`."""
+    """Leave all `sampled` cases but one, and more examples of every property, to `-m exhaustive`."""
     functions: set[str] = set()
     for item in items:
         is_property = isinstance(item, pytest.Function) and is_hypothesis_test(item.obj)

@@ -111,6 +111,15 @@ def test_docstring_examples_run(name: str, tmp_path: Path, monkeypatch: pytest.M
     assert ran.attempted > 0
 
 
+@pytest.mark.parametrize("folder", ["checkpoint", "runs", "builders"])
+def test_contributing_says_what_is_in_each_module(folder: str) -> None:
+    tables = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+
+    modules = {path.name for path in (ROOT / "effectflow" / folder).glob("[a-z]*.py")}
+
+    assert {name for name in modules if f"{name}`" not in tables} == set()
+
+
 LINKED_PAGES = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
 CODE = re.compile(r"^```.*?^```$|`[^`\n]+`", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\[[^\]]*\]\((?P<target>[^)\s]*)\)")

@@ -10,6 +10,7 @@ from effectflow.checkpoint.step import StepDefinition
 from effectflow.effects import RetryPolicy
 from effectflow.effects.arguments import check_count, is_async, is_callable
 from effectflow.effects.errors import Copyable
+from effectflow.effects.signatures import returned_value
 
 N = TypeVar("N", bound=Hashable)
 
@@ -47,6 +48,19 @@ def function_problems(given: object, owner: str, expected: str) -> Iterator[str]
         yield f"{owner} takes {expected}, not a generator function: decorate it with @do"
     elif is_async(given) or inspect.isasyncgenfunction(given):
         yield f"{owner} takes {expected}, not an async function"
+
+
+def effect_problems(given: object, owner: str, expected: str) -> Iterator[str]:
+    """Yield a problem unless `given` may be a function that returns an effect."""
+    problems = [*function_problems(given, owner, expected)]
+    yield from problems
+    returned = returned_value(given)
+    if returned is not None and not problems:
+        name = getattr(given, "__qualname__", repr(given))
+        yield (
+            f"{owner} takes {expected}, and {name} returns {returned}: return an effect, such as "
+            "pure(value), or decorate it with @effect and make the environment its first parameter"
+        )
 
 
 def count_problems(given: object, name: str, *, least: int) -> Iterator[str]:

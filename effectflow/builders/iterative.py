@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar, cast
 from effectflow.builders.checks import (
     InvalidDefinition,
     count_problems,
+    effect_problems,
     function_problems,
     workflow_name_problems,
 )
@@ -106,7 +107,7 @@ class Iterative(Workflow[Env, E, S, IterativeResult[S]], Generic[Env, E, S]):
     ) -> None:
         problems = [
             *workflow_name_problems(name),
-            *function_problems(round, "`round`", "a function from a value to an effect"),
+            *effect_problems(round, "`round`", "a function from a value to an effect"),
             *function_problems(converged, "`converged`", "a function of two values"),
             *count_problems(max_rounds, "max_rounds", least=1),
         ]

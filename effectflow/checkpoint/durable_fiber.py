@@ -361,7 +361,7 @@ class DurableFiber(OrderedFiber):
                 self.failures.append(Cause((path, number)))
         elif isinstance(raised, Exception) and end == "failed":
             # It may succeed in another life, so the journal stays as it is.
-            raise self.run.give_up_life(raised)
+            raise self.run.cut_short(raised)
         elif was != "cut" and not self.run.force:
             # What cut it off may be corrected. Then nothing that followed from it may be recorded.
             run = self.run
@@ -586,7 +586,7 @@ class DurableFiber(OrderedFiber):
 
     def undo_failed(self, error: object, left: Callable[[], Sequence[str]]) -> None:
         run = self.run
-        raise run.give_up(CompensationFailed(run.run_id, safe_repr(error), left()), self)
+        raise run.fail(CompensationFailed(run.run_id, safe_repr(error), left()), self)
 
 
 _ENDS = {"ok": "succeeded", "failed": "failed", "cut": "was cancelled"}

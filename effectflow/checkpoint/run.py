@@ -285,7 +285,7 @@ class Run:
         self.end_fibers()
         return halt
 
-    def give_up(self, error: CheckpointError, fiber: OrderedFiber) -> Halt:
+    def fail(self, error: CheckpointError, fiber: OrderedFiber) -> Halt:
         """End the run as failed with this error, past every handler. Return the exception to raise."""
         self.root.failures = fiber.open_failures()
         for cause in self.root.failures:
@@ -294,7 +294,7 @@ class Run:
         self.end_with(FailedWith(TypedFailure(error)))
         return LeftToResume(str(error))
 
-    def give_up_life(self, error: Exception) -> Halt:
+    def cut_short(self, error: Exception) -> Halt:
         """End this life with an exception that no earlier life has met. The journal stays as it is."""
         self.end_with(CutShort(error))
         return Halt(error)

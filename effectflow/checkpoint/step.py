@@ -20,7 +20,6 @@ from typing import (
     ParamSpec,
     Protocol,
     TypeVar,
-    get_origin,
     overload,
 )
 
@@ -55,10 +54,9 @@ from effectflow.effects.nodes import AnyEffect
 from effectflow.effects.retry import check_bounded
 from effectflow.effects.scope import Scope, running_step
 from effectflow.effects.signatures import (
-    UnresolvedName,
     effect_types,
     never_fails,
-    type_hints,
+    returned_value,
 )
 from effectflow.effects.trails import add_note
 
@@ -346,31 +344,22 @@ class Step(Generic[P, Env, E, A]):
 
 
 def _check_returns_an_effect(function: Callable[..., Any]) -> None:
-    """Raise TypeError for a plain function that is annotated to return a value, not an effect."""
-    is_plain = isinstance(function, FunctionType) and not hasattr(function, "__wrapped__")
-    if not is_plain or effectful_decorator(function) is not None:
-        return
-    annotation: Any = type_hints(function).get("return")
-    if isinstance(annotation, UnresolvedName) or _may_be_an_effect(annotation):
-        return
-    raise TypeError(
-        f"@step takes a function that returns an effect, and {function.__qualname__} returns "
-        f"{getattr(annotation, '__name__', annotation)}: make it an async function, or write @effect "
-        "below @step and make the environment the first parameter"
-    )
-
-
-def _may_be_an_effect(annotation: Any) -> bool:
-    """Return whether an effect or a generator may be of this type. Only classes of values cannot."""
-    kind: Any = get_origin(annotation) or annotation
-    # `Any` is a class since Python 3.11.
-    if kind is Any or not isinstance(kind, type):
-        return True
-    try:
-        return issubclass(kind, (Effect, Generator)) or issubclass(Effect, kind)
-    except TypeError:
-        # Some classes, such as protocols, do not support `issubclass`.
-        return True
+    """Raise TypeError for a method, and for a plain function that is annotated to return a value."""
+    name = function.__qualname__
+    if isinstance(function, FunctionType):
+        first = next(iter(inspect.signature(function).parameters), None)
+        if first in ("self", "cls"):
+            raise TypeError(
+                f"@step takes a function, and {name} is a method: a resume has no object to call it on. "
+                "Write a function, and take from the environment what its object has, such as "
+                "`(yield from ask(Shop)).bank`"
+            )
+    returned = returned_value(function)
+    if returned is not None:
+        raise TypeError(
+            f"@step takes a function that returns an effect, and {name} returns {returned}: make it an "
+            "async function, or write @effect below @step and make the environment the first parameter"
+        )
 
 
 class StepCall:

@@ -452,7 +452,8 @@ class CheckpointStore(Protocol):
         """Take the lease of a run for this many seconds. Return it, and the run as it was before.
 
         A lease is free unless `Lease.is_held` at the time of the store. An owner that already holds the
-        lease gets a new one.
+        lease gets a new one. A run whose summary cannot be read can be claimed, too, so that a repair can
+        hold it: the summary that is returned then has an empty `workflow`.
 
         Raise RunNotFound if the run does not exist, and RunBusy if another live owner holds it.
         """

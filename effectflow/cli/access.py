@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass
-from functools import wraps
-from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -16,8 +14,7 @@ from effectflow.checkpoint import Checkpoints, CheckpointStore, Encryption, RunQ
 from effectflow.checkpoint.journal_reader import all_run_ids
 from effectflow.cli.app_loader import app_of_runs, find_app
 from effectflow.cli.options import BadUse, check_choice, read_file
-from effectflow.cli.suggestions import RunLocation, suggest_for, without_password
-from effectflow.service.app import App
+from effectflow.cli.suggestions import RunLocation, suggest_for, suggested, without_password
 from effectflow.stores import open_store
 
 A = TypeVar("A")
@@ -28,7 +25,8 @@ StoreOption = Annotated[
     typer.Option(
         "--store",
         envvar="EFFECTFLOW_STORE",
-        help="The store of the runs, such as runs.db or postgresql://host/name.",
+        help="The store of the runs, such as runs.db or postgresql://host/name; not beside the App of a "
+        "service, which has its own.",
     ),
 ]
 # Keys are never arguments, because other users can see those.
@@ -50,12 +48,12 @@ EncryptionKeysOption = Annotated[
         rich_help_panel="Keys",
     ),
 ]
-AppOption = Annotated[
+CodeOption = Annotated[
     str | None,
     typer.Option(
         "--app",
         help="What defines the run's workflow: a MODULE, a MODULE:WORKFLOW, or the MODULE:APP of a "
-        "service, which also says where its runs are.",
+        "service, which also says where its runs are (instead of --store and keys).",
     ),
 ]
 ServiceOption = Annotated[
@@ -63,10 +61,20 @@ ServiceOption = Annotated[
     typer.Option(
         "--app",
         metavar="MODULE:APP",
-        help="The App that says where its runs are, instead of --store. A module without an App "
+        help="The App that says where its runs are, instead of --store and keys. A module without an App "
         "is accepted, and not used.",
     ),
 ]
+
+
+def options_of(app_option: Any, *, keys: bool) -> dict[str, tuple[Any, object]]:
+    """Return the annotation and the default of each option that says where the runs are, by name."""
+    options: dict[str, tuple[Any, object]] = {"app": (app_option, None)} if app_option else {}
+    options["store"] = (StoreOption, _STORE)
+    if keys:
+        options["key_file"] = (KeyFileOption, None)
+        options["encryption_keys"] = (EncryptionKeysOption, None)
+    return options
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,75 +85,59 @@ class Access:
         checkpoints: their store and its keys.
         app: the value of `--app`: an App, a workflow or a module; None without it.
         is_default: whether neither an option nor an App names the store.
+        as_json: whether the command prints JSON.
     """
 
     checkpoints: Checkpoints
     app: str | None = None
     is_default: bool = False
+    as_json: bool = False
+
+    @property
+    def store(self) -> CheckpointStore:
+        """Where the runs are."""
+        return self.checkpoints.store
 
     @property
     def seal(self) -> Seal:
         """Writes and checks entries."""
         return self.checkpoints.seal
 
-    def use(self, use: Callable[[CheckpointStore], Awaitable[A]], *, must_exist: bool = True) -> A:
-        """Open the store and return `await use(store)`.
+    async def chosen(self, run_id: str | None, latest: bool, *, resumable: bool = False) -> str:
+        """Return the id of the chosen run: with `latest`, of the newest one, or of the newest to resume.
 
-        Raise BadUse if the store does not exist and `must_exist` is true.
+        Raise BadUse unless either a run id or `latest` is given, and if there is no such run.
         """
-        if must_exist:
-            self._check_store()
+        check_choice(run_id=run_id, latest=latest)
+        if run_id is not None:
+            return run_id
+        for newest in await self.store.find(RunQuery(resumable=resumable, limit=1)):
+            return newest.run_id
+        if resumable:
+            every = suggested("list")
+            raise BadUse(f"no run in this store can be resumed; `{every}` shows all runs")
+        raise BadUse("this store has no runs")
+
+    async def chosen_or_all(self, run_ids: Collection[str], latest: bool) -> Iterable[str]:
+        """Return these run ids, or with `latest` the newest one; all of the store without either."""
+        if run_ids:
+            check_choice(run_id=run_ids, latest=latest)
+        newest = [await self.chosen(None, latest)] if latest else ()
+        return run_ids or newest or await all_run_ids(self.store)
+
+    def use(self, use: Callable[[CheckpointStore], Awaitable[A]]) -> A:
+        """Open the store and return `await use(store)`. Raise BadUse if it does not exist."""
+        self.check_store()
 
         async def main() -> A:
-            async with self.checkpoints.store as opened:
+            async with self.store as opened:
                 return await use(opened)
 
         return anyio.run(main)
 
-    def use_run(
-        self,
-        run_id: str | None,
-        latest: bool,
-        use: Callable[[CheckpointStore, str], Awaitable[A]],
-        *,
-        resumable: bool = False,
-    ) -> A:
-        """Open the store and return `await use(store, run_id)`, for the newest run with `latest`.
-
-        Raise BadUse unless either a run id or `latest` is given.
-        """
-        check_choice(run_id=run_id, latest=latest)
-
-        async def use_chosen(store: CheckpointStore) -> A:
-            if run_id is not None:
-                return await use(store, run_id)
-            return await use(store, await newest_run(store, resumable=resumable))
-
-        return self.use(use_chosen)
-
-    def use_runs(
-        self,
-        run_ids: Collection[str],
-        latest: bool,
-        use: Callable[[CheckpointStore, Iterable[str]], Awaitable[A]],
-    ) -> A:
-        """Open the store and return `await use(store, run_ids)`, for all runs if none is named.
-
-        Raise BadUse if both run ids and `latest` are given.
-        """
-        if run_ids:
-            check_choice(run_id=run_ids, latest=latest)
-
-        async def use_chosen(store: CheckpointStore) -> A:
-            newest = [await newest_run(store)] if latest else ()
-            return await use(store, run_ids or newest or await all_run_ids(store))
-
-        return self.use(use_chosen)
-
-    def _check_store(self) -> None:
+    def check_store(self) -> None:
         """Raise BadUse if the store is a file or folder that does not exist."""
-        store = self.checkpoints.store
-        path = getattr(store, "path", None) or getattr(store, "directory", None)
+        path = getattr(self.store, "path", None) or getattr(self.store, "directory", None)
         if isinstance(path, Path) and not path.exists():
             way_out = (
                 "name the store of the runs with --store, or their App with --app MODULE:APP"
@@ -155,90 +147,8 @@ class Access:
             raise BadUse(f"the store {path} does not exist; {way_out}")
 
 
-async def newest_run(store: CheckpointStore, *, resumable: bool = False) -> str:
-    """Return the id of the newest run, or of the newest one to resume. Raise BadUse if there is none."""
-    for newest in await store.find(RunQuery(resumable=resumable, limit=1)):
-        return newest.run_id
-    if resumable:
-        raise BadUse("no run in this store can be resumed; `effectflow list` shows all runs")
-    raise BadUse("this store has no runs")
-
-
-def with_access(
-    make: Callable[..., Access],
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Replace the parameter `access` of a command by the options of `make`, which returns it."""
-    options = signature(make, eval_str=True).parameters
-
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        @wraps(command)
-        def run(**values: Any) -> None:
-            access = make(**{name: values.pop(name) for name in options})
-            command(access=access, **values)
-
-        parameters: list[Parameter] = []
-        for name, parameter in signature(command, eval_str=True).parameters.items():
-            parameters += options.values() if name == "access" else [parameter]
-        # Typer reads which options a command has.
-        run.__signature__ = Signature(  # type: ignore[attr-defined]
-            [parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in parameters]
-        )
-        return run
-
-    return decorate
-
-
-def to_store(
-    ctx: typer.Context,
-    store: StoreOption = _STORE,
-    key_file: KeyFileOption = None,
-    encryption_keys: EncryptionKeysOption = None,
-) -> Access:
-    """Return the access of a command that needs no App."""
-    return _access(ctx, None, None, store, key_file, encryption_keys)
-
-
-def to_code(
-    ctx: typer.Context,
-    app: AppOption = None,
-    store: StoreOption = _STORE,
-    key_file: KeyFileOption = None,
-    encryption_keys: EncryptionKeysOption = None,
-) -> Access:
-    """Return the access of a command that needs the code of a workflow."""
-    found = None if app is None else find_app(app)
-    return _access(ctx, app, found, store, key_file, encryption_keys)
-
-
-def to_runs(
-    ctx: typer.Context,
-    app: ServiceOption = None,
-    store: StoreOption = _STORE,
-    key_file: KeyFileOption = None,
-    encryption_keys: EncryptionKeysOption = None,
-) -> Access:
-    """Return the access of a command that needs no code.
-
-    Raise BadUse if `--app` names a module that has an App, but not this App.
-    """
-    found = None if app is None else app_of_runs(app)
-    return _access(ctx, app, found, store, key_file, encryption_keys)
-
-
-def to_sealed_runs(
-    ctx: typer.Context, app: ServiceOption = None, store: StoreOption = _STORE
-) -> Access:
-    """Return the access of a command that needs neither code nor keys."""
-    return to_runs(ctx, app, store)
-
-
-def _access(
-    ctx: typer.Context,
-    app: str | None,
-    found: App[Any] | None,
-    store: str,
-    key_file: Path | None,
-    encryption_keys: Path | None,
+def access_of(
+    ctx: typer.Context, app_option: Any, *, app: str | None = None, as_json: bool, **given: Any
 ) -> Access:
     """Return the access to the runs of the App that `app` names, or else of the store of the options.
 
@@ -247,7 +157,8 @@ def _access(
 
     Raise BadUse for an invalid store or key, and for options of the command line beside an App.
     """
-    given = {"store": store, "key_file": key_file, "encryption_keys": encryption_keys}
+    find = find_app if app_option is CodeOption else app_of_runs
+    found = None if app is None else find(app)
     sources = {name: ctx.get_parameter_source(name) for name in given}
     origins = {name: source.name for name, source in sources.items() if source is not None}
     if found is not None:
@@ -258,9 +169,10 @@ def _access(
                     f"the App {app!r} says where its runs are kept: leave out {_option(name)}"
                 )
         suggest_for(RunLocation(app=app))
-        return Access(found.checkpoints, app)
+        return Access(found.checkpoints, app, as_json=as_json)
+    key_file, encryption_keys = given.get("key_file"), given.get("encryption_keys")
     checkpoints = Checkpoints(
-        _store_at(store),
+        _store_at(given["store"]),
         key=None if key_file is None else _read_signing_key(key_file),
         encryption=None if encryption_keys is None else _read_encryption(encryption_keys),
     )
@@ -271,7 +183,7 @@ def _access(
         for word in (_option(name), without_password(str(given[name])))
     ]
     suggest_for(RunLocation(tuple(words), module=app))
-    return Access(checkpoints, app, is_default=origins["store"].startswith("DEFAULT"))
+    return Access(checkpoints, app, origins["store"].startswith("DEFAULT"), as_json)
 
 
 def _option(name: str) -> str:

@@ -29,9 +29,9 @@ def make_app() -> typer.Typer:
 
     from effectflow.cli import (
         dead_letters,
-        drive,
         history,
         list_runs,
+        run,
         run_worker,
         send,
         show,
@@ -51,9 +51,9 @@ def make_app() -> typer.Typer:
     )
     app.callback()(_options_of(typer))
     for name, command, example in (
-        ("demo", drive.demo, "demo ~/projects/shop --report shop"),
-        ("run", drive.run, """run shop.orders:checkout --input '{"cart": 7}'"""),
-        ("resume", drive.resume, "resume --latest"),
+        ("demo", run.demo, "demo ~/projects/shop --report shop"),
+        ("run", run.run, """run shop.orders:checkout --input '{"cart": 7}'"""),
+        ("resume", run.resume, "resume --latest"),
         ("worker", run_worker.worker, "worker shop.service:app --limit 20"),
         ("cancel", send.cancel, "cancel order-7 --app shop.service:app"),
         (

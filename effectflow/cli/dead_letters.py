@@ -7,24 +7,26 @@ from typing import Annotated
 
 import typer
 
-from effectflow.checkpoint import Checkpoint, CheckpointStore
+from effectflow.checkpoint import CheckpointStore
 from effectflow.checkpoint.checkpoint import fold, iso_time
 from effectflow.checkpoint.entries import Entry, SetAside
 from effectflow.checkpoint.journal_reader import read_existing
 from effectflow.checkpoint.order import read_order
 from effectflow.checkpoint.values import Tree, plain_tree
-from effectflow.cli.access import Access, to_code, with_access
+from effectflow.cli.access import Access, CodeOption
 from effectflow.cli.app_loader import workflow_of_run
-from effectflow.cli.drive import DriveRequest, drive
-from effectflow.cli.options import BadUse, JsonOption, LatestOption, RunArgument
-from effectflow.cli.render import bounded, counted, print_json, say, say_lines, when
+from effectflow.cli.command import Answer, command
+from effectflow.cli.drive import RunToDrive, drive
+from effectflow.cli.options import BadUse, LatestOption, RunArgument
+from effectflow.cli.render import bounded, counted, when
 from effectflow.cli.suggestions import suggested
 from effectflow.effects.paths import StepPath
 from effectflow.runs.reopening import RecordedLetter, dead_letters_of
 
 
-@with_access(to_code)
+@command(CodeOption)
 def dead_letters(
+    access: Access,
     run_id: RunArgument = None,
     keys: Annotated[
         list[str] | None, typer.Argument(metavar="[KEY]...", help="Only the items with these keys.")
@@ -42,10 +44,7 @@ def dead_letters(
             help="Continue even if the workflow changed, or an at-most-once step would run again."
         ),
     ] = False,
-    *,
-    access: Access,
-    as_json: JsonOption = False,
-) -> None:
+) -> Answer:
     """Show the items of map-reduce jobs that failed, and how each attempt ended; retry or drop them."""
     if retry and drop:
         raise BadUse("give either --retry or --drop")
@@ -54,41 +53,33 @@ def dead_letters(
         # Then every argument is a key.
         run_id, chosen_keys = None, chosen_keys | {run_id}
 
-    async def read(opened: CheckpointStore, chosen: str) -> tuple[Checkpoint, tuple[Entry, ...]]:
-        entries = await read_existing(opened, chosen, access.seal)
-        return fold(entries, chosen), entries
+    async def read(store: CheckpointStore) -> tuple[str, tuple[Entry, ...]]:
+        chosen = await access.chosen(run_id, latest)
+        return chosen, await read_existing(store, chosen, access.seal)
 
-    checkpoint, entries = access.use_run(run_id, latest, read)
+    chosen, entries = access.use(read)
+    checkpoint = fold(entries, chosen)
     aside = [entry for entry in entries if isinstance(entry, SetAside)]
     unknown = chosen_keys - {StepPath(entry.path).flow.key for entry in aside}
     if unknown:
         shown = ", ".join(sorted(map(repr, unknown)))
-        raise BadUse(f"run {checkpoint.run_id!r} has no dead letters with the keys {shown}")
+        raise BadUse(f"run {chosen!r} has no dead letters with the keys {shown}")
     if retry or drop:
-        loaded = workflow_of_run(
-            checkpoint.run_id, checkpoint.workflow, access.app, checkpoint.module
-        )
+        loaded = workflow_of_run(chosen, checkpoint.workflow, access.app, checkpoint.module)
         change = loaded.workflow.retry_dead_letters if retry else loaded.workflow.drop_dead_letters
-        effect = change(checkpoint.run_id, chosen_keys or None, force=force)
-        drive(DriveRequest(loaded, lambda _: effect, checkpoint.run_id, access, as_json=as_json))
+        effect = change(chosen, chosen_keys or None, force=force)
+        return drive(RunToDrive(chosen, loaded, access, effect))
     letters = dead_letters_of(read_order(entries))
     letters = [one for one in letters if not chosen_keys or one.key in chosen_keys]
-    if as_json:
-        print_json([_dead_letter_tree(letter) for letter in letters])
-    else:
-        _show(letters, checkpoint, access.app or checkpoint.module)
-
-
-def _show(
-    letters: Sequence[RecordedLetter],
-    checkpoint: Checkpoint,
-    module: str,
-) -> None:
-    """Show dead letters, and the command that retries them; `module` has their workflow."""
-    say_lines(_dead_letter_lines(letters))
+    lines = [*_dead_letter_lines(letters)]
     if letters:
-        reopen = suggested("dead-letters", checkpoint.run_id, "--retry", module=module)
-        say(f"Retry them with: {reopen}\nTo give them up, write --drop instead of --retry.")
+        module = access.app or checkpoint.module
+        reopen = suggested("dead-letters", chosen, "--retry", module=module)
+        lines += [
+            f"Retry them with: {reopen}",
+            "To give them up, write --drop instead of --retry.",
+        ]
+    return Answer([_dead_letter_tree(letter) for letter in letters], lines)
 
 
 def _dead_letter_lines(letters: Sequence[RecordedLetter]) -> Iterable[str]:

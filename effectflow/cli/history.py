@@ -31,27 +31,17 @@ from effectflow.checkpoint.entries import write_entry
 from effectflow.checkpoint.journal_reader import read_existing
 from effectflow.checkpoint.order import Spans
 from effectflow.checkpoint.values import Tree
-from effectflow.cli.access import Access, to_runs, with_access
-from effectflow.cli.options import JsonOption, LatestOption, RunArgument
-from effectflow.cli.render import bounded, print_json, say_lines, when
+from effectflow.cli.access import Access, ServiceOption
+from effectflow.cli.command import Answer, command
+from effectflow.cli.options import LatestOption
+from effectflow.cli.render import bounded, when
 
 
-@with_access(to_runs)
-def history(
-    run_id: RunArgument = None,
-    latest: LatestOption = False,
-    *,
-    access: Access,
-    as_json: JsonOption = False,
-) -> None:
+@command(ServiceOption, latest=LatestOption)
+async def history(access: Access, run_id: str) -> Answer:
     """Show the journal of a run, one entry per line."""
-    entries = access.use_run(
-        run_id, latest, lambda opened, chosen: read_existing(opened, chosen, access.seal)
-    )
-    if as_json:
-        print_json([_entry_tree(entry) for entry in entries])
-    else:
-        say_lines(_journal_lines(entries))
+    entries = await read_existing(access.store, run_id, access.seal)
+    return Answer([_entry_tree(entry) for entry in entries], _journal_lines(entries))
 
 
 _TIMES = ("at", "retry_at", "until")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Annotated
@@ -25,9 +24,10 @@ from effectflow.checkpoint import (
 )
 from effectflow.checkpoint.checkpoint import iso_time
 from effectflow.checkpoint.values import Tree, encode_json, plain_tree
-from effectflow.cli.access import Access, to_runs, with_access
-from effectflow.cli.options import BadUse, ExitCode, JsonOption
-from effectflow.cli.render import age, duration, print_json, say, say_table
+from effectflow.cli.access import Access, ServiceOption
+from effectflow.cli.command import Answer, command
+from effectflow.cli.options import BadUse, ExitCode
+from effectflow.cli.render import age, duration, say_lines, table
 from effectflow.cli.suggestions import message_of, suggested
 
 CRASHED = "crashed"
@@ -48,8 +48,9 @@ STATUSES = tuple(
 """The statuses that `effectflow list` shows and finds."""
 
 
-@with_access(to_runs)
+@command(ServiceOption)
 def list_runs(
+    access: Access,
     workflow: Annotated[str | None, typer.Option(help="Show only runs of this workflow.")] = None,
     status: Annotated[
         list[str] | None,
@@ -80,12 +81,9 @@ def list_runs(
     watch: Annotated[
         bool, typer.Option("--watch", help="Show the table again every two seconds, until Ctrl-C.")
     ] = False,
-    *,
-    access: Access,
-    as_json: JsonOption = False,
-) -> None:
+) -> Answer:
     """List the runs of a store, newest first."""
-    if watch and as_json:
+    if watch and access.as_json:
         raise BadUse("--watch shows a table: leave out --json")
     search = _RunSearch(
         workflow=workflow,
@@ -98,39 +96,38 @@ def list_runs(
         seal=access.seal,
     )
     console = Console()
-    if watch:
-        with suppress(KeyboardInterrupt):
-            while True:
-                found = access.use(search.run)
-                console.clear()
-                _show_found(found, search, console)
-                time.sleep(_SECONDS_BETWEEN_TABLES)
-        return
-    found = access.use(search.run)
-    _show_found(found, search, console, as_json=as_json)
-    if found.problems:
-        raise typer.Exit(ExitCode.CHECKPOINT_ERROR)
+    while watch:
+        try:
+            answer = _answer(access.use(search.run), search)
+            console.clear()
+            say_lines((*answer.lines, *answer.problems), console)
+            time.sleep(_SECONDS_BETWEEN_TABLES)
+        except KeyboardInterrupt:
+            return Answer(None)
+    return _answer(access.use(search.run), search)
 
 
 _SECONDS_BETWEEN_TABLES = 2.0
 
 
-def _show_found(
-    found: _FoundRuns, search: _RunSearch, console: Console, *, as_json: bool = False
-) -> None:
-    if as_json:
-        print_json([run_tree(info, found.at) for info in found.runs])
-    elif found.runs:
-        _show_runs(console, found.runs, found.at)
+def _answer(found: _FoundRuns, search: _RunSearch) -> Answer:
+    if found.runs:
+        lines = _table_lines(found.runs, found.at)
     elif search.is_for_all:
-        say("This store has no runs. `effectflow demo` starts one.", console)
+        lines = ["This store has no runs. `effectflow demo` starts one."]
     else:
-        say(f"No run matches; `{suggested('list')}` shows all runs.", console)
-    errors = Console(stderr=True)
+        lines = [f"No run matches; `{suggested('list')}` shows all runs."]
+    problems = [
+        f"effectflow: its context is unknown: {message_of(problem)}" for problem in found.problems
+    ]
     if found.has_more:
-        say(f"There are more than these {search.limit} runs: --limit shows more.", errors)
-    for problem in found.problems:
-        say(f"effectflow: its context is unknown: {message_of(problem)}", errors)
+        problems.insert(0, f"There are more than these {search.limit} runs: --limit shows more.")
+    return Answer(
+        [run_tree(info, found.at) for info in found.runs],
+        lines,
+        problems,
+        ExitCode.CHECKPOINT_ERROR if found.problems else ExitCode.DONE,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,8 +283,8 @@ def _read_pair(text: str) -> tuple[str, str]:
     return key, value
 
 
-def _show_runs(console: Console, runs: Sequence[RunInfo], now: float) -> None:
-    """Print a table of runs. With names of ordinary length, it fits 80 columns, except for notes."""
+def _table_lines(runs: Sequence[RunInfo], now: float) -> Iterable[str]:
+    """Return a table of runs. With names of ordinary length, it fits 80 columns, except for notes."""
     rows = [("RUN", "WORKFLOW", "STATUS", "ENTRIES", "UPDATED", "")]
     for run in runs:
         status = shown_status(run, now)
@@ -295,7 +292,7 @@ def _show_runs(console: Console, runs: Sequence[RunInfo], now: float) -> None:
             status += f", {run.summary.details.dead_letters} dead"
         updated, note = age(now - run.updated_at), _note(run.summary, now)
         rows.append((run.run_id, run.summary.workflow, status, str(run.length), updated, note))
-    say_table(rows, console)
+    return table(rows)
 
 
 def _note(summary: RunSummary, now: float) -> str:

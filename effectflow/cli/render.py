@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
+from typing import Any
 
 import orjson
 from rich.cells import cell_len, set_cell_size
@@ -14,6 +16,7 @@ from rich.text import Text
 
 from effectflow.checkpoint.errors import printable
 from effectflow.checkpoint.values import Tree, render_tree
+from effectflow.cli.suggestions import message_of
 
 
 def say(text: str, console: Console | None = None) -> None:
@@ -28,23 +31,38 @@ def say_lines(lines: Iterable[str], console: Console | None = None) -> None:
         say(printable(line), console)
 
 
-def print_json(tree: object, *, on_one_line: bool = False) -> None:
-    """Print one JSON document on standard output."""
+def print_json(data: object, *, on_one_line: bool = False) -> None:
+    """Print one JSON document on standard output. Errors in it are their messages."""
     try:
-        data = orjson.dumps(tree, option=0 if on_one_line else orjson.OPT_INDENT_2)
+        option = 0 if on_one_line else orjson.OPT_INDENT_2
+        text = orjson.dumps(data, default=_plain, option=option)
     except TypeError:
         # This module escapes lone surrogates, such as those in messages about file names.
-        data = json.dumps(tree, indent=None if on_one_line else 2).encode()
-    sys.stdout.buffer.write(data + b"\n")
+        indent = None if on_one_line else 2
+        text = json.dumps(data, default=_plain, indent=indent).encode()
+    sys.stdout.buffer.write(text + b"\n")
     sys.stdout.flush()
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Exception):
+        return message_of(value)
+    if dataclasses.is_dataclass(value):
+        return fields_of(value)
+    raise TypeError(f"{value!r} has no JSON")
+
+
+def fields_of(record: Any) -> dict[str, Any]:
+    """Return the fields of a data class by their names, as they are."""
+    return {each.name: getattr(record, each.name) for each in dataclasses.fields(record)}
 
 
 _MAX_WIDTH = 32
 """The longest cell of a table that other rows align with. A longer one moves only its own row."""
 
 
-def say_table(rows: Sequence[Sequence[str]], console: Console) -> None:
-    """Print each row on one line, in aligned columns. Cut nothing."""
+def table(rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    """Yield each row as one line, in aligned columns. Cut nothing."""
     cells = [[printable(cell) for cell in row] for row in rows]
     widths = [
         max((length for length in map(cell_len, column) if length <= _MAX_WIDTH), default=0)
@@ -55,7 +73,7 @@ def say_table(rows: Sequence[Sequence[str]], console: Console) -> None:
             set_cell_size(cell, max(width, cell_len(cell)))
             for cell, width in zip(row, widths, strict=True)
         )
-        say("  ".join(aligned).rstrip(), console)
+        yield "  ".join(aligned).rstrip()
 
 
 def counted(count: int, noun: str) -> str:

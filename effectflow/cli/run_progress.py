@@ -46,7 +46,7 @@ class RunProgress:
         bar: enter it while the run is driven.
     """
 
-    def __init__(self, console: Console, workflow: AnyWorkflow, run_id: str) -> None:
+    def __init__(self, workflow: AnyWorkflow, run_id: str, console: Console) -> None:
         self.console = console
         self._run_id = run_id
         self.completed = 0

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Annotated
 
 import orjson
 import typer
-from rich.console import Console
 
 from effectflow.builders.machine._machine import state_of
 from effectflow.builders.progress import JobProgress, job_progress
@@ -17,7 +16,6 @@ from effectflow.checkpoint import (
     Checkpoint,
     CheckpointError,
     Checkpoints,
-    CheckpointStore,
     ChildStarted,
     Failed,
     Message,
@@ -33,66 +31,30 @@ from effectflow.checkpoint.mailbox import open_message
 from effectflow.checkpoint.order import read_order
 from effectflow.checkpoint.store import CANCEL, NOTICE
 from effectflow.checkpoint.values import Tree, plain_tree
-from effectflow.cli.access import Access, to_runs, with_access
+from effectflow.cli.access import Access, ServiceOption
+from effectflow.cli.command import Answer, command
 from effectflow.cli.history import topic_text
 from effectflow.cli.list_runs import run_tree, shown_status
-from effectflow.cli.options import BadUse, JsonOption, LatestOption, RunArgument
-from effectflow.cli.render import (
-    age,
-    bounded,
-    counted,
-    print_json,
-    say,
-    say_lines,
-    say_table,
-    when,
-)
+from effectflow.cli.options import BadUse, LatestOption
+from effectflow.cli.render import age, bounded, counted, table, when
 from effectflow.cli.suggestions import message_of, suggested
 from effectflow.runs.reopening import dead_letters_of
 
 
-@with_access(to_runs)
-def show(
-    run_id: RunArgument = None,
-    latest: LatestOption = False,
+@command(ServiceOption, latest=LatestOption)
+async def show(
+    access: Access,
+    run_id: str,
     at: Annotated[
         int | None, typer.Option(min=1, help="Show the run as it was after this many entries.")
     ] = None,
-    *,
-    access: Access,
-    as_json: JsonOption = False,
-) -> None:
+) -> Answer:
     """Show the state of a run, now or after an earlier entry."""
-
-    async def read(opened: CheckpointStore, chosen: str) -> _RunView:
-        try:
-            return await _view_run(access.checkpoints, opened, chosen, at=at)
-        except ValueError as error:
-            raise BadUse(str(error)) from error
-
-    view = access.use_run(run_id, latest, read)
-    if as_json:
-        print_json(_view_tree(view))
-    else:
-        _show_run(Console(), view)
-
-
-@dataclass(frozen=True, slots=True)
-class _ChildView:
-    """A run within a run: nested in it, or spawned by it. `info` is None if it is not in the store."""
-
-    run_id: str
-    workflow: str
-    info: RunInfo | None
-
-
-@dataclass(frozen=True, slots=True)
-class _MessageView:
-    """A message that a run has not taken. `problem` says why the value is unknown."""
-
-    message: Message
-    value: Tree = None
-    problem: str | None = None
+    try:
+        view = await _view_of(access, run_id, at=at)
+    except ValueError as error:
+        raise BadUse(str(error)) from error
+    return Answer(_view_tree(view), _view_lines(view))
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +68,8 @@ class _RunView:
         durability: the failures that its store survives.
         at: the time of the view, in seconds since the epoch.
         info: the run as it is now; None for an earlier state, of which the store knows nothing else.
-        children: the runs within it.
-        mailbox: the messages that it has not taken.
+        children: the runs within it, nested or spawned, as plain data.
+        mailbox: the messages that it has not taken, with their values.
     """
 
     checkpoint: Checkpoint
@@ -116,51 +78,54 @@ class _RunView:
     durability: str
     at: float
     info: RunInfo | None = None
-    children: list[_ChildView] = field(default_factory=list[_ChildView])
-    mailbox: list[_MessageView] = field(default_factory=list[_MessageView])
+    children: tuple[dict[str, str | None], ...] = ()
+    mailbox: tuple[tuple[Message, Tree | CheckpointError], ...] = ()
 
 
-async def _view_run(
-    checkpoints: Checkpoints, store: CheckpointStore, run_id: str, *, at: int | None
-) -> _RunView:
+async def _view_of(access: Access, run_id: str, *, at: int | None) -> _RunView:
     """Return the view of a run, now or after its first `at` entries.
 
     Raise ValueError if it has fewer entries.
     """
-    entries = await read_existing(store, run_id, checkpoints.seal, at=at)
+    store, now = access.store, time.time()
+    entries = await read_existing(store, run_id, access.seal, at=at)
     view = _RunView(
         fold(entries, run_id),
         published={one.key: one.value for one in entries if isinstance(one, Published)},
         dead_letters=len(dead_letters_of(read_order(entries))),
         durability=store.durability,
-        at=time.time(),
+        at=now,
     )
     if at is not None:
         return view
     messages = await store.mailbox(run_id) if isinstance(store, ServiceStore) else []
     # A resume starts a child again with a second entry.
-    children = {one.run_id: one.workflow for one in entries if isinstance(one, ChildStarted)}
+    started = {one.run_id: one.workflow for one in entries if isinstance(one, ChildStarted)}
+    found = {child: await find_run(store, child) for child in started}
+    statuses = {child: info and shown_status(info, now) for child, info in found.items()}
     return replace(
         view,
         info=await find_run(store, run_id),
-        children=[
-            _ChildView(child, of, await find_run(store, child)) for child, of in children.items()
-        ],
-        mailbox=[_opened(checkpoints, run_id, one) for one in messages],
+        children=tuple(
+            {"run_id": child, "workflow": workflow, "status": statuses[child]}
+            for child, workflow in started.items()
+        ),
+        mailbox=tuple((one, _value_of(access.checkpoints, run_id, one)) for one in messages),
     )
 
 
-def _opened(checkpoints: Checkpoints, run_id: str, message: Message) -> _MessageView:
+def _value_of(checkpoints: Checkpoints, run_id: str, message: Message) -> Tree | CheckpointError:
+    """Return the value of a message, or why it is unknown."""
     if message.topic in (CANCEL, NOTICE):
-        return _MessageView(message)
+        return None
     try:
-        return _MessageView(message, open_message(checkpoints, run_id, message))
+        return open_message(checkpoints, run_id, message)
     except CheckpointError as error:
-        return _MessageView(message, problem=message_of(error))
+        return error
 
 
-def _show_run(console: Console, view: _RunView) -> None:
-    """Print the view of one run, and the commands that show more."""
+def _view_lines(view: _RunView) -> Iterable[str]:
+    """Yield the view of one run as text, and the commands that show more."""
     checkpoint = view.checkpoint
     metadata = checkpoint.metadata
     survives = {
@@ -187,17 +152,18 @@ def _show_run(console: Console, view: _RunView) -> None:
         "survives": survives.get(view.durability, f"durability {view.durability}"),
         "digest": checkpoint.digest,
     }
-    say_table(list(rows.items()), console)
-    say_lines(_lines_around(view), console)
+    yield from table(rows.items())
+    yield from _lines_around(view)
     finished = checkpoint.finished
     if finished is None:
         return
+    yield ""
     if finished.error is None:
-        say(f"\noutput: {bounded(finished.output, 2000)}", console)
+        yield f"output: {bounded(finished.output, 2000)}"
     else:
         error = finished.error
-        say(f"\n{(error.traceback or f'{error.type}: {error.message}').rstrip()}", console)
-        say_lines((f"  {line}" for line in error.trail), console)
+        yield from (error.traceback or f"{error.type}: {error.message}").rstrip().split("\n")
+        yield from (f"  {line}" for line in error.trail)
 
 
 def _position_row(checkpoint: Checkpoint) -> dict[str, str]:
@@ -281,15 +247,15 @@ def _lines_around(view: _RunView) -> Iterable[str]:
     if view.children:
         yield f"{counted(len(view.children), 'run')} within this one:"
         for child in view.children[:_MOST_CHILDREN]:
-            status = _child_status(child, view.at) or "not in this store"
-            yield f"  {child.run_id} of {child.workflow}: {status}"
+            status = child["status"] or "not in this store"
+            yield f"  {child['run_id']} of {child['workflow']}: {status}"
         if len(view.children) > _MOST_CHILDREN:
             yield f"  and others: {suggested('list', '--parent', view.checkpoint.run_id)}"
     if view.mailbox:
         yield f"{counted(len(view.mailbox), 'message')} not taken yet:"
-        for one in view.mailbox:
-            message, sent = one.message, age(view.at - one.message.sent_at)
-            yield f"  {_message_text(message)}{_value_text(one)}, sent {sent}"
+        for message, value in view.mailbox:
+            sent = age(view.at - message.sent_at)
+            yield f"  {_message_text(message)}{_value_text(message, value)}, sent {sent}"
 
 
 def _message_text(message: Message) -> str:
@@ -302,14 +268,10 @@ def _message_text(message: Message) -> str:
             return topic_text(topic)
 
 
-def _value_text(one: _MessageView) -> str:
-    if one.problem is not None:
-        return f" ({one.problem})"
-    return "" if one.message.topic in (CANCEL, NOTICE) else f" = {bounded(one.value)}"
-
-
-def _child_status(child: _ChildView, now: float) -> str | None:
-    return None if child.info is None else shown_status(child.info, now)
+def _value_text(message: Message, value: Tree | CheckpointError) -> str:
+    if isinstance(value, CheckpointError):
+        return f" ({message_of(value)})"
+    return "" if message.topic in (CANCEL, NOTICE) else f" = {bounded(value)}"
 
 
 def _view_tree(view: _RunView) -> Tree:
@@ -323,23 +285,16 @@ def _view_tree(view: _RunView) -> Tree:
     if view.info is not None:
         now = run_tree(view.info, view.at)
         tree |= {name: now[name] for name in _AS_IT_IS_NOW}
-        tree["children"] = [
-            {
-                "run_id": child.run_id,
-                "workflow": child.workflow,
-                "status": _child_status(child, view.at),
-            }
-            for child in view.children
-        ]
+        tree["children"] = [*view.children]
         tree["mailbox"] = [
             {
-                "topic": one.message.topic,
-                "key": one.message.key,
-                "value": plain_tree(one.value),
-                "problem": one.problem,
-                "sent_at": iso_time(one.message.sent_at),
+                "topic": message.topic,
+                "key": message.key,
+                "value": None if isinstance(value, CheckpointError) else plain_tree(value),
+                "problem": message_of(value) if isinstance(value, CheckpointError) else None,
+                "sent_at": iso_time(message.sent_at),
             }
-            for one in view.mailbox
+            for message, value in view.mailbox
         ]
     progress = job_progress(checkpoint)
     return tree if progress is None else {**tree, "progress": asdict(progress)}

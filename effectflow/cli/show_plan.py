@@ -8,69 +8,41 @@ from typing import Annotated
 import typer
 from returns.result import Failure
 
-from effectflow.checkpoint import (
-    Checkpoint,
-    CheckpointStore,
-    ResumePlan,
-    plan_resume,
-    read_checkpoint,
-)
-from effectflow.checkpoint.values import Tree
-from effectflow.cli.access import Access, to_code, with_access
+from effectflow.checkpoint import ResumePlan, plan_resume, read_checkpoint
+from effectflow.cli.access import Access, CodeOption
 from effectflow.cli.app_loader import app_hint, is_demo, workflow_of_run
-from effectflow.cli.options import ExitCode, JsonOption, LatestResumableOption, RunArgument
-from effectflow.cli.render import counted, print_json, say_lines
+from effectflow.cli.command import Answer, command
+from effectflow.cli.options import ExitCode, LatestResumableOption
+from effectflow.cli.render import counted, fields_of
 from effectflow.cli.suggestions import message_of
 
 
-@with_access(to_code)
-def plan(
-    run_id: RunArgument = None,
-    latest: LatestResumableOption = False,
+@command(CodeOption, latest=LatestResumableOption)
+async def plan(
+    access: Access,
+    run_id: str,
     effects: Annotated[
         bool, typer.Option("--effects", help="Run the effects between steps, too.")
     ] = False,
-    *,
-    access: Access,
-    as_json: JsonOption = False,
-) -> None:
+) -> Answer:
     """Show what a resume of a run would do, without doing it. Exit with 4 if it would be rejected."""
-
-    async def make(opened: CheckpointStore, chosen: str) -> tuple[Checkpoint, ResumePlan, str]:
-        checkpoint = await read_checkpoint(opened, chosen, access.seal)
-        name, module = checkpoint.workflow, checkpoint.module
-        if access.app is None and not is_demo(name, module):
-            return checkpoint, plan_resume(checkpoint), app_hint(module)
-        loaded = workflow_of_run(chosen, name, access.app, module)
-        async with loaded.opened_environment(access.checkpoints) as env:
-            made = await loaded.workflow.plan(chosen, effects=effects).run(env)
-        # Not raised through the environment, which might wrap it.
-        if isinstance(made, Failure):
-            raise made.failure()
-        return checkpoint, made.unwrap(), ""
-
-    checkpoint, made, hint = access.use_run(run_id, latest, make, resumable=True)
-    if as_json:
-        print_json({"run_id": checkpoint.run_id, **_plan_tree(made)})
+    checkpoint = await read_checkpoint(access.store, run_id, access.seal)
+    name, module, hint = checkpoint.workflow, checkpoint.module, ""
+    if access.app is None and not is_demo(name, module):
+        made, hint = plan_resume(checkpoint), app_hint(module)
     else:
-        say_lines(plan_lines(made, checkpoint.workflow, hint))
-    if made.problem is not None:
-        raise typer.Exit(ExitCode.CHECKPOINT_ERROR)
-
-
-def _plan_tree(plan: ResumePlan) -> dict[str, Tree]:
-    """Return a plan as plain data."""
-    return {
-        "start": [*plan.start],
-        "retry": [*plan.retry],
-        "skip": [*plan.skip],
-        "recurs": [*plan.recurs],
-        "waiting": [*plan.waiting],
-        "unverified": [{"step": one.step, "reason": one.reason} for one in plan.unverified],
-        "problem": None if plan.problem is None else message_of(plan.problem),
-        "is_complete": plan.is_complete,
-        "reason": plan.reason,
-    }
+        loaded = workflow_of_run(run_id, name, access.app, module)
+        async with loaded.opened_environment(access.checkpoints) as env:
+            planned = await loaded.workflow.plan(run_id, effects=effects).run(env)
+        # Not raised through the environment, which might wrap it.
+        if isinstance(planned, Failure):
+            raise planned.failure()
+        made = planned.unwrap()
+    return Answer(
+        {"run_id": run_id, **fields_of(made)},
+        plan_lines(made, name, hint),
+        code=ExitCode.DONE if made.problem is None else ExitCode.CHECKPOINT_ERROR,
+    )
 
 
 def plan_lines(plan: ResumePlan, workflow_name: str, app_hint: str) -> Iterable[str]:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from effectflow.checkpoint import (
     CheckpointError,
@@ -21,14 +19,20 @@ from effectflow.checkpoint import (
     read_exported,
     write_exported,
 )
-from effectflow.cli.access import Access, to_sealed_runs, with_access
-from effectflow.cli.options import BadUse, ExitCode, JsonOption, LatestOption, read_file
-from effectflow.cli.render import counted, print_json, say
+from effectflow.cli.access import Access, ServiceOption
+from effectflow.cli.command import Answer, command
+from effectflow.cli.options import BadUse, ExitCode, LatestOption, check_choice, read_file
+from effectflow.cli.render import counted
 from effectflow.cli.suggestions import message_of
 
+_JsonOption = Annotated[
+    bool, typer.Option("--json", help="Print the exported runs as JSON; needs --output.")
+]
 
-@with_access(to_sealed_runs)
+
+@command(ServiceOption, keys=False, json_option=_JsonOption)
 def export_runs(
+    access: Access,
     run_ids: Annotated[
         list[str] | None, typer.Argument(help="The runs to export; by default all runs.")
     ] = None,
@@ -36,31 +40,27 @@ def export_runs(
     output: Annotated[
         Path | None, typer.Option(help="The file to write; by default standard output.")
     ] = None,
-    *,
-    access: Access,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the exported runs as JSON; needs --output.")
-    ] = False,
-) -> None:
+) -> Answer:
     """Write runs as lines of JSON, which `import` reads into a store of any kind.
 
     Skip runs that cannot be read, and name them at the end.
     """
-    if as_json and output is None:
+    if access.as_json and output is None:
         raise BadUse("an export is JSON: leave out --json, or write it to a file with --output")
-    problems: list[CheckpointError] = []
+    if run_ids:
+        check_choice(run_id=run_ids, latest=latest)
+    runs, problems = list[ExportedRun](), list[CheckpointError]()
 
-    async def export(opened: CheckpointStore, chosen: Iterable[str]) -> list[ExportedRun]:
-        runs: list[ExportedRun] = []
-        for run_id in chosen:
+    async def export(store: CheckpointStore) -> None:
+        for run_id in await access.chosen_or_all(run_ids or (), latest):
             try:
-                runs.append(await export_run(opened, run_id))
+                runs.append(await export_run(store, run_id))
             except (CorruptCheckpoint, UnsupportedVersion) as error:
                 problems.append(error)
-        return runs
 
-    exported = access.use_runs(run_ids or (), latest, export)
-    data = b"".join(line for run in exported for line in write_exported(run))
+    access.use(export)
+    data = b"".join(line for run in runs for line in write_exported(run))
+    lines: list[str] = []
     if output is None:
         sys.stdout.buffer.write(data)
         sys.stdout.flush()
@@ -69,32 +69,22 @@ def export_runs(
             output.write_bytes(data)
         except OSError as error:
             raise BadUse(f"cannot write {output}: {error.strerror}") from error
-        if as_json:
-            print_json([run.run_id for run in exported])
-        else:
-            say(f"{counted(len(exported), 'run')} written to {output}")
-    if problems:
-        reasons = "; ".join(map(message_of, problems))
-        say(f"effectflow: some runs were not exported: {reasons}", Console(stderr=True))
-        raise typer.Exit(ExitCode.CHECKPOINT_ERROR)
+        lines = [f"{counted(len(runs), 'run')} written to {output}"]
+    ids = [run.run_id for run in runs]
+    if not problems:
+        return Answer(ids, lines)
+    reasons = "; ".join(map(message_of, problems))
+    problem = f"effectflow: some runs were not exported: {reasons}"
+    return Answer(ids, lines, [problem], ExitCode.CHECKPOINT_ERROR)
 
 
-@with_access(to_sealed_runs)
-def import_runs(
-    source: Annotated[Path, typer.Argument(help="A file that `export` wrote.")],
-    *,
+@command(ServiceOption, keys=False, must_exist=False)
+async def import_runs(
     access: Access,
-    as_json: JsonOption = False,
-) -> None:
+    source: Annotated[Path, typer.Argument(help="A file that `export` wrote.")],
+) -> Answer:
     """Add exported runs to a store. Runs that the store already has stay as they are."""
     lines = read_file(source, str(source)).splitlines()
-
-    async def load(opened: CheckpointStore) -> dict[str, bool]:
-        return {run.run_id: await import_run(opened, run) for run in read_exported(lines)}
-
-    imported = access.use(load, must_exist=False)
-    if as_json:
-        print_json(dict(imported))
-        return
-    for run_id, is_new in imported.items():
-        say(f"{run_id}: {'imported' if is_new else 'already in the store'}")
+    imported = {run.run_id: await import_run(access.store, run) for run in read_exported(lines)}
+    said = {True: "imported", False: "already in the store"}
+    return Answer(imported, [f"{run_id}: {said[is_new]}" for run_id, is_new in imported.items()])

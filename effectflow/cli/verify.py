@@ -10,96 +10,66 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from effectflow.checkpoint import (
-    CheckpointStore,
-    Repair,
-    Verification,
-    repair_run,
-    verify_run,
-    write_removed,
-)
-from effectflow.checkpoint.values import Tree
-from effectflow.cli.access import Access, to_runs, with_access
-from effectflow.cli.options import BadUse, ExitCode, JsonOption, LatestOption, RunArgument
-from effectflow.cli.render import counted, print_json, say, say_lines
+from effectflow.checkpoint import Repair, Verification, repair_run, verify_run, write_removed
+from effectflow.cli.access import Access, ServiceOption
+from effectflow.cli.command import Answer, command
+from effectflow.cli.options import BadUse, ExitCode, LatestOption
+from effectflow.cli.render import counted, fields_of, say_lines
 from effectflow.cli.suggestions import message_of, suggested
 from effectflow.stores._atomic_files import folder_name, write_whole
 
 
-@with_access(to_runs)
-def verify(
+@command(ServiceOption)
+async def verify(
+    access: Access,
     run_id: Annotated[
         str | None, typer.Argument(help="The run to check; by default all runs.")
     ] = None,
     latest: LatestOption = False,
-    *,
-    access: Access,
-    as_json: JsonOption = False,
-) -> None:
+) -> Answer:
     """Check that the entries of a run, or of all runs, are undamaged."""
-
-    async def check(opened: CheckpointStore, run_ids: Iterable[str]) -> list[Verification]:
-        return [await verify_run(opened, one, access.seal) for one in run_ids]
-
-    verifications = access.use_runs(() if run_id is None else (run_id,), latest, check)
-    if as_json:
-        print_json(
-            [
-                {
-                    "run_id": one.run_id,
-                    "entries": one.length,
-                    "good": one.good,
-                    "problem": None if one.problem is None else message_of(one.problem),
-                }
-                for one in verifications
-            ]
-        )
-    else:
-        _show_verifications(Console(), verifications)
-    if any(one.problem is not None for one in verifications):
-        raise typer.Exit(ExitCode.CHECKPOINT_ERROR)
+    run_ids = await access.chosen_or_all(() if run_id is None else (run_id,), latest)
+    checked = [await verify_run(access.store, one, access.seal) for one in run_ids]
+    is_damaged = any(one.problem is not None for one in checked)
+    return Answer(
+        [
+            {"run_id": one.run_id, "entries": one.length, "good": one.good, "problem": one.problem}
+            for one in checked
+        ],
+        _verification_lines(checked),
+        code=ExitCode.CHECKPOINT_ERROR if is_damaged else ExitCode.DONE,
+    )
 
 
-@with_access(to_runs)
-def repair(
-    run_id: RunArgument = None,
-    latest: LatestOption = False,
+@command(ServiceOption, latest=LatestOption)
+async def repair(
+    access: Access,
+    run_id: str,
     yes: Annotated[bool, typer.Option("--yes", help="Repair without asking.")] = False,
     aside: Annotated[
         Path, typer.Option(help="The folder for a file that keeps the removed entries.")
     ] = Path(),
-    *,
-    access: Access,
-    as_json: JsonOption = False,
-) -> None:
+) -> Answer:
     """Truncate a damaged run after its last intact entry, so that it can be resumed.
 
     First show what is lost and which steps run again, and ask. A file keeps what is removed.
     """
-    seal, console = access.seal, Console(stderr=as_json)
-    found = access.use_run(
-        run_id, latest, lambda opened, chosen: repair_run(opened, chosen, seal, dry_run=True)
-    )
+    found = await repair_run(access.store, run_id, access.seal, dry_run=True)
     if found.problem is not None:
-        say_lines(_repair_lines(found), console)
-        if not (yes or _is_confirmed("Repair the run?", err=as_json)):
+        say_lines(_repair_lines(found), Console(stderr=access.as_json))
+        if not (yes or _is_confirmed("Repair the run?", err=access.as_json)):
             raise BadUse("nothing was changed. `--yes` repairs the run without asking")
     kept: list[Path] = []
-    repaired = access.use(
-        lambda opened: repair_run(
-            opened, found.run_id, seal, aside=lambda one: kept.extend(_keep_removed(one, aside))
-        ),
+    repaired = await repair_run(
+        access.store, run_id, access.seal, aside=lambda one: kept.extend(_keep_removed(one, aside))
     )
-    path = str(kept[0]) if kept else None
-    if as_json:
-        print_json({**_repair_tree(repaired), "aside": path})
-    elif repaired.problem is None:
-        say(
-            f"{found.run_id}: good, {counted(repaired.kept, 'entry')}. There is nothing to repair.",
-            console,
-        )
-    else:
-        say(f"Repaired{f': what was removed is in {path}' if path else ''}.", console)
+    where = f": what was removed is in {kept[0]}" if kept else ""
+    nothing = f"{run_id}: good, {counted(repaired.kept, 'entry')}. There is nothing to repair."
+    tree = fields_of(repaired) | {"aside": str(kept[0]) if kept else None}
+    return Answer(
+        {name: tree[name] for name in tree if name not in ("removed", "unreadable")},
+        [nothing if repaired.problem is None else f"Repaired{where}."],
+    )
 
 
 def _is_confirmed(question: str, *, err: bool) -> bool:
@@ -122,33 +92,16 @@ def _keep_removed(repair: Repair, folder: Path) -> list[Path]:
     return [path]
 
 
-def _show_verifications(console: Console, verifications: Sequence[Verification]) -> None:
-    """Print for each run that it is good, or its first problem."""
-    for one in verifications:
+def _verification_lines(checked: Sequence[Verification]) -> Iterable[str]:
+    """Yield for each run that it is good, or its first problem."""
+    for one in checked:
         if one.problem is None:
-            say(f"{one.run_id}: good, {counted(one.length, 'entry')}", console)
+            yield f"{one.run_id}: good, {counted(one.length, 'entry')}"
         else:
             good = f"{one.good} of {counted(one.length, 'entry')} are good"
-            say(f"{one.run_id}: {good}. {message_of(one.problem)}", console)
-    damaged = sum(one.problem is not None for one in verifications)
-    say(f"{counted(len(verifications), 'run')} checked, {damaged} damaged", console)
-
-
-def _repair_tree(repair: Repair) -> dict[str, Tree]:
-    """Return what a repair did as plain data."""
-    return {
-        "run_id": repair.run_id,
-        "problem": None if repair.problem is None else message_of(repair.problem),
-        "kept": repair.kept,
-        "lost": repair.lost,
-        "runs_again": [*repair.runs_again],
-        "outcome_unknown": [*repair.outcome_unknown],
-        "executed_twice": [*repair.executed_twice],
-        "waits_again": [*repair.waits_again],
-        "cancels_again": repair.cancels_again,
-        "has_unknown_steps": repair.has_unknown_steps,
-        "is_due": repair.is_due,
-    }
+            yield f"{one.run_id}: {good}. {message_of(one.problem)}"
+    damaged = sum(one.problem is not None for one in checked)
+    yield f"{counted(len(checked), 'run')} checked, {damaged} damaged"
 
 
 def _repair_lines(repair: Repair) -> Iterable[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
@@ -26,6 +27,14 @@ def waiting_time(name: str, duration: Duration) -> float:
     seconds = in_seconds(duration)
     if not seconds >= 0:
         raise ValueError(f"{name} must be 0 seconds or more, not {duration!r}")
+    return seconds
+
+
+def finite_time(name: str, duration: Duration) -> float:
+    """Return a duration in seconds. Raise ValueError if it is below 0 or infinite."""
+    seconds = in_seconds(duration)
+    if not 0 <= seconds < math.inf:
+        raise ValueError(f"{name} must be a finite number of seconds, 0 or more, not {duration!r}")
     return seconds
 
 

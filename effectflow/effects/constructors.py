@@ -6,7 +6,7 @@ import math
 from collections.abc import Awaitable, Callable
 from datetime import datetime
 from functools import partial
-from typing import Any, Never, TypeVar, overload
+from typing import Any, Never, TypeVar, get_origin, overload
 from uuid import UUID, uuid4
 
 import anyio
@@ -185,8 +185,29 @@ def ask() -> Effect[Env, Never, Env]: ...
 @overload
 def ask(environment: type[Env], /) -> Effect[Env, Never, Env]: ...
 def ask(environment: type[Env] | None = None, /) -> Effect[Any, Never, Any]:
-    """Yield the environment. The class only tells type checkers which one it is."""
-    return _ASK
+    """Yield the environment.
+
+    The class tells type checkers which one it is. With another one, the effect ends in a TypeError. A
+    protocol is not checked, unless it is `runtime_checkable`.
+    """
+    kind: Any = get_origin(environment) or environment
+    try:
+        isinstance(None, kind)
+    except TypeError:
+        # None, a protocol, and other forms that only type checkers check.
+        return _ASK
+
+    def look(env: object, _scope: Scope) -> Effect[Any, Never, Any]:
+        if isinstance(env, kind):
+            return nodes.Pure(env)
+        return nodes.Die(
+            TypeError(
+                f"ask({kind.__name__}) found an environment of another class, {type(env).__qualname__}: "
+                f"run the effect in a {kind.__name__}, or ask for a protocol"
+            )
+        )
+
+    return nodes.Suspend(look, ("ask", nodes.Written(kind.__name__)))
 
 
 _ASK = nodes.Ask()

@@ -9,7 +9,7 @@ import typing
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from types import CodeType, UnionType
+from types import CodeType, FunctionType, UnionType
 from typing import Any, Never, NoReturn, Union, get_args, get_origin
 from weakref import ref
 
@@ -246,3 +246,27 @@ def _types_in(annotation: Any) -> tuple[object, object, object]:
         environment, error = yielded[:2] if len(yielded) == 3 else (None, None)
         return environment, error, args[2]
     return None, None, None
+
+
+def returned_value(function: object) -> str | None:
+    """Return what a plain function is annotated to return if it is no effect; None if it may be one."""
+    is_plain = isinstance(function, FunctionType) and not hasattr(function, "__wrapped__")
+    if not is_plain or effectful_decorator(function) is not None:
+        return None
+    annotation: Any = type_hints(function).get("return")
+    if isinstance(annotation, UnresolvedName) or _may_be_an_effect(annotation):
+        return None
+    return getattr(annotation, "__name__", None) or str(annotation)
+
+
+def _may_be_an_effect(annotation: Any) -> bool:
+    """Return whether an effect or a generator may be of this type. Only classes of values cannot."""
+    kind: Any = get_origin(annotation) or annotation
+    # `Any` is a class since Python 3.11.
+    if kind is Any or not isinstance(kind, type):
+        return True
+    try:
+        return issubclass(kind, (BaseEffect, Generator)) or issubclass(BaseEffect, kind)
+    except TypeError:
+        # Some classes, such as protocols, do not support `issubclass`.
+        return True

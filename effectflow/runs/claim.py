@@ -138,10 +138,9 @@ class Claim:
         if the store rejected that.
         """
         assert self._info is not None
-        writer = self.writer
-        lease, length, summary = self.lease, self._info.length, self._info.summary
+        writer, length, summary = self.writer, self._info.length, self._info.summary
         if writer is not None:
-            lease, length = writer.lease, writer.durable_length
+            length = writer.durable_length
             # Not the summary that could not be saved, which may say that the run has ended.
             summary = writer.durable_summary or summary
         due_at = self.place.scope.clock.now().timestamp() + seconds
@@ -149,7 +148,7 @@ class Claim:
         summary = replace(summary, due_at=due_at, details=details)
         with anyio.move_on_after(5, shield=True), self._only_logged("marked as blocked"):
             batch = Batch((), length, summary, release=True)
-            await self.place.checkpoints.store.append(lease, batch)
+            await self.place.checkpoints.store.append(self.lease, batch)
             if writer is not None:
                 writer.is_released = True
             return True
@@ -185,9 +184,7 @@ class Claim:
         is_deleted = False
         try:
             with anyio.move_on_after(30, shield=True), self._only_logged("deleted"):
-                await self.place.checkpoints.store.delete(
-                    self.run_id, lease=self.lease if writer is None else writer.lease
-                )
+                await self.place.checkpoints.store.delete(self.run_id, lease=self.lease)
                 is_deleted = True
         finally:
             # A start that begins from here on executes the run again.
@@ -253,6 +250,8 @@ class Claim:
 
     @property
     def lease(self) -> Lease:
-        """The lease, while the claim is held."""
+        """The lease, while the claim is held. A writer may have claimed it again."""
+        if self.writer is not None:
+            return self.writer.lease
         assert self._lease is not None
         return self._lease

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any
 
 from effectflow.checkpoint.checkpoint import summary_of
 from effectflow.checkpoint.delayed_saves import save_request
@@ -21,7 +20,7 @@ from effectflow.checkpoint.endings import (
     Returned,
     Suspension,
 )
-from effectflow.checkpoint.entries import Entry, Finished, Resumed, Started, Suspended
+from effectflow.checkpoint.entries import Finished, Resumed, Started, Suspended
 from effectflow.checkpoint.errors import (
     CheckpointError,
     LeaseLost,
@@ -57,6 +56,7 @@ from effectflow.effects.scope import Scope
 from effectflow.effects.trails import TypedFailure
 from effectflow.runs.body import run_body
 from effectflow.runs.claim import Claim
+from effectflow.runs.reopening import Reopening
 from effectflow.runs.stored_run import (
     Found,
     context_of,
@@ -67,12 +67,6 @@ from effectflow.runs.stored_run import (
     input_of,
     output_of,
 )
-
-Reopening: TypeAlias = Callable[[tuple[Entry, ...], Order, Resumed], Resumed | None]
-"""Chooses what a complete run tries again: returns the entry that says so, or None for nothing.
-
-It receives the entries of the run, their order, and the entry to complete.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +123,9 @@ async def continue_run(
         void=() if known.finished is None else known.finished.retry,
         after_crash=claim.was_left,
     )
-    reopened = None if reopening is None else reopening(entries, read_order(entries), resumed)
+    reopened = None
+    if reopening is not None:
+        reopened = reopening.reopened(entries, read_order(entries), resumed)
     if found.completion is not None and reopened is None:
         claim.finished = found.completion
         output = output_of(found.completion, blueprint, known.run_id, force=force)
@@ -196,7 +192,7 @@ def outcome_of(run_id: str, ending: Ending) -> Any:
             raise AssertionError(f"run {run_id!r} was suspended, which only a worker does")
 
 
-async def give_up(claim: Claim, found: Found, error: CheckpointError) -> None:
+async def record_failure(claim: Claim, found: Found, error: CheckpointError) -> None:
     """Record that a run has failed with this error, without running it."""
     at = claim.place.scope.clock.now().timestamp()
     run = _life_of(claim, Resumed(claim.lease.owner, at), found.journal.digest, Order(), found)

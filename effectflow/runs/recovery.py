@@ -55,7 +55,7 @@ from effectflow.effects.nodes import AnyEffect, Perform
 from effectflow.effects.scope import Scope
 from effectflow.runs.blueprint import Blueprint
 from effectflow.runs.claim import Claim
-from effectflow.runs.driver import Service, continue_run, give_up
+from effectflow.runs.driver import Service, continue_run, record_failure
 from effectflow.runs.stored_run import Place, find
 from effectflow.runs.workflow import Workflow
 
@@ -113,7 +113,7 @@ async def recover_run(
             crashes, after = crashes_in_a_row(found.journal.entries)
             if claim.was_left and crashes >= service.max_crashes:
                 error = CrashedTooOften(taken.lease.run_id, crashes, after)
-                await give_up(claim, found, error)
+                await record_failure(claim, found, error)
                 return
             ending = await continue_run(claim, found, service=service)
         except BaseException as raised:

@@ -88,7 +88,7 @@ class Reopening:
     drops: bool
     force: bool
 
-    def __call__(
+    def reopened(
         self, entries: tuple[Entry, ...], order: Order, resumed: Resumed
     ) -> Resumed | None:
         """Return the entry with which the run continues; None if there are no such dead letters.

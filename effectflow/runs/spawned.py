@@ -35,12 +35,13 @@ from effectflow.checkpoint.values import KnownTypes, digest_of
 from effectflow.checkpoint.waits import resting
 from effectflow.effects import Effect
 from effectflow.effects.arguments import check_type
+from effectflow.effects.clock import Duration, finite_time
 from effectflow.effects.nodes import Options, Perform, Written
 from effectflow.effects.paths import as_name, is_within
 from effectflow.effects.scope import Scope
 from effectflow.effects.trails import TypedFailure
 from effectflow.runs.run_ids import check_new_run_id
-from effectflow.runs.start import submit_run
+from effectflow.runs.start import check_priority, submit_run
 from effectflow.runs.stored_run import Place, find, look
 from effectflow.runs.workflow import Workflow
 
@@ -58,9 +59,10 @@ def spawn(
     input: None = None,
     *,
     run_id: str | None = None,
-    is_detached: bool = False,
+    delay: Duration = 0,
     priority: int = 0,
     context: Mapping[str, object] | None = None,
+    is_detached: bool = False,
 ) -> Effect[object, CheckpointError, Child[E, Out]]: ...
 @overload
 def spawn(
@@ -68,18 +70,20 @@ def spawn(
     input: Input,
     *,
     run_id: str | None = None,
-    is_detached: bool = False,
+    delay: Duration = 0,
     priority: int = 0,
     context: Mapping[str, object] | None = None,
+    is_detached: bool = False,
 ) -> Effect[object, CheckpointError, Child[E, Out]]: ...
 def spawn(
     workflow: Workflow[Any, E, Any, Out],
     input: Any = None,
     *,
     run_id: str | None = None,
-    is_detached: bool = False,
+    delay: Duration = 0,
     priority: int = 0,
     context: Mapping[str, object] | None = None,
+    is_detached: bool = False,
 ) -> Effect[object, CheckpointError, Child[E, Out]]:
     """Create an independent run, which any worker may drive, and yield it at once.
 
@@ -89,9 +93,10 @@ def spawn(
         workflow: its workflow, which a worker of the same store has in its `App`.
         input: the input of its body; nothing for a workflow without an input.
         run_id: the id of the run; by default derived from the id of this run and the path.
-        is_detached: leave it alone when this run is cancelled.
-        priority: workers take runs with a higher one first.
+        delay: the seconds, or the `timedelta`, until a worker may take it.
+        priority: workers take runs with a higher one first. Any 32-bit integer.
         context: plain data to keep with it; by default the context of this run.
+        is_detached: leave it alone when this run is cancelled.
 
     Fails with RunConflict if a run with this id and another workflow or input exists. Any other error of
     the store halts this run, as when a step cannot be saved. Raises ValueError for an id that
@@ -99,9 +104,12 @@ def spawn(
     """
     check_type(workflow, Workflow, "spawn takes a workflow and its input")
     check_new_run_id(run_id)
-
-    options = Options(run_id=run_id, is_detached=is_detached, priority=priority, context=context)
-    work = _Spawn(workflow, input, run_id, is_detached, priority, context)
+    check_priority(priority)
+    seconds = finite_time("delay", delay)
+    options = Options(
+        run_id=run_id, delay=delay, priority=priority, context=context, is_detached=is_detached
+    )
+    work = _Spawn(workflow, input, run_id, seconds, priority, context, is_detached)
     return Perform(work.perform, ("spawn", Written(workflow.name), input, options))
 
 
@@ -112,9 +120,10 @@ class _Spawn:
     workflow: Workflow[Any, Any, Any, Any]
     input: object
     run_id: str | None
-    is_detached: bool
+    delay: float
     priority: int
     context: Mapping[str, object] | None
+    is_detached: bool
 
     async def perform(self, _env: object, scope: Scope) -> Any:
         """Record the start of the run and create it, unless an earlier life has."""
@@ -176,6 +185,7 @@ class _Spawn:
             run_id=run_id,
             context=run.context if self.context is None else self.context,
             priority=self.priority,
+            delay=self.delay,
             parent=run.run_id,
         )
 

@@ -15,13 +15,8 @@ from effectflow.checkpoint.store import RunDetails, RunStatus, due_at_once, stor
 from effectflow.checkpoint.values import NO_TYPES, Tree, to_tree
 from effectflow.effects.arguments import check_type
 from effectflow.runs.claim import Claim
-from effectflow.runs.driver import (
-    Reopening,
-    begin_run,
-    continue_run,
-    outcome_of,
-    running_summary,
-)
+from effectflow.runs.driver import begin_run, continue_run, outcome_of, running_summary
+from effectflow.runs.reopening import Reopening
 from effectflow.runs.run_ids import check_run_id, new_run_id
 from effectflow.runs.stored_run import (
     GivenInput,
@@ -142,7 +137,7 @@ async def submit_run(
     """
     blueprint, checkpoints = place.blueprint, place.checkpoints
     check_run_id(run_id)
-    _check_priority(priority)
+    check_priority(priority)
     input = blueprint.save_input(input)
     blueprint.check_types(input)
     given, saved_context = GivenInput.of(blueprint, input), _context_tree(context)
@@ -209,7 +204,7 @@ def _new_started(
     )
 
 
-def _check_priority(priority: object) -> None:
+def check_priority(priority: object) -> None:
     """Raise ValueError for a priority that not every store can keep."""
     if type(priority) is not int or not -(2**31) <= priority < 2**31:
         raise ValueError(f"priority must be an int of 32 bits, not {priority!r}")

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     # The modules that drive runs are imported with the first run.
     from effectflow.checkpoint.checkpoint import Checkpoint
     from effectflow.checkpoint.plan import ResumePlan
-    from effectflow.runs.driver import Reopening
+    from effectflow.runs.reopening import Reopening
     from effectflow.runs.stored_run import Place
 
 Env = TypeVar("Env", contravariant=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, Self, TypeVar, cast, overload
@@ -34,7 +33,7 @@ from effectflow.checkpoint.store import (
     store_errors,
 )
 from effectflow.effects.arguments import check_text, check_type
-from effectflow.effects.clock import Clock, Duration, SystemClock, in_seconds
+from effectflow.effects.clock import Clock, Duration, SystemClock, finite_time, in_seconds
 from effectflow.effects.scope import Scope
 from effectflow.runs import Workflow
 from effectflow.runs.run_ids import check_new_run_id, new_run_id
@@ -123,7 +122,7 @@ class Client:
         input: None = None,
         *,
         run_id: str | None = None,
-        delay: Duration | None = None,
+        delay: Duration = 0,
         priority: int = 0,
         context: Mapping[str, object] | None = None,
     ) -> Handle[E, Out]: ...
@@ -134,7 +133,7 @@ class Client:
         input: Input,
         *,
         run_id: str | None = None,
-        delay: Duration | None = None,
+        delay: Duration = 0,
         priority: int = 0,
         context: Mapping[str, object] | None = None,
     ) -> Handle[E, Out]: ...
@@ -144,7 +143,7 @@ class Client:
         input: Any = None,
         *,
         run_id: str | None = None,
-        delay: Duration | None = None,
+        delay: Duration = 0,
         priority: int = 0,
         context: Mapping[str, object] | None = None,
     ) -> Handle[E, Out]:
@@ -166,9 +165,7 @@ class Client:
         for an id that `Workflow.start` rejects.
         """
         check_new_run_id(run_id)
-        seconds = 0.0 if delay is None else in_seconds(delay)
-        if not 0 <= seconds < math.inf:
-            raise ValueError(f"delay must be a finite number of seconds, 0 or more, not {delay!r}")
+        seconds = finite_time("delay", delay)
         place = self._place(workflow)
         chosen = new_run_id(workflow.name) if run_id is None else run_id
         async with self.checkpoints.store as store:

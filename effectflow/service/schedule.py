@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import takewhile
@@ -26,6 +26,7 @@ from effectflow.effects.event_loop import strays_as_errors
 from effectflow.effects.imports import needs
 from effectflow.runs import Workflow
 from effectflow.runs.run_ids import check_new_run_id
+from effectflow.runs.start import check_priority
 from effectflow.service.outage import Outage
 
 if TYPE_CHECKING:
@@ -74,6 +75,8 @@ class Schedule(Generic[Input]):
             A tick counts as missed after one minute. Ticks from before the schedule was first used are
             never started.
         name: the name of the schedule; that of the workflow by default.
+        priority: workers take runs with a higher one first. Any 32-bit integer.
+        context: plain data to keep with the runs, for `run_context`.
 
     Example:
         >>> from effectflow import Do, workflow
@@ -91,6 +94,8 @@ class Schedule(Generic[Input]):
     input: Input | Callable[[datetime], Input] | None = None
     missed: Missed = "latest"
     name: str = ""
+    priority: int = 0
+    context: Mapping[str, object] | None = None
 
     def __post_init__(self) -> None:
         check_type(
@@ -109,6 +114,7 @@ class Schedule(Generic[Input]):
             ) from problem
         if self.missed not in ("latest", "all", "skip"):
             raise ValueError(f'missed must be "latest", "all" or "skip", not {self.missed!r}')
+        check_priority(self.priority)
         # Check the time zone and the expression here, not in a worker.
         self._ticks(datetime(2000, 1, 1, tzinfo=UTC))
         if not callable(self.input):
@@ -225,7 +231,13 @@ async def _submit(schedule: Schedule[Any], client: Client, tick: datetime) -> No
         if await find_run(store, run_id) is not None:
             return
     try:
-        await client.submit(schedule.workflow, schedule.input_at(tick), run_id=run_id)
+        await client.submit(
+            schedule.workflow,
+            schedule.input_at(tick),
+            run_id=run_id,
+            priority=schedule.priority,
+            context=schedule.context,
+        )
     except RunConflict as error:
         # Another worker was faster, and its function returned a different input.
         logger.info("schedule %r: %s", schedule.name, error)

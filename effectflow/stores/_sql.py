@@ -46,6 +46,7 @@ from effectflow.stores._rules import (
     due_if_unseen,
     woken,
 )
+from effectflow.stores._summaries import UNREADABLE
 
 logger = logging.getLogger(__name__)
 
@@ -210,6 +211,16 @@ def info_of(row: Sequence[Any]) -> RunInfo:
     )
 
 
+def claimable_info(row: Sequence[Any]) -> RunInfo:
+    """Return one line about a run, from `COLUMNS`, even if its summary is damaged."""
+    try:
+        return info_of(row)
+    except CorruptCheckpoint:
+        run_id, updated_at, length, owner, *lease, _ = row[1], *row[10:]
+        held = Lease(run_id, owner, *lease) if owner else None
+        return RunInfo(run_id, UNREADABLE, updated_at, length, held)
+
+
 def readable(rows: Iterable[Sequence[Any]]) -> Iterator[tuple[Sequence[Any], RunInfo]]:
     """Yield each row with what it says about a run. Skip damaged runs with a warning."""
     for row in rows:
@@ -278,7 +289,7 @@ def claim(run_id: str, owner: str, seconds: float) -> Attempt[Taken]:
         ]
         if not rows:
             raise RunNotFound(run_id)
-        info = info_of(rows[0])
+        info = claimable_info(rows[0])
         check_free(info.lease, now=rows[0][-1], claimant=owner)
         if before is None or info.lease is None or info.lease.owner != owner:
             # Otherwise, an earlier attempt has claimed it.

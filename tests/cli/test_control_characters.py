@@ -120,7 +120,7 @@ def test_logs_escape_quoted_text(folder: Path, caplog: pytest.LogCaptureFixture)
 @pytest.fixture
 def any_run_id(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs that stores already have may have ids that new runs cannot have."""
-    for module in ("effectflow.runs.workflow", "effectflow.cli.drive"):
+    for module in ("effectflow.runs.workflow", "effectflow.cli.run"):
         monkeypatch.setattr(import_module(module), "check_new_run_id", str)
 
 

@@ -6,7 +6,7 @@ import gc
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 from uuid import UUID
 
 import pytest
@@ -60,6 +60,37 @@ async def test_environment_is_asked_for_and_can_be_changed_for_a_part() -> None:
     whole = part.and_then(lambda inner: asks(lambda app: (inner, price_of(app))))
     assert await whole.run(APP) == Success(("<shop>", 7))
     assert await asks(price_of).provide(APP).run(None) == Success(7)
+
+
+class HasName(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+@runtime_checkable
+class HasPrice(Protocol):
+    @property
+    def price(self) -> int: ...
+
+
+async def test_an_environment_may_be_of_a_subclass_or_satisfy_a_protocol() -> None:
+    class Larger(App):
+        pass
+
+    larger = Larger("mall", 8)
+    assert await ask(App).run(larger) == Success(larger)
+    assert await ask(HasName).run(APP) == Success(APP)
+    assert await ask(HasPrice).run(APP) == Success(APP)
+    assert await ask(dict[str, int]).run({"hat": 5}) == Success({"hat": 5})
+    assert (repr(ask(App)), repr(ask())) == ("ask(App)", "ask()")
+
+
+async def test_an_environment_of_another_class_is_a_defect_that_names_both() -> None:
+    given: Any = "shop"
+    with pytest.raises(TypeError, match=r"ask\(App\) found .* of another class, str"):
+        await ask(App).run(given)
+    with pytest.raises(TypeError, match=r"ask\(HasPrice\) found .* of another class, str"):
+        await ask(HasPrice).run(given)
 
 
 async def test_functions_become_effects() -> None:

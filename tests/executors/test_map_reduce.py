@@ -26,7 +26,7 @@ def count(values: list[int]) -> Effect[object, str, int]:
 
 def job_on(
     executor: Executor, on_item_failure: Literal["fail", "dead_letter"] = "dead_letter"
-) -> MapReduce[App, Any, int, JobResult[Any, Any]]:
+) -> MapReduce[App, Any, int, JobResult[Any, Any, Any]]:
     options: Any = {"map": begin_or_die, "reduce": count, "on_item_failure": on_item_failure}
     return MapReduce("job", items=range, key=str, limit=2, executor=executor, **options)
 

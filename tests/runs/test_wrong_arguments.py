@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
-from typing import Any, Never, Protocol, TypeVar
+from typing import Any, Never, Protocol, TypeVar, cast
 
 import pytest
 from returns.result import Success
@@ -17,6 +17,7 @@ from effectflow import (
     Effect,
     RetryPolicy,
     Workflow,
+    ask,
     do,
     effect,
     pure,
@@ -50,6 +51,18 @@ def double(env: Environment, number: int) -> int:
 
 
 doubled = step(effect(double))
+
+
+class Client:
+    def charge(self, number: int) -> Effect[Environment, Never, int]:
+        return pure(number)
+
+    async def charge_later(self, number: int) -> int:
+        return number
+
+
+class Other:
+    """The environment of something else."""
 
 
 def yielding(yielded: Any) -> Any:
@@ -130,6 +143,18 @@ CASES: dict[str, tuple[Callable[[], object], str]] = {
     "a step that returns a value": (
         lambda: step(double),  # type: ignore[arg-type]
         "double returns int: make it an async function, or write @effect below @step",
+    ),
+    "a step that is a method": (
+        lambda: step(Client.charge),
+        "Client.charge is a method: .* take from the environment what its object has",
+    ),
+    "a step that is an async method": (
+        lambda: step(retry=RetryPolicy.constant(1).with_max_retries(1))(Client.charge_later),
+        "Client.charge_later is a method",
+    ),
+    "an environment of another class": (
+        lambda: ask(Environment).run_sync(cast("Any", Other())),
+        "ask.Environment. found an environment of another class, Other: run the effect in a Environ",
     ),
     "a step that is not called": (
         lambda: run(yielding(doubled).start(1)),

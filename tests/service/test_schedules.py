@@ -7,9 +7,10 @@ from typing import Any
 
 import anyio
 import pytest
+from returns.result import Success
 
 from effectflow import Checkpoints, Do, pure, workflow
-from effectflow.checkpoint import RunQuery
+from effectflow.checkpoint import RunQuery, run_context
 from effectflow.service import App, Schedule
 from effectflow.stores import MemoryStore
 from tests import apps
@@ -125,6 +126,29 @@ async def test_a_broken_input_loses_its_tick_and_not_the_schedule(
         await advance(clock, hours=1.1)
     assert await ticks(service) == ["11:00"]
     assert "run 'report@2026-06-01T10:00:00+00:00' was not started" in caplog.text
+
+
+@workflow
+def tenant(day: str) -> Do[apps.App, Broken, str]:
+    return f"{(yield from run_context())['tenant']} at {day}"
+
+
+async def test_the_runs_of_a_schedule_have_its_priority_and_context(service: Service) -> None:
+    schedule = Schedule(
+        tenant, "0 * * * *", input="ten", name="report", priority=3, context={"tenant": "acme"}
+    )
+    clock = AdjustableClock(BEGIN)
+    async with service.worker(tenant, clock=clock, schedules=[schedule]):
+        await advance(clock, hours=1)
+        [info] = await service.client.find()
+        result = await service.client.handle(tenant, info.run_id).result(timeout=5)
+    assert (info.summary.priority, result) == (3, Success("acme at ten"))
+
+
+@pytest.mark.parametrize("priority", ["high", 2**31])
+def test_a_schedule_rejects_a_priority_that_no_store_can_keep(priority: Any) -> None:
+    with pytest.raises(ValueError, match="priority must be an int of 32 bits"):
+        hourly(priority=priority)
 
 
 def test_an_app_rejects_schedules_that_cannot_work() -> None:

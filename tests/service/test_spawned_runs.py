@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import suppress
+from datetime import timedelta
 from typing import Any, cast
 
 import anyio
@@ -33,7 +35,7 @@ from effectflow.checkpoint import (
 )
 from effectflow.checkpoint.entries import ChildStarted
 from effectflow.machines import Moved, Outcome, StateMachine, Transition
-from effectflow.testing import FaultyStore, SaveFails, Unavailable
+from effectflow.testing import FaultyStore, SaveFails, TestClock, Unavailable
 from effectflow.testing.faulty_store import Fault
 from tests.apps import App, Broken, note
 from tests.service.conftest import Service, both_stores
@@ -343,6 +345,32 @@ async def test_what_was_spawned_is_cancelled_with_its_parent_or_left_alone(
         assert isinstance((await handle.result(timeout=10)).failure(), RunCancelled)
         await until(service, "a", RunStatus.CANCELLED)
         assert (await info_of(service, "b")).summary.status is RunStatus.SUSPENDED
+
+
+@workflow
+def patient(_: None) -> Do[App, Any, str]:
+    later = yield from spawn(child, "a", run_id="a", delay=timedelta(minutes=1), priority=2)
+    return (yield from later.result())
+
+
+async def test_a_spawned_run_may_be_delayed(service: Service) -> None:
+    clock = TestClock()
+    async with service.worker(patient, child, clock=clock) as worker:
+        handle = await worker.client.submit(patient, None, run_id="r")
+        while (info := await service.store.info("a")) is None:
+            await anyio.sleep(0.01)
+        await clock.advance(59)
+        await anyio.sleep(0.05)
+        assert (await info_of(service, "a")).summary.status is RunStatus.PENDING
+        await clock.advance(2)
+        assert (await handle.result(timeout=10)).unwrap() == "child a"
+    assert info.summary.priority == 2
+
+
+@pytest.mark.parametrize("options", [{"delay": -1}, {"delay": math.inf}, {"priority": 2**31}])
+def test_a_spawn_rejects_wrong_options_where_it_is_written(options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"delay must be a finite|priority must be an int"):
+        spawn(child, "a", **options)
 
 
 @both_stores

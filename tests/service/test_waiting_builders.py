@@ -419,7 +419,7 @@ async def test_a_workflow_within_an_at_most_once_step_waits_without_a_suspension
 
 
 @workflow
-def embedding(_: None) -> Do[App, Any, JobResult[Any, Any]]:
+def embedding(_: None) -> Do[App, Any, JobResult[Any, Any, Any]]:
     yield from act("begin")
     return (yield from job.body("order"))
 

@@ -75,10 +75,10 @@ def merge(values: list[int]) -> Effect[App, MergeError, int]:
 
 # A job that stops at the first item that fails has no dead letters, and fails with what names the item.
 strict = MapReduce("strict", items=names, map=fetch, reduce=total, key=str, limit=2)
-assert_type(strict, MapReduce[App, ItemFailed[FetchError], str, JobResult[int, Never]])
+assert_type(strict, MapReduce[App, ItemFailed[FetchError], str, JobResult[int, Never, Never]])
 assert_type(
     strict.start("folder"),
-    Effect[App, ItemFailed[FetchError] | CheckpointError, JobResult[int, Never]],
+    Effect[App, ItemFailed[FetchError] | CheckpointError, JobResult[int, Never, Never]],
 )
 
 # One with dead letters has the errors of the items in its result, and not among its own.
@@ -92,22 +92,24 @@ lenient = MapReduce(
     on_item_failure="dead_letter",
     retry=RetryPolicy.constant(1).with_max_retries(2),
 )
-assert_type(lenient, MapReduce[App, MergeError, str, JobResult[int, FetchError]])
+assert_type(lenient, MapReduce[App, MergeError, str, JobResult[int, str, FetchError]])
 assert_type(
     lenient.retry_dead_letters("r"),
-    Effect[App, MergeError | CheckpointError, JobResult[int, FetchError]],
+    Effect[App, MergeError | CheckpointError, JobResult[int, str, FetchError]],
 )
-assert_type(lenient.body("folder"), Effect[App, MergeError, JobResult[int, FetchError]])
+assert_type(lenient.body("folder"), Effect[App, MergeError, JobResult[int, str, FetchError]])
 
 
-def looked_at(result: JobResult[int, FetchError]) -> None:
+def looked_at(result: JobResult[int, str, FetchError]) -> None:
     assert_type(result.value, int)
-    assert_type(result.dead_letters, tuple[DeadLetter[FetchError], ...])
+    assert_type(result.dead_letters, tuple[DeadLetter[str, FetchError], ...])
 
 
 # Items may come of an effect, whose failure is the job's.
 listed = MapReduce("listed", items=listing, map=fetch, reduce=total, key=str, limit=2)
-assert_type(listed, MapReduce[App, ItemFailed[FetchError] | ListError, str, JobResult[int, Never]])
+assert_type(
+    listed, MapReduce[App, ItemFailed[FetchError] | ListError, str, JobResult[int, Never, Never]]
+)
 listed_leniently = MapReduce(
     "listed",
     items=listing,
@@ -118,13 +120,15 @@ listed_leniently = MapReduce(
     on_item_failure="dead_letter",
 )
 assert_type(
-    listed_leniently, MapReduce[App, MergeError | ListError, str, JobResult[int, FetchError]]
+    listed_leniently, MapReduce[App, MergeError | ListError, str, JobResult[int, str, FetchError]]
 )
 sure = MapReduce("sure", items=names, map=measure, reduce=total, key=str, limit=2)
-assert_type(sure, MapReduce[App, ItemFailed[Never], str, JobResult[int, Never]])
+assert_type(sure, MapReduce[App, ItemFailed[Never], str, JobResult[int, Never, Never]])
 
 
-def on(executor: Executor) -> Workflow[App, ItemFailed[FetchError], str, JobResult[int, Never]]:
+def on(
+    executor: Executor,
+) -> Workflow[App, ItemFailed[FetchError], str, JobResult[int, Never, Never]]:
     return MapReduce(
         "far", items=names, map=fetch, reduce=total, key=str, limit=2, executor=executor
     )
@@ -169,7 +173,9 @@ bounded = MapReduce(
     timeout=timedelta(seconds=5),
     per_second=10,
 )
-assert_type(bounded, MapReduce[App, TooManyFailures | MergeError, str, JobResult[int, FetchError]])
+assert_type(
+    bounded, MapReduce[App, TooManyFailures | MergeError, str, JobResult[int, str, FetchError]]
+)
 bounded_listing = MapReduce(
     "bounded",
     items=listing,
@@ -181,11 +187,13 @@ bounded_listing = MapReduce(
     max_failures=3,
 )
 assert_type(
-    bounded_listing, MapReduce[App, TooManyFailures | ListError, str, JobResult[int, FetchError]]
+    bounded_listing,
+    MapReduce[App, TooManyFailures | ListError, str, JobResult[int, str, FetchError]],
 )
 
 
-def letters(letter: DeadLetter[FetchError]) -> None:
+def letters(letter: DeadLetter[str, FetchError]) -> None:
+    assert_type(letter.item, str)
     assert_type(letter.error, FetchError | WorkerLost | TimedOut)
     assert_type(letter.failures, tuple[ItemFailure[FetchError], ...])
     assert_type(letter.failures[0].began_at, datetime)
@@ -198,7 +206,7 @@ assert_type(
 )
 assert_type(
     bounded.drop_dead_letters("r"),
-    Effect[App, TooManyFailures | MergeError | CheckpointError, JobResult[int, FetchError]],
+    Effect[App, TooManyFailures | MergeError | CheckpointError, JobResult[int, str, FetchError]],
 )
 
 
@@ -225,7 +233,7 @@ injected = MapReduce(
     limit=2,
     executor=executor_of,
 )
-assert_type(injected, MapReduce[Cluster, ItemFailed[FetchError], str, JobResult[int, Never]])
+assert_type(injected, MapReduce[Cluster, ItemFailed[FetchError], str, JobResult[int, Never, Never]])
 also_injected = MapReduce(
     "injected",
     items=names,
@@ -235,7 +243,9 @@ also_injected = MapReduce(
     limit=2,
     executor=executor_of,
 )
-assert_type(also_injected, MapReduce[Cluster, ItemFailed[FetchError], str, JobResult[int, Never]])
+assert_type(
+    also_injected, MapReduce[Cluster, ItemFailed[FetchError], str, JobResult[int, Never, Never]]
+)
 
 
 def number_of(env: Cluster) -> int:

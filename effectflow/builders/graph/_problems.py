@@ -9,6 +9,7 @@ from difflib import get_close_matches
 from effectflow.builders.checks import (
     InvalidDefinition,
     count_problems,
+    effect_problems,
     function_problems,
     reachable,
     step_name_problems,
@@ -70,7 +71,7 @@ def _body_problems(name: str, body: object) -> Iterator[str]:
     yield from step_name_problems(name)
     if not isinstance(body, Workflow | Step):
         expected = "a function from a state to an effect, or a workflow that is built"
-        yield from function_problems(body, f"node {name!r}", expected)
+        yield from effect_problems(body, f"node {name!r}", expected)
 
 
 @dataclass(frozen=True, slots=True)

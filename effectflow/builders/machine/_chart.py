@@ -19,6 +19,7 @@ from typing import Any, TypeAlias, cast, get_args, get_origin
 
 from effectflow.builders.checks import (
     InvalidDefinition,
+    effect_problems,
     function_problems,
     problems_raised,
     reachable,
@@ -305,7 +306,7 @@ def _faults(transition: AnyTransition) -> Iterator[str]:
     yield from step_name_problems(transition.name)
     if transition.action is not None:
         expected = "a function from a state to an effect as its action"
-        yield from function_problems(transition.action, name, expected)
+        yield from effect_problems(transition.action, name, expected)
     if transition.checks is not None:
         if not transition.checks:
             yield f"{name} has a guard without checks"

@@ -302,7 +302,7 @@ class ItemWork:
         kept = self._kept(letter)
         return self.failures.exceeded(None if recorded is None else recorded.failed) or kept
 
-    def _kept(self, letter: DeadLetter[Any]) -> PartialResult:
+    def _kept(self, letter: DeadLetter[Any, Any]) -> PartialResult:
         self.failures.failed += 1
         return PartialResult.of_dead_letter(letter)
 

@@ -23,6 +23,7 @@ from typing import (
 from effectflow.builders.checks import (
     InvalidDefinition,
     count_problems,
+    effect_problems,
     function_problems,
     retry_problems,
     workflow_name_problems,
@@ -154,7 +155,7 @@ class MapReduce(Workflow[Env, E, Input, Out]):
     # them or up to a bound.
     @overload
     def __init__(
-        self: MapReduce[Env2, ItemFailed[X] | E2 | E3, In, JobResult[A, Never]],
+        self: MapReduce[Env2, ItemFailed[X] | E2 | E3, In, JobResult[A, Never, Never]],
         name: str,
         *,
         items: Callable[[In], Effect[Env2, E3, Iterable[Item] | AsyncIterable[Item]]],
@@ -166,7 +167,7 @@ class MapReduce(Workflow[Env, E, Input, Out]):
     ) -> None: ...
     @overload
     def __init__(
-        self: MapReduce[Env2, E2 | E3, In, JobResult[A, X]],
+        self: MapReduce[Env2, E2 | E3, In, JobResult[A, Item, X]],
         name: str,
         *,
         items: Callable[[In], Effect[Env2, E3, Iterable[Item] | AsyncIterable[Item]]],
@@ -179,7 +180,7 @@ class MapReduce(Workflow[Env, E, Input, Out]):
     ) -> None: ...
     @overload
     def __init__(
-        self: MapReduce[Env2, TooManyFailures | E2 | E3, In, JobResult[A, X]],
+        self: MapReduce[Env2, TooManyFailures | E2 | E3, In, JobResult[A, Item, X]],
         name: str,
         *,
         items: Callable[[In], Effect[Env2, E3, Iterable[Item] | AsyncIterable[Item]]],
@@ -192,7 +193,7 @@ class MapReduce(Workflow[Env, E, Input, Out]):
     ) -> None: ...
     @overload
     def __init__(
-        self: MapReduce[Env2, ItemFailed[X] | E2, In, JobResult[A, Never]],
+        self: MapReduce[Env2, ItemFailed[X] | E2, In, JobResult[A, Never, Never]],
         name: str,
         *,
         items: Callable[[In], Iterable[Item] | AsyncIterable[Item]],
@@ -204,7 +205,7 @@ class MapReduce(Workflow[Env, E, Input, Out]):
     ) -> None: ...
     @overload
     def __init__(
-        self: MapReduce[Env2, E2, In, JobResult[A, X]],
+        self: MapReduce[Env2, E2, In, JobResult[A, Item, X]],
         name: str,
         *,
         items: Callable[[In], Iterable[Item] | AsyncIterable[Item]],
@@ -217,7 +218,7 @@ class MapReduce(Workflow[Env, E, Input, Out]):
     ) -> None: ...
     @overload
     def __init__(
-        self: MapReduce[Env2, TooManyFailures | E2, In, JobResult[A, X]],
+        self: MapReduce[Env2, TooManyFailures | E2, In, JobResult[A, Item, X]],
         name: str,
         *,
         items: Callable[[In], Iterable[Item] | AsyncIterable[Item]],
@@ -306,7 +307,7 @@ def _blueprint(job: Job, version: str) -> Blueprint:
         input_types=KnownTypes.of(input_type(job.items)),
         output_types=job.map_step.types,
         # Failed items may have errors that `map` does not declare.
-        output_type=cast(Any, JobResult)[Any if value is None else value, Any],
+        output_type=cast(Any, JobResult)[Any if value is None else value, Any, Any],
         environment_types=lambda: _environment_types(job),
         yields=Wrapped("a JobResult", "lambda result: ..."),
     )
@@ -379,8 +380,8 @@ def _function_problems(
             f"`items` takes {_SOURCE}, not an async function: write an async generator, or return an "
             "effect that yields the items"
         )
-    yield from function_problems(function_of(map), "`map`", "a function from an item to an effect")
-    yield from function_problems(
+    yield from effect_problems(function_of(map), "`map`", "a function from an item to an effect")
+    yield from effect_problems(
         function_of(reduce), "`reduce`", "a function from a list to an effect"
     )
     yield from function_problems(key, "`key`", "a function from an item to its key")

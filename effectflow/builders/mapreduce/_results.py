@@ -16,6 +16,7 @@ from effectflow.effects.errors import Copyable
 E = TypeVar("E")
 E_co = TypeVar("E_co", covariant=True)
 A_co = TypeVar("A_co", covariant=True)
+Item_co = TypeVar("Item_co", covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,7 @@ class ItemFailure(Generic[E_co]):
 
 
 @dataclass(frozen=True, slots=True)
-class DeadLetter(Generic[E_co]):
+class DeadLetter(Generic[Item_co, E_co]):
     """An item that was set aside after its last attempt failed.
 
     Attributes:
@@ -47,7 +48,7 @@ class DeadLetter(Generic[E_co]):
     """
 
     key: str
-    item: object
+    item: Item_co
     error: E_co | WorkerLost | TimedOut
     # Not shown: a crash adds attempts, and tests compare what a job shows with and without crashes.
     attempts: int = field(repr=False)
@@ -55,7 +56,7 @@ class DeadLetter(Generic[E_co]):
 
 
 @dataclass(frozen=True, slots=True)
-class JobResult(Generic[A_co, E_co]):
+class JobResult(Generic[A_co, Item_co, E_co]):
     """The result of a job.
 
     Attributes:
@@ -66,7 +67,7 @@ class JobResult(Generic[A_co, E_co]):
 
     value: A_co
     items: int
-    dead_letters: tuple[DeadLetter[E_co], ...] = ()
+    dead_letters: tuple[DeadLetter[Item_co, E_co], ...] = ()
 
 
 class ItemFailed(Copyable, Exception, Generic[E]):
@@ -146,7 +147,7 @@ class PartialResult:
     """
 
     value: Maybe[Any]
-    dead_letters: tuple[DeadLetter[Any], ...]
+    dead_letters: tuple[DeadLetter[Any, Any], ...]
     count: int
     first: str
     last: str
@@ -160,7 +161,7 @@ class PartialResult:
         return PartialResult(Some(value), (), 1, key, key, key, retry)
 
     @staticmethod
-    def of_dead_letter(letter: DeadLetter[Any]) -> PartialResult:
+    def of_dead_letter(letter: DeadLetter[Any, Any]) -> PartialResult:
         """Return the part of an item that failed."""
         return PartialResult(Nothing, (letter,), 1, letter.key, letter.key, letter.key)
 

@@ -134,6 +134,10 @@ def generator(number: int) -> Do[HasCheckpoints, str, int]:
     return (yield from pure(number))
 
 
+def half(number: int) -> int:
+    return number // 2
+
+
 @pytest.mark.parametrize(
     ("name", "body", "said"),
     [
@@ -142,6 +146,7 @@ def generator(number: int) -> Do[HasCheckpoints, str, int]:
         ("a", 3, "takes a function from a state to an effect, or a workflow that is built, not 3"),
         ("a", described("x", entry="x", exits="x"), "a workflow that is built"),
         ("a", generator, "not a generator function: decorate it with @do"),
+        ("a", half, "and half returns int: return an effect, such as pure(value)"),
     ],
 )
 def test_an_invalid_node_is_reported(name: str, body: Any, said: str) -> None:

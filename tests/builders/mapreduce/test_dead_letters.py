@@ -44,7 +44,7 @@ pytestmark = pytest.mark.anyio
 TWICE = RetryPolicy.constant(0).with_max_retries(1)
 
 
-def letters(result: JobResult[Any, Any]) -> list[tuple[str, str, int]]:
+def letters(result: JobResult[Any, Any, Any]) -> list[tuple[str, str, int]]:
     return [(letter.key, repr(letter.error), letter.attempts) for letter in result.dead_letters]
 
 
@@ -314,7 +314,7 @@ def test_after_any_retries_the_result_is_as_if_the_items_had_succeeded_at_once(
             app = app_around(store)
             job = setting_aside(fan_in=fan_in, limit=limit)
             failing = set(range(count))
-            result: JobResult[Any, Any] = JobResult("", 0)
+            result: JobResult[Any, Any, Any] = JobResult("", 0)
             for number, items in enumerate([*broken, set[int]()]):
                 failing &= items
                 app.world.repair()

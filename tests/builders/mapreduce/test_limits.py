@@ -385,6 +385,11 @@ def test_a_policy_may_retry_only_what_a_limit_or_an_executor_ends() -> None:
         ({"retryable": 5}, "`retryable` takes a bool, or a function"),
         ({"retryable": raise_late}, "not an async function"),
         ({"map": infallible, "retry": THRICE}, "`retry` has nothing to retry in `map`"),
+        (
+            {"map": spelled},
+            r"`map` takes .*, and spelled returns str: return an effect, such as pure",
+        ),
+        ({"reduce": spelled}, "`reduce` takes .*, and spelled returns str"),
         ({"executor": raise_late}, "`executor` takes an executor, or a function.* not an async"),
         ({"executor": 5}, "`executor` takes an executor, or a function from the environment"),
         (

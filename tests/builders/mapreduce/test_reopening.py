@@ -60,7 +60,7 @@ pytestmark = pytest.mark.anyio
 TWICE = RetryPolicy.constant(10).with_max_retries(1)
 
 
-def keys(result: JobResult[Any, Any]) -> list[str]:
+def keys(result: JobResult[Any, Any, Any]) -> list[str]:
     return [letter.key for letter in result.dead_letters]
 
 

@@ -1,0 +1,183 @@
+"""The commands that drive runs: demo, run and resume."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from effectflow import attempt
+from effectflow.checkpoint import (
+    CheckpointStore,
+    HasCheckpoints,
+    RunInfo,
+    RunQuery,
+    RunStatus,
+    find_run,
+    read_checkpoint,
+)
+from effectflow.checkpoint.journal_reader import run_not_found
+from effectflow.cli.access import Access, CodeOption
+from effectflow.cli.app_loader import (
+    demo_workflow,
+    load_workflow,
+    workflow_named,
+    workflow_names,
+    workflow_of_run,
+)
+from effectflow.cli.census import CensusJob, census
+from effectflow.cli.command import Answer, command
+from effectflow.cli.drive import RunToDrive, drive, drive_all
+from effectflow.cli.options import (
+    BadUse,
+    LatestResumableOption,
+    RunArgument,
+    check_choice,
+    read_json,
+)
+from effectflow.cli.suggestions import suggest_code, suggested
+from effectflow.runs.run_ids import check_new_run_id, new_run_id
+
+
+@command(None)
+def demo(
+    access: Access,
+    folder: Annotated[
+        Path | None,
+        typer.Argument(help="A folder with Python files; by default the standard library."),
+    ] = None,
+    report: Annotated[
+        Path, typer.Option(help="The path of the reports, without .txt and .json.")
+    ] = Path("effectflow-report"),
+    limit: Annotated[int, typer.Option(min=1, help="Measure at most this many files at once.")] = 2
+    * (os.cpu_count() or 1),
+    run_id: Annotated[str | None, typer.Option(help="The id of the run.")] = None,
+) -> Answer:
+    """Take a census of Python source files, durably. Kill it at any moment, then resume it."""
+    chosen = (folder or Path(dataclasses.__file__).parent).resolve()
+    if not chosen.is_dir():
+        raise BadUse(f"{chosen} is not a folder")
+    run_id = _run_id_or_new(run_id, census.name)
+    job = CensusJob(str(chosen), str(report.resolve()), limit)
+    way_on = f"If it is killed, continue it with:\n  {suggested('resume', run_id)}"
+    title = f"Run {run_id}: Python files below {chosen}. {way_on}"
+    start = census.start(job, run_id=run_id)
+    return drive(RunToDrive(run_id, demo_workflow(), access, start, title))
+
+
+@command(CodeOption)
+def run(
+    access: Access,
+    workflow: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODULE:WORKFLOW", help="Module and workflow; with --app, the workflow's name."
+        ),
+    ],
+    input: Annotated[str, typer.Option("--input", help="The input: JSON, or @FILE.")] = "null",
+    run_id: Annotated[str | None, typer.Option(help="The id of the run.")] = None,
+) -> Answer:
+    """Run a workflow on an input. Given the id of a run with the same input, continue that run."""
+    if access.app is None:
+        loaded = load_workflow(workflow)
+        suggest_code(workflow)
+    else:
+        loaded = workflow_named(workflow, access.app)
+    # Imported late, because pydantic takes longer than most commands.
+    from effectflow.cli.structured_input import input_of
+
+    data = read_json(input, "input")
+    run_id = _run_id_or_new(run_id, loaded.workflow.name)
+
+    def structured(env: HasCheckpoints) -> Any:
+        try:
+            return input_of(loaded.workflow, data, env.checkpoints)
+        except ValueError as error:
+            way_out = ": give one with --input" if data is None else ""
+            raise BadUse(f"{error}{way_out}") from error
+
+    # Not earlier, because the environment may add codecs.
+    start = attempt(structured, BadUse).and_then(
+        lambda value: loaded.to_start.start(value, run_id=run_id)
+    )
+    return drive(RunToDrive(run_id, loaded, access, start))
+
+
+@command(CodeOption)
+def resume(
+    access: Access,
+    run_id: RunArgument = None,
+    latest: LatestResumableOption = False,
+    every: Annotated[
+        bool,
+        typer.Option(
+            "--all",
+            help="Resume all runs that can be resumed, oldest first, except those that wait; with --app "
+            "MODULE:WORKFLOW or MODULE:APP, those of its workflows.",
+        ),
+    ] = False,
+    force: Annotated[
+        bool,
+        typer.Option(
+            help="Continue even if the workflow changed, or the outcome of a step is unknown (the step "
+            "is executed again)."
+        ),
+    ] = False,
+) -> Answer:
+    """Continue a run from where it stopped. Completed steps are skipped."""
+    check_choice(run_id=run_id, latest=latest, all=every)
+
+    def to_drive(info: RunInfo) -> RunToDrive:
+        async def module(opened: CheckpointStore) -> str:
+            return (await read_checkpoint(opened, info.run_id, access.seal, at=1)).module
+
+        # With --app, the command need not read the run.
+        recorded = access.use(module) if access.app is None else ""
+        loaded = workflow_of_run(info.run_id, info.summary.workflow, access.app, recorded)
+        effect = loaded.workflow.resume(info.run_id, force=force)
+        return RunToDrive(info.run_id, loaded, access, effect)
+
+    if every:
+        runs = [(info.run_id, partial(to_drive, info)) for info in _resumable_runs(access)]
+        return drive_all(runs, as_json=access.as_json)
+
+    async def find(store: CheckpointStore) -> RunInfo:
+        chosen = await access.chosen(run_id, latest, resumable=True)
+        info = await find_run(store, chosen)
+        if info is None:
+            raise await run_not_found(store, chosen)
+        return info
+
+    return drive(to_drive(access.use(find)))
+
+
+def _resumable_runs(access: Access) -> list[RunInfo]:
+    """Return the runs that `resume --all` continues, oldest first."""
+    names = None if access.app is None else workflow_names(access.app)
+    runs = access.use(lambda store: store.find(RunQuery(resumable=True, limit=None)))
+    return [
+        info
+        for info in reversed(runs)
+        if (names is None or info.summary.workflow in names) and not _only_waits(info)
+    ]
+
+
+def _only_waits(info: RunInfo) -> bool:
+    """Return whether a run only waits for something, as a resume of it would."""
+    summary = info.summary
+    if summary.status not in (RunStatus.PENDING, RunStatus.SUSPENDED):
+        return False
+    return summary.due_at is None or summary.due_at > time.time()
+
+
+def _run_id_or_new(run_id: str | None, workflow_name: str) -> str:
+    try:
+        check_new_run_id(run_id)
+    except ValueError as problem:
+        raise BadUse(f"--run-id: {problem}") from problem
+    return new_run_id(workflow_name) if run_id is None else run_id
