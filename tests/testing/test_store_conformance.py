@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -107,38 +107,107 @@ BROKEN: dict[type[ForwardingStore], set[str]] = {
 """Some of the checks that each of them fails."""
 
 
-async def failed(kind: type[ForwardingStore], names: Iterable[str]) -> set[str]:
-    """Return which of these checks a store of this kind fails, one after another."""
-    found: set[str] = set()
-    for name in sorted(names):
+@pytest.mark.parametrize("kind", BROKEN)
+async def test_every_check_of_a_broken_store_ends_and_some_fail(
+    kind: type[ForwardingStore],
+) -> None:
+    failed: set[str] = set()
+
+    async def try_it(name: str) -> None:
         try:
             await CHECKS[name](lambda: kind(MemoryStore()))
         except Exception:
-            found.add(name)
-    return found
+            failed.add(name)
 
-
-@pytest.mark.parametrize("kind", BROKEN)
-async def test_a_broken_store_fails_the_checks_of_what_it_breaks(
-    kind: type[ForwardingStore],
-) -> None:
-    assert await failed(kind, BROKEN[kind]) == BROKEN[kind]
-
-
-@pytest.mark.parametrize(
-    "kind",
-    [
-        NeverReportsChanges,
-        NeverRenews,
-        *(
-            pytest.param(kind, marks=pytest.mark.exhaustive)
-            for kind in BROKEN
-            if kind not in (NeverReportsChanges, NeverRenews)
-        ),
-    ],
-)
-async def test_every_other_check_of_a_broken_store_ends(kind: type[ForwardingStore]) -> None:
+    # These by themselves, so that none of them fails because another one blocks the event loop.
+    for name in sorted(BROKEN[kind]):
+        await try_it(name)
+    assert failed == BROKEN[kind]
     # Most of their time is waiting.
     async with anyio.create_task_group() as group:
         for name in CHECKS.keys() - BROKEN[kind]:
-from collections.abc import AsyncGenerator, Iterable, Sequence
+            group.start_soon(try_it, name)
+
+
+async def test_a_check_names_what_a_store_lacks() -> None:
+    class Begun(CheckpointStore):
+        """Has two methods of its own. It inherits the others, which do nothing."""
+
+        @property
+        def durability(self) -> str:
+            return "memory"
+
+        async def read(self, run_id: str, *, after: int = 0) -> list[Record]:
+            return []
+
+    for check in store_conformance.JOURNAL_CHECKS:
+        with pytest.raises(AssertionError, match="Begun is not a CheckpointStore: it lacks create"):
+            await check(Begun)
+    for check in store_conformance.DAMAGE_CHECKS:
+        with pytest.raises(AssertionError, match="pass a function that damages a run"):
+            await check(MemoryStore)
+
+
+class Damaged(ForwardingStore):
+    """Some of its runs cannot be read.
+
+    Parameters:
+        is_careful: whether it handles them as the contract says.
+    """
+
+    def __init__(self, store: CheckpointStore, *, is_careful: bool) -> None:
+        super().__init__(store)
+        self.is_careful = is_careful
+        self.damaged: set[str] = set()
+
+    def check(self, run_id: str) -> None:
+        if run_id in self.damaged:
+            raise CorruptCheckpoint(run_id, "it is damaged")
+
+    async def find(self, query: RunQuery = RunQuery()) -> list[RunInfo]:
+        infos = await super().find(replace(query, limit=None))
+        if query.run_id is not None or not self.is_careful:
+            for info in infos:
+                self.check(info.run_id)
+        for run_id in self.damaged:
+            logging.getLogger(__name__).warning("skipping run %r", run_id)
+        return [info for info in infos if info.run_id not in self.damaged][: query.limit]
+
+    async def claim(self, run_id: str, *, owner: str, seconds: float) -> Taken:
+        self.check(run_id)
+        return await super().claim(run_id, owner=owner, seconds=seconds)
+
+    async def claim_due(self, due: DueRuns) -> Claimed:
+        claimed = await super().claim_due(due)
+        for one in claimed.runs:
+            if one.info.run_id in self.damaged:
+                await self.release(one.lease)
+        runs = tuple(one for one in claimed.runs if one.info.run_id not in self.damaged)
+        return Claimed(runs, claimed.next_due_at)
+
+    async def damaged_runs(self) -> list[str]:
+        return sorted(self.damaged)
+
+    async def delete(self, run_id: str, *, lease: Lease | None = None) -> None:
+        await super().delete(run_id, lease=lease)
+        self.damaged.discard(run_id)
+
+
+async def damage(store: CheckpointStore, run_id: str) -> None:
+    assert isinstance(store, Damaged)
+    store.damaged.add(run_id)
+
+
+@pytest.mark.parametrize("check", store_conformance.DAMAGE_CHECKS, ids=str)
+async def test_a_store_may_have_damaged_runs(check: store_conformance.Check) -> None:
+    await check(lambda: Damaged(MemoryStore(), is_careful=True), damage=damage)
+
+
+async def test_a_damaged_run_must_not_hurt_others() -> None:
+    failed: set[str] = set()
+    for check in store_conformance.DAMAGE_CHECKS:
+        try:
+            await check(lambda: Damaged(MemoryStore(), is_careful=False), damage=damage)
+        except CorruptCheckpoint:
+            failed.add(str(check))
+    assert "a_damaged_run_leaves_full_pages_of_the_others" in failed
