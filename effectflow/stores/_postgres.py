@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, TypeVar
 
 import psycopg
-from psycopg import sql
 from psycopg_pool import AsyncConnectionPool
 
 from effectflow.checkpoint.errors import LeaseLost, SaveFailed, StoreUnavailable
@@ -36,7 +36,7 @@ from effectflow.stores._postgres_connection import (
     is_refusal,
     location_of,
     parsed,
-    set_timeout,
+    settings,
 )
 from effectflow.stores._postgres_due import DueClaims
 from effectflow.stores._postgres_schema import Dialect, adapt, migrate
@@ -144,7 +144,7 @@ class PostgresStore(SqlStore, ServerStore):
         await migrate(await self._appends.connection(), self._schema, self._dialect)
         self._pool = AsyncConnectionPool(
             kwargs=self._parameters,
-            configure=self._configure_shared,
+            configure=partial(self._configure, lock_timeout=_LOCK_SECONDS),
             min_size=0,
             max_size=self._pool_size,
             open=False,
@@ -154,28 +154,20 @@ class PostgresStore(SqlStore, ServerStore):
         self._opened.push_async_callback(self._end_requests)
         await self._pool.open()
 
-    async def _new_connection(self, *settings: sql.Composed) -> Connection:
+    async def _new_connection(self) -> Connection:
         connection = await psycopg.AsyncConnection[Any].connect(**self._parameters)
         try:
-            await self._configure(connection, *settings)
+            await self._configure(connection)
         except BaseException:
             await connection.close()
             raise
         return connection
 
-    async def _configure(self, connection: Connection, *settings: sql.Composed) -> None:
+    async def _configure(self, connection: Connection, *, lock_timeout: float = 0.0) -> None:
         adapt(connection.adapters)
-        # Not through `options`, which would replace those of the connection string.
-        for setting in (set_timeout("statement", self._statement_timeout), *settings):
-            await connection.execute(setting)
-        configured = (
-            "SELECT set_config(name, setting, false)"
-            " FROM unnest(%s::text[], %s::text[]) AS _ (name, setting)"
+        await connection.execute(
+            settings(statement_timeout=self._statement_timeout, lock_timeout=lock_timeout)
         )
-        await connection.execute(configured, ([*_SETTINGS], [*_SETTINGS.values()]))
-
-    async def _configure_shared(self, connection: Connection) -> None:
-        await self._configure(connection, set_timeout("lock", _LOCK_SECONDS))
 
     async def create(
         self,
@@ -257,7 +249,8 @@ class PostgresStore(SqlStore, ServerStore):
             yield watcher
 
     async def _listen(self) -> Listener:
-        connection = await self._new_connection(listening(channel_of(self._schema)))
+        connection = await self._new_connection()
+        await connection.execute(listening(channel_of(self._schema)))
         return Listener(connection, self._notifier.has_sent)
 
     def _tell(self, run_ids: Sequence[str]) -> None:
@@ -346,16 +339,3 @@ class PostgresStore(SqlStore, ServerStore):
 
 def _is_locked(error: Exception) -> bool:
     return isinstance(error, psycopg.errors.LockNotAvailable)
-
-
-_SETTINGS = {
-    "default_transaction_isolation": "read committed",
-    # All statements use indexes, and are planned once. A plan that was made while there were few runs
-    # is kept when there are many.
-    "plan_cache_mode": "force_generic_plan",
-    "enable_seqscan": "off",
-    "enable_bitmapscan": "off",
-    "enable_hashjoin": "off",
-    "enable_mergejoin": "off",
-    "jit": "off",
-}

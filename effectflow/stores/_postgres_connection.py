@@ -7,11 +7,10 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import psycopg
-from psycopg import conninfo, sql
+from psycopg import conninfo
 from psycopg.abc import PQGen
 
 from effectflow.checkpoint.lease import Lease, uptime
@@ -139,9 +138,20 @@ def explained(error: Exception) -> str:
     return str(error)
 
 
-def set_timeout(what: Literal["statement", "lock"], seconds: float) -> sql.Composed:
-    name = sql.Identifier(f"{what}_timeout")
-    return sql.SQL("SET {} = {}").format(name, round(seconds * 1000))
+def settings(*, statement_timeout: float, lock_timeout: float = 0.0) -> bytes:
+    """Return the statements with which a connection begins. The timeouts are seconds, 0 for none."""
+    # Not through `options`, which would replace those of the connection string.
+    values = {
+        "statement_timeout": round(statement_timeout * 1000),
+        "lock_timeout": round(lock_timeout * 1000),
+        "default_transaction_isolation": "read committed",
+        # All statements use indexes, and are planned once. A plan that was made while there were few
+        # runs is kept when there are many.
+        "plan_cache_mode": "force_generic_plan",
+        **dict.fromkeys(("enable_seqscan", "enable_bitmapscan"), "off"),
+        **dict.fromkeys(("enable_hashjoin", "enable_mergejoin", "jit"), "off"),
+    }
+    return "; ".join(f"SET {name} = '{value}'" for name, value in values.items()).encode()
 
 
 class Renewals:
@@ -153,7 +163,7 @@ class Renewals:
 
     def __init__(self, parameters: dict[str, Any], queries: Queries, *, timeout: float) -> None:
         self._parameters: dict[str, Any] = {**parameters, "connect_timeout": math.ceil(timeout)}
-        self._text = queries.text(_RENEW)
+        self._queries = queries
         self._timeout = timeout
         self._connection: _BoundedConnection | None = None
         self._using = threading.Lock()
@@ -179,42 +189,46 @@ class Renewals:
     def _attempt(self, leases: Sequence[Lease], seconds: float, deadline: float) -> list[Lease]:
         """Renew leases. Those that others have locked for long are returned as they are: they are
         current, and cannot be claimed."""
-        wanted = {key_of(lease.run_id): lease for lease in leases}
-        renewed: dict[bytes, Lease] = {}
+        renewed: dict[int, Lease] = {}
         patience = min(deadline, time.monotonic() + _RENEWAL_LOCK_SECONDS)
-        while wanted:
-            locked: dict[bytes, Lease] = {}
-            for key, expires_at, expires_at_uptime in self._rows(wanted, seconds, deadline):
-                lease = wanted[key]
-                if expires_at is None:
-                    locked[key] = lease
-                else:
-                    renewed[key] = replace(
-                        lease, expires_at=expires_at, expires_at_uptime=expires_at_uptime
-                    )
-            wanted = locked
-            if locked:
-                if time.monotonic() >= patience:
-                    renewed |= locked
-                    break
-                time.sleep(0.01)
-        keys = (key_of(lease.run_id) for lease in leases)
-        return [renewed[key] for key in keys if key in renewed]
-
-    def _rows(self, wanted: Mapping[bytes, Lease], seconds: float, deadline: float) -> list[Any]:
-        owners = [lease.owner for lease in wanted.values()]
-        fences = [lease.fence for lease in wanted.values()]
         up = uptime()
         until = None if up is None else up + seconds
+        left: list[int] = list(range(len(leases)))
+        while left:
+            wanted = [leases[index] for index in left]
+            for place, expires_at in self._rows(_RENEW, wanted, deadline, seconds, until):
+                lease = wanted[place - 1]
+                renewed[left[place - 1]] = Lease(
+                    lease.run_id, lease.owner, lease.fence, expires_at, until
+                )
+            left = [index for index in left if index not in renewed]
+            if left:
+                wanted = [leases[index] for index in left]
+                current: list[tuple[int]] = self._rows(_CURRENT, wanted, deadline)
+                left = [left[place - 1] for (place,) in current]
+                if time.monotonic() >= patience:
+                    renewed |= {index: leases[index] for index in left}
+                    break
+                time.sleep(0.01)
+        return [renewed[index] for index in sorted(renewed)]
+
+    def _rows(
+        self, statement: str, leases: Sequence[Lease], deadline: float, *parameters: float | None
+    ) -> list[Any]:
         try:
             if self._connection is None:
                 self._connection = _BoundedConnection.connect(**self._parameters)
                 adapt(self._connection.adapters)
                 self._connection.deadline = deadline
-                self._connection.execute(set_timeout("statement", self._timeout))
+                self._connection.execute(settings(statement_timeout=self._timeout))
             self._connection.deadline = deadline
-            parameters = ([*wanted], owners, fences, seconds, until)
-            return self._connection.execute(self._text, parameters, binary=True).fetchall()
+            keys = [key_of(lease.run_id) for lease in leases]
+            owners, fences = [lease.owner for lease in leases], [lease.fence for lease in leases]
+            text = self._queries.text(statement)
+            cursor = self._connection.execute(
+                text, (keys, owners, fences, *parameters), binary=True
+            )
+            return cursor.fetchall()
         except psycopg.OperationalError:
             # Even if the answer is only late, because the next statement must not receive it.
             self._disconnect()
@@ -235,22 +249,20 @@ class Renewals:
                 self._using.release()
 
 
-_RENEW = """
-    WITH wanted AS MATERIALIZED (
-        SELECT number, wanted.* FROM unnest(%b::bytea[], %b::text[], %b::bigint[])
-            AS wanted (key, owner, fence)
-        JOIN @runs USING (key, owner, fence)
-    ), ready AS MATERIALIZED (
-        SELECT number FROM wanted JOIN @runs USING (number, owner, fence)
-        FOR UPDATE OF runs SKIP LOCKED
-    ), renewed AS (
-        UPDATE @runs SET expires_at = now() + %b::float8, expires_at_uptime = %b::float8
-        FROM ready WHERE runs.number = ready.number
-        RETURNING runs.number, runs.expires_at, runs.expires_at_uptime
-    )
-    SELECT key, expires_at, expires_at_uptime FROM wanted LEFT JOIN renewed USING (number)
+_WANTED = """
+    FROM unnest(%b::bytea[], %b::text[], %b::bigint[]) WITH ORDINALITY
+        AS wanted (key, owner, fence, place)
+    JOIN @runs USING (key, owner, fence)
 """
-"""Leaves out leases that are not current. Returns no time for a run that another program has locked."""
+
+_RENEW = f"""
+    WITH ready AS MATERIALIZED (SELECT number, place {_WANTED} FOR UPDATE OF runs SKIP LOCKED)
+    UPDATE @runs SET expires_at = now() + %b::float8, expires_at_uptime = %b::float8
+    FROM ready WHERE runs.number = ready.number RETURNING place, expires_at
+"""
+"""Leaves out leases that are not current, and those of runs that another program has locked."""
+
+_CURRENT = f"SELECT place {_WANTED}"
 
 
 class _BoundedConnection(psycopg.Connection[Any]):

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import zip_longest
+from itertools import accumulate, zip_longest
 from typing import Any
 
 import psycopg
@@ -27,7 +27,7 @@ from effectflow.stores._postgres_connection import (
 )
 from effectflow.stores._sql import CREATED_COLUMNS, SUMMARY_COLUMNS, key_of, summary_columns
 
-_SAVES_PER_BATCH = 500
+_SAVES_PER_BATCH = 200
 _BYTES_PER_BATCH = 16 * 1024 * 1024
 """The limit for a batch of several saves. The server rejects a statement of a gibibyte, and closes the
 connection."""
@@ -101,7 +101,8 @@ _ANY = 2**63 - 1
 _SUMMARY = ", ".join(SUMMARY_COLUMNS)
 _TYPES = {"created_at": "float8", "due_at": "float8", "priority": "bigint"}
 _SUMMARIES = ", ".join(f"%b::{_TYPES.get(name, 'text')}[]" for name in SUMMARY_COLUMNS)
-_BODIES = "unnest(%b::int[], %b::bigint[], %b::bytea[]) AS entry (place, sequence, body)"
+_BODY = "(%b::bytea[])[(skipped + sequence - after)::int]"
+"""The body of an entry, from an array of those of all saves. `skipped` counts those before."""
 
 
 def write_creations(_width: int) -> str:
@@ -112,10 +113,11 @@ def write_creations(_width: int) -> str:
 _CREATE = f"""
     WITH wanted AS MATERIALIZED (
         -- In the order of the keys, so that programs that create the same runs do not deadlock.
-        SELECT DISTINCT ON (key) *, now() AS written_at
+        SELECT DISTINCT ON (key) *, now() AS written_at, 0 AS after
         FROM unnest(%b::bytea[], %b::text[], %b::bigint[], %b::text[], %b::float8[], %b::float8[],
-                    {_SUMMARIES})
-            WITH ORDINALITY AS wanted (key, run_id, length, owner, seconds, until, {_SUMMARY}, place)
+                    {_SUMMARIES}, %b::bigint[])
+            WITH ORDINALITY
+            AS wanted (key, run_id, length, owner, seconds, until, {_SUMMARY}, skipped, place)
         ORDER BY key
     ), created AS (
         INSERT INTO @runs ({", ".join(CREATED_COLUMNS)})
@@ -125,8 +127,8 @@ _CREATE = f"""
         RETURNING number, key, updated_at, fence, expires_at, expires_at_uptime
     ), written AS (
         INSERT INTO @entries (run, sequence, written_at, body)
-        SELECT number, sequence, updated_at, body
-        FROM created JOIN wanted USING (key) JOIN {_BODIES} USING (place)
+        SELECT number, sequence, updated_at, {_BODY}
+        FROM created JOIN wanted USING (key), generate_series(after + 1, length) AS sequence
     )
     SELECT place, updated_at, fence, expires_at, expires_at_uptime
     FROM created JOIN wanted USING (key)
@@ -147,10 +149,11 @@ def write_appends(width: int) -> str:
     ]
     return f"""
         WITH wanted AS MATERIALIZED (
-            SELECT * FROM unnest(%b::bytea[], %b::text[], %b::bigint[], %b::bigint[], %b::bigint[],
-                                 %b::bigint[], %b::bool[]{"," + _SUMMARIES if has_summaries else ""})
+            SELECT * FROM unnest(
+                %b::bytea[], %b::text[], %b::bigint[], %b::bigint[], %b::bigint[], %b::bigint[],
+                %b::bool[], {_SUMMARIES + "," if has_summaries else ""} %b::bigint[])
                 WITH ORDINALITY AS wanted (key, owner, fence, after, new_length, seen, releases,
-                                           {_SUMMARY + "," if has_summaries else ""} place)
+                                           {_SUMMARY + "," if has_summaries else ""} skipped, place)
         ), ready AS MATERIALIZED (
             SELECT runs.number, now() AS written_at, wanted.* FROM wanted JOIN @runs USING (key)
             WHERE runs.owner = wanted.owner AND runs.fence = wanted.fence
@@ -162,10 +165,11 @@ def write_appends(width: int) -> str:
                 updated_at = CASE new_length WHEN after THEN updated_at ELSE written_at END,
                 owner = CASE WHEN releases THEN '' ELSE runs.owner END
             FROM ready WHERE runs.number = ready.number
-            RETURNING runs.number, place, written_at
+            RETURNING runs.number, place, written_at, after, new_length, skipped
         ), written AS (
             INSERT INTO @entries (run, sequence, written_at, body)
-            SELECT number, sequence, written_at, body FROM changed JOIN {_BODIES} USING (place)
+            SELECT number, sequence, written_at, {_BODY}
+            FROM changed, generate_series(after + 1, new_length) AS sequence
         )
         SELECT place FROM changed
     """
@@ -267,15 +271,11 @@ class Writer:
             return
         connection = await self.connection()
         columns = [[*column] for column in zip_longest(*(save.row for save in todo))]
-        entries = [
-            (place, sequence, bytes(body))
-            for place, save in enumerate(todo, 1)
-            for sequence, body in enumerate(save.bodies, save.after + 1)
-        ]
-        entry_columns = [[entry[column] for entry in entries] for column in range(3)]
+        skipped = [0, *accumulate(len(save.bodies) for save in todo)][:-1]
+        bodies = [bytes(body) for save in todo for body in save.bodies]
         statement = self._statement(len(columns))
         try:
-            rows = await self._queries.rows(connection, statement, (*columns, *entry_columns))
+            rows = await self._queries.rows(connection, statement, (*columns, skipped, bodies))
         except psycopg.Error as error:
             if not is_refusal(error):
                 for save in todo:

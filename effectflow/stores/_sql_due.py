@@ -18,10 +18,12 @@ from effectflow.checkpoint.store import Claimed, DueRuns, RunInfo, RunStatus, Ta
 from effectflow.stores._due import Lane, Usage, choose_due, in_order
 from effectflow.stores._sql import COLUMNS, Commit, Query, Rows, Steps, marks, readable, take
 
-_SECONDS_BETWEEN_LOOKS = 1.0
-
 _FEW_LEASES = 10
 """With more leases in use, not every claim looks whether their owners have died."""
+
+_SECONDS_BETWEEN_LOOKS = 1.0
+_SECONDS_FOR_EACH_LEASE = 0.001
+"""To look at a lease takes about a hundredth of that."""
 
 
 class LeaseLooks:
@@ -36,8 +38,9 @@ class LeaseLooks:
 
     def note(self, leases: int) -> None:
         """Note that one has looked at this number of leases, and found no dead owner."""
-        pause = 0.0 if leases <= _FEW_LEASES else _SECONDS_BETWEEN_LOOKS
-        self._next_at = time.monotonic() + pause
+        if leases > _FEW_LEASES:
+            pause = max(_SECONDS_BETWEEN_LOOKS, leases * _SECONDS_FOR_EACH_LEASE)
+            self._next_at = time.monotonic() + pause
 
 
 def leases_in_use(workflows: Sequence[str]) -> Query:
