@@ -82,7 +82,7 @@ from effectflow.stores._rules import (
     due_if_unseen,
     is_holder,
 )
-from effectflow.stores._servers import ServerStore, check_nothing_lost
+from effectflow.stores._servers import ServerStore, check_nothing_lost, gone
 
 A = TypeVar("A")
 
@@ -320,8 +320,8 @@ class RedisStore(ServerStore):
                     if look.field == change.request:
                         return
                     run = Run.read(run_id, look.row)
-                check_nothing_lost(lease, 0 if run is None else batch.after, after=batch.after)
-                assert run is not None
+                    if run is None:
+                        raise gone(lease)
                 check_current(lease, run.lease)
                 check_nothing_lost(lease, run.state.length, after=batch.after)
                 after = await self._appended(run, lease, batch)
@@ -344,7 +344,8 @@ class RedisStore(ServerStore):
         left = state.messages
         if batch.takes:
             check_messages(lease, batch.takes, set(left))
-            left = [number for number in left if number not in batch.takes]
+            takes = set(batch.takes)
+            left = [number for number in left if number not in takes]
         if summary is not None:
             if summary.status.has_ended:
                 left = []
@@ -370,12 +371,12 @@ class RedisStore(ServerStore):
         for number, body in enumerate(batch.bodies, run.state.length + 1):
             fields += number, NOW + b" " + body
         guards, writes = self._keys.guards(run_id, run.row), list[Write]()
-        for numbers in parts(run.state.taken):
-            writes.append(("HDEL", key, *(f"message {number}" for number in numbers)))
         # First, because the parent must not miss the end.
         if parent and parent != run_id:
             writes += await self._notice(parent, run_id, guards)
         writes += self._keys.writes(run, after, fields)
+        for numbers in parts(run.state.taken):
+            writes.append(("HDEL", key, *(f"message {number}" for number in numbers)))
         if batch.summary is not None:
             writes.append(self._keys.announcement(run_id))
         return bool(await self._runs.apply(change, guards, writes))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 from uuid import uuid4
@@ -198,17 +199,19 @@ class Runs:
         if server == known:
             return
         async for run_ids in self.ids():
+            sets: defaultdict[str, dict[str, float]] = defaultdict(dict)
             pipeline = self.client.pipeline(transaction=False)
-            async for run_id, run in self.readable(run_ids, lambda _: None):
+            async for _, run in self.readable(run_ids, lambda _: None):
                 if run is None:
                     continue
                 for name, (score, member) in places(run).items():
-                    pipeline.zadd(self.keys(name), {member: score})
-                summary = run.state.summary
-                lane = lane_of(summary)
-                pipeline.sadd(self.keys(f"lanes:{lane.workflow}"), f"{lane.status}:{lane.priority}")
+                    sets[name][member] = score
+                lane = lane_of(run.state.summary)
+                name = self.keys(f"lanes:{lane.workflow}")
+                pipeline.sadd(name, f"{lane.status}:{lane.priority}")
                 if run.lease is not None and (process := process_of(run.lease.owner)):
-                    pipeline.zadd(self.keys("processes"), {process: run.lease.expires_at})
-                _ = run_id
+                    sets["processes"][process] = run.lease.expires_at
+            for name, members in sets.items():
+                pipeline.zadd(self.keys(name), members)
             await pipeline.execute()
         await self.client.set(self.keys("server"), server)

@@ -278,11 +278,14 @@ async def repeated(
 
 
 def check_nothing_lost(lease: Lease, length: int, *, after: int) -> None:
-    """Raise LeaseLost unless the journal on a server, 0 for none, has the length that is expected."""
-    if not length:
-        raise LeaseLost(lease.run_id, _GONE)
+    """Raise LeaseLost unless the journal on a server has the length that is expected."""
     if length != after:
         raise LeaseLost(lease.run_id, _other_length(length, after))
+
+
+def gone(lease: Lease) -> LeaseLost:
+    """Return the error for a run that a server does not have any more."""
+    return LeaseLost(lease.run_id, _GONE)
 
 
 _GONE = (
