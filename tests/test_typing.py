@@ -1,5 +1,7 @@
 """pyright and mypy accept the code of README.md and docs/, the examples, and tests/typing.
 
+They find the moved names of CHANGELOG.md where it says, and no longer where they were.
+
 The files of tests/typing mark every line that must be rejected with the rule that rejects it. Both
 checkers report a mark that nothing needed, so a line that is wrongly accepted fails here too.
 """
@@ -11,10 +13,13 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
+from tests.changelog import moved_names
 from tests.pages import PAGES, ROOT, examples
 
 pytestmark = pytest.mark.exhaustive  # `.ci/run` runs them each time, beside the other checkers
@@ -31,7 +36,20 @@ def pages_as_modules(tmp_path: Path) -> Path:
         if module:
             name = "_".join(page.relative_to(ROOT).with_suffix("").parts).replace("-", "_").lower()
             (tmp_path / f"{name}.py").write_text("\n".join(module))
+    (tmp_path / "changelog.py").write_text("\n".join(imports_of_moved_names()))
     return tmp_path
+
+
+def imports_of_moved_names() -> Iterator[str]:
+    """Yield an import of each moved name from where it is, and one to be rejected, from where it was."""
+    rejected = (
+        "# type: ignore[attr-defined, no-redef]  "
+        "# pyright: ignore[reportAttributeAccessIssue, reportUnknownVariableType]"
+    )
+    for name, before, now in moved_names():
+        yield f"from {now} import {name} as {name}"
+        if find_spec(before) is not None:
+            yield f"from {before} import {name} as {name}  {rejected}"
 
 
 def check(*checker: str) -> None:

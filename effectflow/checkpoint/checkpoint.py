@@ -33,6 +33,7 @@ from effectflow.checkpoint.values import (
     decode_compact,
     decode_json,
     encode_compact,
+    encode_json,
     tree_digest,
 )
 from effectflow.effects.paths import steps_around
@@ -298,7 +299,7 @@ def summary_of(
     started: Started, status: RunStatus, *, due_at: float | None, details: RunDetails
 ) -> RunSummary:
     """Return the summary of a run that began with this entry."""
-    tenant = started.context.get("tenant") if isinstance(started.context, dict) else None
+    tenant = started.context.get("tenant", "") if isinstance(started.context, dict) else ""
     return RunSummary(
         started.workflow,
         status,
@@ -306,7 +307,7 @@ def summary_of(
         due_at,
         started.priority,
         started.parent,
-        tenant if isinstance(tenant, str) else "",
+        tenant if isinstance(tenant, str) else encode_json(tenant).decode(),
         details,
     )
 

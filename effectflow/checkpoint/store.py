@@ -114,7 +114,7 @@ class RunSummary:
             holds it. See `due_at_once`.
         priority: workers take runs with a higher priority first.
         parent: the run that spawned it; empty without one.
-        tenant: the text under "tenant" in the context of the run; empty without one.
+        tenant: what is under "tenant" in the context of the run, as text or JSON; empty without it.
         details: what is shown about it.
     """
 

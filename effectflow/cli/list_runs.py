@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated
 
@@ -19,7 +19,6 @@ from effectflow.checkpoint import (
     RunQuery,
     RunStatus,
     RunSummary,
-    Seal,
     read_checkpoint,
 )
 from effectflow.checkpoint.checkpoint import iso_time
@@ -70,7 +69,8 @@ def list_runs(
         list[str] | None,
         typer.Option(
             metavar="KEY=VALUE",
-            help="Show only runs with this in their context. Repeat it for several. Reads all runs.",
+            help="Show only runs with this in their context. Repeat it for several. Stores find runs by "
+            "their tenant; for other keys, this reads all runs.",
         ),
     ] = None,
     parent: Annotated[
@@ -85,145 +85,92 @@ def list_runs(
     """List the runs of a store, newest first."""
     if watch and access.as_json:
         raise BadUse("--watch shows a table: leave out --json")
-    search = _RunSearch(
+    statuses = _read_statuses(status or ())
+    pairs = [_read_pair(text) for text in context or ()]
+    filters = _Filters(statuses, tuple(pair for pair in pairs if pair[0] != "tenant"))
+    query = RunQuery(
         workflow=workflow,
-        statuses=_read_statuses(status or ()),
-        resumable=resumable,
-        since=None if since is None else _read_moment(since, time.time()),
+        statuses=frozenset(
+            RunStatus.RUNNING if one == CRASHED else RunStatus(one) for one in statuses
+        ),
         parent=parent,
-        context=tuple(map(_read_pair, context or ())),
-        limit=limit,
-        seal=access.seal,
+        tenant=dict(pairs).get("tenant"),
+        updated_since=None if since is None else _read_moment(since, time.time()),
+        resumable=resumable,
+        # A store applies its limit before the filters here.
+        limit=None if filters.are_needed else limit + 1,
     )
+
+    async def find(_: CheckpointStore) -> Answer:
+        return await _find(access, query, filters, limit)
+
     console = Console()
     while watch:
         try:
-            answer = _answer(access.use(search.run), search)
+            answer = access.use(find)
             console.clear()
             say_lines((*answer.lines, *answer.problems), console)
             time.sleep(_SECONDS_BETWEEN_TABLES)
         except KeyboardInterrupt:
             return Answer(None)
-    return _answer(access.use(search.run), search)
+    return access.use(find)
 
 
 _SECONDS_BETWEEN_TABLES = 2.0
 
 
-def _answer(found: _FoundRuns, search: _RunSearch) -> Answer:
-    if found.runs:
-        lines = _table_lines(found.runs, found.at)
-    elif search.is_for_all:
+async def _find(access: Access, query: RunQuery, filters: _Filters, limit: int) -> Answer:
+    """Return the runs that match. Raise BadUse if the store has no run of the workflow at all."""
+    now, store = time.time(), access.store
+    runs, problems = list[RunInfo](), list[str]()
+    candidates = await store.find(query)
+    if not candidates and query.workflow is not None:
+        await _check_is_known(store, query.workflow)
+    for info in candidates:
+        try:
+            if await filters.accept(access, info, now):
+                runs.append(info)
+        except CheckpointError as error:
+            problems.append(f"effectflow: its context is unknown: {message_of(error)}")
+        if len(runs) > limit:
+            break
+    code = ExitCode.CHECKPOINT_ERROR if problems else ExitCode.DONE
+    if len(runs) > limit:
+        problems.insert(0, f"There are more than these {limit} runs: --limit shows more.")
+        del runs[limit:]
+    if runs:
+        lines = _table_lines(runs, now)
+    elif query == RunQuery(limit=limit + 1):
         lines = ["This store has no runs. `effectflow demo` starts one."]
     else:
         lines = [f"No run matches; `{suggested('list')}` shows all runs."]
-    problems = [
-        f"effectflow: its context is unknown: {message_of(problem)}" for problem in found.problems
-    ]
-    if found.has_more:
-        problems.insert(0, f"There are more than these {search.limit} runs: --limit shows more.")
-    return Answer(
-        [run_tree(info, found.at) for info in found.runs],
-        lines,
-        problems,
-        ExitCode.CHECKPOINT_ERROR if found.problems else ExitCode.DONE,
-    )
+    return Answer([run_tree(info, now) for info in runs], lines, problems, code)
 
 
 @dataclass(frozen=True, slots=True)
-class _FoundRuns:
-    """The runs that a search found.
+class _Filters:
+    """What stores do not filter by.
 
     Attributes:
-        at: the time of the search, in seconds since the epoch.
-        runs: newest first.
-        has_more: whether more runs match.
-        problems: why the context of a run is unknown.
-    """
-
-    at: float
-    runs: list[RunInfo]
-    has_more: bool
-    problems: list[CheckpointError]
-
-
-@dataclass(frozen=True, slots=True)
-class _RunSearch:
-    """The runs to find, and how to find them.
-
-    Attributes:
-        workflow: only runs of this workflow; None for any.
         statuses: only runs that the commands show with one of these; empty means any.
-        resumable: only runs that can be resumed.
-        since: only runs with an entry at or after this time, in seconds since the epoch.
-        parent: only runs within this run; None for any.
         context: only runs whose context has these values, as text or JSON, under these keys.
-        limit: find at most this many.
-        seal: the keys that read the context.
     """
 
-    workflow: str | None
     statuses: frozenset[str]
-    resumable: bool
-    since: float | None
-    parent: str | None
     context: tuple[tuple[str, str], ...]
-    limit: int
-    seal: Seal
 
     @property
-    def _has_filters(self) -> bool:
-        """Whether there are filters that stores do not support."""
-        return not self.statuses.isdisjoint((RunStatus.RUNNING, CRASHED)) or bool(self.context)
+    def are_needed(self) -> bool:
+        """Whether the store finds more than what is wanted."""
+        return bool(self.context or self.statuses & {RunStatus.RUNNING, CRASHED})
 
-    @property
-    def is_for_all(self) -> bool:
-        """Whether every run is wanted."""
-        return not (
-            self.workflow
-            or self.statuses
-            or self.resumable
-            or self.parent is not None
-            or self.since is not None
-            or self._has_filters
-        )
-
-    async def run(self, store: CheckpointStore) -> _FoundRuns:
-        """Return the runs. Raise BadUse if the store has no run of the workflow at all."""
-        query = RunQuery(
-            workflow=self.workflow,
-            statuses=frozenset(
-                RunStatus.RUNNING if one == CRASHED else RunStatus(one) for one in self.statuses
-            ),
-            parent=self.parent,
-            updated_since=self.since,
-            resumable=self.resumable,
-            # The store applies its limit before the filters here.
-            limit=None if self._has_filters else self.limit + 1,
-        )
-        candidates = await store.find(query)
-        if not candidates and self.workflow is not None:
-            await _check_is_known(store, self.workflow)
-        found = _FoundRuns(time.time(), [], False, [])
-        for info in candidates:
-            try:
-                is_wanted = await self._is_wanted(store, info, found.at)
-            except CheckpointError as error:
-                found.problems.append(error)
-                continue
-            if is_wanted and len(found.runs) == self.limit:
-                return replace(found, has_more=True)
-            if is_wanted:
-                found.runs.append(info)
-        return found
-
-    async def _is_wanted(self, store: CheckpointStore, info: RunInfo, now: float) -> bool:
-        """Return whether a run passes all filters. Raise CheckpointError if its context is unreadable."""
+    async def accept(self, access: Access, info: RunInfo, now: float) -> bool:
+        """Return whether a run is wanted. Raise CheckpointError if its context cannot be read."""
         if self.statuses and shown_status(info, now) not in self.statuses:
             return False
         if not self.context:
             return True
-        started = await read_checkpoint(store, info.run_id, self.seal, at=1)
+        started = await read_checkpoint(access.store, info.run_id, access.seal, at=1)
         texts = _texts_of(started.context)
         return all(value in texts.get(key, ()) for key, value in self.context)
 
@@ -298,13 +245,12 @@ def _table_lines(runs: Sequence[RunInfo], now: float) -> Iterable[str]:
 def _note(summary: RunSummary, now: float) -> str:
     """Return why a run does not continue now, or ""."""
     left = None if summary.due_at is None else summary.due_at - now
-    details = summary.details
-    if details.blocked:
+    if summary.details.blocked:
         again = "now" if left is None or left <= 0 else f"in {duration(left)}"
-        return f"blocked, tried again {again}: {details.blocked}"
-    if details.waits_for:
+        return f"blocked, tried again {again}: {summary.details.blocked}"
+    if summary.details.waits_for:
         until = "" if left is None else f", at most {duration(left)}" if left > 0 else "; is due"
-        return f"waits for {details.waits_for}{until}"
+        return f"waits for {summary.details.waits_for}{until}"
     if summary.status is RunStatus.PENDING and left is not None and left > 0:
         return f"begins in {duration(left)}"
     return ""

@@ -22,6 +22,7 @@ from effectflow.checkpoint import (
     Published,
     RunInfo,
     RunStatus,
+    RunSummary,
     ServiceStore,
     find_run,
 )
@@ -126,114 +127,97 @@ def _value_of(checkpoints: Checkpoints, run_id: str, message: Message) -> Tree |
 
 def _view_lines(view: _RunView) -> Iterable[str]:
     """Yield the view of one run as text, and the commands that show more."""
-    checkpoint = view.checkpoint
-    metadata = checkpoint.metadata
-    survives = {
-        "full": "kill -9 and power loss (durability full)",
-        "process": "kill -9, not power loss (durability process)",
-    }
-    rows = {
-        "run": checkpoint.run_id,
-        "workflow": f"{checkpoint.workflow} (version {checkpoint.definition.version})",
-        "module": checkpoint.module or "unknown",
-        "status": str(checkpoint.status),
-        **_summary_rows(view),
-        **_position_row(checkpoint),
-        **_state_row(checkpoint),
-        **_progress_rows(job_progress(checkpoint)),
-        **_dead_letter_row(view),
-        "steps": f"{len(checkpoint.completed_steps)} completed, {len(metadata.attempts)} begun",
-        "resumes": str(metadata.resumes),
-        "entries": str(metadata.entries),
-        "created": when(checkpoint.created_at),
-        "updated": when(checkpoint.updated_at),
-        "input": bounded(checkpoint.initial_state),
-        "context": bounded(checkpoint.context),
-        "survives": survives.get(view.durability, f"durability {view.durability}"),
-        "digest": checkpoint.digest,
-    }
-    yield from table(rows.items())
+    yield from table(_rows(view))
     yield from _lines_around(view)
-    finished = checkpoint.finished
+    finished = view.checkpoint.finished
     if finished is None:
         return
     yield ""
     if finished.error is None:
         yield f"output: {bounded(finished.output, 2000)}"
-    else:
-        error = finished.error
-        yield from (error.traceback or f"{error.type}: {error.message}").rstrip().split("\n")
-        yield from (f"  {line}" for line in error.trail)
+        return
+    error = finished.error
+    yield from (error.traceback or f"{error.type}: {error.message}").rstrip().split("\n")
+    yield from (f"  {line}" for line in error.trail)
 
 
-def _position_row(checkpoint: Checkpoint) -> dict[str, str]:
-    """Return where a run stands. A complete run has handled the failure of its last step."""
-    head = checkpoint.state
-    if checkpoint.status is RunStatus.COMPLETED and isinstance(head, Failed):
-        return {}
+_SURVIVES = {
+    "full": "kill -9 and power loss (durability full)",
+    "process": "kill -9, not power loss (durability process)",
+}
+
+
+def _rows(view: _RunView) -> Iterable[tuple[str, str]]:
+    """Yield the names and values of the table."""
+    checkpoint, info = view.checkpoint, view.info
+    metadata, head = checkpoint.metadata, checkpoint.state
+    yield "run", checkpoint.run_id
+    yield "workflow", f"{checkpoint.workflow} (version {checkpoint.definition.version})"
+    yield "module", checkpoint.module or "unknown"
+    yield "status", str(checkpoint.status) if info is None else shown_status(info, view.at)
+    if info is not None:
+        yield from _summary_rows(info.summary, checkpoint.suspended_at, view.at)
     if head is None:
-        return {"position": "before its first step"}
-    # A run may be interrupted while it waits between two steps.
-    return {"position": f"{type(head).__name__}: {head.step or 'no step'}"}
+        yield "position", "before its first step"
+    elif not (checkpoint.status is RunStatus.COMPLETED and isinstance(head, Failed)):
+        # A complete run has handled the failure of its last step. And a run may be interrupted while it
+        # waits between two steps.
+        yield "position", f"{type(head).__name__}: {head.step or 'no step'}"
+    if checkpoint.kind == "machine":
+        match state_of(checkpoint):
+            case {"$enum": [_, str(member)]}:
+                yield "state", member
+            case state:
+                yield "state", bounded(state)
+    yield from _progress_rows(job_progress(checkpoint))
+    if view.dead_letters:
+        yield "dead letters", f"{view.dead_letters}: {suggested('dead-letters', checkpoint.run_id)}"
+    yield "steps", f"{len(checkpoint.completed_steps)} completed, {len(metadata.attempts)} begun"
+    yield "resumes", str(metadata.resumes)
+    yield "entries", str(metadata.entries)
+    yield "created", when(checkpoint.created_at)
+    yield "updated", when(checkpoint.updated_at)
+    yield "input", bounded(checkpoint.initial_state)
+    yield "context", bounded(checkpoint.context)
+    yield "survives", _SURVIVES.get(view.durability, f"durability {view.durability}")
+    yield "digest", checkpoint.digest
 
 
-def _state_row(checkpoint: Checkpoint) -> dict[str, str]:
-    """Return the state of a state machine; other workflows have no single state."""
-    if checkpoint.kind != "machine":
-        return {}
-    match state_of(checkpoint):
-        case {"$enum": [_, str(member)]}:
-            return {"state": member}
-        case state:
-            return {"state": bounded(state)}
-
-
-def _progress_rows(progress: JobProgress | None) -> dict[str, str]:
-    """Return the progress of a map-reduce or iterative run."""
+def _progress_rows(progress: JobProgress | None) -> Iterable[tuple[str, str]]:
+    """Yield the progress of a map-reduce or iterative run."""
     if progress is None:
-        return {}
-    rows = {} if progress.iteration is None else {"round": str(progress.iteration)}
+        return
+    if progress.iteration is not None:
+        yield "round", str(progress.iteration)
     if progress.iteration is None or progress.items_done or progress.items_failed:
         total = "" if progress.items_total is None else f" of {progress.items_total}"
         failed = f", {progress.items_failed} failed" if progress.items_failed else ""
-        rows["phase"] = progress.phase
-        rows["items"] = f"{progress.items_done}{total} done{failed}"
-        rows["reduce"] = (
-            f"round {progress.reduce_round}, {counted(progress.groups_done, 'group')} done"
-        )
-    return rows
+        yield "phase", progress.phase
+        yield "items", f"{progress.items_done}{total} done{failed}"
+        groups = counted(progress.groups_done, "group")
+        yield "reduce", f"round {progress.reduce_round}, {groups} done"
 
 
-def _dead_letter_row(view: _RunView) -> dict[str, str]:
-    if not view.dead_letters:
-        return {}
-    see = suggested("dead-letters", view.checkpoint.run_id)
-    return {"dead letters": f"{view.dead_letters}: {see}"}
-
-
-def _summary_rows(view: _RunView) -> dict[str, str]:
-    """Return what the store knows about a run as it is now."""
-    if view.info is None:
-        return {}
-    summary, rows = view.info.summary, {"status": shown_status(view.info, view.at)}
+def _summary_rows(
+    summary: RunSummary, suspended_at: float | None, now: float
+) -> Iterable[tuple[str, str]]:
+    """Yield what the store knows about a run as it is now."""
     details = summary.details
     due = "" if summary.due_at is None else when(summary.due_at)
-    suspended_at = view.checkpoint.suspended_at
     if details.waits_for and suspended_at is not None:
         # A blocked run is due when workers try it again, which says nothing about its wait.
         until = f", until {due}" if due and not details.blocked else ""
-        if summary.due_at is not None and summary.due_at <= view.at and not details.blocked:
+        if summary.due_at is not None and summary.due_at <= now and not details.blocked:
             until = "; it is due, and continues as soon as a worker takes it"
-        rows["waits for"] = f"{details.waits_for}, since {when(suspended_at)}{until}"
+        yield "waits for", f"{details.waits_for}, since {when(suspended_at)}{until}"
     if details.blocked:
-        rows["blocked"] = f"{details.blocked} (tried again at {due})"
+        yield "blocked", f"{details.blocked} (tried again at {due})"
     if summary.status is RunStatus.PENDING and summary.due_at is not None:
         # A run that is due at once has a due time far in the past.
         begins = when(max(summary.due_at, summary.created_at))
-        rows["begins"] = f"at {begins}, priority {summary.priority}"
+        yield "begins", f"at {begins}, priority {summary.priority}"
     if summary.parent:
-        rows["parent"] = summary.parent
-    return rows
+        yield "parent", summary.parent
 
 
 _MOST_CHILDREN = 20
@@ -255,23 +239,18 @@ def _lines_around(view: _RunView) -> Iterable[str]:
         yield f"{counted(len(view.mailbox), 'message')} not taken yet:"
         for message, value in view.mailbox:
             sent = age(view.at - message.sent_at)
-            yield f"  {_message_text(message)}{_value_text(message, value)}, sent {sent}"
+            yield f"  {_message_text(message, value)}, sent {sent}"
 
 
-def _message_text(message: Message) -> str:
-    match message.topic:
-        case "cancel":
-            return "a request to cancel it"
-        case "notice":
-            return f"a reason to look at run {message.key}"
-        case topic:
-            return topic_text(topic)
-
-
-def _value_text(message: Message, value: Tree | CheckpointError) -> str:
-    if isinstance(value, CheckpointError):
-        return f" ({message_of(value)})"
-    return "" if message.topic in (CANCEL, NOTICE) else f" = {bounded(value)}"
+def _message_text(message: Message, value: Tree | CheckpointError) -> str:
+    if message.topic == CANCEL:
+        return "a request to cancel it"
+    if message.topic == NOTICE:
+        return f"a reason to look at run {message.key}"
+    is_unknown = isinstance(value, CheckpointError)
+    return topic_text(message.topic) + (
+        f" ({message_of(value)})" if is_unknown else f" = {bounded(value)}"
+    )
 
 
 def _view_tree(view: _RunView) -> Tree:

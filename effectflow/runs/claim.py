@@ -32,7 +32,7 @@ from effectflow.checkpoint.store import (
     store_errors,
 )
 from effectflow.checkpoint.values import Tree
-from effectflow.runs.stored_run import GivenInput, Place, look, output_of
+from effectflow.runs.stored_run import GivenInput, Place, output_of, run_info
 
 logger = logging.getLogger(__name__)
 
@@ -204,7 +204,7 @@ class Claim:
                 # Its holder deletes it, or the next start or resume does.
                 return output
             async with self:
-                info = await look(self.place, self.run_id)
+                info = await run_info(self.place, self.run_id)
                 summary = None if info is None else info.summary
                 if summary and summary.status is RunStatus.COMPLETED and not summary.parent:
                     self.finished = completion

@@ -58,14 +58,14 @@ from effectflow.runs.body import run_body
 from effectflow.runs.claim import Claim
 from effectflow.runs.reopening import Reopening
 from effectflow.runs.stored_run import (
-    Found,
+    StoredRun,
     context_of,
     defect_in,
     failure_in,
-    find,
     input_digest,
     input_of,
     output_of,
+    read_run,
 )
 
 
@@ -100,7 +100,7 @@ async def begin_run(claim: Claim, started: Started, digest: bytes, input: Any) -
 
 async def continue_run(
     claim: Claim,
-    found: Found,
+    found: StoredRun,
     *,
     force: bool = False,
     reopening: Reopening | None = None,
@@ -168,7 +168,7 @@ async def _drive(
         # What the resume has said stays, even if this life has added nothing else.
         run.writer.open()
         await run.writer.save()
-        written = await find(claim.place, run.run_id)
+        written = await read_run(claim.place, run.run_id)
         assert written is not None
         resumed = Resumed(claim.lease.owner, run.now(), void=void)
         run.writer.begin_again(resumed)
@@ -192,7 +192,7 @@ def outcome_of(run_id: str, ending: Ending) -> Any:
             raise AssertionError(f"run {run_id!r} was suspended, which only a worker does")
 
 
-async def record_failure(claim: Claim, found: Found, error: CheckpointError) -> None:
+async def record_failure(claim: Claim, found: StoredRun, error: CheckpointError) -> None:
     """Record that a run has failed with this error, without running it."""
     at = claim.place.scope.clock.now().timestamp()
     run = _life_of(claim, Resumed(claim.lease.owner, at), found.journal.digest, Order(), found)
@@ -206,7 +206,7 @@ def _life_of(
     opening: Started | Resumed,
     digest: bytes,
     order: Order,
-    found: Found | None = None,
+    found: StoredRun | None = None,
     *,
     force: bool = False,
 ) -> Run:

@@ -20,13 +20,13 @@ from effectflow.effects.errors import Halt, Parked
 from effectflow.effects.nodes import AnyEffect
 from effectflow.runs.body import replay_body
 from effectflow.runs.run_ids import check_run_id
-from effectflow.runs.stored_run import Found, Place, context_of, find, input_of
+from effectflow.runs.stored_run import Place, StoredRun, context_of, input_of, read_run
 
 
 async def plan_run(place: Place, run_id: str, *, effects: bool) -> ResumePlan:
     """Return what a resume would do. With `effects`, run all effects between steps."""
     check_run_id(run_id)
-    found = await find(place, run_id)
+    found = await read_run(place, run_id)
     if found is None:
         raise await run_not_found(place.checkpoints.store, run_id)
     blueprint, known = place.blueprint, found.checkpoint
@@ -57,7 +57,7 @@ async def plan_run(place: Place, run_id: str, *, effects: bool) -> ResumePlan:
         # The process died between the failure and the end of the run, so a resume tries it again.
 
 
-def _run_to_plan(place: Place, found: Found, order: Order, planning: Planning) -> Run:
+def _run_to_plan(place: Place, found: StoredRun, order: Order, planning: Planning) -> Run:
     return Run(
         found.checkpoint.run_id,
         found.checkpoint.workflow,

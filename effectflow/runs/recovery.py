@@ -56,7 +56,7 @@ from effectflow.effects.scope import Scope
 from effectflow.runs.blueprint import Blueprint
 from effectflow.runs.claim import Claim
 from effectflow.runs.driver import Service, continue_run, record_failure
-from effectflow.runs.stored_run import Place, find
+from effectflow.runs.stored_run import Place, read_run
 from effectflow.runs.workflow import Workflow
 
 logger = logging.getLogger(__name__)
@@ -107,7 +107,7 @@ async def recover_run(
     claim = Claim.of(place, taken, owner)
     async with claim:
         try:
-            found = await find(place, taken.lease.run_id)
+            found = await read_run(place, taken.lease.run_id)
             if found is None:
                 raise RunNotFound(taken.lease.run_id)
             crashes, after = crashes_in_a_row(found.journal.entries)

@@ -42,7 +42,7 @@ from effectflow.effects.scope import Scope
 from effectflow.effects.trails import TypedFailure
 from effectflow.runs.run_ids import check_new_run_id
 from effectflow.runs.start import check_priority, submit_run
-from effectflow.runs.stored_run import Place, find, look
+from effectflow.runs.stored_run import Place, read_run, run_info
 from effectflow.runs.workflow import Workflow
 
 _REFUSALS = KnownTypes.of(RunConflict)
@@ -349,11 +349,11 @@ async def _end_of(fiber: DurableFiber, scope: Scope, place: Place, run_id: str) 
 
 async def _last_entry_of(place: Place, run_id: str) -> Finished | None:
     """Return the last entry of a run; None if it has not ended."""
-    info = await look(place, run_id)
+    info = await run_info(place, run_id)
     # A look at each change must not read the whole journal.
     if info is not None and not has_result(info.summary.status):
         return None
-    found = None if info is None else await find(place, run_id)
+    found = None if info is None else await read_run(place, run_id)
     if found is None:
         raise RunNotFound(run_id)
     return found.checkpoint.finished

@@ -23,10 +23,10 @@ from effectflow.runs.stored_run import (
     Place,
     completion_of,
     failure_of,
-    find,
     last_completion,
-    look,
     output_of,
+    read_run,
+    run_info,
 )
 
 
@@ -51,7 +51,7 @@ async def start_run(
     run_id = new_run_id(blueprint.definition.name) if run_id is None else run_id
     given, saved_context = GivenInput.of(blueprint, input), _context_tree(context)
     claim = Claim(place, run_id)
-    info = None if is_new else await look(place, run_id)
+    info = None if is_new else await run_info(place, run_id)
     if info is not None and (completion := await completion_of(place, info, given)) is not None:
         return await claim.deliver(completion)
     if info is None:
@@ -73,13 +73,13 @@ async def start_run(
             return output_of(completion, blueprint, run_id)
         raise RunBusy(run_id, "another start", 0.0, is_gone=True) from None
     except RunBusy:
-        found = await find(place, run_id)
+        found = await read_run(place, run_id)
         completion = None if found is None else last_completion(found, given)
         if completion is None:
             raise
         return output_of(completion, blueprint, run_id)
     async with claim:
-        found = await find(place, run_id)
+        found = await read_run(place, run_id)
         if found is None:
             raise await run_not_found(place.checkpoints.store, run_id)
         if (completion := last_completion(found, given)) is not None:
@@ -93,7 +93,7 @@ async def start_run(
 async def resume_run(place: Place, run_id: str, *, force: bool, reopening: Reopening | None) -> Any:
     """Return the output or `TypedFailure` of a resumed run."""
     claim = Claim(place, run_id)
-    info = await look(place, run_id)
+    info = await run_info(place, run_id)
     if info is None:
         raise await run_not_found(place.checkpoints.store, run_id)
     if reopening is None and (completion := await completion_of(place, info)) is not None:
@@ -105,7 +105,7 @@ async def resume_run(place: Place, run_id: str, *, force: bool, reopening: Reope
             return output_of(completion, place.blueprint, run_id)
         raise
     async with claim:
-        found = await find(place, run_id)
+        found = await read_run(place, run_id)
         if found is None:
             raise await run_not_found(place.checkpoints.store, run_id)
         ending = await continue_run(claim, found, force=force, reopening=reopening)
@@ -156,12 +156,12 @@ async def submit_run(
 
 async def _is_same(place: Place, run_id: str, given: GivenInput) -> bool:
     """Return whether the run exists. Raise RunConflict if it has another input."""
-    info = await look(place, run_id)
+    info = await run_info(place, run_id)
     if info is None:
         return False
     if await completion_of(place, info, given) is not None:
         return True
-    found = await find(place, run_id)
+    found = await read_run(place, run_id)
     if found is None:
         return False
     # It raises RunConflict for another input.
@@ -220,10 +220,10 @@ def _context_tree(context: Mapping[str, object] | None) -> Tree:
 
 async def read_result(place: Place, run_id: str) -> Any:
     """Return the recorded output or `TypedFailure` of a run that has ended. Change nothing."""
-    info = await look(place, run_id)
+    info = await run_info(place, run_id)
     if info is not None and (completion := await completion_of(place, info)) is not None:
         return output_of(completion, place.blueprint, run_id)
-    found = None if info is None else await find(place, run_id)
+    found = None if info is None else await read_run(place, run_id)
     if found is None:
         raise await run_not_found(place.checkpoints.store, run_id)
     if (completion := last_completion(found)) is not None:

@@ -104,7 +104,7 @@ def input_digest(tree: Tree) -> str:
 
 
 @dataclass(frozen=True)
-class Found:
+class StoredRun:
     """A run in a store.
 
     Attributes:
@@ -136,14 +136,14 @@ class Found:
         return self.written.started.version
 
 
-async def look(place: Place, run_id: str) -> RunInfo | None:
+async def run_info(place: Place, run_id: str) -> RunInfo | None:
     """Return one line about a run of this workflow; None if there is none."""
     check_run_id(run_id)
     with store_errors(place.checkpoints.store, run_id):
         info = await find_run(place.checkpoints.store, run_id)
     if info is not None and info.summary.workflow != place.blueprint.definition.name:
-        # Its journal decides whose run it is: `find` raises RunConflict, which names the workflow.
-        await find(place, run_id)
+        # Its journal decides whose run it is: `read_run` raises RunConflict, which names the workflow.
+        await read_run(place, run_id)
     return info
 
 
@@ -163,7 +163,7 @@ async def completion_of(
     completion = await _last_entry(place, info)
     if completion is not None and (given is None or completion.input == given.digest):
         return completion
-    found = await find(place, info.run_id)
+    found = await read_run(place, info.run_id)
     if found is None:
         return None
     return found.completion if given is None else last_completion(found, given)
@@ -196,7 +196,7 @@ async def _last_entry(place: Place, info: RunInfo) -> Finished | None:
         count *= _ENTRIES_AT_THE_END
 
 
-async def find(place: Place, run_id: str) -> Found | None:
+async def read_run(place: Place, run_id: str) -> StoredRun | None:
     """Return a run of this workflow, with its whole journal; None if there is none."""
     blueprint, checkpoints = place.blueprint, place.checkpoints
     with store_errors(checkpoints.store, run_id):
@@ -207,7 +207,7 @@ async def find(place: Place, run_id: str) -> Found | None:
     if checkpoint.workflow != blueprint.definition.name:
         owner = f"it is a run of workflow {checkpoint.workflow!r}"
         raise RunConflict(run_id, f"{owner}, not of {blueprint.definition.name!r}")
-    found = Found(written, written, checkpoint.definition, checkpoint)
+    found = StoredRun(written, written, checkpoint.definition, checkpoint)
     entries = blueprint.upgraded(written.entries)
     if entries is not written.entries:
         journal, checkpoint = replace(written, entries=entries), fold(entries, run_id)
@@ -217,7 +217,7 @@ async def find(place: Place, run_id: str) -> Found | None:
     return found
 
 
-def last_completion(found: Found, given: GivenInput | None = None) -> Finished | None:
+def last_completion(found: StoredRun, given: GivenInput | None = None) -> Finished | None:
     """Return how the run of this input ended when it was last complete; None if it never was.
 
     That output is valid while a complete run is continued, until that succeeds.
@@ -254,7 +254,7 @@ def input_of(known: Checkpoint, blueprint: Blueprint, *, force: bool = False) ->
     return decode_as(known.initial_state, types, known.run_id, "input", declared)
 
 
-def failure_of(found: Found, blueprint: Blueprint) -> TypedFailure:
+def failure_of(found: StoredRun, blueprint: Blueprint) -> TypedFailure:
     """Return the recorded failure of a run that has failed, or raise its recorded defect."""
     run_id, finished = found.checkpoint.run_id, found.checkpoint.finished
     if finished is None or finished.error is None:

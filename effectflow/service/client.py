@@ -38,7 +38,7 @@ from effectflow.effects.scope import Scope
 from effectflow.runs import Workflow
 from effectflow.runs.run_ids import check_new_run_id, new_run_id
 from effectflow.runs.start import submit_run
-from effectflow.runs.stored_run import Place, decode_as, look
+from effectflow.runs.stored_run import Place, decode_as, run_info
 from effectflow.service.signal import Signal
 
 E = TypeVar("E")
@@ -331,7 +331,7 @@ class Handle(Generic[E_co, Out_co]):
     async def _ended(self) -> Result[Out_co, E_co | CheckpointError] | None:
         """Return how the run ended; None if it has not."""
         try:
-            info = await look(self._place, self.run_id)
+            info = await run_info(self._place, self.run_id)
         except CheckpointError as error:
             return Failure(error)
         # Checking for the end at each change must not read the whole journal.
@@ -342,7 +342,7 @@ class Handle(Generic[E_co, Out_co]):
         return None if has_continued else result
 
     async def _status(self) -> RunStatus:
-        info = await look(self._place, self.run_id)
+        info = await run_info(self._place, self.run_id)
         if info is None:
             raise await run_not_found(self._checkpoints.store, self.run_id)
         return info.summary.status
