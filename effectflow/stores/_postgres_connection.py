@@ -189,25 +189,25 @@ class Renewals:
     def _attempt(self, leases: Sequence[Lease], seconds: float, deadline: float) -> list[Lease]:
         """Renew leases. Those that others have locked for long are returned as they are: they are
         current, and cannot be claimed."""
-        renewed: dict[int, Lease] = {}
         patience = min(deadline, time.monotonic() + _RENEWAL_LOCK_SECONDS)
         up = uptime()
         until = None if up is None else up + seconds
-        left: list[int] = list(range(len(leases)))
+        renewed: dict[int, Lease] = {}
+        left = dict(enumerate(leases))
         while left:
-            wanted = [leases[index] for index in left]
-            for place, expires_at in self._rows(_RENEW, wanted, deadline, seconds, until):
-                lease = wanted[place - 1]
-                renewed[left[place - 1]] = Lease(
+            asked, wanted = [*left], [*left.values()]
+            rows: list[tuple[int, float]] = self._rows(_RENEW, wanted, deadline, seconds, until)
+            for place, expires_at in rows:
+                lease = left.pop(asked[place - 1])
+                renewed[asked[place - 1]] = Lease(
                     lease.run_id, lease.owner, lease.fence, expires_at, until
                 )
-            left = [index for index in left if index not in renewed]
             if left:
-                wanted = [leases[index] for index in left]
+                asked, wanted = [*left], [*left.values()]
                 current: list[tuple[int]] = self._rows(_CURRENT, wanted, deadline)
-                left = [left[place - 1] for (place,) in current]
+                left = {asked[place - 1]: wanted[place - 1] for (place,) in current}
                 if time.monotonic() >= patience:
-                    renewed |= {index: leases[index] for index in left}
+                    renewed |= left
                     break
                 time.sleep(0.01)
         return [renewed[index] for index in sorted(renewed)]

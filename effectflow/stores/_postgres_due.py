@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from effectflow.checkpoint.lease import Lease, uptime
 from effectflow.checkpoint.store import Claimed, DueRuns, Taken
 from effectflow.stores._due import in_order
 from effectflow.stores._postgres_connection import Connection, Queries
-from effectflow.stores._sql import COLUMNS, readable
+from effectflow.stores._sql import COLUMNS, Rows, readable_runs
 from effectflow.stores._sql_due import (
     IN_LANE,
     NEXT_DUE_AT,
@@ -71,10 +70,10 @@ class DueClaims:
         return _taken(await self._queries.rows(connection, statement, ([*self._due.owners],)), {})
 
 
-def _taken(rows: Sequence[Sequence[Any]], dead: Mapping[int, Lease]) -> tuple[Taken, ...]:
+def _taken(rows: Rows, dead: Mapping[int, Lease]) -> tuple[Taken, ...]:
     """Return the claimed runs. `dead` has the leases that some had before, by number."""
     taken: list[Taken] = []
-    for row, info in readable(rows):
+    for row, info in readable_runs(rows):
         assert info.lease is not None
         taken.append(Taken(info.lease, replace(info, lease=dead.get(row[0]))))
     taken.sort(key=lambda run: in_order(run.info))

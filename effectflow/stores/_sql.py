@@ -46,7 +46,7 @@ from effectflow.stores._rules import (
     due_if_unseen,
     woken,
 )
-from effectflow.stores._summaries import UNREADABLE
+from effectflow.stores._summaries import UNREADABLE, readable
 
 logger = logging.getLogger(__name__)
 
@@ -125,7 +125,8 @@ class Query(NamedTuple):
     parameters: Sequence[object] = ()
 
 
-Rows: TypeAlias = Sequence[Sequence[Any]]
+Row: TypeAlias = Sequence[Any]
+Rows: TypeAlias = Sequence[Row]
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +199,7 @@ def summary_columns(summary: RunSummary) -> tuple[Any, ...]:
     )
 
 
-def info_of(row: Sequence[Any]) -> RunInfo:
+def info_of(row: Row) -> RunInfo:
     """Return one line about a run, from `COLUMNS`. Raise CorruptCheckpoint if it is damaged."""
     _, run_id, workflow, status, created_at, due_at, priority, parent, tenant, details = row[:10]
     updated_at, length, owner, *lease, _ = row[10:]
@@ -211,7 +212,7 @@ def info_of(row: Sequence[Any]) -> RunInfo:
     )
 
 
-def claimable_info(row: Sequence[Any]) -> RunInfo:
+def claimable_info(row: Row) -> RunInfo:
     """Return one line about a run, from `COLUMNS`, even if its summary is damaged."""
     try:
         return info_of(row)
@@ -221,13 +222,9 @@ def claimable_info(row: Sequence[Any]) -> RunInfo:
         return RunInfo(run_id, UNREADABLE, updated_at, length, held)
 
 
-def readable(rows: Iterable[Sequence[Any]]) -> Iterator[tuple[Sequence[Any], RunInfo]]:
+def readable_runs(rows: Iterable[Row]) -> Iterator[tuple[Row, RunInfo]]:
     """Yield each row with what it says about a run. Skip damaged runs with a warning."""
-    for row in rows:
-        try:
-            yield row, info_of(row)
-        except CorruptCheckpoint as error:
-            logger.warning("skipping run %r: %s", error.run_id, error)
+    return readable(rows, lambda row: (row, info_of(row)))
 
 
 # Journals and leases.
@@ -300,7 +297,7 @@ def claim(run_id: str, owner: str, seconds: float) -> Attempt[Taken]:
     return attempt
 
 
-def take(row: Sequence[Any], owner: str, seconds: float) -> tuple[Lease, Query]:
+def take(row: Row, owner: str, seconds: float) -> tuple[Lease, Query]:
     """Return a new lease of a run, given its `COLUMNS`, and the change that gives it to the owner."""
     number, run_id, fence, now = row[0], row[1], next_fence(row[_FENCE], row[-1]), row[-1]
     lease = Lease.of(run_id, owner, fence, seconds=seconds, now=now)
@@ -594,7 +591,7 @@ def find(query: RunQuery) -> Steps[list[RunInfo]]:
         if query.run_id is not None and rows:
             # This raises if the run is damaged.
             info_of(rows[0])
-        for row, info in readable(rows):
+        for row, info in readable_runs(rows):
             if not (checks_owners and info.lease and info.lease.is_held(row[-1], is_dead)):
                 found.append(info)
         if len(rows) < count:

@@ -11,12 +11,21 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from effectflow.checkpoint.lease import Lease, deaths_seen_once
 from effectflow.checkpoint.store import Claimed, DueRuns, RunInfo, RunStatus, Taken
 from effectflow.stores._due import Lane, Usage, choose_due, in_order
-from effectflow.stores._sql import COLUMNS, Commit, Query, Rows, Steps, marks, readable, take
+from effectflow.stores._sql import (
+    COLUMNS,
+    Commit,
+    Query,
+    Row,
+    Rows,
+    Steps,
+    marks,
+    readable_runs,
+    take,
+)
 
 _FEW_LEASES = 10
 """With more leases in use, not every claim looks whether their owners have died."""
@@ -101,7 +110,7 @@ class _Choice:
         starts: when runs of workflows with a limit were started, if these are claimed.
     """
 
-    rows: Sequence[tuple[Sequence[Any], RunInfo]] = ()
+    rows: Sequence[tuple[Row, RunInfo]] = ()
     next_due_at: float | None = None
     starts: Mapping[str, Sequence[float]] = field(default_factory=dict[str, Sequence[float]])
 
@@ -162,7 +171,7 @@ def _choose(due: DueRuns, looks: LeaseLooks, *, locks: bool) -> Steps[_Choice]:
         looks.note(len(in_use))
     found = yield _candidates(lane_rows, dead, due, usage, locks=locks)
     rows = {row[0]: row for some in found for row in some if _is_free(row, dead)}
-    infos = {info.run_id: (row, info) for row, info in readable(rows.values())}
+    infos = {info.run_id: (row, info) for row, info in readable_runs(rows.values())}
     chosen = choose_due(sorted((info for _, info in infos.values()), key=in_order), due, usage)
     starts = {
         workflow: times
@@ -195,7 +204,7 @@ def _candidates(
     return queries
 
 
-def _is_free(row: Sequence[Any], dead: Mapping[int, Lease]) -> bool:
+def _is_free(row: Row, dead: Mapping[int, Lease]) -> bool:
     """Return whether a run is free, or still has the lease of a dead owner."""
     number, owner, fence = row[0], row[12], row[13]
     return not owner or (
