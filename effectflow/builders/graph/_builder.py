@@ -114,10 +114,10 @@ class StateGraph(Generic[Env, E, S]):
         >>> from effectflow.graphs import StateGraph
         >>> from effectflow.stores import MemoryStore
         >>> @dataclass(frozen=True)
-        ... class App:
+        ... class Env:
         ...     checkpoints: Checkpoints
         >>> halving = (
-        ...     StateGraph[App, Never, int]("halving")
+        ...     StateGraph[Env, Never, int]("halving")
         ...     .node("halve", lambda number: pure(number // 2))
         ...     .node("done", lambda number: pure(number))
         ...     .edge("halve", "done", when=lambda number: number < 10)
@@ -126,7 +126,7 @@ class StateGraph(Generic[Env, E, S]):
         ...     .exit("done")
         ...     .build()
         ... )
-        >>> halving.start(100).run_sync(App(Checkpoints(MemoryStore())))
+        >>> halving.start(100).run_sync(Env(Checkpoints(MemoryStore())))
         <Success: 6>
     """
 

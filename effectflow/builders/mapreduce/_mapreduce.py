@@ -144,10 +144,10 @@ class MapReduce(Workflow[Env, E, Input, Out]):
         ...     limit=10,
         ... )
         >>> @dataclass
-        ... class App:
+        ... class Env:
         ...     checkpoints: Checkpoints
-        >>> app = App(Checkpoints(MemoryStore()))
-        >>> squares.start(4).run_sync(app)
+        >>> env = Env(Checkpoints(MemoryStore()))
+        >>> squares.start(4).run_sync(env)
         <Success: JobResult(value=14, items=4, dead_letters=())>
     """
 
