@@ -190,18 +190,15 @@ def _atom(kind: Any) -> Any:
     except PydanticSchemaGenerationError:
         if kind is object or inspect.isabstract(kind) or getattr(kind, "_is_protocol", False):
             return Any
-        return Annotated[Any, PlainValidator(_refusal(kind))]
+        return Annotated[Any, PlainValidator(partial(_refuse, kind))]
     return read if kind is basic else Annotated[read, AfterValidator(kind)]
 
 
-def _refusal(kind: type[Any]) -> Callable[[Any], Any]:
-    def refuse(_: Any) -> Any:
-        raise ValueError(
-            f"a {kind.__name__} cannot be made from JSON: pass Checkpoints(codecs=...) a Codec for it, "
-            "or take plain data as the input, and make it in the workflow"
-        )
-
-    return refuse
+def _refuse(kind: type[Any], _: Any) -> Any:
+    raise ValueError(
+        f"a {kind.__name__} cannot be made from JSON: pass Checkpoints(codecs=...) a Codec for it, or "
+        "take plain data as the input, and make it in the workflow"
+    )
 
 
 def _encoded(codec: Codec[Any], options: ValueOptions) -> Any:
