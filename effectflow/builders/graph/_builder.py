@@ -34,7 +34,7 @@ from effectflow.builders.graph._structure import (
 )
 from effectflow.builders.graph._visits import GraphProgress, diagram_of, progress_of
 from effectflow.builders.graph._walk import GraphError, walk
-from effectflow.builders.steps import step_of
+from effectflow.builders.steps import name_of_function, step_of
 from effectflow.checkpoint.checkpoint import Checkpoint
 from effectflow.checkpoint.checkpoints import HasCheckpoints
 from effectflow.checkpoint.step import Step, StepDefinition
@@ -196,8 +196,7 @@ class StateGraph(Generic[Env, E, S]):
             label: the name of the condition in diagrams and errors; the function's name by default.
         """
         if label is None:
-            name = str(getattr(when, "__name__", ""))
-            label = "" if name == "<lambda>" else name
+            label = name_of_function(when, "")
         self._edges.append(Edge(source, target, when, label))
         return self
 
