@@ -39,7 +39,7 @@ Unreadable: TypeAlias = OSError | UnicodeDecodeError
 
 
 @dataclass(frozen=True)
-class App:
+class Env:
     checkpoints: Checkpoints
 
 
@@ -51,7 +51,7 @@ class Statistics:
     counts: dict[str, int]
 
 
-Job: TypeAlias = MapReduce[App, Never, str, JobResult[Statistics, str, Unreadable]]
+Job: TypeAlias = MapReduce[Env, Never, str, JobResult[Statistics, str, Unreadable]]
 
 
 def text_files(folder: str) -> list[str]:
@@ -66,7 +66,7 @@ def count_words(_: object, path: str) -> Statistics:
     return Statistics(1, dict(Counter(words)))
 
 
-def add_up(parts: list[Statistics]) -> Effect[App, Never, Statistics]:
+def add_up(parts: list[Statistics]) -> Effect[Env, Never, Statistics]:
     """Combine the statistics of several files."""
     counts = Counter[str]()
     for part in parts:
@@ -135,12 +135,12 @@ def report(result: JobResult[Statistics, str, Unreadable]) -> str:
 async def run(options: argparse.Namespace) -> int:
     async with open_store(options.store) as store, executor_named(options.executor) as executor:
         job = word_statistics(executor)
-        app = App(Checkpoints(store))
+        env = Env(Checkpoints(store))
         if options.retry:
             work = job.retry_dead_letters(options.run_id)
         else:
             work = job.start(str(options.folder.resolve()), run_id=options.run_id)
-        ended = await run_until_signal(lambda: work.run(app))
+        ended = await run_until_signal(lambda: work.run(env))
     if isinstance(ended, Failure):
         print(ended.failure(), file=sys.stderr)
         return 1

@@ -89,10 +89,10 @@ class Iterative(Workflow[Env, E, S, IterativeResult[S]], Generic[Env, E, S]):
         ...     max_rounds=20,
         ... )
         >>> @dataclass
-        ... class App:
+        ... class Env:
         ...     checkpoints: Checkpoints
-        >>> app = App(Checkpoints(MemoryStore()))
-        >>> root_of_two.start(1.0).run_sync(app)
+        >>> env = Env(Checkpoints(MemoryStore()))
+        >>> root_of_two.start(1.0).run_sync(env)
         <Success: IterativeResult(value=1.414213562373095, rounds=5, is_converged=True)>
     """
 

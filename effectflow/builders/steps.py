@@ -1,4 +1,4 @@
-"""The durable steps that builders make of the functions that they are given."""
+"""The names and the durable steps that builders make of the functions that they are given."""
 
 from __future__ import annotations
 
@@ -29,3 +29,9 @@ def step_of(
 def function_of(given: Any) -> Callable[[Any], AnyEffect]:
     """Return the function of a `@step`, and any other function as it is."""
     return given.function if isinstance(given, Step) else given
+
+
+def name_of_function(given: object, otherwise: str) -> str:
+    """Return the name of a function; `otherwise` for a lambda, and for an object without a name."""
+    name = str(getattr(given, "__name__", "<lambda>"))
+    return otherwise if name == "<lambda>" else name

@@ -118,14 +118,14 @@ async def repair_run(
         >>> from effectflow.stores import MemoryStore
         >>> from effectflow import workflow
         >>> @dataclass
-        ... class App:
+        ... class Env:
         ...     checkpoints: Checkpoints
         >>> @workflow
-        ... def greeting(name: str) -> Effect[App, str, str]:
+        ... def greeting(name: str) -> Effect[Env, str, str]:
         ...     return pure(f"hello {name}")
         >>> async def main() -> None:
         ...     good, damaged = MemoryStore(), MemoryStore()
-        ...     await greeting.start("Ann", run_id="r").run(App(Checkpoints(good)))
+        ...     await greeting.start("Ann", run_id="r").run(Env(Checkpoints(good)))
         ...     run = await export_run(good, "r")
         ...     bodies = (*run.bodies[:-1], b"damaged")
         ...     await import_run(damaged, ExportedRun("r", run.summary, bodies))

@@ -72,22 +72,24 @@ def command(
         @wraps(function)
         def call(ctx: typer.Context, **values: Any) -> None:
             access = access_of(ctx, app_option, **{name: values.pop(name) for name in shared})
-            if not inspect.iscoroutinefunction(function):
-                _print(cast("Answer", function(access, **values)), as_json=access.as_json)
-            run = None if latest is None else (values.pop("run_id"), values.pop("latest"))
-            if run is not None:
-                check_choice(run_id=run[0], latest=run[1])
-            if must_exist:
-                access.check_store()
+            choice = None if latest is None else (values.pop("run_id"), values.pop("latest"))
+            if choice is not None:
+                check_choice(run_id=choice[0], latest=choice[1])
 
-            async def main() -> Answer:
+            async def in_store() -> Answer:
                 async with access.store:
-                    if run is not None:
+                    if choice is not None:
                         resumable = latest is LatestResumableOption
-                        values["run_id"] = await access.chosen(*run, resumable=resumable)
+                        values["run_id"] = await access.chosen(*choice, resumable=resumable)
                     return await cast("Awaitable[Answer]", function(access, **values))
 
-            _print(anyio.run(main), as_json=access.as_json)
+            if not inspect.iscoroutinefunction(function):
+                answer = cast("Answer", function(access, **values))
+            else:
+                if must_exist:
+                    access.check_store()
+                answer = anyio.run(in_store)
+            _print(answer, as_json=access.as_json)
 
         _, *own = inspect.signature(function, eval_str=True).parameters.values()
         first = {"ctx": (typer.Context, Parameter.empty)}

@@ -42,7 +42,6 @@ class RunProgress:
         skipped: steps of the run whose recorded output was used.
         begun: steps and spawned runs that this process began.
         began_with: the path of the step that a resumed run began with, or None.
-        total: the number of steps of the run, known for the demo once it has found its files.
         bar: enter it while the run is driven.
     """
 
@@ -55,7 +54,8 @@ class RunProgress:
         self.began_with: str | None = None
         self._workflow = workflow
         self._resumed: str | None = None
-        self.total: int | None = None
+        # Known for the demo once it has found its files.
+        self._total: int | None = None
         self._began = time.monotonic()
         self._printed_at = self._began
         self.bar = Progress(
@@ -92,7 +92,7 @@ class RunProgress:
                 return
         if self._workflow is census and step == "discover_files" and isinstance(output, list):
             # This step, one step for each item, and the last step, which writes the reports.
-            self.total = len(cast("list[object]", output)) + 2
+            self._total = len(cast("list[object]", output)) + 2
         self._show()
 
     def _begin(self, run_id: str, path: str) -> None:
@@ -109,10 +109,10 @@ class RunProgress:
         now = time.monotonic()
         rate = f"{self.completed / max(now - self._began, 1e-9):.0f}/s"
         if self.console.is_terminal:
-            self.bar.update(self._task, completed=done, total=self.total, rate=rate)
+            self.bar.update(self._task, completed=done, total=self._total, rate=rate)
         elif now - self._printed_at >= _SECONDS_BETWEEN_LINES:
             self._printed_at = now
-            of_total = f" of {self.total}" if self.total else ""
+            of_total = f" of {self._total}" if self._total else ""
             say(f"{done}{of_total} steps done, {rate}", self.console)
 
 

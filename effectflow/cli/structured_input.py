@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from enum import Enum, Flag
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from types import GenericAlias, NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, cast
 
@@ -85,6 +85,8 @@ def structure_as(
         return TypeAdapter[Any](_part(annotation, options)).validate_python(data)
     except ValidationError as error:
         problems = "; ".join(_problems(error))
+    except RecursionError:
+        problems = "it is nested too deeply"
     # Not from the error, which may show a secret.
     raise ValueError(f"{what} does not fit {name_of_type(annotation)}: {problems}")
 
@@ -109,16 +111,26 @@ def _part(annotation: Any, options: ValueOptions) -> Any:
     """Return an annotation that makes pydantic read a part of the annotated type as `structure_as`."""
 
     @cache
-    def adapter() -> TypeAdapter[Any]:
+    def reader() -> Callable[[Any], Any]:
         # Not earlier, because a class may have parts of its own type.
-        return TypeAdapter(_readable(annotation, options))
+        if isinstance(annotation, type):
+            return _class_reader(annotation, options)
+        return _reader(annotation, options)
 
     def read(data: Any) -> Any:
         if data.__class__ is dict and [str(key)[:1] for key in data] == ["$"]:
             return _from_saved(data, annotation, options)
-        return adapter().validate_python(data)
+        return reader()(data)
 
     return Annotated[Any, PlainValidator(read)]
+
+
+def _reader(annotation: Any, options: ValueOptions) -> Callable[[Any], Any]:
+    return TypeAdapter(_readable(annotation, options)).validator.validate_python
+
+
+_class_reader = lru_cache(maxsize=256)(_reader)
+"""Makes a class that has parts of its own type read them all with one reader."""
 
 
 def _from_saved(data: Any, annotation: Any, options: ValueOptions) -> Any:
@@ -190,18 +202,15 @@ def _atom(kind: Any) -> Any:
     except PydanticSchemaGenerationError:
         if kind is object or inspect.isabstract(kind) or getattr(kind, "_is_protocol", False):
             return Any
-        return Annotated[Any, PlainValidator(_refusal(kind))]
+        return Annotated[Any, PlainValidator(partial(_refuse, kind))]
     return read if kind is basic else Annotated[read, AfterValidator(kind)]
 
 
-def _refusal(kind: type[Any]) -> Callable[[Any], Any]:
-    def refuse(_: Any) -> Any:
-        raise ValueError(
-            f"a {kind.__name__} cannot be made from JSON: pass Checkpoints(codecs=...) a Codec for it, "
-            "or take plain data as the input, and make it in the workflow"
-        )
-
-    return refuse
+def _refuse(kind: type[Any], _: Any) -> Any:
+    raise ValueError(
+        f"a {kind.__name__} cannot be made from JSON: pass Checkpoints(codecs=...) a Codec for it, or "
+        "take plain data as the input, and make it in the workflow"
+    )
 
 
 def _encoded(codec: Codec[Any], options: ValueOptions) -> Any:
@@ -237,15 +246,17 @@ def _choice(choices: list[tuple[Any, Any]], numbered: Any = None) -> Any:
 def _union(union: Any, options: ValueOptions) -> Any:
     """Read the first type that fits. The errors of pydantic's own unions do not name the types well."""
     choices = typing.get_args(union)
-    left = [(each, _part(each, options)) for each in choices if each is not NoneType]
+    left = [
+        (each, TypeAdapter[Any](_part(each, options))) for each in choices if each is not NoneType
+    ]
 
     def read(data: Any) -> Any:
         if data.__class__ in choices and data.__class__ in (bool, int, float, str, NoneType):
             return data
         problems: list[str] = []
-        for choice, part in left:
+        for choice, adapter in left:
             try:
-                return TypeAdapter[Any](part).validate_python(data)
+                return adapter.validate_python(data)
             except ValidationError as error:
                 if len(left) == 1:
                     raise

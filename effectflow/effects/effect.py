@@ -630,14 +630,14 @@ class Effect(BaseEffect, Generic[Env, E, A]):
             ...     name: str
             >>> class HasPrice(Protocol):
             ...     price: int
-            >>> class App(NamedTuple):
+            >>> class Env(NamedTuple):
             ...     name: str
             ...     price: int
             >>> def name_of(env: HasName) -> str:
             ...     return env.name
             >>> def price_of(env: HasPrice) -> int:
             ...     return env.price
-            >>> par(asks(name_of).within(App), asks(price_of).within(App)).run_sync(App("tea", 3))
+            >>> par(asks(name_of).within(Env), asks(price_of).within(Env)).run_sync(Env("tea", 3))
             <Success: ('tea', 3)>
         """
         return cast("Effect[B, E, A]", self)

@@ -335,15 +335,15 @@ class Workflow(Generic[Env, E, Input, Out]):
             >>> from effectflow import Checkpoints, Effect, Workflow, pure
             >>> from effectflow.stores import MemoryStore
             >>> @dataclass
-            ... class App:
+            ... class Env:
             ...     checkpoints: Checkpoints
-            >>> def double(number: int) -> Effect[App, Never, int]:
+            >>> def double(number: int) -> Effect[Env, Never, int]:
             ...     return pure(number * 2)
             >>> doubling = Workflow.of_steps("doubling", [double])
-            >>> app = App(Checkpoints(MemoryStore()))
-            >>> doubling.start(4, run_id="four").run_sync(app)
+            >>> env = Env(Checkpoints(MemoryStore()))
+            >>> doubling.start(4, run_id="four").run_sync(env)
             <Success: 8>
-            >>> doubling.result("four").run_sync(app)
+            >>> doubling.result("four").run_sync(env)
             <Success: 8>
         """
 

@@ -265,6 +265,14 @@ def test_each_part_that_does_not_fit_is_named_by_its_path(
         assert problem in str(refused.value)
 
 
+def test_an_input_that_is_nested_too_deeply_is_refused() -> None:
+    data: dict[str, Any] = {}
+    for _ in range(1000):
+        data = {"left": data}
+    with pytest.raises(ValueError, match="does not fit Tree: it is nested too deeply"):
+        built(Tree, data)
+
+
 @pytest.mark.parametrize(
     ("annotation", "data", "place"),
     [

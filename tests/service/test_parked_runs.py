@@ -23,7 +23,7 @@ from effectflow import (
     step,
     workflow,
 )
-from effectflow.checkpoint import RunInfo, RunStatus
+from effectflow.checkpoint import CheckpointError, RunInfo, RunNotFound, RunStatus
 from effectflow.checkpoint.entries import Finished, Resumed
 from effectflow.effects import from_async
 from effectflow.stores import MemoryStore
@@ -210,6 +210,28 @@ async def test_a_failed_run_stays_failed_until_it_is_resumed(service: Service) -
     finished = [entry for entry in await entries_of(service, "r") if isinstance(entry, Finished)]
     assert len(finished) == 1
     assert service.world.done == ["fail"]
+
+
+async def test_a_run_whose_body_fails_with_a_checkpoint_error_has_failed_and_is_not_blocked(
+    service: Service, caplog: pytest.LogCaptureFixture
+) -> None:
+    @step
+    def read_other(run_id: str) -> Effect[App, Broken | CheckpointError, str]:
+        return deadly.result(run_id)
+
+    @workflow
+    def asking(run_id: str) -> Do[App, Broken | CheckpointError, str]:
+        return (yield from read_other(run_id))
+
+    async with working(service, asking) as worker:
+        handle = await worker.client.submit(asking, "unknown", run_id="r")
+        assert isinstance((await handle.result(timeout=10)).failure(), RunNotFound)
+        info = await info_of(service, "r")
+    assert (info.summary.status, info.summary.blocked) == (RunStatus.FAILED, "")
+    assert info.summary.due_at is None
+    warnings = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
+    assert len(warnings) == 1
+    assert warnings[0].startswith("run 'r' has failed: RunNotFound")
 
 
 # Migrations that raise, and code that exits.

@@ -34,7 +34,7 @@ from effectflow.builders.graph._structure import (
 )
 from effectflow.builders.graph._visits import GraphProgress, diagram_of, progress_of
 from effectflow.builders.graph._walk import GraphError, walk
-from effectflow.builders.steps import step_of
+from effectflow.builders.steps import name_of_function, step_of
 from effectflow.checkpoint.checkpoint import Checkpoint
 from effectflow.checkpoint.checkpoints import HasCheckpoints
 from effectflow.checkpoint.step import Step, StepDefinition
@@ -114,10 +114,10 @@ class StateGraph(Generic[Env, E, S]):
         >>> from effectflow.graphs import StateGraph
         >>> from effectflow.stores import MemoryStore
         >>> @dataclass(frozen=True)
-        ... class App:
+        ... class Env:
         ...     checkpoints: Checkpoints
         >>> halving = (
-        ...     StateGraph[App, Never, int]("halving")
+        ...     StateGraph[Env, Never, int]("halving")
         ...     .node("halve", lambda number: pure(number // 2))
         ...     .node("done", lambda number: pure(number))
         ...     .edge("halve", "done", when=lambda number: number < 10)
@@ -126,7 +126,7 @@ class StateGraph(Generic[Env, E, S]):
         ...     .exit("done")
         ...     .build()
         ... )
-        >>> halving.start(100).run_sync(App(Checkpoints(MemoryStore())))
+        >>> halving.start(100).run_sync(Env(Checkpoints(MemoryStore())))
         <Success: 6>
     """
 
@@ -196,8 +196,7 @@ class StateGraph(Generic[Env, E, S]):
             label: the name of the condition in diagrams and errors; the function's name by default.
         """
         if label is None:
-            name = str(getattr(when, "__name__", ""))
-            label = "" if name == "<lambda>" else name
+            label = name_of_function(when, "")
         self._edges.append(Edge(source, target, when, label))
         return self
 

@@ -36,6 +36,7 @@ from effectflow.builders.machine._transition import (
     Transition,
     TransitionExhausted,
 )
+from effectflow.builders.steps import name_of_function
 from effectflow.checkpoint.values import KnownTypes
 from effectflow.effects import RetryPolicy
 from effectflow.effects.signatures import effect_types, environment_type
@@ -416,8 +417,9 @@ def _arrows(chart: Chart, keys: dict[Atom, str]) -> Iterator[Arrow]:
 def _label(arc: Arc) -> str:
     """Return the name of the transition, with its guard and whether the arc is an abort."""
     guard, checks = arc.transition.guard, arc.transition.checks
-    name = getattr(guard, "__name__", "<lambda>")
-    condition = f" if {'guard' if name == '<lambda>' else name}" if guard is not None else ""
-    if checks is not None:
+    condition = ""
+    if guard is not None:
+        condition = f" if {name_of_function(guard, 'guard')}"
+    elif checks is not None:
         condition = f" if {' and '.join(checks)}"
     return f"{arc.transition.name}{condition}{' (abort)' if arc.is_abort else ''}"

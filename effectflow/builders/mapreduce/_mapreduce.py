@@ -30,7 +30,7 @@ from effectflow.builders.checks import (
 )
 from effectflow.builders.mapreduce._job import Job, job_body
 from effectflow.builders.mapreduce._results import ItemFailed, JobResult, TooManyFailures
-from effectflow.builders.steps import function_of, step_of
+from effectflow.builders.steps import function_of, name_of_function, step_of
 from effectflow.checkpoint.checkpoints import HasCheckpoints
 from effectflow.checkpoint.definition import Definition
 from effectflow.checkpoint.step import NOTHING_TO_RETRY, Step, StepDefinition
@@ -144,10 +144,10 @@ class MapReduce(Workflow[Env, E, Input, Out]):
         ...     limit=10,
         ... )
         >>> @dataclass
-        ... class App:
+        ... class Env:
         ...     checkpoints: Checkpoints
-        >>> app = App(Checkpoints(MemoryStore()))
-        >>> squares.start(4).run_sync(app)
+        >>> env = Env(Checkpoints(MemoryStore()))
+        >>> squares.start(4).run_sync(env)
         <Success: JobResult(value=14, items=4, dead_letters=())>
     """
 
@@ -329,8 +329,7 @@ def _definition_of(given: Any, role: str) -> StepDefinition:
     """Return the definition of a `@step`, or a new one with the name of the function."""
     if isinstance(given, Step):
         return given.definition
-    name = getattr(given, "__name__", "<lambda>")
-    return StepDefinition(role if name == "<lambda>" else name)
+    return StepDefinition(name_of_function(given, role))
 
 
 def _types_of(
