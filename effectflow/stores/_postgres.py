@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import psycopg
 from psycopg_pool import AsyncConnectionPool
 
-from effectflow.checkpoint.errors import LeaseLost, SaveFailed, StoreUnavailable
+from effectflow.checkpoint.errors import SaveFailed, StoreUnavailable
 from effectflow.checkpoint.lease import Lease
 from effectflow.checkpoint.store import (
     Batch,
@@ -20,10 +20,10 @@ from effectflow.checkpoint.store import (
     DueRuns,
     RunInfo,
     RunSummary,
-    find_run,
 )
 from effectflow.effects import RetryPolicy
 from effectflow.effects.clock import Duration, in_seconds
+from effectflow.stores import _sql as sql
 from effectflow.stores._changes import Announcements
 from effectflow.stores._postgres_changes import Listener, Notifier, channel_of, listening
 from effectflow.stores._postgres_connection import (
@@ -186,46 +186,35 @@ class PostgresStore(SqlStore, ServerStore):
             return save, await self._creations.submit(save)
 
         save, answer = await self._in_asyncio(submit)
-        if answer is None:
-            # It exists, but an attempt whose answer was lost may have created it.
-            return await find_run(self, run_id) if await self._was_written(save) else None
-        updated_at, *held = answer
-        lease = Lease(run_id, owner, *held) if owner else None
-        return RunInfo(run_id, summary, updated_at, len(bodies), lease)
+        if answer is not None:
+            updated_at, *held = answer
+            lease = Lease(run_id, owner, *held) if owner else None
+            return RunInfo(run_id, summary, updated_at, len(bodies), lease)
+        if not save.is_unknown:
+            return None
+        # It exists, but an attempt whose answer was lost may have created it.
+        create = sql.create(run_id, bodies, summary, owner, seconds, is_repeated=True)
+        return await self._save(run_id, create, is_unknown=True)
 
     async def append(self, lease: Lease, batch: Batch) -> None:
         self._check_open()
 
-        async def submit() -> tuple[Save | None, bool]:
+        async def submit() -> tuple[bool, bool]:
+            """Return whether it is written, and whether it may be."""
             save = plain_append(lease, batch)
-            return save, save is not None and await self._appends.submit(save) is not None
+            if save is None:
+                return False, False
+            return await self._appends.submit(save) is not None, save.is_unknown
 
-        save, is_written = await self._in_asyncio(submit)
-        if is_written:
-            return
-        try:
-            await super().append(lease, batch)
-        except LeaseLost:
-            if save is None or not await self._was_written(save, releases=batch.release):
-                raise
-        except SaveFailed as error:
-            if save is not None and save.is_unknown:
-                raise SaveFailed(error.run_id, error.reason, is_unknown=True) from error
-            raise
+        is_written, is_unknown = await self._in_asyncio(submit)
+        if not is_written:
+            append = sql.append(lease, batch, is_repeated=is_unknown)
+            told = await self._save(lease.run_id, append, is_unknown=is_unknown)
+            await self._announce(*told)
 
     def _note_written(self, save: Save) -> None:
         if save.tells:
             self._tell([save.run_id])
-
-    async def _was_written(self, save: Save, *, releases: bool = False) -> bool:
-        """Return whether a save was written whose answer was lost: only it used its fencing token."""
-        if not save.is_unknown:
-            return False
-        if save.bodies:
-            records = await self.read(save.run_id, after=save.after)
-            return [record.body for record in records[: len(save.bodies)]] == [*save.bodies]
-        info = await find_run(self, save.run_id)
-        return releases and info is not None and info.lease is None
 
     async def claim_due(self, due: DueRuns) -> Claimed:
         if due.limits or not due.workflows or not due.owners:
@@ -273,9 +262,7 @@ class PostgresStore(SqlStore, ServerStore):
     async def _change(self, attempt: Attempt[A]) -> A:
         return await self._do(lambda connection: self._queries.change(connection, attempt))
 
-    async def _save(self, run_id: str, attempt: Attempt[A]) -> A:
-        is_unknown = False
-
+    async def _save(self, run_id: str, attempt: Attempt[A], *, is_unknown: bool = False) -> A:
         async def change(connection: Connection) -> A:
             nonlocal is_unknown
             try:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
-from effectflow.checkpoint.errors import CorruptCheckpoint, RunNotFound
+from effectflow.checkpoint.errors import CorruptCheckpoint, LeaseLost, RunNotFound
 from effectflow.checkpoint.lease import Lease, deaths_seen_once
 from effectflow.checkpoint.store import (
     NOTICE,
@@ -231,33 +231,61 @@ def readable_runs(rows: Iterable[Row]) -> Iterator[tuple[Row, RunInfo]]:
 
 
 def create(
-    run_id: str, bodies: Sequence[bytes], summary: RunSummary, owner: str, seconds: float
-) -> Steps[Commit[RunInfo | None]]:
-    """Create a run, as `CheckpointStore.create`."""
+    run_id: str,
+    bodies: Sequence[bytes],
+    summary: RunSummary,
+    owner: str,
+    seconds: float,
+    *,
+    is_repeated: bool = False,
+) -> Attempt[RunInfo | None]:
+    """Create a run, as `CheckpointStore.create`.
+
+    `is_repeated` says whether the answer to an earlier attempt was lost, which may have created it.
+    """
     key = key_of(run_id)
-    [[(is_known, now)]] = yield [
-        Query("SELECT EXISTS (SELECT 1 FROM @runs WHERE key = ?), now()", (key,))
-    ]
-    if is_known:
-        return Commit(None)
-    lease = None
-    if owner:
-        lease = Lease.of(run_id, owner, next_fence(0, now), seconds=seconds, now=now)
-    info = RunInfo(run_id, summary, now, len(bodies), lease)
-    held = (lease.owner, lease.fence, lease.expires_at, lease.expires_at_uptime) if lease else _FREE
-    row = (key, run_id, *summary_columns(summary), now, len(bodies), 0, *held)
-    entries = [
+
+    def attempt() -> Steps[Commit[RunInfo | None]]:
+        nonlocal is_repeated
+        [[(number, now)]] = yield [
+            Query("SELECT (SELECT number FROM @runs WHERE key = ?), now()", (key,))
+        ]
+        if number is not None:
+            if not is_repeated or not (yield from _has_written(number, 0, bodies)):
+                return Commit(None)
+            [[row]] = yield [Query(f"SELECT {COLUMNS} FROM @runs WHERE number = ?", (number,))]
+            return Commit(info_of(row))
+        is_repeated, lease, held = True, None, _FREE
+        if owner:
+            lease = Lease.of(run_id, owner, next_fence(0, now), seconds=seconds, now=now)
+            held = (owner, lease.fence, lease.expires_at, lease.expires_at_uptime)
+        row = (key, run_id, *summary_columns(summary), now, len(bodies), 0, *held)
+        entries = [
+            Query(
+                "INSERT INTO @entries (run, sequence, written_at, body)"
+                " SELECT number, ?, ?, ? FROM @runs WHERE key = ?",
+                (sequence, now, body, key),
+            )
+            for sequence, body in enumerate(bodies, 1)
+        ]
+        info = RunInfo(run_id, summary, now, len(bodies), lease)
+        return Commit(info, [Query(_CREATE, row), *entries])
+
+    return attempt
+
+
+def _has_written(number: int, after: int, bodies: Sequence[bytes]) -> Steps[bool]:
+    """Return whether a run has these records."""
+    [rows] = yield [
         Query(
-            "INSERT INTO @entries (run, sequence, written_at, body)"
-            " SELECT number, ?, ?, ? FROM @runs WHERE key = ?",
-            (sequence, now, body, key),
+            "SELECT body FROM @entries WHERE run = ? AND sequence > ? ORDER BY sequence LIMIT ?",
+            (number, after, len(bodies)),
         )
-        for sequence, body in enumerate(bodies, 1)
     ]
-    return Commit(info, [Query(_CREATE, row), *entries])
+    return [bytes(body) for (body,) in rows] == [*map(bytes, bodies)]
 
 
-_FREE = ("", 0, 0.0, None)
+_FREE: tuple[str, int, float, float | None] = ("", 0, 0.0, None)
 
 CREATED_COLUMNS = (
     *("key", "run_id", *SUMMARY_COLUMNS, "updated_at", "length", "newest_message"),
@@ -336,53 +364,75 @@ def _current(lease: Lease) -> tuple[bytes, str, int]:
     return key_of(lease.run_id), lease.owner, lease.fence
 
 
-def append(lease: Lease, batch: Batch) -> Steps[Commit[list[str]]]:
-    """Append to a journal, as `CheckpointStore.append`. Return the ids of the runs to announce."""
-    run_id, summary, takes = lease.run_id, batch.summary, batch.takes
+def append(lease: Lease, batch: Batch, *, is_repeated: bool = False) -> Attempt[list[str]]:
+    """Append to a journal, as `CheckpointStore.append`. Return the ids of the runs to announce.
+
+    `is_repeated` says whether the answer to an earlier attempt was lost, which may have appended it.
+    """
+    run_id, takes = lease.run_id, batch.takes
     key = key_of(run_id)
-    queries = [Query(_STATE, (key,))]
-    if takes:
-        queries.append(Query(f"{_MESSAGES} AND number IN ({marks(takes)})", (key, *takes)))
-    parent = summary.parent if summary is not None and notifies_parent(summary) else None
-    if parent is not None:
-        queries.append(Query(_STATE, (key_of(parent),)))
-    # Everything is checked before something is written, so that a rejected append writes nothing.
-    rows, *others = yield queries
-    state = _State(*rows[0]) if rows else _NO_RUN
-    number, now = state.number, state.now
-    check_holder(lease, state.owner, state.fence)
-    check_length(lease, state.length, after=batch.after)
-    if takes:
-        check_messages(lease, takes, {message for (message,) in others[0]})
-    changed: dict[str, object] = {"length": batch.after + len(batch.bodies), "updated_at": now}
-    if not batch.bodies:
-        changed.clear()
-    changes = [
-        _entry(number, sequence, now, body)
-        for sequence, body in enumerate(batch.bodies, batch.after + 1)
-    ]
-    if takes:
-        here = f"run = ? AND number IN ({marks(takes)})"
-        changes.append(Query(f"DELETE FROM @messages WHERE {here}", (number, *takes)))
-    if summary is not None:
-        newest = 0
-        if batch.seen is not None and state.newest_message > batch.seen:
-            others_than = f" AND number NOT IN ({marks(takes)})" if takes else ""
-            text = f"SELECT coalesce(max(number), 0) FROM @messages WHERE run = ?{others_than}"
-            [[(newest,)]] = yield [Query(text, (number, *takes))]
-        summary = due_if_unseen(summary, batch.seen, newest=newest, now=now)
-        changed.update(zip(SUMMARY_COLUMNS, summary_columns(summary), strict=True))
-        if summary.status.has_ended and state.newest_message:
-            changes += _empty_mailbox(number)
-    if batch.release:
-        changed["owner"] = ""
-    if changed:
-        changes.append(_update(number, **changed))
-    told = [] if summary is None else [run_id]
-    if parent is not None and (notice := _notice(parent, run_id, others[-1])):
-        changes += notice
-        told.append(parent)
-    return Commit(told, changes)
+
+    def attempt() -> Steps[Commit[list[str]]]:
+        nonlocal is_repeated
+        summary = batch.summary
+        queries = [Query(_STATE, (key,))]
+        if takes:
+            queries.append(Query(f"{_MESSAGES} AND number IN ({marks(takes)})", (key, *takes)))
+        parent = summary.parent if summary is not None and notifies_parent(summary) else None
+        if parent is not None:
+            queries.append(Query(_STATE, (key_of(parent),)))
+        # Everything is checked before something is written, so that a rejected append writes nothing.
+        rows, *others = yield queries
+        state = _State(*rows[0]) if rows else _NO_RUN
+        number, now = state.number, state.now
+        try:
+            check_holder(lease, state.owner, state.fence)
+            check_length(lease, state.length, after=batch.after)
+            if takes:
+                check_messages(lease, takes, {message for (message,) in others[0]})
+        except LeaseLost:
+            if is_repeated and (yield from _has_appended(state, lease, batch)):
+                return Commit([] if summary is None else [run_id])
+            raise
+        is_repeated = True
+        changed: dict[str, object] = {"length": batch.after + len(batch.bodies), "updated_at": now}
+        if not batch.bodies:
+            changed.clear()
+        changes = [
+            _entry(number, sequence, now, body)
+            for sequence, body in enumerate(batch.bodies, batch.after + 1)
+        ]
+        if takes:
+            here = f"run = ? AND number IN ({marks(takes)})"
+            changes.append(Query(f"DELETE FROM @messages WHERE {here}", (number, *takes)))
+        if summary is not None:
+            newest = 0
+            if batch.seen is not None and state.newest_message > batch.seen:
+                others_than = f" AND number NOT IN ({marks(takes)})" if takes else ""
+                text = f"SELECT coalesce(max(number), 0) FROM @messages WHERE run = ?{others_than}"
+                [[(newest,)]] = yield [Query(text, (number, *takes))]
+            summary = due_if_unseen(summary, batch.seen, newest=newest, now=now)
+            changed.update(zip(SUMMARY_COLUMNS, summary_columns(summary), strict=True))
+            if summary.status.has_ended and state.newest_message:
+                changes += _empty_mailbox(number)
+        if batch.release:
+            changed["owner"] = ""
+        if changed:
+            changes.append(_update(number, **changed))
+        told = [] if summary is None else [run_id]
+        if parent is not None and (notice := _notice(parent, run_id, others[-1])):
+            changes += notice
+            told.append(parent)
+        return Commit(told, changes)
+
+    return attempt
+
+
+def _has_appended(state: _State, lease: Lease, batch: Batch) -> Steps[bool]:
+    """Return whether an earlier attempt has appended this: only it used its fencing token."""
+    if batch.bodies:
+        return (yield from _has_written(state.number, batch.after, batch.bodies))
+    return batch.release and not state.owner and state.fence == lease.fence
 
 
 class _State(NamedTuple):

@@ -59,7 +59,7 @@ class SqlStore(ReentrantStore, ServiceStore):
         seconds: float = 0.0,
     ) -> RunInfo | None:
         check_first(run_id, bodies)
-        info = await self._save(run_id, lambda: sql.create(run_id, bodies, summary, owner, seconds))
+        info = await self._save(run_id, sql.create(run_id, bodies, summary, owner, seconds))
         if info is not None:
             await self._announce(run_id)
         return info
@@ -71,7 +71,7 @@ class SqlStore(ReentrantStore, ServiceStore):
         await self._change(lambda: sql.release(lease))
 
     async def append(self, lease: Lease, batch: Batch) -> None:
-        told = await self._save(lease.run_id, lambda: sql.append(lease, batch))
+        told = await self._save(lease.run_id, sql.append(lease, batch))
         await self._announce(*told)
 
     async def read(self, run_id: str, *, after: int = 0) -> list[Record]:
