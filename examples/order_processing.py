@@ -20,8 +20,16 @@ from typing import Never, TypeAlias
 
 import anyio
 
-from effectflow import Checkpoints, Do, RetryPolicy, SqliteStore, ask, do, from_blocking
-from effectflow.checkpoint import step_info
+from effectflow import (
+    Checkpoints,
+    Do,
+    RetryPolicy,
+    SqliteStore,
+    ask,
+    current_step,
+    do,
+    from_blocking,
+)
 from effectflow.machines import Abort, Machine, Moved, Outcome, Retry, StateMachine, Transition
 
 
@@ -93,7 +101,7 @@ class Shop:
 def request(service: str, *answers: str) -> Do[Shop, Never, str]:
     """Return the answer of a service to this step of this run."""
     shop = yield from ask(Shop)
-    step = yield from step_info()
+    step = current_step()
     key = step.idempotency_key
 
     def answer(_: object) -> str:

@@ -19,7 +19,6 @@ from effectflow.checkpoint.step import (
     save_now as save_now,
     started_version as started_version,
     step as step,
-    step_info as step_info,
     with_checkpointing as with_checkpointing,
 )
 from effectflow.checkpoint.values import Codec as Codec
@@ -168,7 +167,7 @@ if not TYPE_CHECKING:  # a type checker would take every name for one of this pa
             "repair": "Repair repair_run write_removed",
             "step": (
                 "Step StepInfo current_step run_context save_now started_version step "
-                "step_info with_checkpointing"
+                "with_checkpointing"
             ),
             "store": (
                 "Batch Changes CheckpointStore Claimed DueRuns Limit Message Record Remains "

@@ -610,23 +610,6 @@ def current_step() -> StepInfo:
     return current.info
 
 
-def step_info() -> Effect[object, Never, StepInfo]:
-    """Yield the `StepInfo` of the current step. Outside steps, it raises LookupError.
-
-    A step outside a durable run also has one, with a random run id.
-    """
-
-    def look(_env: object, scope: Scope) -> Effect[object, Never, StepInfo]:
-        info = info_of(scope)
-        if info is not None:
-            return nodes.Pure(info)
-        return nodes.Die(
-            LookupError("step_info() is known only inside a step: wrap this effect in one")
-        )
-
-    return nodes.Suspend(look, ("step_info",))
-
-
 def info_of(scope: Scope) -> StepInfo | None:
     """Return the info of the current step; None between steps."""
     return scope.step.info if isinstance(scope.step, CurrentStep) else None

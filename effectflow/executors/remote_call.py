@@ -30,8 +30,8 @@ from effectflow.executors.pickling import dumps, loads
 class _Call:
     """A call of `function(item)`.
 
-    From the caller's scope it takes what makes sense in another process: the step, for `step_info()` and
-    `current_step()`, the context of the run, for `run_context()`, and the deadline of finalizers. Clock,
+    From the caller's scope it takes what makes sense in another process: the step, for `current_step()`,
+    the context of the run, for `run_context()`, and the deadline of finalizers. Clock,
     listeners and journal stay behind.
     """
 

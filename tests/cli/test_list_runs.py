@@ -117,7 +117,7 @@ def test_a_run_whose_context_cannot_be_read_is_named(effectflow: Command, folder
     start(effectflow, "open")
     effectflow("run", "orders:sell", "--input", '"cap"', "--run-id", "sealed", "--key-file", "key")
 
-    ran = effectflow("list", "--context", "tenant=acme")
+    ran = effectflow("list", "--context", "region=eu")
     assert ran.code == 4
     assert "'sealed'" in ran.err
     assert effectflow("list").code == 0

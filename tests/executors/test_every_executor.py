@@ -22,6 +22,7 @@ from effectflow import (
     RetryPolicy,
     ask,
     bracket,
+    current_step,
     do,
     effect,
     fail,
@@ -33,7 +34,7 @@ from effectflow import (
     with_checkpointing,
     workflow,
 )
-from effectflow.checkpoint import StepInfo, read_checkpoint, run_context, step_info
+from effectflow.checkpoint import StepInfo, read_checkpoint, run_context
 from effectflow.effects import asks, from_fn, traverse
 from effectflow.executors import DaskExecutor, LocalExecutor, ProcessExecutor
 from effectflow.machines import Moved, StateMachine, Transition, transition_info
@@ -213,8 +214,10 @@ async def test_an_effect_with_most_kinds_of_nodes_can_be_sent(executor: AnyExecu
     assert await given.run(SHOP) == Success(Shop({}))
 
 
-async def test_step_info_is_known_where_the_step_runs(executor: AnyExecutor) -> None:
-    key = executor.apply(lambda _: step_info(), None).checkpointed("pay", output=StepInfo)
+async def test_the_current_step_is_known_where_the_step_runs(executor: AnyExecutor) -> None:
+    key = executor.apply(lambda _: from_fn(lambda _: current_step()), None).checkpointed(
+        "pay", output=StepInfo
+    )
 
     @workflow
     def pay(_: None) -> Effect[Any, Any, StepInfo]:

@@ -16,6 +16,7 @@ from effectflow import (
     Workflow,
     ask,
     compensate,
+    current_step,
     do,
     effect,
     fail,
@@ -30,7 +31,6 @@ from effectflow import (
     uuid,
     workflow,
 )
-from effectflow.checkpoint import step_info
 from effectflow.effects import never
 from effectflow.graphs import StateGraph
 from effectflow.iterative import Iterative
@@ -109,9 +109,7 @@ class Receipt:
 @step(retry=RetryPolicy.constant(0.001).with_max_retries(2))
 def charge(order: Order) -> Effect[Shop, Declined, str]:
     """Succeed with the second attempt."""
-    return step_info().and_then(
-        lambda info: fail(Declined(order.item)) if info.attempt == 1 else pure("charged")
-    )
+    return fail(Declined(order.item)) if current_step().attempt == 1 else pure("charged")
 
 
 @step

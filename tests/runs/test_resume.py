@@ -24,6 +24,7 @@ from effectflow import (
     Effect,
     Workflow,
     bracket,
+    current_step,
     do,
     effect,
     now,
@@ -57,7 +58,6 @@ from effectflow.checkpoint import (
     find_run,
     read_checkpoint,
     read_entries,
-    step_info,
     verify_run,
 )
 from effectflow.effects import from_async, from_fn, never
@@ -433,12 +433,14 @@ async def test_two_items_with_one_key_are_rejected(store: MemoryStore) -> None:
         await twice.start(None).run(app_on(store))
 
 
-async def test_step_info_names_the_run_and_step(store: MemoryStore) -> None:
-    who = step_info().map(lambda info: [info.run_id, info.step, info.idempotency_key])
+async def test_the_current_step_names_the_run_and_step(store: MemoryStore) -> None:
+    who = from_fn(lambda _: current_step()).map(
+        lambda info: [info.run_id, info.step, info.idempotency_key]
+    )
     made = made_of(lambda: with_checkpointing("who", who))
     assert await made.start(None, run_id="r").run(app_on(store)) == Success(["r", "who", "r:who"])
     with pytest.raises(LookupError):
-        await step_info().run(None)
+        await from_fn(lambda _: current_step()).run(None)
 
 
 async def test_a_step_runs_outside_a_run_as_a_plain_effect() -> None:

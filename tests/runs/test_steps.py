@@ -21,7 +21,7 @@ from effectflow import (
     with_checkpointing,
     workflow,
 )
-from effectflow.checkpoint import Arguments, BeforeStep, read_entries, step_info
+from effectflow.checkpoint import Arguments, BeforeStep, read_entries
 from effectflow.effects import from_fn
 from effectflow.stores import MemoryStore
 from tests.apps import App, app_on, both_backends, note
@@ -170,7 +170,8 @@ async def test_no_two_steps_share_an_idempotency_key(store: MemoryStore) -> None
 
     def sending(name: str) -> Effect[App, Any, None]:
         return with_checkpointing(
-            name, step_info().map(lambda info: keys.append(info.idempotency_key))
+            name,
+            from_fn(lambda _: current_step()).map(lambda info: keys.append(info.idempotency_key)),
         )
 
     for run_id, name in [("a", "b:c"), ("a:b", "c"), ("a%3Ab", "c")]:

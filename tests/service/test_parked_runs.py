@@ -227,7 +227,7 @@ async def test_a_run_whose_body_fails_with_a_checkpoint_error_has_failed_and_is_
         handle = await worker.client.submit(asking, "unknown", run_id="r")
         assert isinstance((await handle.result(timeout=10)).failure(), RunNotFound)
         info = await info_of(service, "r")
-    assert (info.summary.status, info.summary.blocked) == (RunStatus.FAILED, "")
+    assert (info.summary.status, info.summary.details.blocked) == (RunStatus.FAILED, "")
     assert info.summary.due_at is None
     warnings = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
     assert len(warnings) == 1

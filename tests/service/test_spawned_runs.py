@@ -357,7 +357,7 @@ async def test_a_spawned_run_may_be_delayed(service: Service) -> None:
     clock = TestClock()
     async with service.worker(patient, child, clock=clock) as worker:
         handle = await worker.client.submit(patient, None, run_id="r")
-        while (info := await service.store.info("a")) is None:
+        while (info := await find_run(service.store, "a")) is None:
             await anyio.sleep(0.01)
         await clock.advance(59)
         await anyio.sleep(0.05)

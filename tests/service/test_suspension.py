@@ -20,6 +20,7 @@ from effectflow import (
     Signal,
     TimedOut,
     bracket,
+    current_step,
     do,
     par,
     par_traverse,
@@ -30,7 +31,7 @@ from effectflow import (
     step,
     workflow,
 )
-from effectflow.checkpoint import Entry, RunEnded, RunStatus, find_run, step_info
+from effectflow.checkpoint import Entry, RunEnded, RunStatus, find_run
 from effectflow.checkpoint.entries import Interrupted, Suspended, Waiting
 from effectflow.checkpoint.schema import LATEST
 from effectflow.effects import from_async, from_fn, sleep_until
@@ -260,7 +261,7 @@ def stepping(called: Any, **options: Any) -> Any:
     def around() -> Do[App, Any, tuple[int, str]]:
         answer = yield from called.call(None)
         yield from note("after")
-        info = yield from step_info()
+        info = current_step()
         return info.attempt, answer
 
     @workflow(name="stepping")

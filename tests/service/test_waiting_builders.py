@@ -18,6 +18,7 @@ from effectflow import (
     Signal,
     Workflow,
     bracket,
+    current_step,
     do,
     par,
     pure,
@@ -27,7 +28,7 @@ from effectflow import (
     uuid,
     workflow,
 )
-from effectflow.checkpoint import RunStatus, find_run, step_info
+from effectflow.checkpoint import RunStatus, find_run
 from effectflow.checkpoint.entries import BeforeStep
 from effectflow.graphs import StateGraph
 from effectflow.iterative import Iterative
@@ -377,7 +378,8 @@ async def test_a_machine_is_suspended_between_its_attempts(service: Service) -> 
 
 
 def keyed(state: str) -> Effect[App, Broken, str]:
-    return step_info().and_then(lambda info: approval.wait().map(lambda _: info.idempotency_key))
+    key = current_step().idempotency_key
+    return approval.wait().map(lambda _: key)
 
 
 async def test_a_step_that_waits_keeps_its_identity(service: Service) -> None:

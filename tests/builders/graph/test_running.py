@@ -19,6 +19,7 @@ from effectflow import (
     Effect,
     HasCheckpoints,
     Workflow,
+    current_step,
     do,
     fail,
     pure,
@@ -26,7 +27,6 @@ from effectflow import (
     step,
     workflow,
 )
-from effectflow.checkpoint import step_info
 from effectflow.effects import from_fn
 from effectflow.graphs import Graph, MaxIterationsExceeded, NoEdge, StateGraph
 from effectflow.iterative import Iterative
@@ -185,7 +185,7 @@ def answer_of(model: Model) -> str:
 
 @do
 def ask_model(trail: Trail) -> Do[Model, str, Trail]:
-    info = yield from step_info()
+    info = current_step()
     answer = yield from from_fn(answer_of)
     return (*trail, f"{answer} in {info.step}")
 
@@ -198,7 +198,7 @@ async def test_a_node_has_the_environment_and_is_a_step() -> None:
 
 @step(name="another name")
 def signed(trail: Trail) -> Effect[object, Never, Trail]:
-    return step_info().map(lambda info: (*trail, info.step))
+    return pure((*trail, current_step().step))
 
 
 @workflow

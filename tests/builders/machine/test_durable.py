@@ -15,6 +15,7 @@ from effectflow import (
     Do,
     Effect,
     RetryPolicy,
+    current_step,
     fail,
     par_traverse,
     pure,
@@ -37,7 +38,6 @@ from effectflow.checkpoint import (
     plan_resume,
     read_checkpoint,
     read_entries,
-    step_info,
 )
 from effectflow.effects import from_async
 from effectflow.graphs import StateGraph
@@ -151,7 +151,7 @@ def chaotic(seed: int) -> StateMachine[App, str, Any]:
     states = ("a", "b", "c")
 
     def act(state: str) -> Effect[object, str, Outcome[str]]:
-        return step_info().map(lambda info: outcome(info.step))
+        return pure(outcome(current_step().step))
 
     def outcome(path: str) -> Outcome[str]:
         chance = Random(f"{seed} {path}")

@@ -10,8 +10,8 @@ import anyio
 import pytest
 from returns.result import Success
 
-from effectflow import Effect, RetryExhausted, RetryPolicy, pure
-from effectflow.checkpoint import step_info
+from effectflow import Effect, RetryExhausted, RetryPolicy, current_step, pure
+from effectflow.effects import from_fn
 from effectflow.machines import (
     Abort,
     HistoryEntry,
@@ -346,7 +346,11 @@ async def test_transition_info_works_only_in_an_action() -> None:
 
 async def test_an_action_is_a_step_outside_a_run_too() -> None:
     seen: list[str] = []
-    act = step_info().map(lambda info: seen.append(info.step)).map(lambda _: Moved("end"))
+    act = (
+        from_fn(lambda _: current_step())
+        .map(lambda info: seen.append(info.step))
+        .map(lambda _: Moved("end"))
+    )
     await only(lambda _: act).run_until_final().run(None)
     assert seen == ["go"]
 

@@ -17,6 +17,7 @@ from effectflow import (
     Effect,
     RetryPolicy,
     Workflow,
+    current_step,
     do,
     effect,
     fail,
@@ -30,11 +31,9 @@ from effectflow.checkpoint import (
     OutcomeUnknown,
     Resumed,
     SetAside,
-    StepInfo,
     find_run,
     read_checkpoint,
     read_entries,
-    step_info,
     verify_run,
 )
 from effectflow.iterative import Iterative
@@ -545,14 +544,10 @@ class Reopened(Workflow[App, Any, Any, Any]):
 
 def spell_at_second_go(number: int) -> Effect[App, str, str]:
     """Items 1 and 3 of the first job fail at first, and succeed when they are retried."""
-
-    def spelled_by(info: StepInfo) -> Effect[object, str, str]:
-        is_failing = info.step in (
-            f"{flow}[{item}]/spell_at_second_go" for flow in ("map", "round/map") for item in (1, 3)
-        )
-        return fail("not yet") if is_failing else pure(str(number))
-
-    return step_info().and_then(spelled_by)
+    is_failing = current_step().step in (
+        f"{flow}[{item}]/spell_at_second_go" for flow in ("map", "round/map") for item in (1, 3)
+    )
+    return fail("not yet") if is_failing else pure(str(number))
 
 
 CHANGES: list[list[tuple[str, Any]]] = [
