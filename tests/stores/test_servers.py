@@ -159,11 +159,8 @@ async def test_an_append_cut_off_while_the_server_executes_it_is_not_rejected(
                 group.start_soon(lambda: store.append(lease, Batch([b"2"], 1)))
                 await _until_waiting(postgres, 1)
                 proxied_postgres.proxy.cut()
-                # The first request waits for the table, and those that follow find its lease locked.
-                with anyio.fail_after(30):
-                    while b"locked" not in proxied_postgres.proxy.last_answer:
-                        await anyio.sleep(0.01)
-                await _until_waiting(postgres, 1)
+                # The first request waits for the table, and the one that follows for the row of its run.
+                await _until_waiting(postgres, 2)
                 blocking.rollback()
 
         assert await bodies_of(store) == [b"1", b"2"]
@@ -185,7 +182,7 @@ async def test_appends_are_saved_although_the_connection_is_lost_again_while_tha
         leases = [await begun(store, [b"first"], f"r{n}") for n in range(4)]
         # The answer to all of them is lost, and then that to the question whether one was written.
         proxy.lose_answer_to(
-            b"append_all", meanwhile=lambda: proxy.lose_answer_to(b"SELECT body FROM")
+            b"new_length", meanwhile=lambda: proxy.lose_answer_to(b"SELECT body FROM")
         )
         async with anyio.create_task_group() as group:
             for lease in leases:
@@ -286,9 +283,8 @@ async def test_the_next_deletion_completes_an_interrupted_one(
         with pytest.raises(RunNotFound):
             await store.delete("r")
     with driver.Redis.from_url(redis) as client:
-        assert sorted(client.keys(f"{tmp_path}:*")) == [
-            f"{tmp_path}:{left}".encode() for left in ("fences", "layout", "processes")
-        ]
+        # No run was held.
+        assert client.keys(f"{tmp_path}:*") == [f"{tmp_path}:layout".encode()]
 
 
 async def test_a_deletion_that_is_sent_again_keeps_a_new_run(proxied: Proxied) -> None:
@@ -339,7 +335,8 @@ async def test_a_locked_run_does_not_delay_others(postgres: str) -> None:
         assert "another program has locked" in str(error)
         # The last of them.
         assert [*took][2] == "locked"
-        assert took["locked"] >= 2
+        # It gives up when its next attempt, after at most 0.25 s, would come too late.
+        assert took["locked"] > 1.5
         assert {run_id: len(await store.read(run_id)) for run_id in took} == {
             "locked": 1,
             "a": 2,
