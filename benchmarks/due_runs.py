@@ -23,7 +23,8 @@ import anyio.to_thread
 from servers import postgres_server, redis_server
 
 from effectflow import RunQuery, RunStatus
-from effectflow.checkpoint import CheckpointStore, DueRuns, Owner, RunSummary
+from effectflow.checkpoint import DueRuns, Owner, RunSummary, ServiceStore
+from effectflow.checkpoint.store import service_of
 from effectflow.stores import MemoryStore, RedisStore, open_store
 
 ROUNDS = 7
@@ -32,20 +33,20 @@ MESSAGES = 40
 FAR = time.time() + 10 * 86400
 
 
-def opened(url: str) -> CheckpointStore:
-    return RedisStore(url) if url.startswith("unix:") else open_store(url)
+def opened(url: str) -> ServiceStore:
+    store = RedisStore(url) if url.startswith("unix:") else open_store(url)
+    return service_of(store, "a worker")
 
 
-async def fill(store: CheckpointStore, runs: int) -> None:
+async def fill(store: ServiceStore, runs: int) -> None:
     """Create suspended runs of two workflows: half wait for a time, half only for a message."""
     numbers = iter(range(runs))
 
     async def create() -> None:
         for number in numbers:
             due_at = FAR + number if number % 2 else None
-            summary = RunSummary(
-                f"w{number % 4 // 2}", "standard", "1", RunStatus.SUSPENDED, number, due_at=due_at
-            )
+            workflow = f"w{number % 4 // 2}"
+            summary = RunSummary(workflow, RunStatus.SUSPENDED, number, due_at)
             await store.create(f"run-{number:06}", [b"{}\nx"], summary=summary)
 
     async with anyio.create_task_group() as group:
@@ -63,7 +64,7 @@ async def milliseconds(work: Callable[[], Awaitable[object]]) -> float:
     return min(times)
 
 
-async def claims(store: CheckpointStore) -> tuple[float, float]:
+async def claims(store: ServiceStore) -> tuple[float, float]:
     """Milliseconds to claim what is due: nothing, and ten of two workflows."""
 
     def due() -> DueRuns:
@@ -75,10 +76,7 @@ async def claims(store: CheckpointStore) -> tuple[float, float]:
     for round_number in range(ROUNDS):
         for number in range(10):
             summary = RunSummary(
-                f"w{number % 2}",
-                *("standard", "1", RunStatus.PENDING, 0.0),
-                due_at=1.0 + number,
-                priority=number % 3,
+                f"w{number % 2}", RunStatus.PENDING, 0.0, 1.0 + number, priority=number % 3
             )
             await store.create(f"due-{round_number}-{number}", [b"{}\nx"], summary=summary)
         began = time.perf_counter()
@@ -122,7 +120,7 @@ async def waking(url: str) -> str:
     """How long after `send` returns another process knows of it, and what it costs to wait."""
     times: list[float] = []
     async with opened(url) as store:
-        summary = RunSummary("w", "standard", "1", RunStatus.SUSPENDED, 0.0)
+        summary = RunSummary("w", RunStatus.SUSPENDED, 0.0)
         await store.create("told", [b"{}\nx"], summary=summary)
         watcher = subprocess.Popen(  # noqa: ASYNC220, it takes only milliseconds
             [sys.executable, __file__, "--watch", url], stdout=subprocess.PIPE, text=True
@@ -147,7 +145,7 @@ async def waking(url: str) -> str:
 
 async def waking_in_memory() -> str:
     store = MemoryStore()
-    summary = RunSummary("w", "standard", "1", RunStatus.SUSPENDED, 0.0)
+    summary = RunSummary("w", RunStatus.SUSPENDED, 0.0)
     await store.create("told", [b"{}\nx"], summary=summary)
     times: list[float] = []
     async with store.changes() as changes, anyio.create_task_group() as group:

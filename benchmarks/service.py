@@ -35,7 +35,7 @@ from typing import Any, Protocol, TypeAlias
 
 import anyio
 import psycopg
-from due_runs import fill
+from due_runs import fill, opened
 from servers import postgres_server
 from service_workers import QUEUE, Task, wait, work
 
@@ -390,7 +390,7 @@ def show_idle(stage: Stage, size: Size) -> None:
         empty, _ = anyio.run(idle, engine, 1.0)
 
         async def fill_store(url: str = engine.url) -> None:
-            async with open_store(url) as store:
+            async with opened(url) as store:
                 await fill(store, size.suspended)
 
         anyio.run(fill_store)

@@ -21,6 +21,7 @@ from servers import postgres_server, redis_server
 
 from effectflow import RunStatus, SqliteStore
 from effectflow.checkpoint import (
+    Batch,
     BeforeStep,
     Checkpoint,
     CheckpointStore,
@@ -39,7 +40,7 @@ from effectflow.checkpoint.values import KnownTypes, from_tree, to_tree
 from effectflow.stores import FileStore, MemoryStore, PostgresStore, RedisStore
 
 ROUNDS = 7
-SUMMARY = RunSummary("w", "standard", "1", RunStatus.RUNNING, 0.0)
+SUMMARY = RunSummary("w", RunStatus.RUNNING, 0.0)
 NO_TYPES = KnownTypes.of()
 
 
@@ -127,11 +128,13 @@ def bare_saves(folder: Path, saves: int) -> float:
 async def saves(folder: Path, count: int) -> float:
     """Seconds for each save of FileStore."""
     async with FileStore(folder) as store:
-        lease = await store.claim("r", owner=str(Owner.new()), seconds=600)
-        await store.append(lease, [b"{}\nx"], after=0, summary=SUMMARY)
+        owner = str(Owner.new())
+        run = await store.create("r", [b"{}\nx"], summary=SUMMARY, owner=owner, seconds=600)
+        assert run is not None
+        assert run.lease is not None
         began = time.perf_counter()
         for number in range(count):
-            await store.append(lease, [b'{"entry":"completed"}\nx'], after=number + 1)
+            await store.append(run.lease, Batch([b'{"entry":"completed"}\nx'], number + 1))
         return (time.perf_counter() - began) / count
 
 
@@ -157,8 +160,7 @@ async def load_time(make: Callable[[], CheckpointStore]) -> float:
         body, digest = seal.close(entry, digest)
         bodies.append(body)
     async with make() as store:
-        lease = await store.claim("r", owner=str(Owner.new()), seconds=600)
-        await store.append(lease, bodies, after=0, summary=SUMMARY)
+        await store.create("r", bodies, summary=SUMMARY)
         return min([await seconds(lambda: read_checkpoint(store, "r")) for _ in range(ROUNDS)])
 
 

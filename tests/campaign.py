@@ -137,7 +137,7 @@ def draw_life(random: Random) -> Life:
             SaveFails(call, is_durable=random.random() < 0.5),
             TakenOver(call),
             Busy(1),
-            Unavailable(random.choice(["claim", "append", "read", "info", "release"]), call),
+            Unavailable(random.choice(["claim", "append", "read", "find", "release"]), call),
         ]
     )
     cancelled = random.randint(0, 60) if fault is None or random.random() < 0.2 else None

@@ -65,11 +65,12 @@ from effectflow.stores._rules import (
     is_current,
     woken,
 )
-from effectflow.stores._summaries import readable, select
+from effectflow.stores._summaries import UNREADABLE, readable, select
 
 __all__ = [
     "CANCEL",
     "NOTICE",
+    "UNREADABLE",
     "Announcements",
     "Batch",
     "Changes",

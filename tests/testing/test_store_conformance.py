@@ -22,10 +22,12 @@ from effectflow.checkpoint import (
     Record,
     RunInfo,
     RunQuery,
+    RunSummary,
     Taken,
 )
 from effectflow.effects.event_loop import call_soon_from_threads
 from effectflow.stores import MemoryStore
+from effectflow.stores.base import UNREADABLE
 from effectflow.testing import store_conformance
 from effectflow.testing.forwarding import ForwardingStore
 
@@ -174,8 +176,14 @@ class Damaged(ForwardingStore):
         return [info for info in infos if info.run_id not in self.damaged][: query.limit]
 
     async def claim(self, run_id: str, *, owner: str, seconds: float) -> Taken:
-        self.check(run_id)
-        return await super().claim(run_id, owner=owner, seconds=seconds)
+        taken = await super().claim(run_id, owner=owner, seconds=seconds)
+        if run_id not in self.damaged:
+            return taken
+        return replace(taken, info=replace(taken.info, summary=UNREADABLE))
+
+    async def truncate(self, lease: Lease, *, after: int, summary: RunSummary) -> None:
+        await super().truncate(lease, after=after, summary=summary)
+        self.damaged.discard(lease.run_id)
 
     async def claim_due(self, due: DueRuns) -> Claimed:
         claimed = await super().claim_due(due)

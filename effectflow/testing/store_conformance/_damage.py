@@ -69,6 +69,21 @@ async def a_damaged_run_is_not_created_again_and_can_be_deleted(s: Journal, dama
     assert await s.bodies("damaged") == [b"1"]
 
 
+async def a_damaged_run_can_be_claimed_for_a_repair(s: Journal, damage: Damage) -> None:
+    await s.create("damaged", summary=DUE)
+    await damage(s.store, "damaged")
+    if not (await s.store.salvage("damaged")).records:
+        # The damage has hit them, too, and nothing can be repaired.
+        return
+
+    taken = await s.store.claim("damaged", owner=new_owner(), seconds=60)
+    assert (taken.info.summary.workflow, taken.info.length) == ("", 1)
+    await s.store.truncate(taken.lease, after=1, summary=FAILED)
+    info = await find_run(s.store, "damaged")
+    assert info is not None
+    assert info.summary == FAILED
+
+
 async def a_worker_claims_the_others_beside_a_damaged_run(s: Journal, damage: Damage) -> None:
     """Only of a store that workers can use."""
     store = s.store
