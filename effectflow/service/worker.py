@@ -287,19 +287,19 @@ class _Shift:
                 continue
             try:
                 # During an outage, claim one run at a time: a request may claim runs and lose its answer.
+                wanted = 1 if outage.has_begun else min(free, _MOST_AT_ONCE)
                 with strays_as_errors():
-                    claimed = await self._claim(1 if outage.has_begun else free)
+                    claimed = await self._claim(wanted)
             except Exception as error:
                 with anyio.move_on_after(outage.begin(error)):
                     await self._is_ending.wait()
                 continue
             outage.end()
-            if not claimed.runs:
+            if len(claimed.runs) < wanted:
                 await self._wait(claimed.next_due_at)
 
-    async def _claim(self, free: int) -> Claimed:
-        """Claim due runs, and start to drive them."""
-        most = min(free, _MOST_AT_ONCE)
+    async def _claim(self, most: int) -> Claimed:
+        """Claim at most this many due runs, and start to drive them."""
         while len(self._owners) < most:
             self._owners.append(begin_claim())
         owners = {str(owner): owner for owner in self._owners[:most]}
