@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from functools import lru_cache
@@ -14,7 +15,7 @@ from anyio import CapacityLimiter
 
 from effectflow.checkpoint.errors import StoreUnavailable
 from effectflow.checkpoint.lease import Lease
-from effectflow.checkpoint.store import Changes
+from effectflow.checkpoint.store import Batch, Changes
 from effectflow.effects.clock import Duration, in_seconds
 from effectflow.effects.event_loop import shielded
 from effectflow.effects.threads import in_thread
@@ -154,6 +155,13 @@ class SqliteStore(SqlStore):
         self._check_open()
         return await self._writer.submit(run_id, _transaction(attempt))
 
+    async def append(self, lease: Lease, batch: Batch) -> None:
+        if batch.summary is not None or batch.takes or batch.release or not batch.bodies:
+            await super().append(lease, batch)
+            return
+        self._check_open()
+        await self._writer.submit(lease.run_id, _plain_append(lease, batch))
+
     def renew(self, leases: Sequence[Lease], *, seconds: float) -> list[Lease]:
         self._check_open(in_any_thread=True)
         renew = _transaction(lambda: sql.renew(leases, seconds))
@@ -170,6 +178,37 @@ class SqliteStore(SqlStore):
         async with self._announcements.watch() as changes:
             await self._writer.watch()
             yield changes
+
+
+def _plain_append(lease: Lease, batch: Batch) -> Callable[[sqlite3.Connection], None]:
+    """Return the transaction of an append that only adds records, in two statements.
+
+    Most appends do, and the transaction of `_sql.append` costs a step half as much again.
+    """
+
+    def perform(database: sqlite3.Connection) -> None:
+        after, bodies = batch.after, batch.bodies
+        now = time.time()
+        current = (sql.key_of(lease.run_id), lease.owner, lease.fence, after)
+        rows = database.execute(_EXTEND, (after + len(bodies), now, *current)).fetchall()
+        if not rows:
+            # The lease is lost. This says why.
+            _transaction(sql.append(lease, batch))(database)
+            return
+        [(number,)] = rows
+        entries = [(number, sequence, now, body) for sequence, body in enumerate(bodies, after + 1)]
+        # Its cursor must not leave the thread of the connection.
+        database.executemany(_ADD, entries)
+
+    return perform
+
+
+_EXTEND = """
+    UPDATE runs SET length = ?, updated_at = ?
+    WHERE key = ? AND owner = ? AND fence = ? AND length = ? RETURNING number
+"""
+
+_ADD = "INSERT INTO entries (run, sequence, written_at, body) VALUES (?, ?, ?, ?)"
 
 
 def _transaction(attempt: Attempt[A]) -> Callable[[sqlite3.Connection], A]:
