@@ -15,6 +15,7 @@ from effectflow.checkpoint.lease import Owner, begin_claim, end_claim
 from effectflow.checkpoint.notifications import Wakeup, watching
 from effectflow.checkpoint.stopping import Drain, StopRequest, stop_request
 from effectflow.checkpoint.store import Claimed, DueRuns, Limit, Taken, service_of
+from effectflow.effects import RetryPolicy
 from effectflow.effects.arguments import check_count, check_type
 from effectflow.effects.clock import Clock, Duration, SystemClock, waiting_time
 from effectflow.effects.event_loop import (
@@ -37,8 +38,9 @@ Env = TypeVar("Env")
 _SECONDS_BETWEEN_LOOKS = 0.5
 """How often to look. No change tells that a process died, but others should soon continue its runs."""
 
-_SECONDS_AFTER_NOTHING = 0.01
-"""After a look that found nothing, all changes within this time cause only one more look."""
+_PAUSES = RetryPolicy.exponential(0.01).with_max_delay(0.16).with_full_jitter()
+"""After a look that found less than was wanted, all changes within this time (seconds) cause only one
+more look. It grows while changes make a worker look and others are faster."""
 
 _MOST_AT_ONCE = 32
 """The most runs to claim in one request, so that other workers get some."""
@@ -279,7 +281,7 @@ class _Shift:
             self._has_taken_last.set()
 
     async def _take_until_end(self) -> None:
-        outage = Outage("a worker")
+        outage, pauses = Outage("a worker"), _PAUSES.delays()
         while not self._is_ending.is_set():
             free = self._terms.limit - len(self._driving)
             if free == 0:
@@ -295,8 +297,12 @@ class _Shift:
                     await self._is_ending.wait()
                 continue
             outage.end()
+            if claimed.runs:
+                pauses = _PAUSES.delays()
             if len(claimed.runs) < wanted:
-                await self._wait(claimed.next_due_at)
+                await anyio.sleep(next(pauses))
+                if not await self._changed(claimed.next_due_at):
+                    pauses = _PAUSES.delays()
 
     async def _claim(self, most: int) -> Claimed:
         """Claim at most this many due runs, and start to drive them."""
@@ -341,16 +347,17 @@ class _Shift:
         except Exception:
             logger.exception("run %r was left by its worker", taken.lease.run_id)
 
-    async def _wait(self, next_due_at: float | None) -> None:
-        """Wait until there may be something to take."""
+    async def _changed(self, next_due_at: float | None) -> bool:
+        """Wait until there may be something to take. Return whether a change says so."""
         clock = self._terms.clock
-        await anyio.sleep(_SECONDS_AFTER_NOTHING)
-        with anyio.move_on_after(_SECONDS_BETWEEN_LOOKS - _SECONDS_AFTER_NOTHING):
+        with anyio.move_on_after(_SECONDS_BETWEEN_LOOKS):
             if next_due_at is None:
                 await self._woken.wait()
-                return
+                return True
             with clock.move_on_after(max(0.0, next_due_at - clock.now().timestamp())):
                 await self._woken.wait()
+                return True
+        return False
 
 
 def _cancel(scopes: set[anyio.CancelScope]) -> None:
