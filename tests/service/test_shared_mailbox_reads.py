@@ -57,8 +57,8 @@ async def test_the_looks_do_not_grow_with_the_fibers_that_wait() -> None:
             await handle.send(vote, 1)
             await anyio.sleep(0.005)
         assert await handle.result(timeout=10) == Success(len(votes))
-    # Each fiber would look after each message.
-    assert store.mailboxes < 6 * len(votes)
+    # A few looks for each message. If each fiber looked after each message, there would be 1,275 or more.
+    assert store.mailboxes < 12 * len(votes)
 
 
 @workflow
