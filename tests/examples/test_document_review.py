@@ -73,6 +73,8 @@ def test_a_paper_is_reviewed_until_there_are_no_objections(folders: tuple[Path, 
     assert "revise, visit 9" in printed
 
 
+# Other examples are killed by default: orders, the shop and the demo.
+@pytest.mark.exhaustive
 def test_a_run_killed_repeatedly_in_its_loop_writes_the_same_result(
     folders: tuple[Path, Path],
 ) -> None:

@@ -71,6 +71,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> str:
     return output_of(tmp_path_factory.mktemp("whole"))
 
 
+@pytest.mark.exhaustive
 @EACH_EXECUTOR
 def test_killed_in_the_middle_it_continues_to_the_same_report(
     tmp_path: Path, whole: str, executor: str

@@ -109,7 +109,14 @@ BROKEN: dict[type[ForwardingStore], set[str]] = {
 """Some of the checks that each of them fails."""
 
 
-@pytest.mark.parametrize("kind", BROKEN)
+SLOW = (NeverReportsChanges, NeverRenews, NeedsTheEventLoop)
+"""Checks wait for them in vain."""
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(kind, marks=pytest.mark.exhaustive) if kind in SLOW else kind for kind in BROKEN],
+)
 async def test_every_check_of_a_broken_store_ends_and_some_fail(
     kind: type[ForwardingStore],
 ) -> None:
