@@ -194,7 +194,10 @@ class _Keeper:
             return True
         leases = [kept.writer.lease for kept in batch]
         try:
-            renewed = {lease.fence: lease for lease in store.renew(leases, seconds=seconds)}
+            # Runs may have the same fencing token, and a run may have had others in this process.
+            renewed = {
+                (lease.run_id, lease.fence): lease for lease in store.renew(leases, seconds=seconds)
+            }
         except BaseException as error:
             # A store may raise anything here. One that simulates the death of its process raises a
             # `BaseException`. The other leases must be kept anyway. If one of these is lost, a save
@@ -208,8 +211,9 @@ class _Keeper:
             # If this process claimed the run again in the meantime, the lease has another token.
             if writer.lease is not lease:
                 continue
-            if lease.fence in renewed:
-                writer.lease = renewed[lease.fence]
+            key = lease.run_id, lease.fence
+            if key in renewed:
+                writer.lease = renewed[key]
             elif kept in self._kept and not writer.is_claiming and not writer.is_released:
                 lost = LeaseLost(writer.run_id, "another process has claimed it, or it was deleted")
                 kept.loop.call_soon(writer.lose_lease, lost)

@@ -7,8 +7,9 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import Never
+from typing import Any, Never
 
 import anyio
 import pytest
@@ -16,12 +17,14 @@ from returns.result import Success
 
 from effectflow import Checkpoints, Do, effect, sleep, step, workflow
 from effectflow.checkpoint import (
+    Batch,
     CheckpointStore,
     DefinitionChanged,
     Lease,
     LeaseLost,
     Owner,
     RunBusy,
+    RunInfo,
     find_run,
 )
 from effectflow.stores import MemoryStore, SqliteStore
@@ -244,3 +247,55 @@ async def lease_of(store: CheckpointStore, run_id: str) -> Lease:
     assert info is not None
     assert info.lease is not None
     return info.lease
+
+
+class OneFence(Renewed):
+    """All runs have the same fencing token, as those of stores that take it from the clock may."""
+
+    def __init__(self, store: CheckpointStore) -> None:
+        super().__init__(store)
+        self._real: dict[str, Lease] = {}
+
+    def _shown(self, lease: Lease) -> Lease:
+        self._real[lease.run_id] = lease
+        return replace(lease, fence=1)
+
+    async def create(self, run_id: str, bodies: Sequence[bytes], **options: Any) -> RunInfo | None:
+        info = await super().create(run_id, bodies, **options)
+        assert info is not None
+        assert info.lease is not None
+        return replace(info, lease=self._shown(info.lease))
+
+    async def append(self, lease: Lease, batch: Batch) -> None:
+        await super().append(self._real[lease.run_id], batch)
+
+    def renew(self, leases: Sequence[Lease], *, seconds: float) -> list[Lease]:
+        real = [self._real[lease.run_id] for lease in leases]
+        return [self._shown(lease) for lease in super().renew(real, seconds=seconds)]
+
+    async def release(self, lease: Lease) -> None:
+        await super().release(self._real[lease.run_id])
+
+
+async def test_each_run_keeps_its_own_lease_although_others_have_the_same_fencing_token() -> None:
+    @step
+    @effect
+    async def wait(app: App, number: int) -> int:
+        await store.wait_until(renewals=store.renewals + 2)
+        return number
+
+    @workflow
+    def waiting(number: int) -> Do[App, Never, int]:
+        return (yield from wait(number))
+
+    store = OneFence(MemoryStore())
+    app = App(Checkpoints(store, lease_seconds=0.5))
+    results: dict[int, object] = {}
+
+    async def run(number: int) -> None:
+        results[number] = await waiting.start(number, run_id=f"r{number}").run(app)
+
+    async with anyio.create_task_group() as tasks:
+        for number in range(5):
+            tasks.start_soon(run, number)
+    assert results == {number: Success(number) for number in range(5)}
