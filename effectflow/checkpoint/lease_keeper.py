@@ -216,7 +216,9 @@ class _Keeper:
                 writer.lease = renewed[key]
             elif kept in self._kept and not writer.is_claiming and not writer.is_released:
                 lost = LeaseLost(writer.run_id, "another process has claimed it, or it was deleted")
-                kept.loop.call_soon(writer.lose_lease, lost)
+                # If the loop was closed in the meantime, nothing runs in it.
+                with suppress(RuntimeError):
+                    kept.loop.call_soon(writer.lose_lease, lost)
         return True
 
     def _warn(self, kept: keep_lease, seconds: float) -> None:

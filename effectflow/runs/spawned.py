@@ -30,7 +30,7 @@ from effectflow.checkpoint.notifications import woken_by
 from effectflow.checkpoint.order import path_of
 from effectflow.checkpoint.ordered_fiber import Intent
 from effectflow.checkpoint.run import Run
-from effectflow.checkpoint.store import RunStatus, has_result
+from effectflow.checkpoint.store import RunStatus, has_result, service_of
 from effectflow.checkpoint.values import KnownTypes, digest_of
 from effectflow.checkpoint.waits import resting
 from effectflow.effects import Effect
@@ -179,6 +179,7 @@ class _Spawn:
 
     async def _create(self, run: Run, place: Place, run_id: str) -> None:
         """Create the run, which may exist: an earlier life may have ended after it had created it."""
+        service_of(run.checkpoints.store, "a spawned run")
         await submit_run(
             place,
             self.input,
