@@ -95,6 +95,7 @@ class JournalWriter(_Halting):
         length, durable_length: the number of entries that were added, and of those that are durable.
         summary, durable_summary: the summary of the run, and the last one that was saved, or None.
         completed_since_save: the number of steps that have completed since the last save.
+        observers: receive the entries that are added, and learn of saves.
         due, is_watched: as in `Delayed`.
     """
 
@@ -122,7 +123,7 @@ class JournalWriter(_Halting):
         self.completed_since_save = 0
         self.due: float | None = None
         self.is_watched = False
-        self._observers = checkpoints.observers
+        self.observers = checkpoints.observers
         self._seal = checkpoints.seal
         self._digest = digest
         self._shared = SharedParts()
@@ -158,10 +159,10 @@ class JournalWriter(_Halting):
         self.length += 1
         if self.due is None:
             self._linger_from_now()
-        if self._observers:
+        if self.observers:
             if isinstance(entry, HeadState):
                 self._newest_step = entry.step
-            tell(self._observers, EntryAppended(self.run_id, entry))
+            tell(self.observers, EntryAppended(self.run_id, entry))
         return self.length
 
     def _shorten(self, entry: Entry) -> Entry:
@@ -405,9 +406,9 @@ class JournalWriter(_Halting):
                 self.is_released = True
                 if self._delays is not None:
                     self._delays.forget(self)
-            if self._observers:
+            if self.observers:
                 saved = CheckpointSaved(self.run_id, self.durable_length, step, reason)
-                tell(self._observers, saved)
+                tell(self.observers, saved)
         except Exception as raised:
             error = self._save_failed(raised)
             may_warn = self.checkpoints.on_save_error == "warn" and not required

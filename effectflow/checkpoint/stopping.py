@@ -51,11 +51,12 @@ class Drain:
 
     def __init__(self) -> None:
         self.has_begun = False
+        self.reason = ""
         self._waiting: set[Wakeup] = set()
 
-    def begin(self) -> None:
-        """Ask all runs to stop."""
-        self.has_begun = True
+    def begin(self, reason: str = "") -> None:
+        """Ask all runs to stop. By default, the reason is that of their `StopRequest`."""
+        self.has_begun, self.reason = True, reason
         for wakeup in self._waiting:
             wakeup.set()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -35,7 +35,7 @@ from effectflow.checkpoint.observers import CheckpointSaved, EntryAppended, RunR
 from effectflow.checkpoint.order import Order, read_order
 from effectflow.checkpoint.plan import plan_resume
 from effectflow.checkpoint.run import Run
-from effectflow.checkpoint.stopping import Drain, interruption_reason
+from effectflow.checkpoint.stopping import interruption_reason
 from effectflow.checkpoint.store import (
     CANCEL,
     RunDetails,
@@ -56,6 +56,7 @@ from effectflow.effects.scope import Scope
 from effectflow.effects.trails import TypedFailure
 from effectflow.runs.body import run_body
 from effectflow.runs.claim import Claim
+from effectflow.runs.company import Company
 from effectflow.runs.reopening import Reopening
 from effectflow.runs.stored_run import (
     StoredRun,
@@ -74,15 +75,21 @@ class Service:
     """How a worker drives runs.
 
     Attributes:
-        drain: asks its runs to stop.
+        company: the runs that it drives.
         suspend_after: a run is suspended when all of its fibers wait for more than this many seconds.
         max_crashes: a run is not continued after this many processes in a row have died before it got
             further.
+        is_alone: whether this run is driven alone until it gets further.
     """
 
-    drain: Drain
+    company: Company
     suspend_after: float
     max_crashes: int
+    is_alone: bool = False
+
+    def joined(self, run: Run) -> AbstractAsyncContextManager[None]:
+        """Wait until a run may be driven. The block drives it."""
+        return self.company.joined(run, alone=self.is_alone)
 
 
 async def begin_run(claim: Claim, started: Started, digest: bytes, input: Any) -> Ending:
@@ -93,7 +100,8 @@ async def begin_run(claim: Claim, started: Started, digest: bytes, input: Any) -
         tell(observers, CheckpointSaved(claim.run_id, 1, None, None))
     run = _life_of(claim, started, digest, Order())
     try:
-        return await _record(claim, run, await _live(claim, run, input, is_new=True))
+        with keep_lease(run.writer):
+            return await _record(claim, run, await _live(claim, run, input, is_new=True))
     finally:
         run.let_go()
 
@@ -150,15 +158,15 @@ async def continue_run(
     if place.checkpoints.observers:
         start = plan_resume(known).start
         run.notify(RunResumed(known.run_id, start[0] if start else None))
-    return await _drive(claim, run, input, removed, service)
+    with keep_lease(run.writer):
+        async with nullcontext() if service is None else service.joined(run):
+            return await _drive(claim, run, input, removed, service)
 
 
 async def _drive(
     claim: Claim, run: Run, input: Any, removed: tuple[int, ...], service: Service | None
 ) -> Ending:
     """Drive a run until a life ends otherwise than by a failure that a resume tries again."""
-    if service is not None:
-        run.drain = service.drain
     while True:
         ending = await _live(claim, run, input, is_new=False, service=service)
         if not (isinstance(ending, FailedWith | Raised) and run.is_tried_again()):
@@ -269,16 +277,15 @@ async def _live(
     if request is not None:
         request.cover(writer)
     try:
-        with keep_lease(writer):
-            ending = await run_body(
-                claim.place,
-                run,
-                input,
-                is_new=is_new,
-                # So the journal shows how many processes in a row have died with this run.
-                opens=service is not None and claim.was_left,
-                suspend_after=None if service is None else service.suspend_after,
-            )
+        ending = await run_body(
+            claim.place,
+            run,
+            input,
+            is_new=is_new,
+            # So the journal shows how many processes in a row have died with this run.
+            opens=service is not None and claim.was_left,
+            suspend_after=None if service is None else service.suspend_after,
+        )
         if writer.halted is None and not run.turns.is_over:
             run.turns.replay.finish(ending.error if isinstance(ending, Raised) else None)
         await _raise_interruption(run, claim.place.scope, ending)
@@ -405,6 +412,6 @@ async def _record_interruption(run: Run) -> None:
                 seen=ending.seen,
             )
         else:
-            reason = "defect" if isinstance(ending, CutShort) else interruption_reason()
-            entry = run.interruption(reason)
+            stopped = (run.drain and run.drain.reason) or interruption_reason()
+            entry = run.interruption("defect" if isinstance(ending, CutShort) else stopped)
             await run.writer.finish(entry, RunStatus.INTERRUPTED, due_at=due_at_once(run.now()))

@@ -21,20 +21,7 @@ from effectflow.checkpoint.endings import (
     Returned,
     Suspension,
 )
-from effectflow.checkpoint.entries import (
-    BeforeStep,
-    CancelRequested,
-    ChildEnded,
-    Completed,
-    Entry,
-    Failed,
-    Finished,
-    Interrupted,
-    Resumed,
-    Signalled,
-    Suspended,
-    TimerFired,
-)
+from effectflow.checkpoint.entries import BeforeStep, Entry, Resumed
 from effectflow.checkpoint.errors import (
     CheckpointError,
     CrashedTooOften,
@@ -55,6 +42,7 @@ from effectflow.effects.nodes import AnyEffect, Perform
 from effectflow.effects.scope import Scope
 from effectflow.runs.blueprint import Blueprint
 from effectflow.runs.claim import Claim
+from effectflow.runs.company import shows_progress
 from effectflow.runs.driver import Service, continue_run, record_failure
 from effectflow.runs.stored_run import Place, read_run
 from effectflow.runs.workflow import Workflow
@@ -67,18 +55,12 @@ _SECONDS_BLOCKED = 60.0
 _SECONDS_AFTER_OUTAGE = 1.0
 """The seconds after which a run is tried again after its store has failed."""
 
-_PROGRESS = (
-    Completed,
-    Failed,
-    ChildEnded,
-    Signalled,
-    TimerFired,
-    CancelRequested,
-    Interrupted,
-    Suspended,
-    Finished,
-)
-"""The entries that show progress of a run, or an orderly end of a life."""
+_DEATHS_IN_COMPANY = 2
+"""After this many deaths of processes in a row, a run is driven alone, so that it hurts no other run, and
+none hurts it. Not after the first death: most processes do not die of a run."""
+
+LEAST_CRASHES = _DEATHS_IN_COMPANY + 1
+"""The least value of `max_crashes`: the process that died last drove the run alone."""
 
 
 async def recover_run(
@@ -110,11 +92,13 @@ async def recover_run(
             found = await read_run(place, taken.lease.run_id)
             if found is None:
                 raise RunNotFound(taken.lease.run_id)
-            crashes, after = crashes_in_a_row(found.journal.entries)
-            if claim.was_left and crashes >= service.max_crashes:
-                error = CrashedTooOften(taken.lease.run_id, crashes, after)
+            deaths, after = deaths_in_a_row(found.journal.entries) if claim.was_left else (0, "")
+            if deaths >= service.max_crashes:
+                error = CrashedTooOften(claim.run_id, deaths, after)
                 await record_failure(claim, found, error)
+                logger.warning("run %r has failed: %s", claim.run_id, error)
                 return
+            service = replace(service, is_alone=deaths >= _DEATHS_IN_COMPANY)
             ending = await continue_run(claim, found, service=service)
         except BaseException as raised:
             if _passes(raised):
@@ -202,18 +186,18 @@ def _lines_about(error: BaseException) -> Iterator[str]:
     yield from map(str, getattr(error, "__notes__", ()))
 
 
-def crashes_in_a_row(entries: Iterable[Entry]) -> tuple[int, str]:
-    """Return how many lives followed the death of a process since a run last got further, and how far.
+def deaths_in_a_row(entries: Iterable[Entry]) -> tuple[int, str]:
+    """Return how many processes have died since a run last got further, and how far it got.
 
-    Pure. The life that is about to begin is not among them, nor are those that followed one which ended
-    because the run does not fit the program.
+    Pure. The last process has died, too. Lives that ended because the run does not fit the program do not
+    count.
     """
-    crashes, after = 0, "its beginning"
+    deaths, after = 1, "its beginning"
     for entry in entries:
         if isinstance(entry, Resumed):
-            crashes += entry.after_crash
-        elif isinstance(entry, _PROGRESS):
-            crashes = 0
+            deaths += entry.after_crash
+        elif shows_progress(entry):
+            deaths = 1
         if isinstance(entry, BeforeStep):
             after = f"step {entry.step!r}"
-    return crashes, after
+    return deaths, after

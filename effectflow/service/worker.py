@@ -13,7 +13,7 @@ from anyio.abc import TaskGroup
 
 from effectflow.checkpoint.lease import Owner, begin_claim, end_claim
 from effectflow.checkpoint.notifications import Wakeup, watching
-from effectflow.checkpoint.stopping import Drain, StopRequest, stop_request
+from effectflow.checkpoint.stopping import StopRequest, stop_request
 from effectflow.checkpoint.store import Claimed, DueRuns, Limit, Taken, service_of
 from effectflow.effects import RetryPolicy
 from effectflow.effects.arguments import check_count, check_type
@@ -24,8 +24,9 @@ from effectflow.effects.event_loop import (
     shielded,
     strays_as_errors,
 )
+from effectflow.runs.company import Company
 from effectflow.runs.driver import Service
-from effectflow.runs.recovery import recover_run
+from effectflow.runs.recovery import LEAST_CRASHES, recover_run
 from effectflow.service.app import App
 from effectflow.service.client import Client
 from effectflow.service.outage import Outage
@@ -52,8 +53,9 @@ class Worker(Generic[Env]):
     While it is open, it takes runs that were submitted, are due, received a message, or whose process
     died, and renews their leases. If a run only waits, for longer than some seconds, the worker suspends
     it: the run needs no memory until any worker continues it. A failed run stays failed until someone
-    resumes it. A run that crashes its process again and again fails. A run that does not fit this program
-    is left for other workers, and shown as blocked.
+    resumes it. A run with which two processes in a row have died is driven alone until it gets further,
+    and fails after `max_crashes` of them. A run that does not fit this program is left for other workers,
+    and shown as blocked.
 
     At the end of the context, the worker takes no more runs. Steps in progress may end within `grace`.
     Then the worker interrupts the rest and releases all leases, so that other workers continue the runs
@@ -103,7 +105,8 @@ class Worker(Generic[Env]):
             limits: a `Limit` by the name of the workflow, across all workers. Give all workers the same.
             grace: the seconds, or the `timedelta`, that steps in progress may take at the end.
             suspend_after: suspend a run once all its fibers wait for more than this many seconds.
-            max_crashes: fail a run after this many processes in a row have died with it.
+            max_crashes: fail a run after this many processes in a row have died with it, at least 3. The
+                first two may have died of another run. From then on, this run is driven alone.
             clock: tells the time; tests pass a `TestClock`. Runs are due by this clock.
 
         Raises ValueError for a limit of a workflow that the app does not have, and for a number that is
@@ -115,7 +118,7 @@ class Worker(Generic[Env]):
             "a Worker takes an App, such as App([greet], environment=..., checkpoints=...)",
         )
         check_count("limit", limit, least=1)
-        check_count("max_crashes", max_crashes, least=1)
+        check_count("max_crashes", max_crashes, least=LEAST_CRASHES)
         for workflow, given in (limits or {}).items():
             check_type(given, Limit, f"limits takes a Limit for workflow {workflow!r}")
         unknown = sorted(set(limits or {}) - set(app.workflows))
@@ -207,12 +210,13 @@ class _Shift:
         self._app, self._env, self._client = app, env, client
         self._store = service_of(app.checkpoints.store, "a worker")
         self._terms, self._tasks = terms, tasks
-        self._service = Service(Drain(), terms.suspend_after, terms.max_crashes)
         self._stop = stop_request.get() or StopRequest()
         self._driving: set[anyio.CancelScope] = set()
         self._others: set[anyio.CancelScope] = set()
         self._owners: list[Owner] = []
         self._woken = Wakeup()
+        self._company = Company(terms.grace, self._woken.set)
+        self._service = Service(self._company, terms.suspend_after, terms.max_crashes)
         self._taking = anyio.CancelScope(shield=True)
         self._grace = anyio.CancelScope()
         self._is_ending = anyio.Event()
@@ -229,7 +233,7 @@ class _Shift:
         if self._stop.reason == StopRequest().reason:
             self._stop.reason = "the worker ended"
         _cancel(self._others)
-        self._service.drain.begin()
+        self._company.end()
         logger.info("%s: steps in progress may end, and no other begins", self._stop.reason)
         self._is_ending.set()
         self._woken.set()
@@ -284,7 +288,7 @@ class _Shift:
         outage, pauses = Outage("a worker"), _PAUSES.delays()
         while not self._is_ending.is_set():
             free = self._terms.limit - len(self._driving)
-            if free == 0:
+            if free == 0 or self._company.is_closed:
                 await self._woken.wait()
                 continue
             try:

@@ -50,7 +50,7 @@ async def die(
     point: CrashPoint,
     *,
     times: int,
-    made: Workflow[App, Broken, None, str] = deadly,
+    made: Workflow[App, Broken, None, Any] = deadly,
 ) -> None:
     """Let as many processes die with the run, each at the same point."""
     for _ in range(times):
@@ -66,8 +66,9 @@ async def test_a_run_that_ends_its_process_again_and_again_is_parked_with_the_re
     store, world = MemoryStore(), World()
     service = Service(store, world)
     handle = await service.client.submit(deadly, None, run_id="r")
-    # The first of them gets further: it completes the safe step.
-    await die(store, world, CrashPoint(after("act#2"), is_durable=False), times=4)
+    # The first of them gets further: it completes the safe step, and dies in the next one.
+    await die(store, world, CrashPoint(after("act#2"), is_durable=False), times=3)
+    assert world.done.count("deadly") == 3
     async with working(service, deadly, max_crashes=3):
         info = await until(service, "r", RunStatus.FAILED)
         assert info.summary.due_at is None
@@ -84,7 +85,7 @@ async def test_a_parked_run_continues_when_someone_resumes_it() -> None:
     store, world = MemoryStore(), World()
     service = Service(store, world)
     await service.client.submit(deadly, None, run_id="r")
-    await die(store, world, CrashPoint(after("act#2"), is_durable=False), times=4)
+    await die(store, world, CrashPoint(after("act#2"), is_durable=False), times=3)
     async with working(service, deadly, max_crashes=3):
         await until(service, "r", RunStatus.FAILED)
     result = await deadly.resume("r").run(App(service.checkpoints(), world))
@@ -97,11 +98,70 @@ async def test_progress_resets_the_count_of_crashes() -> None:
     handle = await service.client.submit(deadly, None, run_id="r")
     await die(store, world, CrashPoint(after("act"), is_durable=False), times=2)
     await die(store, world, CrashPoint(after("act"), is_durable=True), times=1)
-    await die(store, world, CrashPoint(after("act#2"), is_durable=False), times=2)
+    await die(store, world, CrashPoint(after("act#2"), is_durable=False), times=1)
     async with working(service, deadly, max_crashes=3):
         assert await handle.result(timeout=10) == Success("deadly")
     resumed = [entry for entry in await entries_of(service, "r") if isinstance(entry, Resumed)]
-    assert len(resumed) == 6
+    assert len(resumed) == 5
+
+
+@step
+def take_time(name: str) -> Effect[App, Broken, str]:
+    """Take longer than any process lives in which something crashes."""
+
+    async def act_slowly(app: App) -> str:
+        await anyio.sleep(0.03)
+        app.world.note(name)
+        return name
+
+    return from_async(act_slowly)
+
+
+@workflow
+def healthy(name: str) -> Do[App, Broken, str]:
+    return (yield from take_time(name))
+
+
+async def test_a_run_that_kills_its_process_leaves_those_beside_it_healthy() -> None:
+    store, world = MemoryStore(), World()
+    service = Service(store, world)
+    names = ["a", "b", "c"]
+    await service.client.submit(deadly, None, run_id="deadly")
+    handles = [await service.client.submit(healthy, name) for name in names]
+    deaths = 0
+    while True:
+        faulty = FaultyStore(store, [CrashPoint(after("act#2"), is_durable=False)])
+        with faulty.life():
+            async with working(Service(faulty, world), deadly, healthy, max_crashes=4, grace=0):
+                with anyio.fail_after(10):
+                    for handle in handles:
+                        assert (await handle.result()).unwrap() in names
+                    await until(service, "deadly", RunStatus.FAILED)
+        if not faulty.met:
+            break
+        deaths += 1
+    # Two in company, and the rest alone.
+    assert deaths == 4
+    assert sorted(name for name in world.done if name in names) == names
+
+
+async def test_a_run_that_is_driven_alone_lets_others_in_once_it_gets_further() -> None:
+    store, world = MemoryStore(), World()
+    service = Service(store, world)
+    after_act = CrashPoint(after("act"), is_durable=False)
+
+    @workflow
+    def long(_: None) -> Do[App, Broken, None]:
+        yield from act("begin")
+        yield from sleep(30)
+
+    suspect = await service.client.submit(long, None, run_id="r")
+    await die(store, world, after_act, times=2, made=long)
+    async with working(service, long, healthy, max_crashes=3, suspend_after=60):
+        other = await service.client.submit(healthy, "a")
+        assert await other.result(timeout=10) == Success("a")
+        # It still waits in memory, beside others.
+        assert await suspect.status() is RunStatus.RUNNING
 
 
 # Programs that differ.
@@ -178,13 +238,13 @@ async def test_lives_that_the_run_does_not_fit_do_not_count_as_crashes(
         await suspended(service, "r")
     await handle.send(approval, "ann")
     await die(store, world, CrashPoint(1, is_durable=False), times=1, made=old)
-    async with working(service, new, max_crashes=2):
+    async with working(service, new, max_crashes=3):
         with anyio.fail_after(10):
             while tried < 5:
                 await anyio.sleep(0.003)
         await blocked(service)
     await die(store, world, CrashPoint(1, is_durable=False), times=1, made=old)
-    async with working(service, old, max_crashes=2):
+    async with working(service, old, max_crashes=3):
         assert await handle.result(timeout=10) == Success("ann")
     assert world.done == ["begin"]
 

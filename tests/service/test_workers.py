@@ -441,7 +441,7 @@ def test_an_app_rejects_workflows_and_schedules_with_the_same_name() -> None:
     with pytest.raises(ValueError, match="limit"):
         Worker(app, limit=0)
     with pytest.raises(ValueError, match="max_crashes"):
-        Worker(app, max_crashes=0)
+        Worker(app, max_crashes=2)
 
 
 @workflow

@@ -1,0 +1,128 @@
+"""Which runs a worker drives side by side, and which it drives alone, as they may kill the process."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+
+import anyio
+
+from effectflow.checkpoint.entries import (
+    CancelRequested,
+    ChildEnded,
+    Completed,
+    Entry,
+    Failed,
+    Finished,
+    Interrupted,
+    Signalled,
+    Suspended,
+    TimerFired,
+)
+from effectflow.checkpoint.journal_writer import JournalWriter
+from effectflow.checkpoint.notifications import Wakeup
+from effectflow.checkpoint.observers import CheckpointEvent, CheckpointSaved, EntryAppended
+from effectflow.checkpoint.run import Run
+from effectflow.checkpoint.stopping import Drain
+
+_PROGRESS = (
+    Completed,
+    Failed,
+    ChildEnded,
+    Signalled,
+    TimerFired,
+    CancelRequested,
+    Interrupted,
+    Suspended,
+    Finished,
+)
+
+
+def shows_progress(entry: Entry) -> bool:
+    """Return whether an entry shows that a run got further, or the orderly end of a life."""
+    return isinstance(entry, _PROGRESS)
+
+
+class Company:
+    """The runs that a worker drives side by side.
+
+    A run that may have killed its process is driven alone until it gets further. The others stop after
+    their steps in progress, and none begins. Steps that take longer than `grace` are not waited for.
+
+    Attributes:
+        is_closed: whether no more runs may be taken, because one is driven alone.
+    """
+
+    def __init__(self, grace: float, on_open: Callable[[], object]) -> None:
+        self.is_closed = False
+        self._grace, self._on_open = grace, on_open
+        self._drain = Drain()
+        self._is_ending = False
+        self._members = 0
+        self._left = Wakeup()
+        # Not a lock: any task of a run may open the door when the run gets further.
+        self._door = anyio.Semaphore(1, fast_acquire=True)
+
+    def end(self) -> None:
+        """Ask all runs to stop, and those that join later to begin nothing."""
+        self._is_ending = True
+        self._drain.begin()
+
+    @asynccontextmanager
+    async def joined(self, run: Run, *, alone: bool) -> AsyncGenerator[None]:
+        """Wait until a run may be driven; with `alone`, until no other is. The block drives it."""
+        await self._door.acquire()
+        is_open = False
+
+        def open_door() -> None:
+            nonlocal is_open
+            if not is_open:
+                is_open = True
+                self._door.release()
+                if alone:
+                    self.is_closed = False
+                    self._on_open()
+
+        try:
+            if alone:
+                self.is_closed = True
+                await self._empty()
+                progress = _Progress(run.writer, open_door)
+                run.writer.observers = (*run.writer.observers, progress)
+            else:
+                open_door()
+            run.drain = self._drain
+            self._members += 1
+            try:
+                yield
+            finally:
+                self._members -= 1
+                self._left.set()
+        finally:
+            open_door()
+
+    async def _empty(self) -> None:
+        """Stop the other runs after their steps in progress, and wait for that."""
+        self._drain.begin("another run is driven alone")
+        if not self._is_ending:
+            self._drain = Drain()
+        with anyio.move_on_after(self._grace):
+            while self._members:
+                await self._left.wait()
+
+
+class _Progress:
+    """An observer that calls `on_progress` once it is durable that a run got further."""
+
+    def __init__(self, writer: JournalWriter, on_progress: Callable[[], object]) -> None:
+        self._writer, self._on_progress = writer, on_progress
+        self._shown_by: int | None = None
+
+    def notify(self, event: CheckpointEvent) -> None:
+        match event:
+            case EntryAppended(entry=entry) if self._shown_by is None and shows_progress(entry):
+                self._shown_by = self._writer.length
+            case CheckpointSaved(entries=saved) if self._shown_by and saved >= self._shown_by:
+                self._on_progress()
+            case _:
+                pass
