@@ -12,7 +12,6 @@ import typer
 
 from effectflow.checkpoint import Checkpoints, CheckpointStore, Encryption, RunQuery, Seal
 from effectflow.checkpoint.journal_reader import all_run_ids
-from effectflow.cli.app_loader import app_of_runs, find_app
 from effectflow.cli.options import BadUse, check_choice, read_file
 from effectflow.cli.suggestions import RunLocation, suggest_for, suggested, without_password
 from effectflow.stores import open_store
@@ -157,8 +156,13 @@ def access_of(
 
     Raise BadUse for an invalid store or key, and for options of the command line beside an App.
     """
-    find = find_app if app_option is CodeOption else app_of_runs
-    found = None if app is None else find(app)
+    suggest_for(RunLocation())
+    found = None
+    if app is not None:
+        # Imported late, because most commands need no code of the user.
+        from effectflow.cli.app_loader import app_of_runs, find_app
+
+        found = find_app(app) if app_option is CodeOption else app_of_runs(app)
     sources = {name: ctx.get_parameter_source(name) for name in given}
     origins = {name: source.name for name, source in sources.items() if source is not None}
     if found is not None:

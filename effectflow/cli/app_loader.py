@@ -13,7 +13,6 @@ from types import ModuleType
 from typing import Any, NoReturn, cast
 
 from effectflow.checkpoint import Checkpoints
-from effectflow.cli import census
 from effectflow.cli.options import BadUse
 from effectflow.runs import Workflow
 from effectflow.service.app import App
@@ -64,12 +63,14 @@ class PlainEnvironment:
 
 def demo_workflow() -> LoadedWorkflow:
     """Return the workflow of `effectflow demo`."""
+    from effectflow.cli import census
+
     return _in_module(census.census.name, {census.census.name: census.census}, census)
 
 
 def is_demo(workflow_name: str, module: str) -> bool:
     """Return whether `effectflow demo` started the run."""
-    return (workflow_name, module) == (census.census.name, census.__name__)
+    return (workflow_name, module) == ("census", "effectflow.cli.census")
 
 
 def load_app(reference: str) -> App[Any]:

@@ -3,11 +3,98 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     import typer
+
+
+class Row(NamedTuple):
+    """A command: its module in `cli` and its function, their first sentence, and an example."""
+
+    home: str
+    summary: str
+    example: str
+
+
+# The summaries are those of the functions. Here, `--help` needs no command to be imported.
+COMMANDS = {
+    "demo": Row(
+        "run:demo",
+        "Take a census of Python source files, durably. Kill it at any moment, then resume it.",
+        "demo ~/projects/shop --report shop",
+    ),
+    "run": Row(
+        "run:run",
+        "Run a workflow on an input. Given the id of a run with the same input, continue that run.",
+        """run shop.orders:checkout --input '{"cart": 7}'""",
+    ),
+    "resume": Row(
+        "run:resume",
+        "Continue a run from where it stopped. Completed steps are skipped.",
+        "resume --latest",
+    ),
+    "worker": Row(
+        "run_worker:worker",
+        "Drive the runs of an App: those that are submitted, due, or left by a process that died.",
+        "worker shop.service:app --limit 20",
+    ),
+    "cancel": Row(
+        "send:cancel",
+        "Request that a run ends: its finalizers and compensations run, and it is cancelled.",
+        "cancel order-7 --app shop.service:app",
+    ),
+    "send": Row(
+        "send:send",
+        "Send the value of a signal to a run, which receives it where it waits for the signal.",
+        """send order-7 shop.orders:approval '{"by": "ann"}' --app shop.service:app""",
+    ),
+    "dead-letters": Row(
+        "dead_letters:dead_letters",
+        "Show the items of map-reduce jobs that failed, and how each attempt ended; retry or drop them.",
+        "dead-letters words --retry emma/50 --app books",
+    ),
+    "list": Row(
+        "list_runs:list_runs",
+        "List the runs of a store, newest first.",
+        "list --workflow census",
+    ),
+    "show": Row(
+        "show:show",
+        "Show the state of a run, now or after an earlier entry.",
+        "show census-1f0c7a2e9b3d",
+    ),
+    "history": Row(
+        "history:history",
+        "Show the journal of a run, one entry per line.",
+        "history census-1f0c7a2e9b3d",
+    ),
+    "verify": Row(
+        "verify:verify",
+        "Check that the entries of a run, or of all runs, are undamaged.",
+        "verify --store file:./runs",
+    ),
+    "repair": Row(
+        "verify:repair",
+        "Truncate a damaged run after its last intact entry, so that it can be resumed.",
+        "repair census-1f0c7a2e9b3d --aside ./damaged",
+    ),
+    "plan": Row(
+        "show_plan:plan",
+        "Show what a resume of a run would do, without doing it. Exit with 4 if it would be rejected.",
+        "plan census-1f0c7a2e9b3d",
+    ),
+    "export": Row(
+        "transfer:export_runs",
+        "Write runs as lines of JSON, which `import` reads into a store of any kind.",
+        "export census-1f0c7a2e9b3d --output run.jsonl",
+    ),
+    "import": Row(
+        "transfer:import_runs",
+        "Add exported runs to a store. Runs that the store already has stay as they are.",
+        "import run.jsonl --store file:./runs",
+    ),
+}
 
 
 def main() -> None:
@@ -17,84 +104,16 @@ def main() -> None:
     except ModuleNotFoundError as missing:
         if missing.name not in ("typer", "rich", "cloudpickle", "pydantic"):
             raise
-        sys.exit(
+        print(
             f"The command line needs {missing.name}, which is not installed. "
-            "Install it with: pip install 'effectflow[cli]'"
+            "Install it with: pip install 'effectflow[cli]'",
+            file=sys.stderr,
         )
+        sys.exit(2)
 
 
 def make_app() -> typer.Typer:
     """Return the commands by their names."""
-    import typer
+    from effectflow.cli.group import make_group
 
-    from effectflow.cli import (
-        dead_letters,
-        history,
-        list_runs,
-        run,
-        run_worker,
-        send,
-        show,
-        show_plan,
-        transfer,
-        verify,
-    )
-    from effectflow.cli.options import Commands
-
-    app = typer.Typer(
-        name="effectflow",
-        cls=Commands,
-        help="Durable workflows: run them, watch them, and resume them after a crash.",
-        no_args_is_help=True,
-        pretty_exceptions_enable=False,
-        rich_markup_mode="rich",
-    )
-    app.callback()(_options_of(typer))
-    for name, command, example in (
-        ("demo", run.demo, "demo ~/projects/shop --report shop"),
-        ("run", run.run, """run shop.orders:checkout --input '{"cart": 7}'"""),
-        ("resume", run.resume, "resume --latest"),
-        ("worker", run_worker.worker, "worker shop.service:app --limit 20"),
-        ("cancel", send.cancel, "cancel order-7 --app shop.service:app"),
-        (
-            "send",
-            send.send,
-            """send order-7 shop.orders:approval '{"by": "ann"}' --app shop.service:app""",
-        ),
-        (
-            "dead-letters",
-            dead_letters.dead_letters,
-            "dead-letters words --retry emma/50 --app books",
-        ),
-        ("list", list_runs.list_runs, "list --workflow census"),
-        ("show", show.show, "show census-1f0c7a2e9b3d"),
-        ("history", history.history, "history census-1f0c7a2e9b3d"),
-        ("verify", verify.verify, "verify --store file:./runs"),
-        ("repair", verify.repair, "repair census-1f0c7a2e9b3d --aside ./damaged"),
-        ("plan", show_plan.plan, "plan census-1f0c7a2e9b3d"),
-        ("export", transfer.export_runs, "export census-1f0c7a2e9b3d --output run.jsonl"),
-        ("import", transfer.import_runs, "import run.jsonl --store file:./runs"),
-    ):
-        app.command(name, epilog=f"Example: effectflow {example}")(command)
-    return app
-
-
-def _options_of(typer: Any) -> Callable[..., None]:
-    """Return the function with the options that come before a command."""
-
-    def show_version(is_asked: bool) -> None:
-        if is_asked:
-            # Imported late: it takes 10 ms.
-            from importlib.metadata import version
-
-            typer.echo(f"effectflow {version('effectflow')}")
-            raise typer.Exit
-
-    option = typer.Option(
-        False, "--version", callback=show_version, is_eager=True, help="Show the version and exit."
-    )
-
-    def options(show: bool = option) -> None:
-        """Durable workflows: run them, watch them, and resume them after a crash."""
-
-    return options
+    return make_group(COMMANDS)

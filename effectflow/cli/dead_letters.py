@@ -41,7 +41,8 @@ def dead_letters(
     force: Annotated[
         bool,
         typer.Option(
-            help="Continue even if the workflow changed, or an at-most-once step would run again."
+            "--force",
+            help="Continue even if the workflow changed, or an at-most-once step would run again.",
         ),
     ] = False,
 ) -> Answer:

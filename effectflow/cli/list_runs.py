@@ -76,7 +76,9 @@ def list_runs(
     parent: Annotated[
         str | None, typer.Option(metavar="RUN_ID", help="Show only runs within this run.")
     ] = None,
-    resumable: Annotated[bool, typer.Option(help="Show only runs that can be resumed.")] = False,
+    resumable: Annotated[
+        bool, typer.Option("--resumable", help="Show only runs that can be resumed.")
+    ] = False,
     limit: Annotated[int, typer.Option(min=1, help="Show at most this many runs.")] = 50,
     watch: Annotated[
         bool, typer.Option("--watch", help="Show the table again every two seconds, until Ctrl-C.")

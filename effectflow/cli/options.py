@@ -9,12 +9,10 @@ from typing import Annotated, Any
 import orjson
 import typer
 from rich.console import Console
-from typer.core import TyperGroup
 
-from effectflow.checkpoint import CheckpointError, RunEnded, RunNotFound
+from effectflow.checkpoint import CheckpointError
 from effectflow.cli.render import say
-from effectflow.cli.suggestions import RunLocation, message_of, suggest_for
-from effectflow.service.environment import BadEnvironment
+from effectflow.cli.suggestions import message_of
 
 RunArgument = Annotated[
     str | None,
@@ -47,19 +45,19 @@ class BadUse(Exception):
     """The user called a command in a wrong way. The message says what to do."""
 
 
-class Commands(TyperGroup):
-    """A group of commands. It turns what a command raises into a message and an exit code."""
+def report(error: Exception) -> ExitCode | None:
+    """Print the message of an error that a command may raise. Return the exit code; None for others."""
+    # Imported late, because most commands need no environment.
+    from effectflow.service.environment import BadEnvironment
 
-    def invoke(self, ctx: Any) -> Any:
-        suggest_for(RunLocation())
-        try:
-            return super().invoke(ctx)
-        except (BadUse, BadEnvironment, RunEnded, RunNotFound) as error:
-            code, message = ExitCode.BAD_USE, message_of(error)
-        except CheckpointError as error:
-            code, message = ExitCode.CHECKPOINT_ERROR, message_of(error)
-        say(f"effectflow: {message}", Console(stderr=True))
-        raise typer.Exit(code)
+    if isinstance(error, CheckpointError):
+        code = ExitCode.CHECKPOINT_ERROR
+    elif isinstance(error, BadUse | BadEnvironment):
+        code = ExitCode.BAD_USE
+    else:
+        return None
+    say(f"effectflow: {message_of(error)}", Console(stderr=True))
+    return code
 
 
 def check_choice(**choices: object) -> None:

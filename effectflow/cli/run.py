@@ -49,14 +49,16 @@ def demo(
     access: Access,
     folder: Annotated[
         Path | None,
-        typer.Argument(help="A folder with Python files; by default the standard library."),
+        typer.Argument(
+            metavar="FOLDER", help="A folder with Python files; by default the standard library."
+        ),
     ] = None,
     report: Annotated[
         Path, typer.Option(help="The path of the reports, without .txt and .json.")
     ] = Path("effectflow-report"),
     limit: Annotated[int, typer.Option(min=1, help="Measure at most this many files at once.")] = 2
     * (os.cpu_count() or 1),
-    run_id: Annotated[str | None, typer.Option(help="The id of the run.")] = None,
+    run_id: Annotated[str | None, typer.Option(metavar="RUN_ID", help="The id of the run.")] = None,
 ) -> Answer:
     """Take a census of Python source files, durably. Kill it at any moment, then resume it."""
     chosen = (folder or Path(dataclasses.__file__).parent).resolve()
@@ -80,7 +82,7 @@ def run(
         ),
     ],
     input: Annotated[str, typer.Option("--input", help="The input: JSON, or @FILE.")] = "null",
-    run_id: Annotated[str | None, typer.Option(help="The id of the run.")] = None,
+    run_id: Annotated[str | None, typer.Option(metavar="RUN_ID", help="The id of the run.")] = None,
 ) -> Answer:
     """Run a workflow on an input. Given the id of a run with the same input, continue that run."""
     if access.app is None:
@@ -124,8 +126,9 @@ def resume(
     force: Annotated[
         bool,
         typer.Option(
+            "--force",
             help="Continue even if the workflow changed, or the outcome of a step is unknown (the step "
-            "is executed again)."
+            "is executed again).",
         ),
     ] = False,
 ) -> Answer:

@@ -34,7 +34,8 @@ _JsonOption = Annotated[
 def export_runs(
     access: Access,
     run_ids: Annotated[
-        list[str] | None, typer.Argument(help="The runs to export; by default all runs.")
+        list[str] | None,
+        typer.Argument(metavar="RUN_ID...", help="The runs to export; by default all runs."),
     ] = None,
     latest: LatestOption = False,
     output: Annotated[
@@ -81,7 +82,7 @@ def export_runs(
 @command(ServiceOption, keys=False, must_exist=False)
 async def import_runs(
     access: Access,
-    source: Annotated[Path, typer.Argument(help="A file that `export` wrote.")],
+    source: Annotated[Path, typer.Argument(metavar="FILE", help="A file that `export` wrote.")],
 ) -> Answer:
     """Add exported runs to a store. Runs that the store already has stay as they are."""
     lines = read_file(source, str(source)).splitlines()

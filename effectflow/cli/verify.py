@@ -23,7 +23,7 @@ from effectflow.stores._atomic_files import folder_name, write_whole
 async def verify(
     access: Access,
     run_id: Annotated[
-        str | None, typer.Argument(help="The run to check; by default all runs.")
+        str | None, typer.Argument(metavar="RUN_ID", help="The run to check; by default all runs.")
     ] = None,
     latest: LatestOption = False,
 ) -> Answer:

@@ -10,12 +10,13 @@ import sys
 import textwrap
 from contextlib import closing
 from datetime import datetime, timedelta
+from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
-from effectflow.cli.commands import make_app
+from effectflow.cli.commands import COMMANDS, make_app
 from tests.cli.conftest import ENVIRONMENT, Command
 
 MALL = textwrap.dedent("""
@@ -203,7 +204,7 @@ def test_verify_reports_the_damaged_run(effectflow: Command, folder: Path) -> No
     [found] = effectflow("verify", "bad", "--json").json
     assert (found["good"], found["entries"]) == (2, 4)
     assert effectflow("resume", "bad", "--app", "mall").code == 4
-    assert effectflow("verify", "unknown").code == 2
+    assert effectflow("verify", "unknown").code == 4
     assert effectflow("verify", "--key-file", "missing.key").code == 2
 
 
@@ -242,7 +243,7 @@ def test_repair_makes_a_damaged_run_resumable(effectflow: Command, folder: Path)
 
     assert effectflow("verify", "r/1").code == 0
     assert "1 step run," in effectflow("resume", "r/1", "--app", "mall").out
-    assert effectflow("repair", "unknown", "--yes").code == 2
+    assert effectflow("repair", "unknown", "--yes").code == 4
     assert effectflow("repair", "r/1", "--json").json["problem"] is None
     assert "r/1: good" in effectflow("repair", "--latest").out
     assert effectflow("repair").code == 2
@@ -347,7 +348,7 @@ def test_an_unknown_run_id_is_answered_with_a_similar_one(effectflow: Command) -
     assert ran.code == 2
     assert "can be resumed" in ran.err
     ran = effectflow("show", "order-71")
-    assert ran.code == 2
+    assert ran.code == 4
     assert "'order-17'" in ran.err
 
 
@@ -378,14 +379,14 @@ def test_help_shows_an_example_for_each_command(effectflow: Command) -> None:
 @pytest.mark.parametrize("package", ["typer", "cloudpickle"])
 def test_the_error_for_a_missing_package_says_what_to_install(package: str) -> None:
     code = (
-        f"import sys; sys.modules[{package!r}] = None; "
+        f"import sys; sys.modules[{package!r}] = None; sys.argv[1:] = ['demo']; "
         "from effectflow.cli.commands import main; main()"
     )
     ran = subprocess.run(
         [sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, text=True, check=False
     )
 
-    assert ran.returncode == 1
+    assert ran.returncode == 2
     assert re.search(rf"^The .* needs {package},.*pip install 'effectflow\[cli\]'$", ran.stderr)
 
 
@@ -431,3 +432,33 @@ def test_a_workflow_is_found_in_a_module_without_evaluating_what_is_lazy_there(
 def test_the_version_is_that_of_the_installed_package(effectflow: Command) -> None:
     shown = effectflow("--version")
     assert (shown.code, shown.out) == (0, f"effectflow {version('effectflow')}\n")
+
+
+def test_the_help_of_all_commands_imports_none_and_says_what_they_say() -> None:
+    code = (
+        "import sys; from effectflow.cli.commands import main; sys.argv[1:] = ['--help']\n"
+        "try: main()\n"
+        "finally: print(sorted(name for name in sys.modules if name.startswith('effectflow.')))"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, text=True, check=True
+    )
+    listed = ran.stdout.splitlines()[-1]
+    assert "effectflow.cli.group" in listed
+    assert not any(f"effectflow.{layer}" in listed for layer in ("checkpoint", "runs", "service"))
+    for row in COMMANDS.values():
+        module, _, function = row.home.partition(":")
+        documented = getattr(import_module(f"effectflow.cli.{module}"), function).__doc__
+        assert " ".join(documented.split("\n\n")[0].split()) == row.summary
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_fits_80_columns_and_names_arguments_in_capitals(
+    effectflow: Command, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = effectflow(name, "--help").out
+    assert max(map(len, shown.splitlines())) <= 80
+    [usage] = re.findall(r"Usage: effectflow (.*)", shown)
+    assert not re.search(r"[a-z]", usage.removeprefix(name))
+    assert "--no-" not in shown

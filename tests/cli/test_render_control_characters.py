@@ -161,7 +161,7 @@ def test_error_messages_are_escaped(effectflow: Command) -> None:
     effectflow("run", "evil:returning", "--input", '"x"', "--run-id", f"r{EVIL}")
     ran = effectflow("show", "rr")
 
-    assert ran.code == 2
+    assert ran.code == 4
     assert_harmless(ran.err)
 
 
