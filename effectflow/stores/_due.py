@@ -8,6 +8,7 @@ for a time or a message.
 from __future__ import annotations
 
 import heapq
+import json
 from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
@@ -146,6 +147,14 @@ def choose_due(candidates: Iterable[RunInfo], due: DueRuns, usage: Usage) -> lis
             chosen.append(info)
             usage = usage.after([info], due)
     return chosen
+
+
+def starts_from_json(text: str | bytes) -> list[float]:
+    """Return when runs of a workflow were started last, as a store keeps it. Damage delays no run."""
+    try:
+        return [float(at) for at in json.loads(text)]
+    except (TypeError, ValueError):
+        return []
 
 
 def in_order(info: RunInfo) -> tuple[int, float]:

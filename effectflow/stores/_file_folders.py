@@ -39,10 +39,7 @@ class RunFolders:
         self._known: dict[str, _Known] = {}
 
     def look(self) -> tuple[list[RunInfo], dict[str, CheckpointError]]:
-        """Return one line about each run, and the problems of those that cannot be read.
-
-        Raise OSError if a file cannot be read.
-        """
+        """Return one line about each run, and the problems of those that cannot be read."""
         infos: list[RunInfo] = []
         problems: dict[str, CheckpointError] = {}
         known: dict[str, _Known] = {}
@@ -51,14 +48,18 @@ class RunFolders:
                 if not entry.is_dir(follow_symlinks=False):
                     continue
                 seen = self._known.get(entry.name)
-                if seen is not None and seen.marks == seen.folder.marks():
-                    known[entry.name] = seen
-                    infos.append(seen.info)
-                elif (run_id := _run_id_of(Path(entry.path))) is not None:
-                    try:
+                run_id = None if seen is None else seen.info.run_id
+                try:
+                    if seen is not None and seen.marks == seen.folder.marks():
+                        known[entry.name] = seen
+                        infos.append(seen.info)
+                    elif (run_id := _run_id_of(Path(entry.path))) is not None:
                         self._read(entry.name, run_id, infos, known)
-                    except (CorruptCheckpoint, RunConflict, UnsupportedVersion) as problem:
-                        problems[run_id] = problem
+                except (CorruptCheckpoint, RunConflict, UnsupportedVersion) as problem:
+                    problems[run_id or entry.name] = problem
+                except OSError as error:
+                    run_id = run_id or entry.name
+                    problems[run_id] = CorruptCheckpoint(run_id, f"it cannot be read: {error}")
         self._known = known
         return infos, problems
 

@@ -51,7 +51,7 @@ from effectflow.stores._postgres_writer import (
 from effectflow.stores._rules import check_first
 from effectflow.stores._servers import ServerStore, repeated
 from effectflow.stores._sql import Attempt, Reading
-from effectflow.stores._sql_due import LeaseLooks
+from effectflow.stores._sql_due import ClaimMemory
 from effectflow.stores._sql_store import SqlStore
 
 A = TypeVar("A")
@@ -113,7 +113,7 @@ class PostgresStore(SqlStore, ServerStore):
         self._dialect = Dialect(schema)
         self._queries = Queries(self._dialect)
         self._renew_timeout = in_seconds(renew_timeout)
-        self._looks = LeaseLooks()
+        self._memory = ClaimMemory()
         self._announcements = Announcements()
         self._requests: set[asyncio.Task[Any]] = set()
 
@@ -219,7 +219,7 @@ class PostgresStore(SqlStore, ServerStore):
     async def claim_due(self, due: DueRuns) -> Claimed:
         if due.limits or not due.workflows or not due.owners:
             return await super().claim_due(due)
-        claims = DueClaims(self._queries, due, self._looks)
+        claims = DueClaims(self._queries, due, self._memory)
         return await self._do(claims.attempt)
 
     def renew(self, leases: Sequence[Lease], *, seconds: float) -> list[Lease]:

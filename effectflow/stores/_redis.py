@@ -480,27 +480,35 @@ class RedisStore(ServerStore):
 
     async def read(self, run_id: str, *, after: int = 0) -> list[Record]:
         async def read() -> list[Record]:
-            # Together, so that a run that is deleted meanwhile is not taken for a damaged one.
-            run, entries = await self._entries(run_id, after, after + FIELDS_PER_COMMAND)
-            if run is not None and run.state.length > after + FIELDS_PER_COMMAND:
-                run, entries = await self._entries(run_id, after, run.state.length)
-            length = 0 if run is None else run.state.length
-            numbered = enumerate(entries[: max(length - after, 0)], after + 1)
-            return [record_of(run_id, number, entry) for number, entry in numbered]
+            records: list[Record] = []
+            born = ""
+            while True:
+                last = after + len(records)
+                run, entries = await self._entries(run_id, last)
+                if run is None:
+                    return []
+                if born and run.state.born != born:
+                    # It was deleted and created again.
+                    records.clear()
+                    born = ""
+                    continue
+                born, left = run.state.born, max(run.state.length - last, 0)
+                # In parts, because a damaged length may be any number. This raises at the first gap.
+                numbered = enumerate(entries[:left], last + 1)
+                records += [record_of(run_id, number, entry) for number, entry in numbered]
+                if left <= len(entries):
+                    return records
 
         return await self._request(read)
 
-    async def _entries(
-        self, run_id: str, after: int, last: int
-    ) -> tuple[Run | None, list[bytes | None]]:
-        """Return a run and its entries from `after` to `last`, in one transaction."""
+    async def _entries(self, run_id: str, after: int) -> tuple[Run | None, list[bytes | None]]:
+        """Return a run and its next entries after a number."""
+        # In one transaction, so that a run that is deleted meanwhile is not taken for a damaged one.
         pipeline, key = self._client.pipeline(transaction=True), self._keys.run(run_id)
         pipeline.hmget(key, Row._fields)
-        for numbers in parts(range(after + 1, last + 1)):
-            pipeline.hmget(key, numbers)
-        row, *chunks = await pipeline.execute()
-        run = Run.read(run_id, Row(*(value or b"" for value in row)))
-        return run, [entry for chunk in chunks for entry in chunk]
+        pipeline.hmget(key, range(after + 1, after + FIELDS_PER_COMMAND + 1))
+        row, entries = await pipeline.execute()
+        return Run.read(run_id, Row(*(value or b"" for value in row))), entries
 
     async def salvage(self, run_id: str) -> Remains:
         async def salvage() -> Remains:
@@ -555,10 +563,7 @@ class RedisStore(ServerStore):
                     if not born:
                         raise RunNotFound(run_id)
                     return
-                held = None
-                with suppress(CorruptCheckpoint):
-                    _, held = lease_in(run_id, look.row)
-                check_deletable(lease, held, now=look.now)
+                check_deletable(lease, lease_in(run_id, look.row)[1], now=look.now)
                 if not born:
                     born.append("" if run is None else run.state.born)
                 guards = self._keys.guards(run_id, look.row)

@@ -25,6 +25,7 @@ from effectflow.stores._redis_run import (
     places,
     process_of,
     set_of,
+    texts,
 )
 from effectflow.stores._redis_runs import Change, Runs
 from effectflow.stores._redis_scripts import FORGET_LANE
@@ -103,11 +104,13 @@ class DueClaim:
         self._claims = {name: claim or b"" for name, claim in zip(limited, claims, strict=False)}
         lanes: list[Lane] = []
         for workflow, members in zip(workflows, names, strict=True):
-            for member in members:
-                kind, _, priority = member.decode().partition(":")
-                lanes.append(Lane(workflow, kind, int(priority)))
+            for member in texts(members):
+                kind, _, priority = member.partition(":")
+                # Only another program can have written anything else.
+                with suppress(ValueError):
+                    lanes.append(Lane(workflow, kind, int(priority)))
         for process, last in processes:
-            await self._bury(process.decode(), last)
+            await self._bury(process.decode(errors="replace"), last)
         return seconds + microseconds / 1e6, lanes, limited
 
     async def _bury(self, process: str, last: float) -> None:
@@ -120,7 +123,7 @@ class DueClaim:
                 continue
             key = self._runs.keys(f"held:{workflow}")
             members = await self._runs.client.zrange(key, 0, -1)
-            async for run_id, run in self._runs.readable(_texts(members), _ignore):
+            async for run_id, run in self._runs.readable(texts(members), _ignore):
                 if run is not None and run.lease and process_of(run.lease.owner) == process:
                     await self._runs.client.zadd(key, {run_id: 0.0}, xx=True)
             self._buried[process, workflow] = last
@@ -140,7 +143,7 @@ class DueClaim:
         answers: list[Any] = await pipeline.execute()
         counts, members = answers[::2], answers[1::2]
         return {
-            workflow: count + await self._still_held(workflow, _texts(run_ids), now)
+            workflow: count + await self._still_held(workflow, texts(run_ids), now)
             for workflow, count, run_ids in zip(self._due.workflows, counts, members, strict=True)
         }
 
@@ -154,7 +157,7 @@ class DueClaim:
 
         async for run_id, run in self._runs.readable(run_ids, skip):
             if run is None or f"held:{workflow}" not in places(run):
-                await self._remove(run_id, run, f"held:{workflow}")
+                await self._move(run_id, run, f"held:{workflow}")
             elif run.lease is not None and run.lease.is_held(now):
                 held += 1
                 looks[run_id] = now + min(run.lease.expires_in(now), LOOK_SECONDS)
@@ -166,12 +169,17 @@ class DueClaim:
             await self._runs.client.zadd(self._runs.keys(f"held:{workflow}"), looks, xx=True)
         return held
 
-    async def _remove(self, run_id: str, run: Run | None, name: str) -> None:
-        """Remove a run from a set in which a killed server has left it, unless it has changed."""
-        guards = [(self._runs.keys.run(run_id), "state", b"")]
-        if run is not None:
-            guards = self._runs.keys.guards(run_id, run.row)
-        await self._runs.apply(Change(), guards, [("ZREM", self._runs.keys(name), run_id)])
+    async def _move(self, run_id: str, run: Run | None, name: str) -> None:
+        """Remove a run from a set in which a killed server or damage has left it, unless it has changed.
+
+        Add it to those that it belongs to.
+        """
+        keys, removal = self._runs.keys, ("ZREM", self._runs.keys(name), run_id)
+        if run is None:
+            await self._runs.apply(Change(), [(keys.run(run_id), "state", b"")], [removal])
+        else:
+            writes = [*keys.writes(None, run), removal]
+            await self._runs.apply(Change(), keys.guards(run_id, run.row), writes)
 
     def _starts(self, limited: list[str]) -> dict[str, list[float]]:
         """Return when runs of each workflow with a limit were started last."""
@@ -198,7 +206,7 @@ class DueClaim:
         for lane, ready, is_there in zip(lanes, answers[::3], answers[2::3], strict=True):
             if not is_there:
                 await self._forget(lane)
-            is_complete &= await self._find(lane, _texts(ready))
+            is_complete &= await self._find(lane, texts(ready))
         return is_complete, min((at for one in answers[1::3] for _, at in one), default=None)
 
     async def _find(self, lane: Lane, run_ids: list[str]) -> bool:
@@ -214,7 +222,7 @@ class DueClaim:
                 self._found[run_id] = run
             else:
                 is_complete = False
-                await self._remove(run_id, run, name)
+                await self._move(run_id, run, name)
         if damaged:
             await self._runs.client.zrem(self._runs.keys(name), *damaged)
         return is_complete and not damaged
@@ -251,10 +259,6 @@ class DueClaim:
         writes.append(("ZREMRANGEBYSCORE", runs.keys("processes"), "-inf", oldest))
         self._sent = Claimed(tuple(taken), next_due_at)
         return bool(await runs.apply(self._change, guards, writes))
-
-
-def _texts(members: list[bytes]) -> list[str]:
-    return [member.decode() for member in members]
 
 
 def _ignore(_: CorruptCheckpoint) -> None:

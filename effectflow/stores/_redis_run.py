@@ -24,6 +24,7 @@ import hashlib
 import math
 import struct
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
@@ -57,6 +58,9 @@ Guard: TypeAlias = tuple[str, str, bytes]
 FIELDS_PER_COMMAND = 500
 """Lua cannot pass more than a few thousand arguments."""
 
+_MOST_MESSAGES = 1_000_000
+"""No mailbox has more, because a sender is refused long before, and a run spawns fewer others."""
+
 LOOK_SECONDS = 30.0
 """How often workers look whether a run that is held still is."""
 
@@ -87,6 +91,12 @@ class State:
     def messages(self) -> list[int]:
         """The numbers of the messages that were not taken."""
         return [number for first, last in self.mailbox for number in range(first, last + 1)]
+
+    def is_mailbox_plausible(self) -> bool:
+        """Return whether the ranges may be those of a mailbox. Damaged ones may need all memory."""
+        bounds = [bound for first, last in self.mailbox for bound in (first, last + 1)]
+        count = sum(last + 1 - first for first, last in self.mailbox)
+        return bounds == sorted(bounds) and count <= _MOST_MESSAGES
 
     def with_messages(self, numbers: Iterable[int]) -> State:
         """Return the state with these messages in the mailbox."""
@@ -126,7 +136,7 @@ class Run:
         fence, lease = lease_in(run_id, row)
         try:
             state = _schema.read(orjson.loads(row.state))
-            if state.run_id != run_id or state.length < 1:
+            if state.run_id != run_id or state.length < 1 or not state.is_mailbox_plausible():
                 raise ValueError("its numbers are wrong, or those of another run")
             run = Run(row, state, lease, fence)
             _ = run.updated_at
@@ -198,16 +208,17 @@ def held_by(fence: int, owner: str = "") -> bytes:
 
 
 def lease_in(run_id: str, row: Row) -> tuple[int, Lease | None]:
-    """Return the newest fencing token of a run and its lease. Raise CorruptCheckpoint for others."""
+    """Return the newest fencing token of a run and its lease. If it is damaged, it has expired."""
+    fence, _, owner = row.held.decode(errors="backslashreplace").partition(" ")
     try:
-        fence, _, owner = row.held.decode().partition(" ")
         if not owner:
             return int(fence), None
         expires_at, _, uptime = row.until.partition(b" ")
         up = _number(uptime) if uptime else None
         return int(fence), Lease(run_id, owner, int(fence), _number(expires_at), up)
-    except ValueError as error:
-        raise CorruptCheckpoint(run_id, f"its lease is damaged: {error}") from error
+    except ValueError:
+        # The tokens of claims come from one counter, so the next one is greater all the same.
+        return 0, Lease(run_id, owner or "unknown", 0, 0.0)
 
 
 def _number(text: bytes) -> float:
@@ -391,6 +402,15 @@ def parts(items: Sequence[A]) -> Iterator[Sequence[A]]:
     """Yield parts of a sequence, each small enough for one command."""
     for start in range(0, len(items), FIELDS_PER_COMMAND):
         yield items[start : start + FIELDS_PER_COMMAND]
+
+
+def texts(members: Iterable[bytes]) -> list[str]:
+    """Return members of a set as texts. Skip what only another program can have written."""
+    found: list[str] = []
+    for member in members:
+        with suppress(UnicodeDecodeError):
+            found.append(member.decode())
+    return found
 
 
 def process_of(owner: str) -> str:

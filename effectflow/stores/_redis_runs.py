@@ -26,6 +26,7 @@ from effectflow.stores._redis_run import (
     places,
     process_of,
     sets_with,
+    texts,
 )
 from effectflow.stores._redis_scripts import APPLY
 
@@ -156,18 +157,18 @@ class Runs:
         most = FIELDS_PER_COMMAND
         if query.limit is not None:
             most = min(most, max(query.limit, 1))
-        after = "-" if query.after is None else f"({place_of(*query.after)}"
+        after = b"-" if query.after is None else f"({place_of(*query.after)}".encode()
         while True:
             pipeline = self.client.pipeline(transaction=False)
             for name in names:
                 pipeline.zrangebylex(self.keys(name), after, "+", start=0, num=most)
-            found = {member.decode() for part in await pipeline.execute() for member in part}
+            found = {member for part in await pipeline.execute() for member in part}
             if not found:
                 return
             # The others may follow members that were not read.
             members = sorted(found)[:most]
-            yield members
-            after, most = f"({members[-1]}", FIELDS_PER_COMMAND
+            yield texts(members)
+            after, most = b"(" + members[-1], FIELDS_PER_COMMAND
 
     async def ids(self) -> AsyncIterator[list[str]]:
         """Yield the ids of all runs, in parts."""
@@ -176,7 +177,7 @@ class Runs:
             cursor, part = await self.client.hscan(
                 self.keys("ids"), cursor or 0, count=FIELDS_PER_COMMAND
             )
-            yield [run_id.decode() for run_id in part]
+            yield texts(part)
 
     async def damaged(self) -> list[str]:
         """Return the ids of the runs that cannot be read."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import math
 import uuid
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from effectflow.checkpoint.errors import CorruptCheckpoint, LeaseLost, RunNotFound
 from effectflow.checkpoint.lease import Lease, deaths_seen_once
+from effectflow.checkpoint.schema import LATEST
 from effectflow.checkpoint.store import (
     NOTICE,
     Batch,
@@ -114,6 +116,9 @@ SCHEMA = """
     );
 """
 
+LARGEST = 2**63 - 1
+"""The largest number that databases keep."""
+
 _ROWS_PER_READ = 500
 """A read is done in pieces, so that none keeps the database busy for long."""
 
@@ -202,14 +207,26 @@ def summary_columns(summary: RunSummary) -> tuple[Any, ...]:
 def info_of(row: Row) -> RunInfo:
     """Return one line about a run, from `COLUMNS`. Raise CorruptCheckpoint if it is damaged."""
     _, run_id, workflow, status, created_at, due_at, priority, parent, tenant, details = row[:10]
-    updated_at, length, owner, *lease, _ = row[10:]
+    updated_at, length, *lease, _ = row[10:]
+    times = created_at, updated_at, due_at or 0.0
+    if length < 1 or not all(abs(at) <= LATEST for at in times):
+        raise CorruptCheckpoint(run_id, "its length or one of its times is damaged")
     summary = RunSummary(
         *(workflow, RunStatus.stored(status, run_id), created_at, due_at, priority, parent, tenant),
         details=_details_of(details, run_id),
     )
-    return RunInfo(
-        run_id, summary, updated_at, length, Lease(run_id, owner, *lease) if owner else None
-    )
+    return RunInfo(run_id, summary, updated_at, length, lease_of(run_id, *lease))
+
+
+def lease_of(
+    run_id: str, owner: str, fence: int, expires_at: float, expires_at_uptime: float | None
+) -> Lease | None:
+    """Return a lease from its columns. It is None without an owner. If it is damaged, it has expired."""
+    if not owner:
+        return None
+    if not math.isfinite(expires_at + (expires_at_uptime or 0.0)):
+        expires_at, expires_at_uptime = 0.0, None
+    return Lease(run_id, owner, fence, expires_at, expires_at_uptime)
 
 
 def claimable_info(row: Row) -> RunInfo:
@@ -217,9 +234,8 @@ def claimable_info(row: Row) -> RunInfo:
     try:
         return info_of(row)
     except CorruptCheckpoint:
-        run_id, updated_at, length, owner, *lease, _ = row[1], *row[10:]
-        held = Lease(run_id, owner, *lease) if owner else None
-        return RunInfo(run_id, UNREADABLE, updated_at, length, held)
+        run_id, updated_at, length, *lease, _ = row[1], *row[10:]
+        return RunInfo(run_id, UNREADABLE, updated_at, length, lease_of(run_id, *lease))
 
 
 def readable_runs(rows: Iterable[Row]) -> Iterator[tuple[Row, RunInfo]]:
@@ -298,9 +314,10 @@ _CREATE = f"INSERT INTO @runs ({', '.join(CREATED_COLUMNS)}) VALUES ({marks(CREA
 def next_fence(fence: int, now: float) -> int:
     """Return the fencing token after this one.
 
-    It is at least the time, so that a run does not use the tokens of a deleted one with the same id.
+    It is at least the time, so that a run does not use the tokens of a deleted one with the same id. A
+    damaged one may be the largest number; then the owners of leases tell them apart.
     """
-    return max(fence + 1, int(now * 1e6))
+    return min(max(fence + 1, int(now * 1e6)), LARGEST)
 
 
 def claim(run_id: str, owner: str, seconds: float) -> Attempt[Taken]:
@@ -508,7 +525,7 @@ def delete(run_id: str, lease: Lease | None) -> Attempt[None]:
         if not rows:
             raise RunNotFound(run_id)
         number, *_, owner, fence, expires_at, expires_at_uptime, now = rows[0]
-        held = Lease(run_id, owner, fence, expires_at, expires_at_uptime) if owner else None
+        held = lease_of(run_id, owner, fence, expires_at, expires_at_uptime)
         check_deletable(lease, held, now=now)
         deleted = number
         return Commit(
@@ -559,6 +576,8 @@ def send(run_id: str, topic: str, key: str, body: bytes) -> Attempt[bool]:
 def _put(run_id: str, state: _State, topic: str, key: str, body: bytes) -> list[Query]:
     """Return the changes that put a message into the mailbox of a run."""
     number, message = state.number, state.newest_message + 1
+    if message > LARGEST:
+        raise CorruptCheckpoint(run_id, "the number of its newest message is damaged")
     changed: dict[str, object] = {"newest_message": message}
     due_at = woken(topic, state.summary(run_id), now=state.now).due_at
     if due_at != state.due_at:

@@ -13,8 +13,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from effectflow.checkpoint.lease import Lease, deaths_seen_once
+from effectflow.checkpoint.schema import LATEST
 from effectflow.checkpoint.store import Claimed, DueRuns, RunInfo, RunStatus, Taken
-from effectflow.stores._due import Lane, Usage, choose_due, in_order
+from effectflow.stores._due import Lane, Usage, choose_due, in_order, starts_from_json
 from effectflow.stores._sql import (
     COLUMNS,
     Commit,
@@ -22,6 +23,7 @@ from effectflow.stores._sql import (
     Row,
     Rows,
     Steps,
+    lease_of,
     marks,
     readable_runs,
     take,
@@ -34,22 +36,43 @@ _SECONDS_BETWEEN_LOOKS = 1.0
 _SECONDS_FOR_EACH_LEASE = 0.001
 """To look at a lease takes about a hundredth of that."""
 
+_SECONDS_BETWEEN_WARNINGS = 60.0
+"""How often to look whether a damaged run that is due still is."""
 
-class LeaseLooks:
-    """Remembers when to look for due runs whose owners have died."""
+
+class ClaimMemory:
+    """What a store remembers from one claim to the next.
+
+    Attributes:
+        damaged: the numbers of the due runs that cannot be read, which no claim takes.
+    """
 
     def __init__(self) -> None:
-        self._next_at = 0.0
+        self.damaged: set[int] = set()
+        self._next_look_at = 0.0
+        self._forgets_at = 0.0
 
-    def is_time(self) -> bool:
-        """Return whether to look now."""
-        return time.monotonic() >= self._next_at
+    def looks_for_dead(self) -> bool:
+        """Return whether to look now for due runs whose owners have died."""
+        return time.monotonic() >= self._next_look_at
 
-    def note(self, leases: int) -> None:
+    def note_alive(self, leases: int) -> None:
         """Note that one has looked at this number of leases, and found no dead owner."""
         if leases > _FEW_LEASES:
             pause = max(_SECONDS_BETWEEN_LOOKS, leases * _SECONDS_FOR_EACH_LEASE)
-            self._next_at = time.monotonic() + pause
+            self._next_look_at = time.monotonic() + pause
+
+    def forget(self) -> None:
+        """Look at the damaged runs again from time to time, because they may have been repaired."""
+        if time.monotonic() >= self._forgets_at:
+            self._forgets_at = time.monotonic() + _SECONDS_BETWEEN_WARNINGS
+            self.damaged.clear()
+
+    def readable(self, rows: Rows) -> list[tuple[Row, RunInfo]]:
+        """Return the rows that can be read, with what they say. Warn of the others, and note them."""
+        found = [*readable_runs(rows)]
+        self.damaged.update({row[0] for row in rows} - {row[0] for row, _ in found})
+        return found
 
 
 def leases_in_use(workflows: Sequence[str]) -> Query:
@@ -64,8 +87,10 @@ def leases_in_use(workflows: Sequence[str]) -> Query:
 def dead_leases(rows: Rows) -> dict[int, Lease]:
     """Return the leases that have expired or whose owners are dead, by the numbers of their runs."""
     is_dead = deaths_seen_once()
-    leases = ((number, Lease(*lease), now) for number, _, *lease, now in rows)
-    return {number: lease for number, lease, now in leases if not lease.is_held(now, is_dead)}
+    leases = ((number, lease_of(*lease), now) for number, _, *lease, now in rows)
+    return {
+        number: lease for number, lease, now in leases if lease and not lease.is_held(now, is_dead)
+    }
 
 
 def lanes(workflows: Sequence[str]) -> Query:
@@ -97,7 +122,10 @@ _IN_STATUS = (
 
 IN_LANE = f"{_IN_STATUS.format('lanes')} AND runs.priority = lanes.priority"
 
-NEXT_DUE_AT = f"(SELECT min(runs.due_at) FROM @runs WHERE {IN_LANE} AND runs.due_at > ?)"
+NEXT_DUE_AT = (
+    f"(SELECT min(runs.due_at) FROM @runs WHERE {IN_LANE} AND runs.due_at > ?"
+    f" AND runs.due_at <= {LATEST})"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,12 +143,12 @@ class _Choice:
     starts: Mapping[str, Sequence[float]] = field(default_factory=dict[str, Sequence[float]])
 
 
-def next_due(due: DueRuns, looks: LeaseLooks) -> Steps[_Choice]:
+def next_due(due: DueRuns, memory: ClaimMemory) -> Steps[_Choice]:
     """Return what `claim_due` would choose. Lock and write nothing."""
-    return _choose(due, looks, locks=False)
+    return _choose(due, memory, locks=False)
 
 
-def claim_due(due: DueRuns, looks: LeaseLooks) -> Steps[Commit[Claimed]]:
+def claim_due(due: DueRuns, memory: ClaimMemory) -> Steps[Commit[Claimed]]:
     """Claim runs, as `ServiceStore.claim_due`."""
     limits = sorted(due.limits)
     if limits:
@@ -130,7 +158,7 @@ def claim_due(due: DueRuns, looks: LeaseLooks) -> Steps[Commit[Claimed]]:
             *(Query(note, (workflow,)) for workflow in limits),
             Query(f"{_LIMITS.format(marks(limits))} ORDER BY workflow FOR UPDATE", limits),
         ]
-    choice = yield from _choose(due, looks, locks=True)
+    choice = yield from _choose(due, memory, locks=True)
     runs: list[Taken] = []
     changes: list[Query] = []
     for (row, info), owner in zip(choice.rows, due.owners, strict=False):
@@ -146,12 +174,12 @@ def claim_due(due: DueRuns, looks: LeaseLooks) -> Steps[Commit[Claimed]]:
 _LIMITS = "SELECT workflow, starts FROM @limits WHERE workflow IN ({})"
 
 
-def _choose(due: DueRuns, looks: LeaseLooks, *, locks: bool) -> Steps[_Choice]:
+def _choose(due: DueRuns, memory: ClaimMemory, *, locks: bool) -> Steps[_Choice]:
     workflows, limits = sorted(due.workflows), sorted(due.limits)
     if not workflows or not due.owners:
         return _Choice()
     counts_held = any(limit.limit is not None for limit in due.limits.values())
-    looks_now = counts_held or looks.is_time()
+    looks_now = counts_held or memory.looks_for_dead()
     table, names = lanes(workflows)
     queries = [
         Query("SELECT now()"),
@@ -163,15 +191,15 @@ def _choose(due: DueRuns, looks: LeaseLooks, *, locks: bool) -> Steps[_Choice]:
         queries.append(leases_in_use(sorted({*workflows, *limits})))
     [[(now,)], lane_rows, *others] = yield queries
     in_use: Rows = others[-1] if looks_now else ()
-    starts = {name: json.loads(times) for name, times in others[0]} if limits else {}
-    held = ((workflow, Lease(*lease)) for _, workflow, *lease, _ in in_use)
+    starts = {name: starts_from_json(times) for name, times in others[0]} if limits else {}
+    leases = ((workflow, lease_of(*lease)) for _, workflow, *lease, _ in in_use)
+    held = ((workflow, lease) for workflow, lease in leases if lease is not None)
     usage = Usage.of(held, starts, due, now)
     dead = dead_leases(in_use)
     if looks_now and not dead:
-        looks.note(len(in_use))
-    found = yield _candidates(lane_rows, dead, due, usage, locks=locks)
-    rows = {row[0]: row for some in found for row in some if _is_free(row, dead)}
-    infos = {info.run_id: (row, info) for row, info in readable_runs(rows.values())}
+        memory.note_alive(len(in_use))
+    runs = yield from _free_runs(lane_rows, dead, due, usage, memory, locks=locks)
+    infos = {info.run_id: (row, info) for row, info in runs}
     chosen = choose_due(sorted((info for _, info in infos.values()), key=in_order), due, usage)
     starts = {
         workflow: times
@@ -182,17 +210,47 @@ def _choose(due: DueRuns, looks: LeaseLooks, *, locks: bool) -> Steps[_Choice]:
     return _Choice([infos[info.run_id] for info in chosen], min(later, default=None), starts)
 
 
+def _free_runs(
+    lane_rows: Rows,
+    dead: Mapping[int, Lease],
+    due: DueRuns,
+    usage: Usage,
+    memory: ClaimMemory,
+    *,
+    locks: bool,
+) -> Steps[list[tuple[Row, RunInfo]]]:
+    """Return the due runs that can be claimed: at least as many of each lane as it has room for."""
+    memory.forget()
+    while True:
+        spare = 2 * len(memory.damaged)
+        found = yield _candidates(lane_rows, dead, due, usage, spare, locks=locks)
+        free = {row[0]: row for some in found for row in some if _is_free(row, dead)}
+        rows = [row for number, row in free.items() if number not in memory.damaged]
+        runs = memory.readable(rows)
+        if len(runs) == len(rows):
+            return runs
+
+
 def _candidates(
-    lane_rows: Rows, dead: Mapping[int, Lease], due: DueRuns, usage: Usage, *, locks: bool
+    lane_rows: Rows,
+    dead: Mapping[int, Lease],
+    due: DueRuns,
+    usage: Usage,
+    spare: int,
+    *,
+    locks: bool,
 ) -> list[Query]:
-    """Return the queries for the first runs of each lane that has room, and for those of dead owners."""
+    """Return the queries for the first runs of each lane that has room, and for those of dead owners.
+
+    `spare` is how many more of each lane to read, because some are damaged.
+    """
     lock = " FOR UPDATE SKIP LOCKED" if locks else ""
     first = (
         f"SELECT {COLUMNS} FROM @runs WHERE workflow = ? AND status = ? AND priority = ?"
         f" AND owner = '' AND due_at <= ? ORDER BY due_at LIMIT ?{lock}"
     )
     queries = [
-        Query(first, (*lane, due.now, room))
+        Query(first, (*lane, due.now, room + spare))
         for *columns, _ in lane_rows
         if (room := (lane := Lane(*columns)).room(usage, due))
     ]

@@ -23,7 +23,7 @@ from effectflow.stores import _sql as sql
 from effectflow.stores._base import ReentrantStore
 from effectflow.stores._rules import check_first
 from effectflow.stores._sql import Attempt, Reading
-from effectflow.stores._sql_due import LeaseLooks, claim_due, next_due
+from effectflow.stores._sql_due import ClaimMemory, claim_due, next_due
 
 A = TypeVar("A")
 
@@ -31,7 +31,7 @@ A = TypeVar("A")
 class SqlStore(ReentrantStore, ServiceStore):
     """A store in an SQL database. It performs the transactions, and need not know what they are for."""
 
-    _looks: LeaseLooks
+    _memory: ClaimMemory
 
     @abstractmethod
     async def _read(self, reading: Reading[A]) -> A:
@@ -100,7 +100,7 @@ class SqlStore(ReentrantStore, ServiceStore):
 
     async def claim_due(self, due: DueRuns) -> Claimed:
         # Idle workers ask all the time, and must neither lock nor write.
-        choice = await self._read(lambda: next_due(due, self._looks))
+        choice = await self._read(lambda: next_due(due, self._memory))
         if not choice.rows:
             return Claimed((), choice.next_due_at)
-        return await self._change(lambda: claim_due(due, self._looks))
+        return await self._change(lambda: claim_due(due, self._memory))

@@ -23,7 +23,7 @@ from effectflow.stores import _sql as sql
 from effectflow.stores._base import as_unavailable
 from effectflow.stores._changes import Announcements
 from effectflow.stores._sql import Attempt, Ended, Query, Reading, Rows, Steps, advance
-from effectflow.stores._sql_due import LeaseLooks
+from effectflow.stores._sql_due import ClaimMemory
 from effectflow.stores._sql_store import SqlStore
 from effectflow.stores._sqlite_database import DatabaseFiles, SqliteWriter, open_database
 
@@ -88,7 +88,7 @@ class SqliteStore(SqlStore):
         self._durability = durability
         self._lock_timeout = in_seconds(lock_timeout)
         self._renew_timeout = in_seconds(renew_timeout)
-        self._looks = LeaseLooks()
+        self._memory = ClaimMemory()
         self._announcements = Announcements()
         self._opened = ExitStack()
         self._idle_readers: list[sqlite3.Connection] = []

@@ -70,6 +70,8 @@ def open_database(path: Path, durability: str, *, lock_timeout: float) -> sqlite
             )
             abandoned.callback(connection.close)
             connection.create_function("now", 0, time.time)
+            # A text that is damaged must not make the rows of other runs unreadable.
+            connection.text_factory = _decoded
             _prepare(connection, path, lock_timeout)
             synchronous = "FULL" if durability == "full" else "NORMAL"
             connection.execute(f"PRAGMA synchronous = {synchronous}")
@@ -81,6 +83,10 @@ def open_database(path: Path, durability: str, *, lock_timeout: float) -> sqlite
             return connection
     except (OSError, sqlite3.Error) as error:
         raise StoreUnavailable(str(path), _explain(error, lock_timeout)) from error
+
+
+def _decoded(text: bytes) -> str:
+    return text.decode(errors="backslashreplace")
 
 
 def _prepare(connection: sqlite3.Connection, path: Path, lock_timeout: float) -> None:

@@ -9,6 +9,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import orjson
 import psycopg
 import redis
 
@@ -66,6 +67,41 @@ async def change_status(
             client.hset(key, "state", summary)
         case _:
             in_database(store, "UPDATE runs SET status = ? WHERE run_id = ?", status, run_id)
+
+
+async def change_time(store: CheckpointStore, run_id: str = "r") -> None:
+    """Replace the time at which a run was created by a number that is no time."""
+    match kind_of(store):
+        case "file":
+            for path in files_of(store, run_id):
+                path.write_bytes(b"1e999")
+        case "redis":
+            client, key = in_redis(store, run_id)
+            state: bytes = client.hget(key, "state")
+            client.hset(key, "state", state.replace(b'"created_at":', b'"created_at":1e300,"was":'))
+        case "sqlite":
+            in_database(store, "UPDATE runs SET created_at = 9e999 WHERE run_id = ?", run_id)
+        case _:
+            in_database(store, "UPDATE runs SET created_at = 'NaN' WHERE run_id = ?", run_id)
+
+
+async def change_details(store: CheckpointStore, run_id: str = "r") -> None:
+    """Replace the details of a run by what are none, and damage its fencing token."""
+    match kind_of(store):
+        case "file":
+            for path in files_of(store, run_id):
+                path.write_bytes(b"9" * 5000)
+        case "redis":
+            client, key = in_redis(store, run_id)
+            state = orjson.loads(client.hget(key, "state"))
+            state["summary"]["details"] = {"dead_letters": "x"}
+            client.hset(key, mapping={"state": orjson.dumps(state), "held": b"\xff"})
+        case "sqlite":
+            damaged = "UPDATE runs SET details = CAST(x'ff' AS TEXT), fence = ? WHERE run_id = ?"
+            in_database(store, damaged, 2**63 - 1, run_id)
+        case _:
+            damaged = "UPDATE runs SET details = 'x', fence = ? WHERE run_id = ?"
+            in_database(store, damaged, 2**63 - 1, run_id)
 
 
 OF_RUN = "run = (SELECT number FROM runs WHERE run_id = ?)"

@@ -10,8 +10,8 @@ import pytest
 from effectflow.checkpoint.store import ServiceStore
 from effectflow.stores import MemoryStore
 from effectflow.testing import store_conformance
-from effectflow.testing.store_conformance import Check, MakeStore
-from tests.stores.damage import change_status
+from effectflow.testing.store_conformance import Check, Damage, MakeStore
+from tests.stores.damage import change_details, change_status, change_time
 from tests.sweeps import in_turn
 
 pytestmark = pytest.mark.anyio
@@ -33,9 +33,10 @@ async def test_service(check: Check, make_service: MakeService) -> None:
 @pytest.mark.parametrize(
     "make_store_named", ["sqlite full", "postgres", "redis", "file"], indirect=True
 )
+@pytest.mark.parametrize("damage", [change_status, change_time, change_details])
 @pytest.mark.parametrize("check", store_conformance.DAMAGE_CHECKS, ids=str)
-async def test_damage(check: Check, make_store: MakeStore) -> None:
-    await check(make_store, damage=change_status)
+async def test_damage(check: Check, make_store: MakeStore, damage: Damage) -> None:
+    await check(make_store, damage=damage)
 
 
 @pytest.mark.exhaustive

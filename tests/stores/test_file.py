@@ -272,17 +272,21 @@ async def test_a_file_in_place_of_the_folder_is_rejected(tmp_path: Path) -> None
             pass
 
 
-async def test_an_unreadable_file_raises_store_unavailable(
-    store: FileStore, tmp_path: Path
+async def test_an_unreadable_file_raises_store_unavailable_and_hurts_no_other_run(
+    store: FileStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     await written(store, 1)
+    await written(store, 1, "good")
     checkpoint = tmp_path / "sessions" / "r" / "checkpoint.json"
     checkpoint.unlink()
     checkpoint.mkdir()
 
-    for reading in (store.read("r"), find_run(store, "r"), store.find()):
+    for reading in (store.read("r"), find_run(store, "r")):
         with pytest.raises(StoreUnavailable, match="cannot be read"):
             await reading
+    assert await found(store) == ["good"]
+    assert "skipping run 'r'" in caplog.text
+    assert await store.damaged_runs() == ["r"]
 
 
 class Clock(datetime):

@@ -13,7 +13,7 @@ import anyio
 import pytest
 import redis as driver
 
-from effectflow.checkpoint.errors import CorruptCheckpoint
+from effectflow.checkpoint.errors import CorruptCheckpoint, LeaseLost, RunBusy
 from effectflow.checkpoint.lease import Owner
 from effectflow.checkpoint.store import (
     Batch,
@@ -52,6 +52,50 @@ async def claim_due(store: RedisStore, most: int = 5, **limits: Limit) -> list[s
     return [taken.info.run_id for taken in (await store.claim_due(due)).runs]
 
 
+LEASES: dict[str, dict[str, bytes]] = {
+    "no owner": {"held": b"one"},
+    "no expiry": {"held": b"1 someone", "until": b"nan "},
+    "no text": {"held": b"\xff\xff \xff"},
+}
+
+
+@pytest.mark.parametrize("fields", LEASES.values(), ids=LEASES)
+@pytest.mark.parametrize("is_held", [False, True])
+async def test_a_damaged_lease_is_free_and_its_owner_loses_it(
+    store: RedisStore, client: Any, fields: dict[str, bytes], is_held: bool
+) -> None:
+    await store.create("r", [b"1"], summary=DUE)
+    lease = None
+    if is_held:
+        lease = (await store.claim("r", owner=str(Owner.new()), seconds=60)).lease
+    client.hset(in_redis(store, "r")[1], mapping=fields)
+    if lease is not None:
+        with pytest.raises(LeaseLost):
+            await store.append(lease, Batch([b"2"], 1))
+        client.zadd(f"{store._prefix}:held:w", {"r": 0})
+
+    taken, owner = list[str](), str(Owner.new())
+    while not taken:
+        taken = await claim_due(store)
+    assert taken == ["r"]
+    assert await claim_due(store) == []
+    assert len(await store.find(RunQuery(resumable=True))) == 0
+    with pytest.raises(RunBusy):
+        await store.claim("r", owner=owner, seconds=60)
+
+
+async def test_a_damaged_length_is_a_missing_entry(store: RedisStore, client: Any) -> None:
+    await store.create("r", [b"1"] * 700, summary=DUE)
+    assert len(await store.read("r")) == 700
+    key = in_redis(store, "r")[1]
+    client.hset(key, "state", client.hget(key, "state").replace(b":700", b":%d" % 10**18))
+
+    with pytest.raises(CorruptCheckpoint) as caught:
+        await store.read("r")
+    assert caught.value.sequence == 701
+    assert len((await store.salvage("r")).records) == 700
+
+
 BREAK: dict[str, Callable[[Any, str], object]] = {
     "another type": lambda client, key: (client.delete(key), client.set(key, "text")),
     "no JSON": lambda client, key: client.hset(key, "state", b"\xff{"),
@@ -62,9 +106,8 @@ BREAK: dict[str, Callable[[Any, str], object]] = {
     "a number": lambda client, key: client.hset(
         key, "state", client.hget(key, "state").replace(b'"created_at":0.0', b'"created_at":"x"')
     ),
-    "no owner": lambda client, key: client.hset(key, "held", b"one"),
-    "no expiry": lambda client, key: client.hset(
-        key, mapping={"held": b"1 someone", "until": b"nan "}
+    "a mailbox of any size": lambda client, key: client.hset(
+        key, "state", client.hget(key, "state").replace(b"{", b'{"mailbox":[[1,%d]],' % 2**62, 1)
     ),
     "no time": lambda client, key: client.hset(key, "updated", b"yesterday"),
 }

@@ -7,7 +7,7 @@ from dataclasses import replace
 from unittest import TestCase
 
 from effectflow.checkpoint.errors import CorruptCheckpoint
-from effectflow.checkpoint.store import DueRuns, RunQuery, ServiceStore, find_run
+from effectflow.checkpoint.store import DueRuns, Limit, RunQuery, ServiceStore, find_run
 from effectflow.testing.store_conformance._check import (
     FAILED,
     PENDING,
@@ -89,14 +89,21 @@ async def a_worker_claims_the_others_beside_a_damaged_run(s: Journal, damage: Da
     store = s.store
     if not isinstance(store, ServiceStore):
         return
-    for run_id in ("damaged", "child", "due"):
-        await s.create(run_id, summary=DUE)
+    for number, run_id in enumerate(("damaged", "child", "also damaged", "due")):
+        await s.create(run_id, summary=replace(DUE, due_at=1.0 + number))
     await damage(s.store, "damaged")
+    await damage(s.store, "also damaged")
 
-    for _ in range(2):
-        owners = [new_owner() for _ in range(5)]
-        due = DueRuns(frozenset({"w"}), owners, 60, time.time())
-        claimed = await store.claim_due(due)
-        assert {one.info.run_id for one in claimed.runs} == {"child", "due"}
-        for one in claimed.runs:
-            await s.store.release(one.lease)
+    # A claim of a single run finds one behind those that are damaged.
+    for limits in ({}, {"w": Limit(limit=5, per_second=1e6)}):
+        for count, found in ((5, {"child", "due"}), (1, {"child"})):
+            owners = [new_owner() for _ in range(count)]
+            claimed = await store.claim_due(
+                DueRuns(frozenset({"w"}), owners, 60, time.time(), limits)
+            )
+            assert {one.info.run_id for one in claimed.runs} == found
+            for one in claimed.runs:
+                await s.store.release(one.lease)
+    # The damaged ones are not held, so that a repair can claim them.
+    await store.delete("damaged")
+    await store.delete("also damaged")
