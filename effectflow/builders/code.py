@@ -13,6 +13,7 @@ from effectflow.effects import Effect, do
 from effectflow.effects.arguments import check_function, is_async, misfit_of
 from effectflow.effects.functions import checked_errors
 from effectflow.effects.signatures import effect_types, environment_type, input_type, parameters_of
+from effectflow.effects.type_variables import X1, X2, X3, X4, X5, X6, X7, X8, ErrorClasses
 from effectflow.runs.blueprint import Blueprint
 from effectflow.runs.migrations import Migration, check_migrations
 from effectflow.runs.workflow import Workflow
@@ -22,8 +23,6 @@ E = TypeVar("E")
 Input = TypeVar("Input")
 Out = TypeVar("Out")
 X = TypeVar("X", bound=Exception, covariant=True)
-X1 = TypeVar("X1", bound=Exception)
-X2 = TypeVar("X2", bound=Exception)
 
 Body: TypeAlias = Callable[[Input], Generator[Effect[Env, E, Any], Any, Out] | Effect[Env, E, Out]]
 """The code of a workflow: a function that returns an effect, or a generator function."""
@@ -46,7 +45,15 @@ class WorkflowDecorator(Protocol):
         self, body: Callable[[], Coroutine[Any, Any, Out]], /
     ) -> Workflow[HasCheckpoints, Never, None, Out]: ...
     @overload
+    def __call__(
+        self, body: Body[Input, HasCheckpoints, E, Out], /
+    ) -> Workflow[HasCheckpoints, E, Input, Out]: ...
+    @overload
     def __call__(self, body: Body[Input, Env, E, Out], /) -> Workflow[Env, E, Input, Out]: ...
+    @overload
+    def __call__(
+        self, body: BodyWithoutInput[HasCheckpoints, E, Out], /
+    ) -> Workflow[HasCheckpoints, E, None, Out]: ...
     @overload
     def __call__(self, body: BodyWithoutInput[Env, E, Out], /) -> Workflow[Env, E, None, Out]: ...
 
@@ -64,8 +71,17 @@ class CoroutineWorkflowDecorator(Protocol[X]):
     ) -> Workflow[HasCheckpoints, X, None, Out]: ...
 
 
+# Bodies that need nothing come first: mypy infers `object` for them, which has no checkpoints.
+@overload
+def workflow(
+    body: Body[Input, HasCheckpoints, E, Out], /
+) -> Workflow[HasCheckpoints, E, Input, Out]: ...
 @overload
 def workflow(body: Body[Input, Env, E, Out], /) -> Workflow[Env, E, Input, Out]: ...
+@overload
+def workflow(
+    body: BodyWithoutInput[HasCheckpoints, E, Out], /
+) -> Workflow[HasCheckpoints, E, None, Out]: ...
 @overload
 def workflow(body: BodyWithoutInput[Env, E, Out], /) -> Workflow[Env, E, None, Out]: ...
 @overload
@@ -86,15 +102,15 @@ def workflow(
 @overload
 def workflow(
     *,
-    errors: tuple[type[X1], type[X2]],
+    errors: ErrorClasses[X1, X2, X3, X4, X5, X6, X7, X8],
     name: str | None = None,
     version: str = "1",
     migrations: Mapping[int, Migration] | None = None,
-) -> CoroutineWorkflowDecorator[X1 | X2]: ...
+) -> CoroutineWorkflowDecorator[X1 | X2 | X3 | X4 | X5 | X6 | X7 | X8]: ...
 @overload
 def workflow(
     *,
-    errors: type[X] | tuple[type[X], ...],
+    errors: tuple[type[X], ...],
     name: str | None = None,
     version: str = "1",
     migrations: Mapping[int, Migration] | None = None,

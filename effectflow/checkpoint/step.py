@@ -59,14 +59,13 @@ from effectflow.effects.signatures import (
     returned_value,
 )
 from effectflow.effects.trails import add_note
+from effectflow.effects.type_variables import X1, X2, X3, X4, X5, X6, X7, X8, ErrorClasses
 
 Env = TypeVar("Env")
 E = TypeVar("E")
 A = TypeVar("A")
 P = ParamSpec("P")
 X = TypeVar("X", bound=Exception)
-X2 = TypeVar("X2", bound=Exception)
-X1 = TypeVar("X1", bound=Exception)
 
 NOTHING_TO_RETRY = (
     "it declares no failures, and an exception that it raises is a defect, which is not retried. Declare "
@@ -436,27 +435,27 @@ def step(
 @overload
 def step(
     *,
-    errors: tuple[type[X], type[X2]],
+    errors: ErrorClasses[X1, X2, X3, X4, X5, X6, X7, X8],
     name: str | None = None,
     retry: RetryPolicy | None = None,
     timeout: None = None,
     retryable: bool | Callable[[Any], bool] | None = None,
     at_most_once: bool = False,
-) -> CoroutineStepDecorator[X | X2]: ...
+) -> CoroutineStepDecorator[X1 | X2 | X3 | X4 | X5 | X6 | X7 | X8]: ...
 @overload
 def step(
     *,
-    errors: tuple[type[X], type[X2]],
+    errors: ErrorClasses[X1, X2, X3, X4, X5, X6, X7, X8],
     name: str | None = None,
     retry: RetryPolicy | None = None,
     timeout: Duration,
     retryable: bool | Callable[[Any], bool] | None = None,
     at_most_once: bool = False,
-) -> CoroutineStepDecorator[X | X2 | TimedOut]: ...
+) -> CoroutineStepDecorator[X1 | X2 | X3 | X4 | X5 | X6 | X7 | X8 | TimedOut]: ...
 @overload
 def step(
     *,
-    errors: type[X] | tuple[type[X], ...],
+    errors: tuple[type[X], ...],
     name: str | None = None,
     retry: RetryPolicy | None = None,
     timeout: None = None,
@@ -466,7 +465,7 @@ def step(
 @overload
 def step(
     *,
-    errors: type[X] | tuple[type[X], ...],
+    errors: tuple[type[X], ...],
     name: str | None = None,
     retry: RetryPolicy | None = None,
     timeout: Duration,
@@ -564,12 +563,12 @@ class StepDecorator(Protocol):
     ) -> Step[P, object, Never, A]: ...
 
 
-class CoroutineStepDecorator(Protocol[X1]):
+class CoroutineStepDecorator(Protocol[X]):
     """The result of `@step(errors=...)`, before it receives the async function."""
 
     def __call__(
         self, function: Callable[P, Coroutine[Any, Any, A]], /
-    ) -> Step[P, object, X1, A]: ...
+    ) -> Step[P, object, X, A]: ...
 
 
 class TimedStepDecorator(Protocol):

@@ -51,6 +51,7 @@ from effectflow.effects.retry import FailedAttempt as FailedAttempt, RetryPolicy
 from effectflow.effects.scope import EffectObserver as EffectObserver
 
 if TYPE_CHECKING:
+    from effectflow.effects.catching import catch as catch
     from effectflow.effects.parallel import (
         par as par,
         par_all as par_all,
@@ -76,6 +77,7 @@ if not TYPE_CHECKING:  # a type checker would take every name for one of this pa
     __getattr__, __dir__, __all__ = lazy_names(
         __name__,
         {
+            "catching": "catch",
             "clock": "Clock SystemClock",
             "constructors": (
                 "ask asks attempt die emit fail from_async from_blocking from_fn from_optional "

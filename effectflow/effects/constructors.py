@@ -18,13 +18,11 @@ from effectflow.effects.clock import Duration, in_seconds
 from effectflow.effects.effect import Effect
 from effectflow.effects.event_loop import is_being_cancelled, is_cancellation, run_to_the_end
 from effectflow.effects.scope import Scope
+from effectflow.effects.type_variables import X1, X2, X3, X4, X5, X6, X7, X8
 
 Env = TypeVar("Env")
 E = TypeVar("E")
 A = TypeVar("A")
-X1 = TypeVar("X1", bound=Exception)
-X2 = TypeVar("X2", bound=Exception)
-X3 = TypeVar("X3", bound=Exception)
 
 
 def pure(value: A) -> Effect[object, Never, A]:
@@ -141,18 +139,30 @@ def from_optional(value: A | None, error: E) -> Effect[object, E, A]:
 
 @overload
 def attempt(
-    f: Callable[[Env], Awaitable[A]], x1: type[X1], x2: type[X2], /
-) -> Effect[Env, X1 | X2, A]: ...
+    f: Callable[[Env], Awaitable[A]],
+    x1: type[X1],
+    x2: type[X2] = ...,  # pyright: ignore[reportInvalidTypeVarUse]  # `Never` by default
+    x3: type[X3] = ...,  # pyright: ignore[reportInvalidTypeVarUse]  # `Never` by default
+    x4: type[X4] = ...,  # pyright: ignore[reportInvalidTypeVarUse]  # `Never` by default
+    x5: type[X5] = ...,  # pyright: ignore[reportInvalidTypeVarUse]  # `Never` by default
+    x6: type[X6] = ...,  # pyright: ignore[reportInvalidTypeVarUse]  # `Never` by default
+    x7: type[X7] = ...,  # pyright: ignore[reportInvalidTypeVarUse]  # `Never` by default
+    x8: type[X8] = ...,  # pyright: ignore[reportInvalidTypeVarUse]  # `Never` by default
+    /,
+) -> Effect[Env, X1 | X2 | X3 | X4 | X5 | X6 | X7 | X8, A]: ...
 @overload
 def attempt(
-    f: Callable[[Env], Awaitable[A]], x1: type[X1], x2: type[X2], x3: type[X3], /
-) -> Effect[Env, X1 | X2 | X3, A]: ...
-@overload
-def attempt(f: Callable[[Env], A], x1: type[X1], x2: type[X2], /) -> Effect[Env, X1 | X2, A]: ...
-@overload
-def attempt(
-    f: Callable[[Env], A], x1: type[X1], x2: type[X2], x3: type[X3], /
-) -> Effect[Env, X1 | X2 | X3, A]: ...
+    f: Callable[[Env], A],
+    x1: type[X1],
+    x2: type[X2] = ...,  # pyright: ignore[reportInvalidTypeVarUse]  # `Never` by default
+    x3: type[X3] = ...,  # pyright: ignore[reportInvalidTypeVarUse]  # `Never` by default
+    x4: type[X4] = ...,  # pyright: ignore[reportInvalidTypeVarUse]  # `Never` by default
+    x5: type[X5] = ...,  # pyright: ignore[reportInvalidTypeVarUse]  # `Never` by default
+    x6: type[X6] = ...,  # pyright: ignore[reportInvalidTypeVarUse]  # `Never` by default
+    x7: type[X7] = ...,  # pyright: ignore[reportInvalidTypeVarUse]  # `Never` by default
+    x8: type[X8] = ...,  # pyright: ignore[reportInvalidTypeVarUse]  # `Never` by default
+    /,
+) -> Effect[Env, X1 | X2 | X3 | X4 | X5 | X6 | X7 | X8, A]: ...
 @overload
 def attempt(
     f: Callable[[Env], Awaitable[A]], /, *exception_types: type[X1]

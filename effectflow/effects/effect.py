@@ -39,23 +39,30 @@ from effectflow.effects.errors import ExecutorError, Exit, RetryExhausted, Timed
 from effectflow.effects.retry import FailedAttempt, RetryPolicy, check_bounded, retried
 from effectflow.effects.scope import EffectObserver, Operator, Scope, supervised
 from effectflow.effects.trails import TypedFailure, refuse_failure, show_trail
+from effectflow.effects.type_variables import (
+    A2,
+    A3,
+    A4,
+    A5,
+    A6,
+    A7,
+    A8,
+    E1,
+    E2,
+    E3,
+    E4,
+    E5,
+    E6,
+    E7,
+    E8,
+)
 
 Env = TypeVar("Env", contravariant=True)
 E = TypeVar("E", covariant=True)
 A = TypeVar("A", covariant=True)
 
 Env2 = TypeVar("Env2")
-E2 = TypeVar("E2")
-A2 = TypeVar("A2")
-E3 = TypeVar("E3")
-A3 = TypeVar("A3")
-E4 = TypeVar("E4")
-A4 = TypeVar("A4")
-E5 = TypeVar("E5")
-A5 = TypeVar("A5")
 X = TypeVar("X")
-X2 = TypeVar("X2")
-X3 = TypeVar("X3")
 B = TypeVar("B")
 C = TypeVar("C")
 MadeB = TypeVar("MadeB", covariant=True)
@@ -271,6 +278,41 @@ class Effect(BaseEffect, Generic[Env, E, A]):
     ) -> Effect[Env2, E | E2 | E3 | E4 | E5, tuple[A, A2, A3, A4, A5]]: ...
     @overload
     def zip(
+        self: Effect[Env2, E, A],
+        e2: Effect[Env2, E2, A2],
+        e3: Effect[Env2, E3, A3],
+        e4: Effect[Env2, E4, A4],
+        e5: Effect[Env2, E5, A5],
+        e6: Effect[Env2, E6, A6],
+        /,
+    ) -> Effect[Env2, E | E2 | E3 | E4 | E5 | E6, tuple[A, A2, A3, A4, A5, A6]]: ...
+    @overload
+    def zip(
+        self: Effect[Env2, E, A],
+        e2: Effect[Env2, E2, A2],
+        e3: Effect[Env2, E3, A3],
+        e4: Effect[Env2, E4, A4],
+        e5: Effect[Env2, E5, A5],
+        e6: Effect[Env2, E6, A6],
+        e7: Effect[Env2, E7, A7],
+        /,
+    ) -> Effect[Env2, E | E2 | E3 | E4 | E5 | E6 | E7, tuple[A, A2, A3, A4, A5, A6, A7]]: ...
+    @overload
+    def zip(
+        self: Effect[Env2, E, A],
+        e2: Effect[Env2, E2, A2],
+        e3: Effect[Env2, E3, A3],
+        e4: Effect[Env2, E4, A4],
+        e5: Effect[Env2, E5, A5],
+        e6: Effect[Env2, E6, A6],
+        e7: Effect[Env2, E7, A7],
+        e8: Effect[Env2, E8, A8],
+        /,
+    ) -> Effect[
+        Env2, E | E2 | E3 | E4 | E5 | E6 | E7 | E8, tuple[A, A2, A3, A4, A5, A6, A7, A8]
+    ]: ...
+    @overload
+    def zip(
         self: Effect[Env2, E, A], /, *others: Effect[Env2, E2, A2]
     ) -> Effect[Env2, E | E2, tuple[A | A2, ...]]: ...
     def zip(
@@ -343,15 +385,47 @@ class Effect(BaseEffect, Generic[Env, E, A]):
     @overload
     def recover(
         self: Effect[Env2, E, A],
-        error_type: tuple[type[X], type[X2]],
-        handler: Callable[[X | X2], Effect[Env2, E2, B]],
-    ) -> Effect[Env2, E | E2, A | B]: ...
+        error_type: tuple[type[E1], type[E2]],
+        handler: Callable[[E1 | E2], Effect[Env2, X, B]],
+    ) -> Effect[Env2, E | X, A | B]: ...
     @overload
     def recover(
         self: Effect[Env2, E, A],
-        error_type: tuple[type[X], type[X2], type[X3]],
-        handler: Callable[[X | X2 | X3], Effect[Env2, E2, B]],
-    ) -> Effect[Env2, E | E2, A | B]: ...
+        error_type: tuple[type[E1], type[E2], type[E3]],
+        handler: Callable[[E1 | E2 | E3], Effect[Env2, X, B]],
+    ) -> Effect[Env2, E | X, A | B]: ...
+    @overload
+    def recover(
+        self: Effect[Env2, E, A],
+        error_type: tuple[type[E1], type[E2], type[E3], type[E4]],
+        handler: Callable[[E1 | E2 | E3 | E4], Effect[Env2, X, B]],
+    ) -> Effect[Env2, E | X, A | B]: ...
+    @overload
+    def recover(
+        self: Effect[Env2, E, A],
+        error_type: tuple[type[E1], type[E2], type[E3], type[E4], type[E5]],
+        handler: Callable[[E1 | E2 | E3 | E4 | E5], Effect[Env2, X, B]],
+    ) -> Effect[Env2, E | X, A | B]: ...
+    @overload
+    def recover(
+        self: Effect[Env2, E, A],
+        error_type: tuple[type[E1], type[E2], type[E3], type[E4], type[E5], type[E6]],
+        handler: Callable[[E1 | E2 | E3 | E4 | E5 | E6], Effect[Env2, X, B]],
+    ) -> Effect[Env2, E | X, A | B]: ...
+    @overload
+    def recover(
+        self: Effect[Env2, E, A],
+        error_type: tuple[type[E1], type[E2], type[E3], type[E4], type[E5], type[E6], type[E7]],
+        handler: Callable[[E1 | E2 | E3 | E4 | E5 | E6 | E7], Effect[Env2, X, B]],
+    ) -> Effect[Env2, E | X, A | B]: ...
+    @overload
+    def recover(
+        self: Effect[Env2, E, A],
+        error_type: tuple[
+            type[E1], type[E2], type[E3], type[E4], type[E5], type[E6], type[E7], type[E8]
+        ],
+        handler: Callable[[E1 | E2 | E3 | E4 | E5 | E6 | E7 | E8], Effect[Env2, X, B]],
+    ) -> Effect[Env2, E | X, A | B]: ...
     @overload
     def recover(
         self: Effect[Env2, E, A],
@@ -371,9 +445,9 @@ class Effect(BaseEffect, Generic[Env, E, A]):
     ) -> Effect[Any, Any, Any]:
         """Continue with the effect `handler(error)` after some errors. Others pass.
 
-        Python's type system cannot remove one class from a union of type variables, so the type keeps
-        all of `E`. To narrow it, use `result()`, or `or_else` with a function that distinguishes the
-        errors by `match` or `isinstance`.
+        A method cannot remove a class from its error type, so the type keeps all of `E`. `catch`
+        narrows it, and so do `result()`, and `or_else` with a function that distinguishes the errors by
+        `match` or `isinstance`.
 
         Parameters:
             error_type: a class of errors, a tuple of classes, or a predicate of the error.

@@ -24,14 +24,12 @@ from effectflow.effects.constructors import attempt
 from effectflow.effects.effect import Effect
 from effectflow.effects.nodes import describe_call
 from effectflow.effects.signatures import remember_body
+from effectflow.effects.type_variables import X1, X2, X3, X4, X5, X6, X7, X8, ErrorClasses
 
 Env = TypeVar("Env")
 E = TypeVar("E")
 A = TypeVar("A")
 X = TypeVar("X", bound=Exception, covariant=True)
-X1 = TypeVar("X1", bound=Exception)
-X2 = TypeVar("X2", bound=Exception)
-X3 = TypeVar("X3", bound=Exception)
 P = ParamSpec("P")
 
 
@@ -98,11 +96,9 @@ def effect(
 @overload
 def effect(function: Callable[Concatenate[Env, P], A], /) -> Callable[P, Effect[Env, Never, A]]: ...
 @overload
-def effect(*, errors: type[X]) -> EffectDecorator[X]: ...
-@overload
-def effect(*, errors: tuple[type[X1], type[X2]]) -> EffectDecorator[X1 | X2]: ...
-@overload
-def effect(*, errors: tuple[type[X1], type[X2], type[X3]]) -> EffectDecorator[X1 | X2 | X3]: ...
+def effect(
+    *, errors: ErrorClasses[X1, X2, X3, X4, X5, X6, X7, X8]
+) -> EffectDecorator[X1 | X2 | X3 | X4 | X5 | X6 | X7 | X8]: ...
 @overload
 def effect(*, errors: tuple[type[X], ...]) -> EffectDecorator[X]: ...
 def effect(
@@ -219,11 +215,9 @@ def do(
     function: Callable[P, Coroutine[Any, Any, A]], /
 ) -> Callable[P, Effect[object, Never, A]]: ...
 @overload
-def do(*, errors: type[X]) -> CoroutineDecorator[X]: ...
-@overload
-def do(*, errors: tuple[type[X1], type[X2]]) -> CoroutineDecorator[X1 | X2]: ...
-@overload
-def do(*, errors: tuple[type[X1], type[X2], type[X3]]) -> CoroutineDecorator[X1 | X2 | X3]: ...
+def do(
+    *, errors: ErrorClasses[X1, X2, X3, X4, X5, X6, X7, X8]
+) -> CoroutineDecorator[X1 | X2 | X3 | X4 | X5 | X6 | X7 | X8]: ...
 @overload
 def do(*, errors: tuple[type[X], ...]) -> CoroutineDecorator[X]: ...
 def do(function: Callable[..., Any] | None = None, /, *, errors: Any = None) -> Any:

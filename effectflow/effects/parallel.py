@@ -19,28 +19,30 @@ from effectflow.effects.effect import Effect
 from effectflow.effects.fork import Fork, Source
 from effectflow.effects.scope import Scope, supervised
 from effectflow.effects.trails import TypedFailure, joined
+from effectflow.effects.type_variables import (
+    A1,
+    A2,
+    A3,
+    A4,
+    A5,
+    A6,
+    A7,
+    A8,
+    E1,
+    E2,
+    E3,
+    E4,
+    E5,
+    E6,
+    E7,
+    E8,
+)
 
 Env = TypeVar("Env")
 E = TypeVar("E")
 A = TypeVar("A")
 B = TypeVar("B")
 K = TypeVar("K")
-E1 = TypeVar("E1")
-E2 = TypeVar("E2")
-E3 = TypeVar("E3")
-E4 = TypeVar("E4")
-E5 = TypeVar("E5")
-E6 = TypeVar("E6")
-E7 = TypeVar("E7")
-E8 = TypeVar("E8")
-A1 = TypeVar("A1")
-A2 = TypeVar("A2")
-A3 = TypeVar("A3")
-A4 = TypeVar("A4")
-A5 = TypeVar("A5")
-A6 = TypeVar("A6")
-A7 = TypeVar("A7")
-A8 = TypeVar("A8")
 
 
 @overload

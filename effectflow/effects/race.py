@@ -12,18 +12,28 @@ from effectflow.effects.errors import EmptyRace
 from effectflow.effects.fork import Fork
 from effectflow.effects.scope import Scope, supervised
 from effectflow.effects.trails import TypedFailure, joined
+from effectflow.effects.type_variables import (
+    A1,
+    A2,
+    A3,
+    A4,
+    A5,
+    A6,
+    A7,
+    A8,
+    E1,
+    E2,
+    E3,
+    E4,
+    E5,
+    E6,
+    E7,
+    E8,
+)
 
 Env = TypeVar("Env")
 E = TypeVar("E")
 A = TypeVar("A")
-E1 = TypeVar("E1")
-E2 = TypeVar("E2")
-E3 = TypeVar("E3")
-E4 = TypeVar("E4")
-A1 = TypeVar("A1")
-A2 = TypeVar("A2")
-A3 = TypeVar("A3")
-A4 = TypeVar("A4")
 
 
 @overload
@@ -42,6 +52,48 @@ def race(
     e4: Effect[Env, E4, A4],
     /,
 ) -> Effect[Env, E1 | E2 | E3 | E4, A1 | A2 | A3 | A4]: ...
+@overload
+def race(
+    e1: Effect[Env, E1, A1],
+    e2: Effect[Env, E2, A2],
+    e3: Effect[Env, E3, A3],
+    e4: Effect[Env, E4, A4],
+    e5: Effect[Env, E5, A5],
+    /,
+) -> Effect[Env, E1 | E2 | E3 | E4 | E5, A1 | A2 | A3 | A4 | A5]: ...
+@overload
+def race(
+    e1: Effect[Env, E1, A1],
+    e2: Effect[Env, E2, A2],
+    e3: Effect[Env, E3, A3],
+    e4: Effect[Env, E4, A4],
+    e5: Effect[Env, E5, A5],
+    e6: Effect[Env, E6, A6],
+    /,
+) -> Effect[Env, E1 | E2 | E3 | E4 | E5 | E6, A1 | A2 | A3 | A4 | A5 | A6]: ...
+@overload
+def race(
+    e1: Effect[Env, E1, A1],
+    e2: Effect[Env, E2, A2],
+    e3: Effect[Env, E3, A3],
+    e4: Effect[Env, E4, A4],
+    e5: Effect[Env, E5, A5],
+    e6: Effect[Env, E6, A6],
+    e7: Effect[Env, E7, A7],
+    /,
+) -> Effect[Env, E1 | E2 | E3 | E4 | E5 | E6 | E7, A1 | A2 | A3 | A4 | A5 | A6 | A7]: ...
+@overload
+def race(
+    e1: Effect[Env, E1, A1],
+    e2: Effect[Env, E2, A2],
+    e3: Effect[Env, E3, A3],
+    e4: Effect[Env, E4, A4],
+    e5: Effect[Env, E5, A5],
+    e6: Effect[Env, E6, A6],
+    e7: Effect[Env, E7, A7],
+    e8: Effect[Env, E8, A8],
+    /,
+) -> Effect[Env, E1 | E2 | E3 | E4 | E5 | E6 | E7 | E8, A1 | A2 | A3 | A4 | A5 | A6 | A7 | A8]: ...
 @overload
 def race(effects: Iterable[Effect[Env, E, A]], /) -> Effect[Env, E | EmptyRace, A]: ...
 @overload

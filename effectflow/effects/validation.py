@@ -11,29 +11,31 @@ from returns.result import Failure, Result, Success
 
 from effectflow.effects import nodes
 from effectflow.effects.effect import Effect
+from effectflow.effects.type_variables import (
+    A1,
+    A2,
+    A3,
+    A4,
+    A5,
+    A6,
+    A7,
+    A8,
+    E1,
+    E2,
+    E3,
+    E4,
+    E5,
+    E6,
+    E7,
+    E8,
+)
 
 E = TypeVar("E", covariant=True)
 A = TypeVar("A", covariant=True)
-E2 = TypeVar("E2")
 B = TypeVar("B")
 C = TypeVar("C")
 V = TypeVar("V")
 Env = TypeVar("Env")
-E1 = TypeVar("E1")
-E3 = TypeVar("E3")
-E4 = TypeVar("E4")
-E5 = TypeVar("E5")
-E6 = TypeVar("E6")
-E7 = TypeVar("E7")
-E8 = TypeVar("E8")
-A1 = TypeVar("A1")
-A2 = TypeVar("A2")
-A3 = TypeVar("A3")
-A4 = TypeVar("A4")
-A5 = TypeVar("A5")
-A6 = TypeVar("A6")
-A7 = TypeVar("A7")
-A8 = TypeVar("A8")
 
 
 class Validation(ABC, Generic[E, A]):

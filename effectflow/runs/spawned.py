@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, Generic, Never, TypeVar, overload
 
 from effectflow.checkpoint.causes import Cause
 from effectflow.checkpoint.durable_fiber import DurableFiber
@@ -40,6 +40,7 @@ from effectflow.effects.nodes import Options, Perform, Written
 from effectflow.effects.paths import as_name, is_within
 from effectflow.effects.scope import Scope
 from effectflow.effects.trails import TypedFailure
+from effectflow.effects.type_variables import Fitting
 from effectflow.runs.run_ids import check_new_run_id
 from effectflow.runs.start import check_priority, submit_run
 from effectflow.runs.stored_run import Place, read_run, run_info
@@ -58,23 +59,45 @@ def spawn(
     workflow: Workflow[Any, E, None, Out],
     input: None = None,
     *,
-    run_id: str | None = None,
+    run_id: None = None,
     delay: Duration = 0,
     priority: int = 0,
     context: Mapping[str, object] | None = None,
     is_detached: bool = False,
-) -> Effect[object, CheckpointError, Child[E, Out]]: ...
+) -> Effect[object, Never, Child[E, Out]]: ...
 @overload
 def spawn(
     workflow: Workflow[Any, E, Input, Out],
-    input: Input,
+    input: Fitting[Input],
     *,
-    run_id: str | None = None,
+    run_id: None = None,
     delay: Duration = 0,
     priority: int = 0,
     context: Mapping[str, object] | None = None,
     is_detached: bool = False,
-) -> Effect[object, CheckpointError, Child[E, Out]]: ...
+) -> Effect[object, Never, Child[E, Out]]: ...
+@overload
+def spawn(
+    workflow: Workflow[Any, E, None, Out],
+    input: None = None,
+    *,
+    run_id: str,
+    delay: Duration = 0,
+    priority: int = 0,
+    context: Mapping[str, object] | None = None,
+    is_detached: bool = False,
+) -> Effect[object, RunConflict, Child[E, Out]]: ...
+@overload
+def spawn(
+    workflow: Workflow[Any, E, Input, Out],
+    input: Fitting[Input],
+    *,
+    run_id: str,
+    delay: Duration = 0,
+    priority: int = 0,
+    context: Mapping[str, object] | None = None,
+    is_detached: bool = False,
+) -> Effect[object, RunConflict, Child[E, Out]]: ...
 def spawn(
     workflow: Workflow[Any, E, Any, Out],
     input: Any = None,
@@ -84,7 +107,7 @@ def spawn(
     priority: int = 0,
     context: Mapping[str, object] | None = None,
     is_detached: bool = False,
-) -> Effect[object, CheckpointError, Child[E, Out]]:
+) -> Effect[object, RunConflict, Child[E, Out]]:
     """Create an independent run, which any worker may drive, and yield it at once.
 
     It is cancelled when this run is cancelled, but not when this run completes or fails.
@@ -98,9 +121,9 @@ def spawn(
         context: plain data to keep with it; by default the context of this run.
         is_detached: leave it alone when this run is cancelled.
 
-    Fails with RunConflict if a run with this id and another workflow or input exists. Any other error of
-    the store halts this run, as when a step cannot be saved. Raises ValueError for an id that
-    `Workflow.start` rejects.
+    With a `run_id`, it fails with RunConflict if a run with this id and another workflow or input exists.
+    Any other error of the store halts this run, as when a step cannot be saved. Raises ValueError for an
+    id that `Workflow.start` rejects.
     """
     check_type(workflow, Workflow, "spawn takes a workflow and its input")
     check_new_run_id(run_id)
@@ -166,6 +189,9 @@ class _Spawn:
                 scope, run.stopping.shielded(self._create(run, place, run_id))
             )
         except RunConflict as refused:
+            if self.run_id is None:
+                # The body did not choose the id, so its type does not have the failure.
+                raise run.halt(refused) from refused
             return _record_refusal(fiber, path, refused)
         except CheckpointError as error:
             raise run.halt(error) from error

@@ -35,6 +35,7 @@ from effectflow.checkpoint.store import (
 from effectflow.effects.arguments import check_text, check_type
 from effectflow.effects.clock import Clock, Duration, SystemClock, finite_time, in_seconds
 from effectflow.effects.scope import Scope
+from effectflow.effects.type_variables import Fitting
 from effectflow.runs import Workflow
 from effectflow.runs.run_ids import check_new_run_id, new_run_id
 from effectflow.runs.start import submit_run
@@ -130,7 +131,7 @@ class Client:
     async def submit(
         self,
         workflow: Workflow[Any, E, Input, Out],
-        input: Input,
+        input: Fitting[Input],
         *,
         run_id: str | None = None,
         delay: Duration = 0,
@@ -267,7 +268,7 @@ class Handle(Generic[E_co, Out_co]):
             await request_cancel(self._checkpoints, self.run_id)
 
     async def send(
-        self, signal: Signal[T], value: T, *, idempotency_key: str | None = None
+        self, signal: Signal[T], value: Fitting[T], *, idempotency_key: str | None = None
     ) -> None:
         """Send the value of a signal to the run, which receives it where it waits for the signal.
 
@@ -287,7 +288,11 @@ class Handle(Generic[E_co, Out_co]):
         async with self._checkpoints.store:
             await self._status()
             await send_value(
-                self._checkpoints, self.run_id, signal, value, idempotency_key=idempotency_key
+                self._checkpoints,
+                self.run_id,
+                signal,
+                cast("T", value),
+                idempotency_key=idempotency_key,
             )
 
     async def published(self, key: str) -> object:

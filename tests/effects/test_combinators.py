@@ -33,6 +33,7 @@ from effectflow.effects import (
     EffectObserver,
     TracedError,
     asks,
+    catch,
     die,
     first_success,
     from_async,
@@ -52,6 +53,27 @@ def writing(log: list[str], text: str) -> Effect[object, Any, str]:
         return text
 
     return from_fn(write)
+
+
+async def test_catch_turns_failures_of_its_classes_into_values_and_lets_the_others_pass() -> None:
+    both = catch(KeyError, OSError)
+    assert await both(pure(1)).run(None) == Success(Success(1))
+    missing = KeyError("cap")
+    caught = both(fail(missing).context("loading"))
+    assert (await caught.run(None)).unwrap() == Failure(missing)
+    assert missing.__notes__ == ["loading"]
+    passed = both(fail("closed").context("loading")).traced()
+    assert (await passed.run(None)).failure() == TracedError("closed", ("loading",))
+    with pytest.raises(KeyError):
+        await both(die(missing)).run(None)
+    assert repr(both(pure(1))) == "pure(1).map(Success).catch(KeyError, OSError)"
+
+
+def test_catch_takes_classes() -> None:
+    with pytest.raises(TypeError, match="catch takes classes of errors"):
+        catch()
+    with pytest.raises(TypeError, match="not KeyError"):
+        catch(KeyError("cap"))  # type: ignore[call-overload]
 
 
 async def test_zip_with_combines_both_values() -> None:

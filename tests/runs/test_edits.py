@@ -22,7 +22,6 @@ import pytest
 from returns.result import Result, Success
 
 from effectflow import (
-    CheckpointError,
     Checkpoints,
     Client,
     Do,
@@ -52,6 +51,7 @@ from effectflow.checkpoint import (
     Completed,
     DefinitionChanged,
     Failed,
+    RunConflict,
     RunStatus,
     StepInputChanged,
     find_run,
@@ -854,7 +854,7 @@ def parent(
     """Return a workflow that spawns runs, waits for their results in some order, and pauses."""
 
     @workflow(name="parent")
-    def made(_: object) -> Do[App, Broken | CheckpointError, list[str]]:
+    def made(_: object) -> Do[App, Broken | RunConflict, list[str]]:
         children = []
         for item, run_id in zip(items, ids, strict=True):
             children.append((yield from spawn(of, item, run_id=run_id)))

@@ -12,7 +12,6 @@ from returns.result import Failure, Success
 from effectflow import Checkpoints, Do, Effect, fail, par, pure, sleep, spawn, step, workflow
 from effectflow.checkpoint import (
     Batch,
-    CheckpointError,
     CheckpointPolicy,
     CheckpointStore,
     Completed,
@@ -179,7 +178,7 @@ async def test_a_run_is_not_cancelled_before_its_spawned_runs_are_asked() -> Non
         yield from sleep(60)
 
     @workflow
-    def spawning(_: None) -> Do[App, CheckpointError, None]:
+    def spawning(_: None) -> Do[App, Never, None]:
         child = yield from spawn(spawned, None)
         yield from child.result()
 

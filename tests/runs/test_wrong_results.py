@@ -225,7 +225,7 @@ def parent(*order: int) -> AnyWorkflow:
     """Return a workflow that waits for the results of its two children in some order."""
 
     @workflow(name="parent")
-    def made(_: object) -> Do[App, Broken | CheckpointError, dict[int, str]]:
+    def made(_: object) -> Do[App, Broken, dict[int, str]]:
         children = yield from traverse(["cap", "hat"], lambda item: spawn(child, item))
         results: dict[int, str] = {}
         for number in order:

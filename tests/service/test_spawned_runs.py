@@ -25,7 +25,6 @@ from effectflow import (
     workflow,
 )
 from effectflow.checkpoint import (
-    CheckpointError,
     NotSerializable,
     RunCancelled,
     RunConflict,
@@ -179,7 +178,7 @@ async def test_the_failure_of_a_spawned_run_is_typed_and_can_be_handled(service:
         return f"handled {error}"
 
     @workflow
-    def failing(_: None) -> Do[App, Broken | CheckpointError, str]:
+    def failing(_: None) -> Do[App, Broken, str]:
         spawned = yield from spawn(child, "a")
         return (yield from spawned.result())
 
@@ -256,6 +255,20 @@ async def test_a_rejected_spawn_that_nothing_has_handled_is_tried_again_by_a_res
     app = App(service.checkpoints(), service.world)
     assert await unhandled.resume("r").run(app) == Success("spawned")
     assert (await info_of(service, "taken")).summary.parent == "r"
+
+
+async def test_a_foreign_run_with_the_default_id_of_a_child_ends_its_parent(
+    service: Service,
+) -> None:
+    @workflow
+    def parent(_: None) -> Do[App, Broken, str]:
+        spawned = yield from spawn(child, "a").result()
+        return (yield from act(f"handled {spawned}"))
+
+    await service.client.submit(child, "b", run_id="r/child")
+    app = App(service.checkpoints(), service.world)
+    ended = await parent.start(None, run_id="r").run(app)
+    assert isinstance(ended.failure(), RunConflict)
 
 
 async def test_the_run_that_has_the_id_of_a_rejected_one_is_not_cancelled_with_its_parent(

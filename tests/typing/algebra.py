@@ -9,12 +9,14 @@ from typing import IO, Never, assert_never, assert_type
 from returns.result import Result
 
 from effectflow import (
+    Do,
     Effect,
     EmptyRace,
     RetryExhausted,
     RetryPolicy,
     TimedOut,
     bracket,
+    do,
     fail,
     par,
     par_all,
@@ -28,6 +30,7 @@ from effectflow.effects import (
     Valid,
     Validation,
     acquiring,
+    catch,
     emit,
     first_success,
     par_try_all,
@@ -79,8 +82,10 @@ assert_type(
     Effect[App, CartError | PaymentError, tuple[int, str, int, int, int]],
 )
 assert_type(
-    load().zip(load(), load(), load(), load(), load()), Effect[App, CartError, tuple[int, ...]]
+    load().zip(load(), load(), load(), load(), load(), load(), charge(1)),
+    Effect[App, CartError | PaymentError, tuple[int, int, int, int, int, int, int, str]],
 )
+assert_type(load().zip(*[load()]), Effect[App, CartError, tuple[int, ...]])
 assert_type(
     load().ensure_with(lambda n: n > 0, lambda n: [n]), Effect[App, CartError | list[int], int]
 )
@@ -130,6 +135,27 @@ assert_type(
     load().recover(lambda error: not error.args, of_cart),
     Effect[App, CartError | ValueError, int | bytes],
 )
+EIGHT = (CartError, PaymentError, OSError, EOFError, KeyError, ValueError, TypeError, BufferError)
+
+
+def of_eight(
+    error: CartError
+    | PaymentError
+    | OSError
+    | EOFError
+    | KeyError
+    | ValueError
+    | TypeError
+    | BufferError,
+) -> Effect[App, ValueError, bytes]:
+    return of_either(CartError())
+
+
+assert_type(
+    either().recover(EIGHT, of_eight),
+    Effect[App, CartError | PaymentError | ValueError, int | bytes],
+)
+either().recover((*EIGHT[:7], ArithmeticError), of_eight)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType, reportCallIssue]
 either().recover((CartError, PaymentError), of_cart)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType, reportCallIssue]
 either().recover(is_grave, of_cart)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType, reportCallIssue]
 
@@ -144,6 +170,40 @@ def without_cart_errors(error: CartError | PaymentError) -> Effect[App, PaymentE
 
 
 assert_type(either().or_else(without_cart_errors), Effect[App, PaymentError, int])
+
+# So is one that `catch` turns into a value.
+assert_type(catch(CartError)(either()), Effect[App, PaymentError, Result[int, CartError]])
+assert_type(catch(CartError)(load()), Effect[App, Never, Result[int, CartError]])
+assert_type(
+    catch(CartError, PaymentError)(either().timeout(1)),
+    Effect[App, TimedOut, Result[int, CartError | PaymentError]],
+)
+assert_type(
+    catch(TimedOut, CartError, PaymentError)(either().timeout(1)),
+    Effect[App, Never, Result[int, TimedOut | CartError | PaymentError]],
+)
+# Of two others, mypy keeps only what they have in common, unless it is told.
+two_others: Effect[App, CartError | PaymentError, Result[int, TimedOut]] = catch(TimedOut)(
+    either().timeout(1)
+)
+
+
+@do
+def in_time() -> Do[App, CartError, int]:
+    found = yield from catch(TimedOut)(load().timeout(1))
+    assert_type(found, Result[int, TimedOut])
+    return found.value_or(0)
+
+
+@do
+def declared_for_nothing() -> Do[App, CartError, int]:
+    try:
+        return (yield from load().timeout(1))  # type: ignore[misc]  # pyright: ignore[reportReturnType]
+    except TimedOut:
+        return 0
+
+
+catch("no class")  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
 
 policy = RetryPolicy.constant(1.0).with_max_retries(3)
 assert_type(load().retry(policy), Effect[App, RetryExhausted[CartError], int])
@@ -166,6 +226,10 @@ assert_type(
     race(load(), charge(1), pure(None)), Effect[App, CartError | PaymentError, int | str | None]
 )
 assert_type(race(load()), Effect[App, CartError, int])
+assert_type(
+    race(load(), load(), load(), load(), load(), load(), pure(None), charge(1)),
+    Effect[App, CartError | PaymentError, int | str | None],
+)
 assert_type(first_success([load(), load()]), Effect[App, list[CartError], int])
 
 

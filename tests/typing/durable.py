@@ -173,6 +173,6 @@ pay.start("1")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 charge("1")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
-@workflow  # type: ignore[type-var]  # pyright: ignore[reportArgumentType, reportCallIssue, reportUntypedFunctionDecorator]
+@workflow  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType, reportCallIssue, reportUntypedFunctionDecorator]
 def without_checkpoints(name: str) -> Effect[Bare, Never, str]:
     return pure(name)

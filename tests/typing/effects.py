@@ -111,11 +111,35 @@ assert_type(now(), Effect[object, Never, datetime])
 assert_type(random(), Effect[object, Never, float])
 assert_type(uuid(), Effect[object, Never, UUID])
 
-
-# Which four they are mypy knows only if it is told.
-AnyOfFour = KeyError | OSError | EOFError | ValueError
-fetched: Effect[App, AnyOfFour, bytes] = attempt(fetch, KeyError, OSError, EOFError, ValueError)
-parsed: Effect[HasCarts, AnyOfFour, int] = attempt(parse, KeyError, OSError, EOFError, ValueError)
+AnyOfEight = (
+    KeyError
+    | OSError
+    | EOFError
+    | ValueError
+    | TypeError
+    | ArithmeticError
+    | BufferError
+    | MemoryError
+)
+assert_type(
+    attempt(
+        fetch,
+        KeyError,
+        OSError,
+        EOFError,
+        ValueError,
+        TypeError,
+        ArithmeticError,
+        BufferError,
+        MemoryError,
+    ),
+    Effect[App, AnyOfEight, bytes],
+)
+assert_type(
+    attempt(parse, KeyError, OSError, EOFError, ValueError),
+    Effect[HasCarts, KeyError | OSError | EOFError | ValueError, int],
+)
+attempt(parse, 5)  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType, reportCallIssue]
 
 
 def make() -> Effect[HasCarts, CartError, int]:
@@ -203,7 +227,24 @@ def careful_twice(env: HasCarts, cart_id: str) -> int:
     return env.carts[cart_id]
 
 
+@effect(
+    errors=(
+        KeyError,
+        OSError,
+        EOFError,
+        ValueError,
+        TypeError,
+        ArithmeticError,
+        BufferError,
+        MemoryError,
+    )
+)
+def careful_eight_times(env: HasCarts, cart_id: str) -> int:
+    return env.carts[cart_id]
+
+
 assert_type(lookup("c"), Effect[HasCarts, Never, int])
+assert_type(careful_eight_times("c"), Effect[HasCarts, AnyOfEight, int])
 assert_type(count(), Effect[HasCarts, Never, int])
 assert_type(careful("c"), Effect[HasCarts, KeyError, int])
 assert_type(careful_twice("c"), Effect[HasCarts, KeyError | OSError, int])
@@ -261,6 +302,10 @@ def in_one_environment(cart_id: str) -> Do[App, CartError | PaymentError, str]:
 
 
 # What must be rejected.
+effect(errors=int)  # type: ignore[type-var]  # pyright: ignore[reportArgumentType, reportCallIssue]
+load_cart("c").and_then(charge)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+# mypy infers the environment `Never`, and rejects the run.
+joined = par(load_cart("c"), charge(1))  # pyright: ignore[reportCallIssue, reportArgumentType, reportUnknownVariableType]
 load_cart("c").within(Shop)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 load_cart("c").within(HasBank)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
@@ -284,6 +329,7 @@ def wrong_value(cart_id: str) -> Do[App, CartError, str]:
 
 
 def wrong_environment(bank: HasBank) -> None:
+    joined.run_sync(bank)  # type: ignore[arg-type]  # pyright: ignore[reportUnknownMemberType]
     cart.run_sync(bank)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     cart.run_sync(None, backend="curio")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 

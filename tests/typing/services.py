@@ -16,9 +16,11 @@ from effectflow import (
     Client,
     Do,
     Effect,
+    HasCheckpoints,
     Signal,
     TimedOut,
     Worker,
+    Workflow,
     compensate,
     publish,
     pure,
@@ -26,7 +28,7 @@ from effectflow import (
     spawn,
     workflow,
 )
-from effectflow.checkpoint import RunInfo, RunStatus
+from effectflow.checkpoint import RunConflict, RunInfo, RunStatus
 from effectflow.service import Child, Handle, Schedule
 
 
@@ -65,13 +67,35 @@ def order(item: str) -> Do[Shop, Refused | TimedOut, int]:
 
 
 @workflow
-def orders(items: list[str]) -> Do[Shop, CheckpointError | Refused | TimedOut, int]:
+def orders(items: list[str]) -> Do[Shop, Refused | TimedOut, int]:
     total = 0
     for item in items:
         child = yield from spawn(order, item)
         assert_type(child, Child[Refused | TimedOut, int])
         total += yield from child.result()
     return total
+
+
+@workflow
+def orders_of_their_own(item: str) -> Do[Shop, RunConflict, str]:
+    child = yield from spawn(order, item, run_id=f"order of {item}")
+    return child.run_id
+
+
+@workflow
+def needing_nothing(item: str) -> Do[object, Refused, str]:
+    yield from spawn(order, 5)  # type: ignore[arg-type]  # pyright: ignore[reportCallIssue, reportArgumentType]
+    yield from spawn(order, item, run_id="taken")  # type: ignore[misc]  # pyright: ignore[reportReturnType]
+    return item
+
+
+@workflow(version="2")
+def needing_nothing_again() -> Effect[object, Refused, str]:
+    return pure("nothing")
+
+
+assert_type(needing_nothing, Workflow[HasCheckpoints, Refused, str, str])
+assert_type(needing_nothing_again, Workflow[HasCheckpoints, Refused, None, str])
 
 
 def signals() -> None:
@@ -117,8 +141,8 @@ async def clients(client: Client) -> None:
     assert_type(await client.find(), list[RunInfo])
     await handle.send(approval, Decision(approved=True))
     await handle.send(number, None)
-    await handle.send(approval, True)  # type: ignore[misc]  # pyright: ignore[reportArgumentType]
-    await client.submit(order, 1)  # type: ignore[misc]  # pyright: ignore[reportCallIssue, reportArgumentType]
+    await handle.send(approval, True)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    await client.submit(order, 1)  # type: ignore[arg-type]  # pyright: ignore[reportCallIssue, reportArgumentType]
 
 
 async def workers(checkpoints: Checkpoints) -> None:
