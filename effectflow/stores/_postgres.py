@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import Any, TypeVar
 
 import psycopg
-from psycopg_pool import AsyncConnectionPool
+from psycopg.pq import TransactionStatus
 
 from effectflow.checkpoint.errors import SaveFailed, StoreUnavailable
 from effectflow.checkpoint.lease import Lease
@@ -49,7 +48,7 @@ from effectflow.stores._postgres_writer import (
     write_creations,
 )
 from effectflow.stores._rules import check_first
-from effectflow.stores._servers import ServerStore, repeated
+from effectflow.stores._servers import ServerStore, Slots, repeated
 from effectflow.stores._sql import Attempt, Reading
 from effectflow.stores._sql_due import ClaimMemory
 from effectflow.stores._sql_store import SqlStore
@@ -85,7 +84,7 @@ class PostgresStore(SqlStore, ServerStore):
     UnsupportedVersion if a newer effectflow migrated the schema, or one from before the first release.
     """
 
-    _pool: AsyncConnectionPool[Connection]
+    _slots: Slots
     _renewals: Renewals
     _appends: Writer
     _creations: Writer
@@ -116,6 +115,7 @@ class PostgresStore(SqlStore, ServerStore):
         self._memory = ClaimMemory()
         self._announcements = Announcements()
         self._requests: set[asyncio.Task[Any]] = set()
+        self._idle: list[Connection] = []
 
     def __repr__(self) -> str:
         shown = {**location_of(self._parameters), "schema": self._schema}
@@ -140,34 +140,30 @@ class PostgresStore(SqlStore, ServerStore):
         )
         self._opened.push_async_callback(self._appends.close)
         self._opened.push_async_callback(self._creations.close)
-        # The first one is not the pool's, because a pool does not say why it cannot connect.
         await migrate(await self._appends.connection(), self._schema, self._dialect)
-        self._pool = AsyncConnectionPool(
-            kwargs=self._parameters,
-            configure=partial(self._configure, lock_timeout=_LOCK_SECONDS),
-            min_size=0,
-            max_size=self._pool_size,
-            open=False,
-            timeout=self._reconnect_timeout,
-        )
-        self._opened.push_async_callback(self._pool.close, CLOSING_SECONDS)
+        # Connections of a closed event loop may be left.
+        self._idle = []
+        patience = self._statement_timeout + self._reconnect_timeout
+        self._slots = Slots(self, self._pool_size, patience=patience)
+        self._opened.push_async_callback(self._close_idle)
         self._opened.push_async_callback(self._end_requests)
-        await self._pool.open()
 
-    async def _new_connection(self) -> Connection:
+    async def _new_connection(self, *, lock_timeout: float = 0.0) -> Connection:
         connection = await psycopg.AsyncConnection[Any].connect(**self._parameters)
         try:
-            await self._configure(connection)
+            adapt(connection.adapters)
+            await connection.execute(
+                settings(statement_timeout=self._statement_timeout, lock_timeout=lock_timeout)
+            )
         except BaseException:
             await connection.close()
             raise
         return connection
 
-    async def _configure(self, connection: Connection, *, lock_timeout: float = 0.0) -> None:
-        adapt(connection.adapters)
-        await connection.execute(
-            settings(statement_timeout=self._statement_timeout, lock_timeout=lock_timeout)
-        )
+    async def _close_idle(self) -> None:
+        idle, self._idle = self._idle, []
+        for connection in idle:
+            await connection.close()
 
     async def create(
         self,
@@ -287,9 +283,9 @@ class PostgresStore(SqlStore, ServerStore):
         """
 
         async def attempt() -> A:
-            connection = await self._pool.getconn()
+            await self._slots.take()
             # Not in the caller's task, because a cancellation there would close the connection.
-            request = asyncio.create_task(self._work_with(connection, work))
+            request = asyncio.create_task(self._in_slot(work))
             self._requests.add(request)
             request.add_done_callback(self._forget)
             await asyncio.wait([request])
@@ -302,13 +298,26 @@ class PostgresStore(SqlStore, ServerStore):
 
         return await self._ask(attempt_while_locked)
 
-    async def _work_with(
-        self, connection: Connection, work: Callable[[Connection], Awaitable[A]]
-    ) -> A:
+    async def _in_slot(self, work: Callable[[Connection], Awaitable[A]]) -> A:
+        is_answered = False
         try:
-            return await work(connection)
+            connection = (
+                self._idle.pop()
+                if self._idle
+                else await self._new_connection(lock_timeout=_LOCK_SECONDS)
+            )
+            try:
+                answer = await work(connection)
+                is_answered = True
+                return answer
+            finally:
+                is_usable = connection.info.transaction_status is TransactionStatus.IDLE
+                self._idle.append(connection)
+                if not is_usable:
+                    # If it was lost, the idle ones probably were, too.
+                    await self._close_idle()
         finally:
-            await self._pool.putconn(connection)
+            self._slots.release(is_answered=is_answered)
 
     def _forget(self, request: asyncio.Task[Any]) -> None:
         self._requests.discard(request)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import replace
@@ -82,7 +81,7 @@ from effectflow.stores._rules import (
     due_if_unseen,
     is_holder,
 )
-from effectflow.stores._servers import ServerStore, check_nothing_lost, gone
+from effectflow.stores._servers import ServerStore, Slots, check_nothing_lost, gone
 
 A = TypeVar("A")
 
@@ -119,7 +118,7 @@ class RedisStore(ServerStore):
     _client: Any
     _renewing: Any
     _runs: Runs
-    _free: asyncio.Semaphore
+    _slots: Slots
     _turns: WeakValueDictionary[str, asyncio.Lock]
 
     def __init__(
@@ -171,8 +170,8 @@ class RedisStore(ServerStore):
 
     async def _connect(self) -> None:
         # The pool of the client raises if all of its connections are in use.
-        self._free = asyncio.Semaphore(self._pool_size)
-        self._answered_at = time.monotonic()
+        patience = self._timeout + self._reconnect_timeout
+        self._slots = Slots(self, self._pool_size, patience=patience)
         self._turns = WeakValueDictionary()
         self._driven.clear()
 
@@ -655,29 +654,16 @@ class RedisStore(ServerStore):
 
         async def ask() -> A:
             async with self._turns.setdefault(turn, asyncio.Lock()) if turn else _NO_TURN:
-                await self._take_connection()
+                await self._slots.take()
+                is_answered = False
                 try:
                     answer = await work()
+                    is_answered = True
+                    return answer
                 finally:
-                    self._free.release()
-            self._answered_at = time.monotonic()
-            return answer
+                    self._slots.release(is_answered=is_answered)
 
         return await self._ask(ask)
-
-    async def _take_connection(self) -> None:
-        """Wait for a free connection. Raise StoreUnavailable if the server answers none of the others."""
-        patience = self._timeout + self._reconnect_timeout
-        while self._free.locked():
-            try:
-                async with asyncio.timeout(patience):
-                    await self._free.acquire()
-                return
-            except TimeoutError:
-                if time.monotonic() > self._answered_at + patience:
-                    reason = f"it has not answered for {patience:g} s"
-                    raise StoreUnavailable(repr(self), reason) from None
-        await self._free.acquire()
 
 
 def _may_be(run: Run, lease: Lease, batch: Batch) -> bool:

@@ -208,6 +208,40 @@ class ServerStore(ReentrantStore, ServiceStore):
                 await asyncio.sleep(1)
 
 
+class Slots:
+    """Lets a number of requests to a server proceed at the same time. The others wait.
+
+    Parameters:
+        store: the store, for errors.
+        patience: how many seconds a request waits while the server answers none of the others.
+    """
+
+    def __init__(self, store: object, count: int, *, patience: float) -> None:
+        self._store = store
+        self._free = asyncio.Semaphore(count)
+        self._patience = patience
+        self._answered_at = time.monotonic()
+
+    async def take(self) -> None:
+        """Wait for a free slot. Raise StoreUnavailable if the server answers none of the others."""
+        while self._free.locked():
+            try:
+                async with asyncio.timeout(self._patience):
+                    await self._free.acquire()
+                return
+            except TimeoutError:
+                if time.monotonic() > self._answered_at + self._patience:
+                    reason = f"it has not answered for {self._patience:g} s"
+                    raise StoreUnavailable(repr(self._store), reason) from None
+        await self._free.acquire()
+
+    def release(self, *, is_answered: bool) -> None:
+        """Free a slot, after the server has answered the request or not."""
+        if is_answered:
+            self._answered_at = time.monotonic()
+        self._free.release()
+
+
 async def _cancel(*tasks: asyncio.Task[None]) -> None:
     """Cancel tasks, and wait until they have ended."""
     for task in tasks:

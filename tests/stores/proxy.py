@@ -16,11 +16,12 @@ class LossyProxy:
 
     After `lose_answer_to(part)`, the next request that contains `part` reaches the server. The proxy
     waits for the answer, drops it, calls `meanwhile`, and cuts the connection on both sides. `cut` cuts
-    all connections at once; `go_away` also accepts no new ones. While `is_silent`, all answers are
-    dropped. `last_answer` is what the server sent last, on any connection.
+    all connections at once; `go_away` also accepts no new ones, until `come_back`. While `is_silent`,
+    all answers are dropped. `last_answer` is what the server sent last, on any connection.
     """
 
     def __init__(self, path: Path, target: Path) -> None:
+        self._path = path
         self._target = target
         self._part: bytes | None = None
         self._connections: list[_Connection] = []
@@ -28,8 +29,12 @@ class LossyProxy:
         self.is_silent = False
         self.last_answer = b""
         self.cuts = 0
+        self._listen()
+
+    def _listen(self) -> None:
+        self._path.unlink(missing_ok=True)
         self._listener = socket.socket(socket.AF_UNIX)
-        self._listener.bind(str(path))
+        self._listener.bind(str(self._path))
         self._listener.listen()
         self._thread = threading.Thread(target=self._accept, daemon=True)
 
@@ -48,6 +53,10 @@ class LossyProxy:
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         self.cut()
+
+    def come_back(self) -> None:
+        self._listen()
+        self._thread.start()
 
     def __enter__(self) -> Self:
         self._thread.start()

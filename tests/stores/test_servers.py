@@ -613,6 +613,41 @@ async def test_waiting_for_a_connection_to_a_silent_server_has_an_end(
         assert await store.read("r") == []
 
 
+async def test_a_store_works_as_soon_as_its_server_is_back(proxied: Proxied) -> None:
+    async def find() -> None:
+        assert len(await proxied.store.find()) == 1
+
+    async with proxied.store as store:
+        await begun(store)
+        async with anyio.create_task_group() as group:
+            for _ in range(20):
+                group.start_soon(find)
+        # Its connections are idle now.
+        proxied.proxy.go_away()
+        with anyio.fail_after(5):
+            async with anyio.create_task_group() as group:
+                for _ in range(20):
+                    group.start_soon(find)
+                await anyio.sleep(0.3)
+                proxied.proxy.come_back()
+
+
+async def test_requests_end_in_time_while_their_server_is_away(proxied: Proxied) -> None:
+    async def find() -> None:
+        with pytest.raises(StoreUnavailable):
+            await proxied.impatient.find()
+
+    async with proxied.impatient:
+        await proxied.impatient.find()
+        proxied.proxy.go_away()
+        with anyio.fail_after(5):
+            async with anyio.create_task_group() as group:
+                for _ in range(50):
+                    group.start_soon(find)
+        proxied.proxy.come_back()
+        assert await proxied.impatient.find() == []
+
+
 # How long the package waits for a server whose caller is cancelled: to save and release the run, and to
 # close connections.
 LIMITS_OF_A_CANCELLATION = {
