@@ -224,7 +224,7 @@ def check_against(info: RunInfo, checkpoint: Checkpoint) -> None:
         )
     if status is RunStatus.PENDING and checkpoint.metadata.entries == 1:
         return
-    if status is not found and status is not RunStatus.RUNNING:
+    if status is not found and status not in (RunStatus.RUNNING, RunStatus.BLOCKED):
         raise CorruptCheckpoint(
             checkpoint.run_id,
             f"the store calls it {status}, and its journal ends as that of a run which is {found}: "

@@ -25,12 +25,13 @@ from effectflow.effects.arguments import check_count
 
 
 class RunStatus(StrEnum):
-    """The status of a run, according to its newest entry."""
+    """The status of a run, according to its newest entry, or `blocked`: it could not be continued."""
 
     PENDING = "pending"
     RUNNING = "running"
     SUSPENDED = "suspended"
     INTERRUPTED = "interrupted"
+    BLOCKED = "blocked"
     FAILED = "failed"
     CANCELLED = "cancelled"
     COMPLETED = "completed"
@@ -76,7 +77,7 @@ class RunDetails:
         kind, version: those of the workflow of the run.
         dead_letters: the number of items of its jobs that failed and were neither retried nor dropped.
         waits_for: what a suspended run waits for, in words.
-        blocked: why the last worker could not continue the run, in words; empty if it could.
+        blocked: why the last process could not continue a blocked run, in words; empty for others.
     """
 
     kind: str = "standard"
@@ -267,7 +268,7 @@ def wakes(topic: str, status: RunStatus) -> bool:
     """Return whether a message makes a run of this status due at once."""
     if status is RunStatus.SUSPENDED:
         return True
-    return topic == CANCEL and status in (RunStatus.PENDING, RunStatus.FAILED)
+    return topic == CANCEL and status in (RunStatus.PENDING, RunStatus.BLOCKED, RunStatus.FAILED)
 
 
 DUE_SINCE = 7200.0

@@ -249,7 +249,7 @@ def _note(summary: RunSummary, now: float) -> str:
     left = None if summary.due_at is None else summary.due_at - now
     if summary.details.blocked:
         again = "now" if left is None or left <= 0 else f"in {duration(left)}"
-        return f"blocked, tried again {again}: {summary.details.blocked}"
+        return f"tried again {again}: {summary.details.blocked}"
     if summary.details.waits_for:
         until = "" if left is None else f", at most {duration(left)}" if left > 0 else "; is due"
         return f"waits for {summary.details.waits_for}{until}"

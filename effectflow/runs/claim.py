@@ -13,7 +13,14 @@ import anyio
 
 from effectflow.checkpoint.checkpoint import Checkpoint
 from effectflow.checkpoint.entries import Finished
-from effectflow.checkpoint.errors import CheckpointError, RunConflict
+from effectflow.checkpoint.errors import (
+    CheckpointError,
+    LeaseLost,
+    RunConflict,
+    SaveFailed,
+    StoreUnavailable,
+    printable,
+)
 from effectflow.checkpoint.journal_reader import check_against
 from effectflow.checkpoint.journal_writer import JournalWriter
 from effectflow.checkpoint.lease import (
@@ -32,9 +39,24 @@ from effectflow.checkpoint.store import (
     store_errors,
 )
 from effectflow.checkpoint.values import Tree
+from effectflow.checkpoint.values.exceptions import text_of
 from effectflow.runs.stored_run import GivenInput, Place, output_of, run_info
 
 logger = logging.getLogger(__name__)
+
+_SECONDS_BLOCKED = 60.0
+"""The seconds after which a run that does not fit the program is tried again."""
+
+SECONDS_AFTER_OUTAGE = 1.0
+"""The seconds after which a run is tried again after its store has failed."""
+
+
+def reason_of(error: BaseException) -> str:
+    """Return why a run is blocked, in words."""
+    if isinstance(error, CheckpointError):
+        return str(error)
+    said = f"it raised {type(error).__name__}: {text_of(error)}"
+    return printable("; ".join([said, *map(str, getattr(error, "__notes__", ()))]))
 
 
 class _Overlap:
@@ -131,21 +153,23 @@ class Claim:
             return self.writer.summary
         return None if self._info is None else self._info.summary
 
-    async def block(self, reason: str, *, seconds: float) -> bool:
-        """Release a run that this program cannot continue, and record the reason.
+    async def block(self, error: BaseException) -> bool:
+        """Release a run that this process cannot continue because of this error, as blocked.
 
-        The stored status does not change. Workers may take the run again after `seconds`. Return False
-        if the store rejected that.
+        Workers may take the run again after a minute; after a second if only the store failed. Return
+        False if the store rejected that.
         """
         assert self._info is not None
+        is_outage = isinstance(error, SaveFailed | StoreUnavailable)
+        seconds = SECONDS_AFTER_OUTAGE if is_outage else _SECONDS_BLOCKED
         writer, length, summary = self.writer, self._info.length, self._info.summary
         if writer is not None:
             length = writer.durable_length
             # Not the summary that could not be saved, which may say that the run has ended.
             summary = writer.durable_summary or summary
         due_at = self.place.scope.clock.now().timestamp() + seconds
-        details = replace(summary.details, blocked=reason)
-        summary = replace(summary, due_at=due_at, details=details)
+        details = replace(summary.details, blocked=reason_of(error))
+        summary = replace(summary, status=RunStatus.BLOCKED, due_at=due_at, details=details)
         with anyio.move_on_after(5, shield=True), self._only_logged("marked as blocked"):
             batch = Batch((), length, summary, release=True)
             await self.place.checkpoints.store.append(self.lease, batch)
@@ -153,6 +177,16 @@ class Claim:
                 writer.is_released = True
             return True
         return False
+
+    async def block_if_running(self, error: CheckpointError) -> None:
+        """Block a run whose life was halted, and that would otherwise look like that of a dead process.
+
+        The error of a store is left: the store has the run as it is.
+        """
+        durable = None if self.writer is None else self.writer.durable_summary
+        is_running = durable is not None and durable.status is RunStatus.RUNNING
+        if is_running and not isinstance(error, LeaseLost | SaveFailed | StoreUnavailable):
+            await self.block(error)
 
     async def __aenter__(self) -> Self:
         return self

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from typing import Any, cast
@@ -27,13 +27,9 @@ from effectflow.checkpoint.errors import (
     CrashedTooOften,
     LeaseLost,
     RunNotFound,
-    SaveFailed,
-    StoreUnavailable,
-    printable,
 )
 from effectflow.checkpoint.lease import Owner
 from effectflow.checkpoint.store import RunSummary, Taken
-from effectflow.checkpoint.values.exceptions import text_of
 from effectflow.effects.clock import Clock
 from effectflow.effects.errors import Halt
 from effectflow.effects.event_loop import is_cancellation
@@ -41,19 +37,13 @@ from effectflow.effects.interpreter import interpret
 from effectflow.effects.nodes import AnyEffect, Perform
 from effectflow.effects.scope import Scope
 from effectflow.runs.blueprint import Blueprint
-from effectflow.runs.claim import Claim
+from effectflow.runs.claim import SECONDS_AFTER_OUTAGE, Claim, reason_of
 from effectflow.runs.company import shows_progress
 from effectflow.runs.driver import Service, continue_run, record_failure
 from effectflow.runs.stored_run import Place, read_run
 from effectflow.runs.workflow import Workflow
 
 logger = logging.getLogger(__name__)
-
-_SECONDS_BLOCKED = 60.0
-"""The seconds after which a run that does not fit this program is tried again."""
-
-_SECONDS_AFTER_OUTAGE = 1.0
-"""The seconds after which a run is tried again after its store has failed."""
 
 _DEATHS_IN_COMPANY = 2
 """After this many deaths of processes in a row, a run is driven alone, so that it hurts no other run, and
@@ -75,10 +65,10 @@ async def recover_run(
 ) -> None:
     """Drive a claimed run until it ends, is suspended, or is stopped, and release it.
 
-    How it ended is in its journal. A run that cannot be continued by this program keeps its status, and
-    the reason is kept with it as `blocked`. A worker, perhaps of another program, tries it again a minute
-    later. If only the store failed, it is tried again after a second, or once the store is back. A run
-    that exits, as by `sys.exit()`, fails with a defect, and its worker continues.
+    How it ended is in its journal. A run that cannot be continued by this program is blocked, and the
+    reason is kept with it. A worker, perhaps of another program, tries it again a minute later. If only
+    the store failed, it is tried again after a second, or once the store is back. A run that exits, as by
+    `sys.exit()`, fails with a defect, and its worker continues.
 
     Parameters:
         owner: the owner of the lease of `taken`.
@@ -164,26 +154,15 @@ def _passes(raised: BaseException) -> bool:
 
 
 async def _block(claim: Claim, error: BaseException) -> None:
-    is_known = isinstance(error, CheckpointError)
-    reason = str(error) if is_known else printable("; ".join(_lines_about(error)))
     logger.warning(
-        "run %r cannot be continued here: %s",
+        "run %r is blocked: %s",
         claim.run_id,
-        reason,
-        exc_info=None if is_known else error,
+        reason_of(error),
+        exc_info=None if isinstance(error, CheckpointError) else error,
     )
-    if not isinstance(error, LeaseLost):
-        is_outage = isinstance(error, SaveFailed | StoreUnavailable)
-        seconds = _SECONDS_AFTER_OUTAGE if is_outage else _SECONDS_BLOCKED
-        if not await claim.block(reason, seconds=seconds):
-            # It is due at once when it is released, and the store may reject it again at once.
-            await anyio.sleep(_SECONDS_AFTER_OUTAGE)
-
-
-def _lines_about(error: BaseException) -> Iterator[str]:
-    """Yield what an exception that is no CheckpointError says, and what its notes say about its place."""
-    yield f"it raised {type(error).__name__}: {text_of(error)}"
-    yield from map(str, getattr(error, "__notes__", ()))
+    if not isinstance(error, LeaseLost) and not await claim.block(error):
+        # It is due at once when it is released, and the store may reject it again at once.
+        await anyio.sleep(SECONDS_AFTER_OUTAGE)
 
 
 def deaths_in_a_row(entries: Iterable[Entry]) -> tuple[int, str]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from effectflow.checkpoint.checkpoint import summary_of
+from effectflow.checkpoint.endings import Ending, Halted
 from effectflow.checkpoint.entries import FORMAT, Started
 from effectflow.checkpoint.errors import RunBusy, RunCancelled, RunNotEnded, RunNotFound
 from effectflow.checkpoint.integrity import first_digest
@@ -65,7 +66,7 @@ async def start_run(
                     completion = claim.deleted_meanwhile(given)
                     assert completion is not None
                     return output_of(completion, blueprint, run_id)
-                return outcome_of(run_id, await begin_run(claim, started, digest, input))
+                return await _outcome(claim, await begin_run(claim, started, digest, input))
     try:
         await claim.begin()
     except RunNotFound:
@@ -87,7 +88,14 @@ async def start_run(
             return output_of(completion, blueprint, run_id)
         if not retry_failed and found.checkpoint.status is RunStatus.FAILED:
             return failure_of(found, blueprint)
-        return outcome_of(run_id, await continue_run(claim, found))
+        return await _outcome(claim, await continue_run(claim, found))
+
+
+async def _outcome(claim: Claim, ending: Ending) -> Any:
+    """Return how a life has ended, as `outcome_of`. Block the run if this life was halted."""
+    if isinstance(ending, Halted):
+        await claim.block_if_running(ending.error)
+    return outcome_of(claim.run_id, ending)
 
 
 async def resume_run(place: Place, run_id: str, *, force: bool, reopening: Reopening | None) -> Any:
@@ -109,7 +117,7 @@ async def resume_run(place: Place, run_id: str, *, force: bool, reopening: Reope
         if found is None:
             raise await run_not_found(place.checkpoints.store, run_id)
         ending = await continue_run(claim, found, force=force, reopening=reopening)
-        return outcome_of(run_id, ending)
+        return await _outcome(claim, ending)
 
 
 async def submit_run(

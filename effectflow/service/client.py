@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, Self, TypeVar, cast, overload
@@ -48,6 +49,8 @@ Out = TypeVar("Out")
 T = TypeVar("T")
 E_co = TypeVar("E_co", covariant=True)
 Out_co = TypeVar("Out_co", covariant=True)
+
+logger = logging.getLogger(__name__)
 
 _PAGE = 32
 """How many entries to read first in a search for the newest one."""
@@ -231,26 +234,30 @@ class Handle(Generic[E_co, Out_co]):
         RunCancelled, RunNotFound, or NotSerializable for an error that cannot be rebuilt. A run that
         ended in a defect raises it, or a RecordedDefect if it cannot be rebuilt.
 
+        While a run is blocked, this waits, because another worker may continue the run, and logs the
+        reason as a warning.
+
         Parameters:
             timeout: wait for at most this many seconds, or this `timedelta`; by default forever. If
                 the run has ended, its result is returned even with 0.
 
-        Raises TimeoutError when the time is over. The run continues.
+        Raises TimeoutError when the time is over, which says why a run is blocked. The run continues.
         """
         store = self._checkpoints.store
         async with store, woken_by(store, self.run_id) as change:
             seconds = None if timeout is None else in_seconds(timeout)
-            result = await self._ended()
+            ended, blocked = await self._ended()
             with anyio.move_on_after(seconds):
-                while result is None:
+                while ended is None:
                     await change.wait()
-                    result = await self._ended()
-            if result is None:
+                    ended, blocked = await self._ended(blocked)
+            if ended is None:
+                goes_on = "It continues, if a worker drives it; `handle.status()` returns its status"
                 raise TimeoutError(
-                    f"run {self.run_id!r} has not ended within {seconds} s. It continues, if there is a "
-                    "worker for it; `handle.status()` returns its status"
+                    f"run {self.run_id!r} has not ended within {seconds} s. "
+                    + (f"It is blocked: {blocked}" if blocked else goes_on)
                 )
-            return result
+            return ended
 
     async def cancel(self) -> None:
         """Request the cancellation of the run: its finalizers and compensations run, and then it ends.
@@ -333,18 +340,25 @@ class Handle(Generic[E_co, Out_co]):
                     return
                 await change.wait()
 
-    async def _ended(self) -> Result[Out_co, E_co | CheckpointError] | None:
-        """Return how the run ended; None if it has not."""
+    async def _ended(
+        self, known: str = ""
+    ) -> tuple[Result[Out_co, E_co | CheckpointError] | None, str]:
+        """Return how the run ended, or None; and why it is blocked, or "", and log that if it is new."""
         try:
             info = await run_info(self._place, self.run_id)
         except CheckpointError as error:
-            return Failure(error)
+            return Failure(error), ""
         # Checking for the end at each change must not read the whole journal.
         if info is not None and not has_result(info.summary.status):
-            return None
+            blocked = info.summary.details.blocked
+            if blocked and blocked != known:
+                logger.warning(
+                    "run %r, whose result is awaited, is blocked: %s", self.run_id, blocked
+                )
+            return None, blocked
         result = await self._workflow.result(self.run_id).run(self._place.env)
         has_continued = isinstance(result, Failure) and isinstance(result.failure(), RunNotEnded)
-        return None if has_continued else result
+        return None if has_continued else result, ""
 
     async def _status(self) -> RunStatus:
         info = await run_info(self._place, self.run_id)

@@ -288,9 +288,10 @@ def test_a_run_that_does_not_fit_the_program_is_shown_as_blocked_with_the_reason
 
     anyio.run(drive_until_blocked)
     [run] = effectflow("list", *APP, "--json").json
-    assert run["status"] == "suspended"
+    assert run["status"] == "blocked"
     assert "'note'" in run["blocked"]
-    assert "blocked, tried again in" in effectflow("list", *APP).out
+    assert "tried again in" in effectflow("list", *APP, "--status", "blocked").out
+    assert effectflow("list", *APP, "--status", "suspended", "--json").json == []
     shown = effectflow("show", "o1", *APP).out
     assert "(tried again at 20" in shown
     assert ", until " not in shown, "when it is tried again is not the end of its wait"

@@ -824,7 +824,7 @@ async def test_a_run_of_changed_code_is_blocked_with_the_reason_and_other_runs_g
     assert "charge" in reason
     assert "bill" in reason
     assert await store.read("r") == before
-    assert (await info_of(service, "r")).summary.status is RunStatus.SUSPENDED
+    assert (await info_of(service, "r")).summary.status is RunStatus.BLOCKED
     assert service.world.done == ["bill", "ship"]
     async with working(service, CHARGED, clock=TestClock()) as worker:
         old = worker.client.handle(CHARGED, "r")

@@ -81,7 +81,7 @@ async def test_a_run_whose_end_was_not_saved_is_not_shown_as_ended() -> None:
             while not (info := await info_of(service, "r")).summary.details.blocked:
                 await anyio.sleep(0.01)
         assert not any(isinstance(entry, Finished) for entry in await entries_of(service, "r"))
-        assert info.summary.status is RunStatus.RUNNING
+        assert info.summary.status is RunStatus.BLOCKED
         assert await handle.result(timeout=20) == Success("second")
 
 

@@ -23,7 +23,14 @@ from effectflow import (
     step,
     workflow,
 )
-from effectflow.checkpoint import CheckpointError, RunInfo, RunNotFound, RunStatus
+from effectflow.checkpoint import (
+    CheckpointError,
+    NotSerializable,
+    RunInfo,
+    RunNotFound,
+    RunQuery,
+    RunStatus,
+)
 from effectflow.checkpoint.entries import Finished, Resumed
 from effectflow.effects import from_async
 from effectflow.stores import MemoryStore
@@ -142,7 +149,40 @@ async def test_a_run_that_kills_its_process_leaves_those_beside_it_healthy() -> 
         deaths += 1
     # Two in company, and the rest alone.
     assert deaths == 4
-    assert sorted(name for name in world.done if name in names) == names
+
+
+async def test_a_run_that_fails_for_its_crashes_is_logged_with_the_reason(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    store, world = MemoryStore(), World()
+    service = Service(store, world)
+    await service.client.submit(deadly, None, run_id="r")
+    await die(store, world, CrashPoint(after("act#2"), is_durable=False), times=3)
+    caplog.clear()
+    async with working(service, deadly, max_crashes=3):
+        await until(service, "r", RunStatus.FAILED)
+    [warning] = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
+    assert warning.startswith("run 'r' has failed: 3 processes in a row ended")
+
+
+async def test_a_start_that_ends_with_a_checkpoint_error_leaves_a_blocked_run(
+    service: Service,
+) -> None:
+    @step
+    def unsavable() -> Effect[App, Broken, Any]:
+        return pure(object())
+
+    @workflow
+    def made(_: None) -> Do[App, Broken, Any]:
+        return (yield from unsavable())
+
+    app = App(service.checkpoints(), service.world)
+    refused = (await made.start(None, run_id="r").run(app)).failure()
+    assert isinstance(refused, NotSerializable)
+    info = await info_of(service, "r")
+    assert info.summary.status is RunStatus.BLOCKED
+    assert info.summary.details.blocked == str(refused)
+    assert await service.store.find(RunQuery(statuses=frozenset({RunStatus.BLOCKED}))) == [info]
 
 
 async def test_a_run_that_is_driven_alone_lets_others_in_once_it_gets_further() -> None:
@@ -188,7 +228,7 @@ def note_other() -> Any:
 
 
 async def test_a_run_that_does_not_fit_is_left_for_another_build_and_shown_as_blocked(
-    service: Service,
+    service: Service, caplog: pytest.LogCaptureFixture
 ) -> None:
     old, new = version_of("begin"), with_another_step
     async with working(service, old) as worker:
@@ -197,8 +237,12 @@ async def test_a_run_that_does_not_fit_is_left_for_another_build_and_shown_as_bl
     await handle.send(approval, "ann")
     async with working(service, new):
         info = await blocked(service)
-        assert info.summary.status is RunStatus.SUSPENDED
         assert "has changed since run 'r' was started" in info.summary.details.blocked
+        assert await handle.status() is RunStatus.BLOCKED
+        with pytest.raises(TimeoutError, match="blocked: workflow 'changing' has changed"):
+            await handle.result(timeout=0)
+        assert "run 'r' is blocked: workflow 'changing' has changed" in caplog.text
+        assert "run 'r', whose result is awaited, is blocked: workflow" in caplog.text
         await anyio.sleep(0.1)
         # It is not tried again and again.
         assert (await info_of(service, "r")).length == before_that.length
@@ -221,7 +265,7 @@ async def blocked(service: Service) -> RunInfo:
 async def test_lives_that_the_run_does_not_fit_do_not_count_as_crashes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("effectflow.runs.recovery._SECONDS_BLOCKED", 0.01)
+    monkeypatch.setattr("effectflow.runs.claim._SECONDS_BLOCKED", 0.01)
     store, world = MemoryStore(), World()
     service = Service(store, world)
     old, tried = version_of("begin"), 0
@@ -327,7 +371,7 @@ async def test_a_run_whose_migration_raises_is_blocked_and_tried_again_later(
     await handle.send(approval, "ann")
     async with working(service, broken, deadly) as worker:
         info = await blocked(service)
-        assert info.summary.status is RunStatus.SUSPENDED
+        assert info.summary.status is RunStatus.BLOCKED
         assert info.summary.details.blocked.startswith(f"it raised {type(raised).__name__}: ")
         assert info.summary.due_at == pytest.approx(time.time() + 60, abs=20)
         assert "\n" not in info.summary.details.blocked

@@ -243,7 +243,9 @@ def summary_of(status: RunStatus) -> RunSummary:
     return RunSummary("w", status, 0.0, details=RunDetails(dead_letters=3))
 
 
-PENDING, RUNNING, SUSPENDED, INTERRUPTED, FAILED, CANCELLED, COMPLETED = map(summary_of, RunStatus)
+PENDING, RUNNING, SUSPENDED, INTERRUPTED, BLOCKED, FAILED, CANCELLED, COMPLETED = map(
+    summary_of, RunStatus
+)
 
 
 class Subject(Generic[S]):
