@@ -67,7 +67,7 @@ from tests.runs.trees import (
     random_tree,
     workflow_of,
 )
-from tests.stores.servers import RedisServer, postgres_server
+from tests.stores.servers import PostgresServer, RedisServer
 
 Backend = Literal["asyncio", "trio"]
 
@@ -169,7 +169,7 @@ class Stores:
     def _address(self, kind: str) -> str:
         if kind not in self._addresses:
             if kind == "postgres":
-                address = self._stack.enter_context(postgres_server())
+                address = self._stack.enter_context(PostgresServer.with_own_data()).url
             else:
                 folder = self._stack.enter_context(tempfile.TemporaryDirectory())
                 address = self._stack.enter_context(RedisServer(Path(folder))).url

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import os
 import shutil
 import signal
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
+from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import is_hypothesis_test, settings
@@ -36,6 +39,16 @@ async def store() -> AsyncIterator[CheckpointStore]:
         yield store
 
 
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[str]:
+    """The connection string of a new database on a PostgreSQL server that all processes share."""
+    # Imported late, as few tests need its driver.
+    from tests.stores.servers import PostgresServer, new_database
+
+    with PostgresServer.shared() as server:
+        yield new_database(server.url)
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
     """Many tests wait for processes, servers and leases, so that there is time for two workers more."""
@@ -46,6 +59,8 @@ def pytest_configure(config: pytest.Config) -> None:
     gc.disable()  # until everything is collected
     if not is_exhaustive(config):  # which meets the disk, too
         keep_files_in_memory()
+    make_folder_of_servers(config)
+    config.pluginmanager.register(Watchdog())
     # Built on the profile that Hypothesis has chosen, which with CI=true draws the same examples
     # every time. A slow machine is not a failure.
     examples = 200 if is_exhaustive(config) else 30
@@ -94,6 +109,45 @@ def keep_files_in_memory() -> None:
     with suppress(OSError):
         if shutil.disk_usage(folder).free >= 4 * 2**30:
             os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", folder)
+
+
+def make_folder_of_servers(config: pytest.Config) -> None:
+    """Make a folder for the servers of all processes of this test run.
+
+    It is not in a folder of pytest: if root runs the tests, PostgreSQL runs as another user, and pytest
+    makes its folders private when it starts. But it is where pytest makes them, which may be in memory.
+    """
+    name = "EFFECTFLOW_TEST_SERVERS"
+    if name in os.environ:  # in a process of pytest-xdist
+        return
+    root = os.environ.get("PYTEST_DEBUG_TEMPROOT")
+    folder = TemporaryDirectory(prefix="effectflow-servers-", dir=root, ignore_cleanup_errors=True)
+    os.environ[name] = folder.name
+    config.add_cleanup(folder.cleanup)
+
+
+class Watchdog:
+    """Ends the process if a test hangs, and shows where every thread stands.
+
+    The option `faulthandler_timeout` of pytest does the same, but starts a thread for each test and
+    waits for its end, which takes longer than many tests do.
+    """
+
+    SECONDS = 300
+
+    def __init__(self) -> None:
+        self._stderr = os.dup(2)  # pytest replaces it while tests run
+        self._set_at = 0.0
+
+    def pytest_runtest_logstart(self) -> None:
+        now = time.monotonic()
+        if now - self._set_at > 10:
+            self._set_at = now
+            faulthandler.dump_traceback_later(self.SECONDS, exit=True, file=self._stderr)
+
+    def pytest_unconfigure(self) -> None:
+        faulthandler.cancel_dump_traceback_later()
+        os.close(self._stderr)
 
 
 def is_exhaustive(config: pytest.Config) -> bool:

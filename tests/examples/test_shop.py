@@ -18,7 +18,7 @@ import httpx
 import pytest
 from shop.partners import SqliteLedger
 
-from tests.stores.servers import postgres_server, wait_for
+from tests.stores.servers import wait_for
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -99,12 +99,6 @@ class Shop:
         """Return what was done for an order, in order. A request that is sent again does nothing."""
         requests = dict(self.ledger.requests())
         return [done for asked, done in requests.items() if asked.startswith(f"order-{key}:")]
-
-
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[str]:
-    with postgres_server() as dsn:
-        yield dsn
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.exhaustive)])

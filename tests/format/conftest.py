@@ -14,7 +14,7 @@ from effectflow.checkpoint import CheckpointStore, ServiceStore
 from effectflow.checkpoint.journal_reader import import_run, read_exported
 from effectflow.stores import FileStore, MemoryStore, PostgresStore, RedisStore, SqliteStore
 from tests.format import dumps
-from tests.stores.servers import RedisServer, postgres_server
+from tests.stores.servers import RedisServer, new_database
 
 STORED = Path(__file__).parent / "stored" / "1"
 """Runs and values in version 1 of the format, in stores of version 2 of the layouts.
@@ -28,10 +28,9 @@ def unzipped(name: str) -> bytes:
 
 
 @pytest.fixture(scope="session")
-def postgres() -> Iterator[str]:
-    """The connection string of a PostgreSQL server."""
-    with postgres_server() as dsn:
-        yield dsn
+def postgres(postgres: str) -> str:
+    """The connection string of a database that only these tests use, as their schema has a fixed name."""
+    return new_database(postgres)
 
 
 @pytest.fixture(scope="session")

@@ -16,15 +16,8 @@ from returns.result import Success
 from effectflow import Client
 from effectflow.checkpoint import read_entries
 from tests.service.paused_worker import STEPS, checkpoints, working
-from tests.stores.servers import postgres_server
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[str]:
-    with postgres_server() as dsn:
-        yield dsn
 
 
 @contextmanager

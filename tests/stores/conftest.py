@@ -13,7 +13,7 @@ import pytest
 from effectflow import stores
 from effectflow.checkpoint import CheckpointStore
 from effectflow.checkpoint.store import ServiceStore
-from tests.stores.servers import RedisServer, postgres_server
+from tests.stores.servers import RedisServer
 
 if TYPE_CHECKING:
     from tests.stores.faults.lives import Lives
@@ -26,13 +26,6 @@ pytest.register_assert_rewrite("tests.stores.faults.survivor")
 def anyio_backend() -> str:
     """asyncio only. Tests for which trio matters name it: `test_conformance.py` has most of them."""
     return "asyncio"
-
-
-@pytest.fixture(scope="session")
-def postgres() -> Iterator[str]:
-    """The connection string of a PostgreSQL server."""
-    with postgres_server() as dsn:
-        yield dsn
 
 
 @pytest.fixture(scope="session")

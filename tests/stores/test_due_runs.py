@@ -25,7 +25,7 @@ from effectflow.checkpoint.store import (
     RunSummary,
     ServiceStore,
 )
-from tests.stores.servers import RedisServer, RestartingPostgres, postgres_server
+from tests.stores.servers import PostgresServer, RedisServer, RestartingPostgres
 
 pytestmark = pytest.mark.anyio
 
@@ -171,9 +171,9 @@ async def test_redis_claims_by_sorted_sets_of_due_times(redis: str, tmp_path: Pa
 
 
 async def test_a_change_during_an_outage_of_postgres_is_noticed() -> None:
-    with postgres_server() as dsn:
-        server = RestartingPostgres(dsn)
-        store, other = (stores.PostgresStore(dsn, reconnect_timeout=60) for _ in range(2))
+    with PostgresServer.with_own_data() as own:
+        server = RestartingPostgres(own.url)
+        store, other = (stores.PostgresStore(own.url, reconnect_timeout=60) for _ in range(2))
         await notices_after(store, other, server.kill, server.start)
 
 

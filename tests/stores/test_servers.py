@@ -55,9 +55,10 @@ from tests.stores.proxy import LossyProxy
 from tests.stores.runs import SUMMARY, begun, bodies_of, claimed
 from tests.stores.servers import (
     ON_DISK,
+    PostgresServer,
     RedisServer,
     RestartingPostgres,
-    postgres_server,
+    new_database,
     wait_for,
 )
 from tests.sweeps import in_turn
@@ -169,7 +170,9 @@ async def test_an_append_cut_off_while_the_server_executes_it_is_not_rejected(
 async def _until_waiting(postgres: str, clients: int) -> None:
     """Wait until this number of clients of the server wait for locks."""
     with psycopg.connect(postgres, autocommit=True) as connection, anyio.fail_after(30):
-        count = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+        count = """
+            SELECT count(*) FROM pg_stat_activity
+            WHERE wait_event_type = 'Lock' AND datname = current_database()"""
         while connection.execute(count).fetchone() != (clients,):
             await anyio.sleep(0.01)
 
@@ -758,9 +761,9 @@ async def test_a_postgres_server_that_lost_data_says_so(postgres: str) -> None:
 
 
 async def test_a_postgres_server_that_crashes_and_comes_back_loses_nothing() -> None:
-    with postgres_server() as dsn:
-        server = RestartingPostgres(dsn)
-        async with PostgresStore(dsn, reconnect_timeout=60) as store:
+    with PostgresServer.with_own_data() as own:
+        server = RestartingPostgres(own.url)
+        async with PostgresStore(own.url, reconnect_timeout=60) as store:
             await _write_through_restarts(store, server.kill, server.start)
 
 
@@ -1198,12 +1201,7 @@ def own_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     if request.param != "postgres":
         yield f"{request.param}{tmp_path}/runs"
         return
-    postgres: str = request.getfixturevalue("postgres")
-    name = f"own{time.time_ns()}"
-    with psycopg.connect(postgres, autocommit=True) as connection:
-        connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
-    parts = urlsplit(postgres)
-    yield parts._replace(path=f"/{name}").geturl()
+    yield new_database(request.getfixturevalue("postgres"))
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
