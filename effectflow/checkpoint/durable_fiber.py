@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Sequence
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Collection,
+    Coroutine,
+    Generator,
+    Iterable,
+    Sequence,
+)
 from functools import partial
 from types import coroutine
 from typing import Any, Never, TypeVar, cast
@@ -49,6 +57,7 @@ class DurableFiber(OrderedFiber):
         "_around",
         "_codes",
         "_counts",
+        "long_output",
         "path",
         "run",
         "turns",
@@ -62,7 +71,23 @@ class DurableFiber(OrderedFiber):
         self._counts: dict[str, int] = {}
         self._codes: dict[str, object] = {}
         self._around: list[tuple[Any, ...]] = []
+        self.long_output: Any = None
         self.turns.fibers[self] = None
+
+    def passed_on(self) -> Collection[int]:
+        """Return the `id` of the newest long output from the journal, and of its own long parts.
+
+        Each digest of a long state costs as much as the state. So a step that it is passed to, as it came
+        from the step before, does not compare it.
+        """
+        output = self.long_output
+        if output is None:
+            return ()
+        parts: Any = getattr(output, "__dict__", output)
+        if not isinstance(parts, dict):
+            return [id(output)]
+        of_parts = cast("dict[str, Any]", parts).values()
+        return [id(output), *(id(part) for part in of_parts if part.__class__ in (list, dict))]
 
     @property
     def is_stopping(self) -> bool:

@@ -275,8 +275,8 @@ class Completed:
         duration: in seconds.
         at: when it ended.
         stands: whether something within the step began because it was cancelled.
-        shared: in the store, the parts of the output that earlier entries have: for each part, its place,
-            the number of the entry, and the place there; see `shared_parts`. None after reading.
+        shared: the parts of the output that earlier entries have: for each part, its place, the number of
+            the entry, and the place there; see `shared_parts`. The output that is read has them.
     """
 
     step: str

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import base64
+import time
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
 
+import anyio.lowlevel
 import orjson
 
 from effectflow.checkpoint.checkpoint import Checkpoint, fold
@@ -38,6 +40,9 @@ from effectflow.effects.event_loop import shielded
 
 _LEASE_SECONDS = 60
 
+_BREATH = 0.02
+"""The seconds after which the reader of a long journal lets other tasks run."""
+
 
 @dataclass(frozen=True, slots=True)
 class Journal:
@@ -59,24 +64,29 @@ async def read_journal(store: CheckpointStore, run_id: str, seal: Seal) -> Journ
 
     Raises CorruptCheckpoint for an entry that differs from what was written there.
     """
-    journal, problem = open_records(await store.read(run_id), run_id, seal)
+    journal, problem = await open_records(await store.read(run_id), run_id, seal)
     if problem is not None:
         raise problem
     return journal
 
 
-def open_records(
+async def open_records(
     records: list[Record], run_id: str, seal: Seal
 ) -> tuple[Journal, CheckpointError | None]:
     """Return the intact part of a journal, and the problem of the entry after it.
 
-    This empties `records`, so that a long journal is not in memory twice.
+    This empties `records`, so that a long journal is not in memory twice. Other tasks run in between.
     """
     entries, digest = list[Entry](), first_digest(run_id)
     outputs: dict[int, Tree] = {}
+    sizes: dict[int, int] = {}
     problem: CheckpointError | None = None
     records.reverse()
+    breathed_at = time.monotonic()
     while records:
+        if time.monotonic() - breathed_at > _BREATH:
+            await anyio.lowlevel.checkpoint()
+            breathed_at = time.monotonic()
         record = records.pop()
         try:
             if record.sequence != len(entries) + 1:
@@ -85,7 +95,7 @@ def open_records(
             entry, digest = seal.open(record, run_id, digest)
             if isinstance(entry, Completed):
                 if entry.shared is not None:
-                    entry = _restored(entry, outputs, run_id, record.sequence)
+                    entry = _restored(entry, outputs, sizes, run_id, record.sequence)
                 outputs[record.sequence] = entry.output
         except CheckpointError as error:
             problem = error
@@ -95,10 +105,14 @@ def open_records(
 
 
 def _restored(
-    entry: Completed, outputs: Mapping[int, Tree], run_id: str, sequence: int
+    entry: Completed,
+    outputs: Mapping[int, Tree],
+    sizes: dict[int, int],
+    run_id: str,
+    sequence: int,
 ) -> Completed:
     try:
-        return restored(entry, sequence, outputs)
+        return restored(entry, outputs, sizes)
     except (LookupError, TypeError, ValueError) as error:
         reason = f"a part of its output refers to an entry that does not have it ({error!r})"
         raise CorruptCheckpoint(run_id, reason, sequence=sequence) from error
@@ -155,7 +169,7 @@ async def read_existing(
         if not 1 <= at <= len(records):
             raise ValueError(f"run {run_id!r} has the entries 1 to {len(records)}, and no {at}")
         del records[at:]
-    journal, problem = open_records(records, run_id, seal)
+    journal, problem = await open_records(records, run_id, seal)
     if problem is not None:
         raise problem
     return journal.entries
@@ -196,7 +210,7 @@ async def verify_run(store: CheckpointStore, run_id: str, seal: Seal = UNSIGNED)
     except (CorruptCheckpoint, RunConflict, UnsupportedVersion) as error:
         return Verification(run_id, 0, 0, error)
     length = len(remains.records)
-    journal, problem = open_records(remains.records, run_id, seal)
+    journal, problem = await open_records(remains.records, run_id, seal)
     if problem is None:
         try:
             check_against(info, fold(journal.entries, run_id))

@@ -168,7 +168,7 @@ async def _examined(
         return Repair(run_id, None, found.good), None
     damage = _damage(found.problem)
     remains = await store.salvage(run_id)
-    journal, problem = open_records([*remains.records], run_id, seal)
+    journal, problem = await open_records([*remains.records], run_id, seal)
     first_damage = damage if problem is None else _damage(problem)
     kept = len(journal.entries)
     if not kept:

@@ -39,6 +39,8 @@ from effectflow.checkpoint.stopping import Drain, Stopping
 from effectflow.checkpoint.store import CANCEL, Message
 from effectflow.checkpoint.turns import Turns
 from effectflow.checkpoint.values import (
+    NOTHING_PASSED,
+    KnownParts,
     KnownTypes,
     MalformedValue,
     Tree,
@@ -93,6 +95,7 @@ class Run:
         has_begun: whether this life has begun anything.
         interrupted_at: the newest `Interrupted` entry of a step, or None.
         savable: the definitions of the steps whose outputs can be saved, by name.
+        known_parts: the values of what recorded outputs have in common.
         ending: how this life ends before its body does; None if it does not, or by a halt or a stop.
     """
 
@@ -144,6 +147,7 @@ class Run:
         self.savable: dict[str, object] = {}
         self.ending: Ending | None = None
         self._is_asked_to_cancel = False
+        self.known_parts = KnownParts()
         self._held: dict[str, list[Held]] = {}
         self._held_so_far = 0
         self._steps = 0
@@ -415,11 +419,25 @@ class Run:
         except NotSerializable as error:
             raise self.halt(error) from error
 
-    def decode(self, tree: Tree, path: str, types: KnownTypes, annotation: object = None) -> Any:
-        """Return a saved value. Halt the run if it does not match the step's declaration."""
+    def decode(
+        self,
+        tree: Tree,
+        path: str,
+        types: KnownTypes,
+        annotation: object = None,
+        known: KnownParts | None = None,
+    ) -> Any:
+        """Return a saved value. Halt the run if it does not match the step's declaration.
+
+        `known` is as in `from_tree`.
+        """
         try:
-            value = from_tree(tree, path=f"{path}: $", types=self.checkpoints.known(types))
-            return of_type(value, None if self.force else annotation, path=f"{path}: $")
+            value = from_tree(
+                tree, path=f"{path}: $", types=self.checkpoints.known(types), known=known
+            )
+            passed = NOTHING_PASSED if known is None else known.passed
+            declared = None if self.force else annotation
+            return of_type(value, declared, path=f"{path}: $", passed=passed)
         except MalformedValue as error:
             problem = f"the output of step {path!r} is not what the step declares: {error}"
             reason = f"{problem}. {CLASS_CHANGED}"

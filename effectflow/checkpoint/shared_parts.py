@@ -1,7 +1,8 @@
 """Save large parts of outputs once. Later outputs with the same part refer to the entry that has it.
 
 Outputs that hold a whole state are long and change little from step to step. The idea comes from
-content-addressed storage, as in git: equal parts have equal digests.
+content-addressed storage, as in git: equal parts have equal digests. A list that grows at its end
+refers to the list that it continues, so each of its items is saved and read once.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any, TypeAlias, cast
 import orjson
 
 from effectflow.checkpoint.entries import Completed
+from effectflow.checkpoint.integrity import MAX_ENTRY_BYTES
 from effectflow.checkpoint.values import Tree
 
 _Path: TypeAlias = tuple[str | int, ...]
@@ -22,59 +24,142 @@ _Path: TypeAlias = tuple[str | int, ...]
 _LEAST = 1024
 """The size in bytes above which a reference saves space."""
 
+_MOST_LENGTHS = 256
+"""The number of lists that another one is compared with, to find the one that it continues."""
+
+_COMMA = ord(",")
+
 
 class SharedParts:
     """The large parts of the outputs that one life of a run has recorded, by their digests."""
 
     def __init__(self) -> None:
         self._places: dict[bytes, tuple[int, _Path]] = {}
+        # The lengths of the JSON of the newest lists, and their numbers of items.
+        self._lists: dict[int, int] = {}
 
     def shorten(self, completed: Completed, sequence: int) -> Completed:
         """Return the entry to record at `sequence`, without the parts that earlier entries have."""
-        references: list[Tree] = []
-        output = self._shortened(completed.output, (), sequence, references)
-        return replace(completed, output=output, shared=references or None)
+        shortening = _Shortening(self._places, self._lists, sequence)
+        output = shortening.shortened(completed.output, ())
+        self._places |= shortening.places
+        for length, count in shortening.lists.items():
+            self._lists.pop(length, None)
+            self._lists[length] = count
+        for length in list(self._lists)[:-_MOST_LENGTHS]:
+            del self._lists[length]
+        return replace(completed, output=output, shared=shortening.references or None)
 
-    def _shortened(self, tree: Tree, path: _Path, sequence: int, references: list[Tree]) -> Tree:
+
+class _Shortening:
+    """How one output is shortened.
+
+    Attributes:
+        places, lists: the large parts of this output, as in `SharedParts`.
+        references: what the entry records as `shared`.
+    """
+
+    def __init__(
+        self, earlier: dict[bytes, tuple[int, _Path]], lengths: dict[int, int], sequence: int
+    ) -> None:
+        self._earlier = earlier
+        self._lengths = lengths
+        self._sequence = sequence
+        self.places: dict[bytes, tuple[int, _Path]] = {}
+        self.lists: dict[int, int] = {}
+        self.references: list[Tree] = []
+
+    def shortened(self, tree: Tree, path: _Path) -> Tree:
+        """Return the part at this path without what earlier outputs have."""
         if not isinstance(tree, str | list | dict):
             return tree
         data = orjson.dumps(tree)
         if len(data) < _LEAST:
             return tree
-        digest = hashlib.sha256(data).digest()
-        if digest in self._places:
-            holder, source = self._places[digest]
-            references.append([list(path), holder, list(source)])
+        # Without its last byte, the JSON of a list begins that of each list that continues it.
+        text = data[:-1]
+        digest = hashlib.sha256(text).digest()
+        if self._refer(digest, path):
             return None
-        self._places[digest] = sequence, path
+        self.places.setdefault(digest, (self._sequence, path))
+        if isinstance(tree, str):
+            return tree
         if isinstance(tree, dict):
-            return {
-                key: self._shortened(part, (*path, key), sequence, references)
-                for key, part in tree.items()
-            }
-        if isinstance(tree, list):
-            return [
-                self._shortened(part, (*path, index), sequence, references)
-                for index, part in enumerate(tree)
-            ]
-        return tree
+            return {key: self.shortened(part, (*path, key)) for key, part in tree.items()}
+        count = self._refer_to_beginning(text, path)
+        self.lists[len(text)] = len(tree)
+        rest = enumerate(tree[count:], count)
+        return [self.shortened(part, (*path, index)) for index, part in rest]
+
+    def _refer(self, digest: bytes, path: _Path) -> bool:
+        found = self._earlier.get(digest)
+        if found is None:
+            return False
+        holder, source = found
+        self.references.append([list(path), holder, list(source)])
+        return True
+
+    def _refer_to_beginning(self, text: bytes, path: _Path) -> int:
+        """Refer to the longest list that the list with this JSON continues. Return its length."""
+        newest, done, hashed = None, 0, hashlib.sha256()
+        for length in sorted(self._lengths):
+            if length < len(text) and text[length] == _COMMA:
+                hashed.update(text[done:length])
+                done = length
+                if hashed.digest() in self._earlier:
+                    newest = hashed.digest(), self._lengths[length]
+        if newest is None:
+            return 0
+        self._refer(newest[0], path)
+        return newest[1]
 
 
-def restored(completed: Completed, sequence: int, outputs: Mapping[int, Tree]) -> Completed:
+def restored(completed: Completed, outputs: Mapping[int, Tree], sizes: dict[int, int]) -> Completed:
     """Return an entry of `shorten` with its whole output, given the outputs of the earlier entries.
 
-    Raises LookupError, TypeError or ValueError if a reference leads nowhere.
+    The output has the very parts of the earlier ones, so nothing may change them.
+
+    Parameters:
+        sizes: the sizes of the parts that are shared, by their `id`: one dict for a whole journal.
+
+    Raises LookupError, TypeError or ValueError if a reference leads nowhere, or the output is too large.
     """
     whole: dict[str, Any] = {"": completed.output}
+    size, continued = 0, list[tuple[list[Any], list[Any]]]()
     for path, holder, source in cast("Sequence[Any]", completed.shared):
-        part: Any = whole[""] if holder == sequence else outputs[holder]
+        part: Any = outputs[holder]
         for key in source:
             part = part[key]
-        # A copy, because a change of one output must not change another.
-        part = part if isinstance(part, str) else orjson.loads(orjson.dumps(part))
+        size += _size_of(part, sizes)
+        if size > MAX_ENTRY_BYTES:
+            raise ValueError(f"with what it refers to, it is larger than {MAX_ENTRY_BYTES:,} bytes")
         *outer, last = ["", *path]
         place: Any = whole
         for key in outer:
             place = place[key]
-        place[last] = part
-    return replace(completed, output=whole[""], shared=None)
+            if id(place) in sizes:
+                raise ValueError("it would change a part of another output")
+        if place[last] is None:
+            place[last] = part
+        elif part.__class__ is place[last].__class__ is list:
+            place[last] = [*part, *place[last]]
+            continued.append((place[last], part))
+        else:
+            raise TypeError("only a list can continue another one")
+    for grown, part in continued:
+        rest = grown[len(part) :]
+        sizes[id(grown)] = _size_of(part, sizes) + sum(_size_of(one, sizes) for one in rest)
+    return replace(completed, output=whole[""])
+
+
+def _size_of(part: Any, sizes: dict[int, int]) -> int:
+    """Return a size in bytes that the JSON of a part has at least, and note those of all in it."""
+    if part.__class__ is str:
+        return len(part)
+    if part.__class__ not in (list, dict):
+        return 1
+    size = sizes.get(id(part))
+    if size is None:
+        parts = part.values() if part.__class__ is dict else part
+        size = sizes[id(part)] = 2 + sum(_size_of(one, sizes) for one in parts)
+    return size

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Coroutine, Generator, Mapping
+from collections.abc import Callable, Collection, Coroutine, Generator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import update_wrapper
 from os import urandom
@@ -257,7 +257,7 @@ Effect.make_durable = staticmethod(with_checkpointing)
 def durable(
     definition: StepDefinition,
     effect: AnyEffect,
-    arguments: Callable[[ValueOptions], tuple[str, str]] | None = None,
+    arguments: Callable[..., tuple[str, str]] | None = None,
     make_info: Callable[[str, str, int], Any] | None = None,
     shown: tuple[Any, ...] = (),
 ) -> AnyEffect:
@@ -382,12 +382,12 @@ class StepCall:
                 add_hint(error, self._way_out())
             raise
 
-    def arguments(self, options: ValueOptions) -> tuple[str, str]:
+    def arguments(self, options: ValueOptions, known: Collection[int] = ()) -> tuple[str, str]:
         """Return the digest of the arguments and a preview; see `encode_arguments`."""
         step = self.step
         try:
             bound = step.bind(self.args, self.kwargs)
-            return encode_arguments(bound, options, path=step.definition.name)
+            return encode_arguments(bound, options, known, path=step.definition.name)
         except (TypeError, NotSerializable):
             # An environment that is passed cannot be saved, and that is not what is wrong with it.
             misfit = misfit_of(step.function, self.args, self.kwargs)

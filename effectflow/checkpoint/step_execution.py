@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeGuard, cast
 
@@ -94,12 +95,18 @@ class StepExecution:
             fiber.check_function(definition.name, definition.code, definition.function)
         self.since: float | None = None
         self.retry_at: float | None = None
-        self.arguments: Arguments | None = None
-        if step.arguments is not None:
-            try:
-                self.arguments = Arguments(*step.arguments(run.checkpoints.value_options))
-            except NotSerializable as error:
-                raise run.halt(error) from error
+        self.arguments = self._encode_arguments(fiber.passed_on())
+
+    def _encode_arguments(self, known: Collection[int] = ()) -> Arguments | None:
+        """Return the arguments to compare; None without any, or if one is among the known ones."""
+        step, run = self.step, self.run
+        if step.arguments is None:
+            return None
+        try:
+            digest, preview = step.arguments(run.checkpoints.value_options, known)
+        except NotSerializable as error:
+            raise run.halt(error) from error
+        return Arguments(digest, preview) if digest else None
 
     async def outcome(self) -> object:
         """Return the value of the step or a `TypedFailure`, of this life or an earlier one."""
@@ -190,7 +197,13 @@ class StepExecution:
         if isinstance(ended, Completed):
             fiber.succeeds()
             run.last_completed = path
-            return run.decode(ended.output, path, self.definition.types, self.definition.output)
+            known = None if ended.shared is None else run.known_parts
+            value = run.decode(
+                ended.output, path, self.definition.types, self.definition.output, known
+            )
+            if known is not None:
+                fiber.long_output = value
+            return value
         types = run.checkpoints.known(self.definition.types)
         failure, unreadable = run.read_failure(ended.error, path, types)
         if isinstance(failure.error, RecordedDefect):
@@ -297,6 +310,9 @@ class StepExecution:
         """Record that an attempt begins. Return whether it must be saved first."""
         run, fiber, definition = self.run, self.fiber, self.definition
         fiber.begins()
+        if self.arguments is None:
+            # It was taken for the recorded one, as long as there was one.
+            self.arguments = self._encode_arguments()
         entry = BeforeStep(
             self.path,
             number,

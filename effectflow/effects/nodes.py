@@ -209,7 +209,7 @@ class Step(Effect[Any, Any, Any]):
         self,
         definition: StepDefinition,
         source: AnyEffect,
-        arguments: Callable[[Any], Any] | None = None,
+        arguments: Callable[..., tuple[str, str]] | None = None,
         make_info: Callable[[str, str, int], Any] | None = None,
         shown: tuple[Any, ...] = (),
     ) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 import zlib
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import pytest
 from hypothesis import given, strategies as st
@@ -13,15 +14,21 @@ from returns.result import Success
 
 from effectflow import Checkpoints, Do, Effect, pure, step, workflow
 from effectflow.checkpoint import (
+    BeforeStep,
     Completed,
     CorruptCheckpoint,
     Encryption,
+    Entry,
     EntryAppended,
     RunStatus,
     RunSummary,
     Seal,
+    Started,
+    StepInputChanged,
     read_entries,
+    verify_run,
 )
+from effectflow.checkpoint.integrity import first_digest
 from effectflow.effects import from_fn
 from effectflow.graphs import StateGraph
 from effectflow.stores import MemoryStore
@@ -131,14 +138,156 @@ async def test_saved_values_come_back_unchanged(values: list[Any], is_encrypted:
     assert [entry.output for entry in entries if isinstance(entry, Completed)] == values
 
 
-async def test_outputs_that_share_a_part_are_separate_objects() -> None:
-    app = App(Checkpoints(MemoryStore()), [[["x" * 9000]], [["x" * 9000]]])
-    await all_values.start(2, run_id="r").run(app)
-    entries = await read_entries(app.checkpoints.store, "r")
-    outputs: list[Any] = [entry.output for entry in entries if isinstance(entry, Completed)]
-    first, second = outputs
+@workflow
+def changing_values() -> Do[App, str, list[Any]]:
+    first = yield from give(0)
     first[0].append("more")
-    assert second == [["x" * 9000]]
+    second = yield from give(1)
+    second[1]["text"] = "changed"
+    third = yield from give(2)
+    return [first, second, third, (yield from give(3))]
+
+
+async def test_values_that_share_a_part_are_separate_objects() -> None:
+    def value() -> list[Any]:
+        return [["x" * 9000], {"text": "y" * 9000}]
+
+    app = App(Checkpoints(MemoryStore()), [value(), value(), value()])
+    with pytest.raises(IndexError):
+        await changing_values.start(run_id="r").run(app)
+    app.values.append(value())
+    resumed = await changing_values.resume("r").run(app)
+    (text,), part = value()
+    assert resumed == Success(
+        [[[text, "more"], part], [[text], {"text": "changed"}], value(), value()]
+    )
+
+
+@dataclass(frozen=True)
+class Message:
+    role: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Conversation:
+    turns: int
+    messages: list[Message]
+
+
+def message(turn: int) -> str:
+    return hashlib.sha256(str(turn).encode()).hexdigest() * 32
+
+
+@step
+def reply(conversation: Conversation, turns: int) -> Effect[App, str, Conversation]:
+    turn = conversation.turns
+    more = Message("user", message(turn))
+
+    def grown(app: App) -> Conversation:
+        if turn == turns - 1 and not app.values:
+            raise ConnectionError("the model is down")
+        return Conversation(turn + 1, [*conversation.messages, more])
+
+    return from_fn(grown)
+
+
+@workflow
+def agent(turns: int) -> Do[App, str, int]:
+    conversation = Conversation(0, [])
+    while conversation.turns < turns:
+        conversation = yield from reply(conversation, turns)
+    return len({each.text for each in conversation.messages})
+
+
+async def interrupted_agent(turns: int) -> App:
+    """Return what an agent has saved which has failed in its last turn."""
+    app = App(Checkpoints(MemoryStore()))
+    with pytest.raises(ConnectionError):
+        await agent.start(turns, run_id="r").run(app)
+    return app
+
+
+async def test_a_list_that_grows_at_its_end_is_saved_about_once() -> None:
+    app = await interrupted_agent(60)
+    assert await size_of(cast(MemoryStore, app.checkpoints.store)) < 1.5 * 60 * len(message(0))
+
+
+async def calls_to_resume(turns: int) -> int:
+    """Return how many functions are called while an agent is resumed."""
+    app, calls = await interrupted_agent(turns), 0
+    app.values.append("the model is up")
+
+    def note(_frame: object, event: str, _argument: object) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    sys.setprofile(note)
+    try:
+        resumed = await agent.resume("r").run(app)
+    finally:
+        sys.setprofile(None)
+    assert resumed == Success(turns)
+    return calls
+
+
+async def test_a_resume_decodes_the_items_of_a_growing_list_once() -> None:
+    # Each output has all items of the one before it: twice as many turns have four times as many items.
+    assert await calls_to_resume(80) < 2.3 * await calls_to_resume(40)
+
+
+async def test_a_changed_argument_is_refused_after_long_outputs() -> None:
+    app = await interrupted_agent(40)
+    app.values.append("the model is up")
+
+    @workflow(name="agent")
+    def changed(turns: int) -> Do[App, str, int]:
+        conversation = Conversation(0, [])
+        while conversation.turns < turns:
+            if conversation.turns == 30:
+                conversation = Conversation(30, conversation.messages[1:])
+            conversation = yield from reply(conversation, turns)
+        return 0
+
+    refused = (await changed.resume("r").run(app)).failure()
+    assert isinstance(refused, StepInputChanged)
+    assert refused.step == "reply#31"
+
+
+def sealed_outputs(*outputs: tuple[Any, Any]) -> list[bytes]:
+    """Return the entries of a run whose steps have these outputs and references."""
+    entries: list[Entry] = [Started("r", "w", "standard", "1", "", 0, {}, 1, 0.0)]
+    for number, (output, shared) in enumerate(outputs):
+        entries.append(BeforeStep(f"s{number}", 1))
+        entries.append(Completed(f"s{number}", output, 0.0, shared=shared))
+    digest, bodies = first_digest("r"), list[bytes]()
+    for entry in entries:
+        body, digest = Seal().close(entry, digest)
+        bodies.append(body)
+    return bodies
+
+
+@pytest.mark.parametrize(
+    "outputs",
+    [
+        [("x" * 2000, None)]
+        + [([None, None], [[[0], 3 + 2 * n, []], [[1], 3 + 2 * n, []]]) for n in range(60)],
+        [([1], None), ([None, None], [[[0], 3, []], [[0, 0], 3, []]])],
+        [([1], None), ({"a": [2]}, [[["b"], 3, []]])],
+        [([1], None), ({"a": 2}, [[["a"], 3, []]])],
+        [([1], None), (None, [[[], 5, []]])],
+        [([1], None), (None, [[[], 3, [7]]])],
+        [([1], None), (None, [[[], 3]])],
+        [([1], None), (None, 7)],
+    ],
+    ids=["doubling", "into another", "no such key", "no list", "itself", "beyond", "short", "none"],
+)
+async def test_hostile_references_are_refused(outputs: list[tuple[Any, Any]]) -> None:
+    store, summary = MemoryStore(), RunSummary("w", RunStatus.RUNNING, 0.0)
+    await store.create("r", sealed_outputs(*outputs), summary=summary)
+    with pytest.raises(CorruptCheckpoint, match="refers to an entry"):
+        await read_entries(store, "r")
+    assert isinstance((await verify_run(store, "r")).problem, CorruptCheckpoint)
 
 
 async def hostile(payload: bytes) -> CorruptCheckpoint:

@@ -163,7 +163,7 @@ def _reduced(job: Job, parts: list[PartialResult]) -> AnyEffect:
         definition = replace(definition, name=f"{definition.name} after retry {whole.retry}")
     # A resume must find the same items here.
     arguments = whole.digest, f"({whole.count} items, {whole.first!r} to {whole.last!r})"
-    step = durable(definition, suspend(lambda: job.reduce(values)), lambda _: arguments)
+    step = durable(definition, suspend(lambda: job.reduce(values)), lambda *_: arguments)
     return step.map(lambda value: replace(whole, value=Some(value)))
 
 
@@ -179,7 +179,7 @@ def _result(job: Job, part: PartialResult | None) -> AnyEffect:
 def _end_map_phase(count: int) -> AnyEffect:
     # A step, so that a resume must find the same number of items.
     arguments = (digest_of(count), f"({count} items)")
-    mapped = durable(_MAPPED, pure(count), lambda _: arguments)
+    mapped = durable(_MAPPED, pure(count), lambda *_: arguments)
     return AndThen(mapped, lambda _: _end_phase("map"))
 
 

@@ -8,6 +8,7 @@ from effectflow.checkpoint.values.custom import (
     options_of as options_of,
 )
 from effectflow.checkpoint.values.declared import (
+    NOTHING_PASSED as NOTHING_PASSED,
     dict_type as dict_type,
     mismatch_of as mismatch_of,
     of_type as of_type,
@@ -33,6 +34,7 @@ from effectflow.checkpoint.values.plain import (
     MAX_DEPTH as MAX_DEPTH,
     MAX_INT_BITS as MAX_INT_BITS,
     MAX_ITEMS as MAX_ITEMS,
+    KnownParts as KnownParts,
     MalformedValue as MalformedValue,
     Tree as Tree,
     from_tree as from_tree,

@@ -40,6 +40,7 @@ from effectflow.checkpoint.values.plain import (
     MAX_INT_BITS,
     MAX_ITEMS,
     SCALARS,
+    KnownParts,
     MalformedValue,
     Tree,
     is_scalar,
@@ -89,9 +90,9 @@ def encode(value: object, path: str, types: KnownTypes) -> Tree:
         raise NotSerializable(path + walk.position(), str(fault)) from None
 
 
-def decode(tree: Tree, path: str, types: KnownTypes) -> Any:
-    """Return the value of a tree that is not plain data. Raises MalformedValue as `from_tree`."""
-    walk = _Walk(types)
+def decode(tree: Tree, path: str, types: KnownTypes, known: KnownParts | None = None) -> Any:
+    """Return the value of any tree. Raises MalformedValue as `from_tree`."""
+    walk = _Walk(types, known)
     try:
         return _decode(tree, walk)
     except _Fault as fault:
@@ -103,14 +104,16 @@ class _Walk:
 
     Attributes:
         types: the declared classes.
+        known: what was decoded before; None if the tree shares no parts with other ones.
         items: the number of items so far.
         path: the keys and indexes that lead to the current part, one for each level.
     """
 
-    __slots__ = ("items", "path", "types")
+    __slots__ = ("items", "known", "path", "types")
 
-    def __init__(self, types: KnownTypes) -> None:
+    def __init__(self, types: KnownTypes, known: KnownParts | None = None) -> None:
         self.types = types
+        self.known = known
         self.items = 0
         self.path: list[object] = []
 
@@ -177,10 +180,54 @@ def _decode(tree: Any, walk: _Walk) -> Any:
         return tree
     if len(walk.path) >= MAX_DEPTH:
         raise _Fault(f"it is nested more than {MAX_DEPTH} levels deep")
+    known = walk.known
     if cls is list:
-        return _items(_decode, tree, walk)
+        return _items(_decode, tree, walk) if known is None else _known_items(tree, walk, known)
     if cls is not dict:
         raise _Fault(f"a {cls.__name__} cannot be part of a saved value")
+    if known is None:
+        return _decode_mapping(tree, walk)
+    found = known.values.get(id(tree))
+    if found is None:
+        value = _decode_mapping(tree, walk)
+        if _has_own_hash(value):
+            known.values[id(tree)] = tree, value
+            known.passed[id(value)] = set()
+        elif SCALARS.issuperset(map(type, tree.values())) and _has_plain_keys(tree):
+            known.values[id(tree)] = tree, _FLAT
+        return value
+    return tree.copy() if found[1] is _FLAT else found[1]
+
+
+def _known_items(parts: list[Any], walk: _Walk, known: KnownParts) -> list[Any]:
+    """Return the items of a list, most of which were decoded before."""
+    walk.count(parts)
+    out: list[Any] = []
+    for index, part in enumerate(parts):
+        found = known.values.get(id(part))
+        if found is None:
+            out.append(walk.at(index, _decode, part))
+        else:
+            out.append(part.copy() if found[1] is _FLAT else found[1])
+    return out
+
+
+_FLAT = object()
+"""Takes the place of the value of a dict of scalars, which is copied each time."""
+
+
+def _has_own_hash(value: Any) -> bool:
+    """Return whether a value has a hash that is not that of its identity, so that nothing changes it."""
+    if value.__class__.__hash__ is object.__hash__:
+        return False
+    try:
+        hash(value)
+    except TypeError:
+        return False
+    return True
+
+
+def _decode_mapping(tree: dict[str, Any], walk: _Walk) -> Any:
     if _has_plain_keys(tree):
         return _fields(_decode, tree, walk)
     tag = next(iter(tree))

@@ -20,13 +20,20 @@ from effectflow.checkpoint.values.plain import MalformedValue
 from effectflow.effects.effect import Effect
 from effectflow.effects.signatures import UnresolvedName, meaning_of, type_hints
 
+Passed: TypeAlias = Mapping[int, set[Any]]
+"""The checks that values have passed which nothing changes, by the `id` of the value."""
+
+NOTHING_PASSED: Passed = {}
+
 Mismatch: TypeAlias = tuple[str, str]
 """The path of a part that has another type than declared, such as `.items[3]`, and the problem."""
 
-_Find: TypeAlias = Callable[[Any], Mismatch | None]
+_Find: TypeAlias = Callable[[Any, Passed], Mismatch | None]
 
 
-def mismatch_of(value: object, annotation: object) -> Mismatch | None:
+def mismatch_of(
+    value: object, annotation: object, passed: Passed = NOTHING_PASSED
+) -> Mismatch | None:
     """Return the first part of a value that is not what its annotation declares, or None.
 
     `None` as an annotation means that there is none. An int is a float, and a float is a complex number.
@@ -35,12 +42,14 @@ def mismatch_of(value: object, annotation: object) -> Mismatch | None:
         >>> mismatch_of({"a": [1, "2"]}, dict[str, list[int]])
         ("['a'][1]", "'2' is not of the declared type int")
     """
-    return None if annotation is None else _check_of(annotation).find(value)
+    return None if annotation is None else _check_of(annotation).find(value, passed)
 
 
-def of_type(value: object, annotation: object, *, path: str = "$") -> Any:
+def of_type(
+    value: object, annotation: object, *, path: str = "$", passed: Passed = NOTHING_PASSED
+) -> Any:
     """Return a value that has the annotated type. Raises MalformedValue, with the path of the part."""
-    mismatch = mismatch_of(value, annotation)
+    mismatch = mismatch_of(value, annotation, passed)
     if mismatch is not None:
         raise MalformedValue(f"{path}{mismatch[0]}", mismatch[1])
     return value
@@ -58,7 +67,7 @@ def dict_type(name: str, fields: Mapping[str, object]) -> Any:
     return make(name, dict(fields))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Check:
     """How values of one type are checked.
 
@@ -71,7 +80,7 @@ class _Check:
     exact: frozenset[type] | None
 
 
-_ACCEPT = _Check(lambda _: None, None)
+_ACCEPT = _Check(lambda _value, _passed: None, None)
 
 _NO_CLASS: frozenset[type] = frozenset()
 
@@ -126,8 +135,8 @@ def _any_of(annotation: Any, checks: list[_Check]) -> _Check:
             return _ACCEPT
         exact |= check.exact
 
-    def find(value: Any) -> Mismatch | None:
-        if value.__class__ in exact or any(check.find(value) is None for check in checks):
+    def find(value: Any, passed: Passed) -> Mismatch | None:
+        if value.__class__ in exact or any(check.find(value, passed) is None for check in checks):
             return None
         return _other(value, annotation)
 
@@ -137,7 +146,7 @@ def _any_of(annotation: Any, checks: list[_Check]) -> _Check:
 def _literal(annotation: Any, choices: tuple[Any, ...]) -> _Check:
     known = frozenset((choice.__class__, choice) for choice in choices)
 
-    def find(value: Any) -> Mismatch | None:
+    def find(value: Any, passed: Passed) -> Mismatch | None:
         try:
             is_known = (value.__class__, value) in known
         except TypeError:
@@ -176,7 +185,7 @@ def _of_class(annotation: Any, kind: Any, arguments: tuple[Any, ...]) -> _Check:
 
 
 def _instance_find(annotation: Any, kind: Any) -> _Find:
-    def find(value: Any) -> Mismatch | None:
+    def find(value: Any, passed: Passed) -> Mismatch | None:
         return None if isinstance(value, kind) else _other(value, annotation)
 
     return find
@@ -186,12 +195,20 @@ def _items_find(find_whole: _Find, argument: Any) -> _Find:
     # Not now, because an alias may contain itself.
     check = cache(lambda: _check_of(argument))
 
-    def find(value: Any) -> Mismatch | None:
+    def find(value: Any, passed: Passed) -> Mismatch | None:
         item = check()
-        found = find_whole(value)
+        found = find_whole(value, passed)
         if found or item.exact is None or item.exact.issuperset(map(type, value)):
             return found
-        return _first((f"[{index}]", item.find(part)) for index, part in enumerate(value))
+        for index, part in enumerate(value):
+            done = passed.get(id(part))
+            if done is None or item not in done:
+                found = item.find(part, passed)
+                if found:
+                    return f"[{index}]{found[0]}", found[1]
+                if done is not None:
+                    done.add(item)
+        return None
 
     return find
 
@@ -200,16 +217,18 @@ def _pairs_find(find_whole: _Find, of_keys: Any = Any, of_values: Any = Any) -> 
     # Not now, because an alias may contain itself.
     checks = cache(lambda: (_check_of(of_keys), _check_of(of_values)))
 
-    def find(value: Any) -> Mismatch | None:
+    def find(value: Any, passed: Passed) -> Mismatch | None:
         key_check, item = checks()
-        found = find_whole(value)
+        found = find_whole(value, passed)
         if found:
             return found
         if key_check.exact is not None and not key_check.exact.issuperset(map(type, value)):
-            found = _first((f"[{safe_repr(key)}]", key_check.find(key)) for key in value)
+            found = _first((f"[{safe_repr(key)}]", key_check.find(key, passed)) for key in value)
         if found or item.exact is None or item.exact.issuperset(map(type, value.values())):
             return found
-        return _first((f"[{safe_repr(key)}]", item.find(part)) for key, part in value.items())
+        return _first(
+            (f"[{safe_repr(key)}]", item.find(part, passed)) for key, part in value.items()
+        )
 
     return find
 
@@ -221,14 +240,14 @@ def _tuple_find(find_whole: _Find, arguments: tuple[Any, ...]) -> _Find:
         return find_whole
     expected = 0 if arguments == ((),) else len(arguments)
 
-    def find(value: Any) -> Mismatch | None:
-        found = find_whole(value)
+    def find(value: Any, passed: Passed) -> Mismatch | None:
+        found = find_whole(value, passed)
         if found:
             return found
         if len(value) != expected:
             return "", f"it has {len(value)} items, and {expected} are declared"
         return _first(
-            (f"[{index}]", _check_of(argument).find(part))
+            (f"[{index}]", _check_of(argument).find(part, passed))
             for index, (argument, part) in enumerate(zip(arguments, value, strict=False))
         )
 
@@ -249,8 +268,8 @@ def _fields_find(kind: Any, arguments: tuple[Any, ...]) -> _Find:
         # Not earlier, because a class may have fields of its own type.
         return [(name, _check_of(hint)) for name, hint in field_types(kind, arguments).items()]
 
-    def find(value: Any) -> Mismatch | None:
-        found = find_whole(value)
+    def find(value: Any, passed: Passed) -> Mismatch | None:
+        found = find_whole(value, passed)
         if found:
             return found
         if is_dict and (missing := required_keys(kind) - value.keys()):
@@ -260,7 +279,7 @@ def _fields_find(kind: Any, arguments: tuple[Any, ...]) -> _Find:
             # A field may have a default of another type, as in `name: str = None`.
             if part is _MISSING or part is defaults.get(name, _MISSING):
                 continue
-            found = check.find(part)
+            found = check.find(part, passed)
             if found:
                 return f".{name}{found[0]}", found[1]
         return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import zlib
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from enum import Enum
 from hashlib import sha256
 from io import BytesIO
@@ -231,9 +231,15 @@ def digest_of(value: Any, *, path: str = "$", options: ValueOptions = NO_OPTIONS
 
 
 def encode_arguments(
-    bound: Mapping[str, object], options: ValueOptions = NO_OPTIONS, *, path: str
+    bound: Mapping[str, object],
+    options: ValueOptions = NO_OPTIONS,
+    known: Collection[int] = (),
+    *,
+    path: str,
 ) -> tuple[str, str]:
     """Return the digest of named arguments, as `digest_of`, and a preview for `render_arguments`.
+
+    Both are empty if the `id` of an argument is in `known`: then they are not compared.
 
     The preview is the beginning of the JSON that the digest is taken of: 200 characters, and "..." if
     there is more. Raises NotSerializable as `digest_of`.
@@ -242,6 +248,8 @@ def encode_arguments(
         >>> encode_arguments({"item": "cap", "n": 2}, path="charge")[1]
         '{"item":"cap","n":2}'
     """
+    if known and not {id(part) for part in bound.values()}.isdisjoint(known):
+        return "", ""
     # Plain data has no secrets.
     data = shown = plain_json(bound, orjson.OPT_SORT_KEYS)
     if data is None or shown is None:

@@ -18,6 +18,20 @@ from effectflow.effects.errors import Copyable
 Tree: TypeAlias = Union[bool, int, float, str, "list[Tree]", "dict[str, Tree]", None]
 """Plain data, as JSON has it: the form in which every value is saved."""
 
+
+class KnownParts:
+    """What was decoded of trees that share parts.
+
+    Attributes:
+        values: the values of parts, by the `id` of the part, which is kept with its value.
+        passed: the checks of their type that these values have passed; see `of_type`.
+    """
+
+    def __init__(self) -> None:
+        self.values: dict[int, tuple[Tree, Any]] = {}
+        self.passed: dict[int, set[Any]] = {}
+
+
 MAX_DEPTH = 64
 """The number of levels that a value may be nested."""
 
@@ -57,17 +71,29 @@ def to_tree(value: object, *, path: str = "$", types: KnownTypes) -> Tree:
     return encode(value, path, types)
 
 
-def from_tree(tree: Tree, *, path: str = "$", types: KnownTypes) -> Any:
-    """Return the value of a tree: the inverse of `to_tree`. For plain data this may be the tree itself.
+def from_tree(
+    tree: Tree, *, path: str = "$", types: KnownTypes, known: KnownParts | None = None
+) -> Any:
+    """Return the value of a tree: the inverse of `to_tree`. It has no list or dict of the tree.
+
+    Parameters:
+        known: what was decoded before, for a tree that shares parts with other ones: each part that is
+            text or hashable is decoded once, and the values share it.
 
     Raises MalformedValue, with the path of the part, for a tree that does not hold a value, and for a
     class that is not declared.
     """
-    if tree.__class__ in SCALARS or _is_own_value(tree) or plain_json(tree) is not None:
+    if tree.__class__ in SCALARS:
         return tree
+    if known is None:
+        if _is_own_value(tree):
+            return tree.copy()
+        data = plain_json(tree)
+        if data is not None:
+            return orjson.loads(data)
     from effectflow.checkpoint.values.codec import decode
 
-    return decode(tree, path, types)
+    return decode(tree, path, types, known)
 
 
 def sorted_json(tree: Tree) -> bytes:
@@ -118,7 +144,7 @@ def _is_flat(value: Any) -> bool:
     return len(parts) * _FEW < MAX_ITEMS and SCALARS.issuperset(map(type, parts))
 
 
-def _is_own_value(tree: Any) -> bool:
+def _is_own_value(tree: Any) -> TypeGuard[dict[str, Tree]]:
     """Return whether a tree is surely its own value: a dict of a few scalars, as many outputs are."""
     if tree.__class__ is not dict or len(tree) > _FEW:
         return False
