@@ -24,10 +24,11 @@ from effectflow.checkpoint.entries import (
     Started,
     Suspended,
 )
-from effectflow.checkpoint.errors import CorruptCheckpoint, UnsupportedVersion
+from effectflow.checkpoint.errors import CorruptCheckpoint, NotSerializable, UnsupportedVersion
 from effectflow.checkpoint.schema import frozen, schema_of
 from effectflow.checkpoint.store import RunDetails, RunStatus, RunSummary
 from effectflow.checkpoint.values import (
+    MAX_COMPACT_BYTES,
     MalformedValue,
     Tree,
     decode_compact,
@@ -123,11 +124,14 @@ class Checkpoint:
 
     @property
     def digest(self) -> str:
-        """The SHA-256 of the checkpoint, in hex."""
+        """The SHA-256 of the checkpoint, in hex. Raises NotSerializable as `to_tree`."""
         return tree_digest(_write(self))
 
     def to_tree(self) -> dict[str, Tree]:
-        """Return the checkpoint as plain data, with its digest."""
+        """Return the checkpoint as plain data, with its digest.
+
+        Raises NotSerializable if the outputs of its steps have more than 64 MiB together.
+        """
         tree = _write(self)
         return {**tree, "digest": tree_digest(tree)}
 
@@ -165,6 +169,7 @@ class Checkpoint:
 
 def _write(checkpoint: Checkpoint) -> dict[str, Tree]:
     definition = checkpoint.definition
+    _check_size(checkpoint)
     tree = schema_of(Checkpoint).write(checkpoint)
     tree["definition"] = {
         **schema_of(Definition).write(definition),
@@ -179,6 +184,19 @@ def _write(checkpoint: Checkpoint) -> dict[str, Tree]:
         "status": str(checkpoint.status),
     }
     return {**first, **tree, "finished": tree.get("finished")}
+
+
+def _check_size(checkpoint: Checkpoint) -> None:
+    """Raise NotSerializable if the outputs of the steps are longer than what is read back."""
+    size = 0
+    for step in checkpoint.completed_steps:
+        size += len(orjson.dumps(step.output))
+        if size > MAX_COMPACT_BYTES:
+            raise NotSerializable(
+                f"the checkpoint {checkpoint.id!r}",
+                f"its steps have outputs of more than {MAX_COMPACT_BYTES:,} bytes in total. The journal "
+                "saves what they have in common once: read its entries, or export the run",
+            )
 
 
 def _over_times(tree: Any, convert: Callable[[Any], Any]) -> dict[str, Any]:

@@ -110,6 +110,7 @@ class JournalWriter(_Halting):
         summary: RunSummary,
         opening: Entry | None,
         newest_step: str | None,
+        shared: SharedParts,
     ) -> None:
         super().__init__()
         self.run_id = run_id
@@ -126,7 +127,7 @@ class JournalWriter(_Halting):
         self.observers = checkpoints.observers
         self._seal = checkpoints.seal
         self._digest = digest
-        self._shared = SharedParts()
+        self._shared = shared
         self._opening = opening
         self._newest_step = newest_step
         self._buffer: list[bytes] = []

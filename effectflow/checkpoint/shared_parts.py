@@ -14,7 +14,7 @@ from typing import Any, TypeAlias, cast
 
 import orjson
 
-from effectflow.checkpoint.entries import Completed
+from effectflow.checkpoint.entries import Completed, Entry
 from effectflow.checkpoint.integrity import MAX_ENTRY_BYTES
 from effectflow.checkpoint.values import Tree
 
@@ -31,36 +31,61 @@ _COMMA = ord(",")
 
 
 class SharedParts:
-    """The large parts of the outputs that one life of a run has recorded, by their digests."""
+    """The large parts of the outputs that a life of a run has recorded, by their digests.
 
-    def __init__(self) -> None:
+    From the lives before, it has those of the newest output that had parts of earlier ones.
+    """
+
+    def __init__(self, entries: Sequence[Entry] = ()) -> None:
         self._places: dict[bytes, tuple[int, _Path]] = {}
         # The lengths of the JSON of the newest lists, and their numbers of items.
         self._lists: dict[int, int] = {}
+        self._before = _newest_shortened(entries)
 
     def shorten(self, completed: Completed, sequence: int) -> Completed:
         """Return the entry to record at `sequence`, without the parts that earlier entries have."""
-        shortening = _Shortening(self._places, self._lists, sequence)
-        output = shortening.shortened(completed.output, ())
+        if self._before is not None:
+            number, output = self._before
+            self._before = None
+            self._shorten(output, number)
+        shortening = self._shorten(completed.output, sequence)
+        return replace(completed, output=shortening.output, shared=shortening.references or None)
+
+    def _shorten(self, output: Tree, sequence: int) -> _Shortening:
+        shortening = _Shortening(output, self._places, self._lists, sequence)
         self._places |= shortening.places
         for length, count in shortening.lists.items():
             self._lists.pop(length, None)
             self._lists[length] = count
         for length in list(self._lists)[:-_MOST_LENGTHS]:
             del self._lists[length]
-        return replace(completed, output=output, shared=shortening.references or None)
+        return shortening
+
+
+def _newest_shortened(entries: Sequence[Entry]) -> tuple[int, Tree] | None:
+    """Return the number and the output of the newest entry that had parts of earlier ones."""
+    for number in range(len(entries), 0, -1):
+        entry = entries[number - 1]
+        if isinstance(entry, Completed) and entry.shared is not None:
+            return number, entry.output
+    return None
 
 
 class _Shortening:
     """How one output is shortened.
 
     Attributes:
+        output: the output without what earlier outputs have.
         places, lists: the large parts of this output, as in `SharedParts`.
         references: what the entry records as `shared`.
     """
 
     def __init__(
-        self, earlier: dict[bytes, tuple[int, _Path]], lengths: dict[int, int], sequence: int
+        self,
+        output: Tree,
+        earlier: dict[bytes, tuple[int, _Path]],
+        lengths: dict[int, int],
+        sequence: int,
     ) -> None:
         self._earlier = earlier
         self._lengths = lengths
@@ -68,9 +93,9 @@ class _Shortening:
         self.places: dict[bytes, tuple[int, _Path]] = {}
         self.lists: dict[int, int] = {}
         self.references: list[Tree] = []
+        self.output = self._shortened(output, ())
 
-    def shortened(self, tree: Tree, path: _Path) -> Tree:
-        """Return the part at this path without what earlier outputs have."""
+    def _shortened(self, tree: Tree, path: _Path) -> Tree:
         if not isinstance(tree, str | list | dict):
             return tree
         data = orjson.dumps(tree)
@@ -85,11 +110,11 @@ class _Shortening:
         if isinstance(tree, str):
             return tree
         if isinstance(tree, dict):
-            return {key: self.shortened(part, (*path, key)) for key, part in tree.items()}
+            return {key: self._shortened(part, (*path, key)) for key, part in tree.items()}
         count = self._refer_to_beginning(text, path)
         self.lists[len(text)] = len(tree)
         rest = enumerate(tree[count:], count)
-        return [self.shortened(part, (*path, index)) for index, part in rest]
+        return [self._shortened(part, (*path, index)) for index, part in rest]
 
     def _refer(self, digest: bytes, path: _Path) -> bool:
         found = self._earlier.get(digest)

@@ -19,6 +19,7 @@ from effectflow.checkpoint import (
     ChildStarted,
     Failed,
     Message,
+    NotSerializable,
     Published,
     RunInfo,
     RunStatus,
@@ -180,7 +181,6 @@ def _rows(view: _RunView) -> Iterable[tuple[str, str]]:
     yield "input", bounded(checkpoint.initial_state)
     yield "context", bounded(checkpoint.context)
     yield "survives", _SURVIVES.get(view.durability, f"durability {view.durability}")
-    yield "digest", checkpoint.digest
 
 
 def _progress_rows(progress: JobProgress | None) -> Iterable[tuple[str, str]]:
@@ -253,11 +253,20 @@ def _message_text(message: Message, value: Tree | CheckpointError) -> str:
     )
 
 
+def _saved(checkpoint: Checkpoint) -> str:
+    """Return the JSON of a checkpoint; without the outputs of its steps if they are too long together."""
+    try:
+        return checkpoint.to_json()
+    except NotSerializable:
+        steps = tuple(replace(step, output=None) for step in checkpoint.completed_steps)
+        return replace(checkpoint, completed_steps=steps).to_json()
+
+
 def _view_tree(view: _RunView) -> Tree:
     """Return the view of one run as plain data, with the progress of a job."""
     checkpoint = view.checkpoint
     tree = {
-        **orjson.loads(checkpoint.to_json()),
+        **orjson.loads(_saved(checkpoint)),
         "dead_letters": view.dead_letters,
         "published": {key: plain_tree(value) for key, value in view.published.items()},
     }

@@ -35,6 +35,7 @@ from effectflow.checkpoint.observers import CheckpointSaved, EntryAppended, RunR
 from effectflow.checkpoint.order import Order, read_order
 from effectflow.checkpoint.plan import plan_resume
 from effectflow.checkpoint.run import Run
+from effectflow.checkpoint.shared_parts import SharedParts
 from effectflow.checkpoint.stopping import interruption_reason
 from effectflow.checkpoint.store import (
     CANCEL,
@@ -242,6 +243,7 @@ def _life_of(
         summary=running_summary(started, version, order.dead_letters, opening.at),
         opening=None if found is None else opening,
         newest_step=None if newest is None else newest.step,
+        shared=SharedParts(() if found is None else found.written.entries),
     )
     return Run(
         run_id,

@@ -210,6 +210,8 @@ async def interrupted_agent(turns: int) -> App:
 
 async def test_a_list_that_grows_at_its_end_is_saved_about_once() -> None:
     app = await interrupted_agent(60)
+    app.values.append("the model is up")
+    assert await agent.resume("r").run(app) == Success(60)
     assert await size_of(cast(MemoryStore, app.checkpoints.store)) < 1.5 * 60 * len(message(0))
 
 
