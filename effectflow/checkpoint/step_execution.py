@@ -300,6 +300,10 @@ class StepExecution:
 
     async def _continue(self, number: int) -> object:
         """Continue an attempt that has begun something within the step."""
+        attempts = self.fiber.turns.order.attempts.get(self.path)
+        if attempts is not None:
+            # It counts when it fails.
+            attempts.cut_off = False
         try:
             return await self.execute(number, must_save=False)
         finally:

@@ -21,7 +21,6 @@ from effectflow import (
     RetryPolicy,
     TimedOut,
     Worker,
-    ask,
     bracket,
     compensate,
     do,
@@ -48,7 +47,7 @@ from effectflow.checkpoint import (
 )
 from effectflow.effects import from_async, from_fn
 from effectflow.stores import MemoryStore
-from tests.apps import Broken, both_backends
+from tests.apps import Broken, both_backends, cut_off
 from tests.runs.journals import AnyEffect, cut
 
 pytestmark = pytest.mark.anyio
@@ -279,14 +278,24 @@ async def test_a_race_in_a_local_finalizer_lets_no_failure_before_it_stand(decid
     assert await one.resume("r").run(env) == Success("charge")
 
 
-async def test_suspensions_within_an_attempt_grant_no_more_attempts() -> None:
-    @step(retry=RetryPolicy.constant(0.01).with_max_retries(1))
-    @do
-    def patient() -> Do[Env, Broken, None]:
-        (yield from ask(Env)).done.append("attempt")
-        yield from sleep(0.1)
-        yield from fail(Broken("still"))
+@step(retry=RetryPolicy.constant(0.01).with_max_retries(1))
+@do
+def patient() -> Do[Env, Broken, None]:
+    """Fail twice, each time after a while."""
+    yield from act("begin")
+    yield from sleep(0.1)
+    yield from fail(Broken("still"))
 
+
+async def test_an_attempt_that_a_resume_continues_is_one_of_those_that_the_policy_allows() -> None:
+    one, env = made(patient), Env()
+    await cut_off(one.start(None, run_id="r"), env)
+    assert isinstance(await one.resume("r").run(env), Failure)
+    entries = await read_entries(env.checkpoints.store, "r")
+    assert sum(isinstance(entry, Failed) for entry in entries) == 2
+
+
+async def test_suspensions_within_an_attempt_grant_no_more_attempts() -> None:
     one, env = made(patient), Env()
     async with worker_of(one, env, suspend_after=0) as worker:
         handle = await worker.client.submit(one, None, run_id="r")
