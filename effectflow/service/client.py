@@ -252,7 +252,9 @@ class Handle(Generic[E_co, Out_co]):
                     await change.wait()
                     ended, blocked = await self._ended(blocked)
             if ended is None:
-                goes_on = "It continues, if a worker drives it; `handle.status()` returns its status"
+                goes_on = (
+                    "It continues, if a worker drives it; `handle.status()` returns its status"
+                )
                 raise TimeoutError(
                     f"run {self.run_id!r} has not ended within {seconds} s. "
                     + (f"It is blocked: {blocked}" if blocked else goes_on)

@@ -220,10 +220,10 @@ def test_a_failing_environment_is_reported_before_a_run_is_named(
 ) -> None:
     write_module(folder, FAILING[how])
 
-    ran = effectflow("run", "payments:pay", "--input", "1", "--run-id", "p1")
+    ran = effectflow("run", "payments:pay", "--input", "1", "--run-id", "never-begun")
     assert (ran.code, ran.out) == (2, "")
     assert "`environment(checkpoints)` of module 'payments'" in ran.err
-    assert "p1" not in ran.err
+    assert "never-begun" not in ran.err
     assert not (folder / "effectflow.db").exists()
     said = {"raises": "KeyError: 'DB_URL'", "cannot be entered": "ConnectionError: no database"}
     assert said.get(how, "environment") in ran.err
@@ -251,11 +251,11 @@ def test_a_missing_environment_is_reported_before_a_run_is_named(
 ) -> None:
     write_module(folder, "")
 
-    ran = effectflow("run", f"payments:{name}", "--input", "1", "--run-id", "p1")
+    ran = effectflow("run", f"payments:{name}", "--input", "1", "--run-id", "never-begun")
     assert (ran.code, ran.out) == (2, "")
     assert "module 'payments' has no function `environment(checkpoints)`" in ran.err
     assert f"workflow {name!r} needs an environment with bank, limit (App)" in ran.err
-    assert "p1" not in ran.err
+    assert "never-begun" not in ran.err
     assert not (folder / "effectflow.db").exists()
 
 

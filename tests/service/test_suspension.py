@@ -505,20 +505,34 @@ async def slow_items() -> AsyncIterator[str]:
     yield "bob"
 
 
-@pytest.mark.parametrize("limit", [None, 1, 3])
-async def test_a_run_that_waits_for_the_next_item_is_not_suspended(
-    service: Service, limit: int | None
-) -> None:
-    @workflow
+def read_slowly(limit: int | None, *, seconds: float) -> Any:
+    """Return a workflow that waits so long for its first item."""
+
+    @workflow(name="read")
     def read(_: None) -> Do[App, Broken, list[str]]:
         def wait(name: str) -> Effect[App, Broken, str]:
-            waited = sleep(0.15) if name == "ann" else from_fn(lambda _: None)
+            waited = sleep(seconds) if name == "ann" else from_fn(lambda _: None)
             return waited.within(App).and_then(lambda _: act(name))
 
         return (yield from par_traverse(slow_items(), wait, limit=limit))
 
+    return read
+
+
+@pytest.mark.parametrize("limit", [None, 3])
+async def test_a_run_that_waits_for_the_next_item_is_not_suspended(
+    service: Service, limit: int | None
+) -> None:
+    read = read_slowly(limit, seconds=0.15)
     async with working(service, read) as worker:
         handle = await worker.client.submit(read, None, run_id="r")
         assert await handle.result(timeout=10) == Success(["ann", "bob"])
-    # With a limit of 1, nothing is read while the only item waits.
-    assert await suspensions(service) == (1 if limit == 1 else 0)
+    assert await suspensions(service) == 0
+
+
+async def test_with_a_limit_of_1_a_run_is_suspended_while_its_only_item_waits(
+    service: Service,
+) -> None:
+    """Nothing is read meanwhile."""
+    await lived(service, read_slowly(1, seconds=86400))
+    assert (await info_of(service, "r")).summary.details.waits_for == "a time"
