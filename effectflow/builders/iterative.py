@@ -14,12 +14,16 @@ from effectflow.builders.checks import (
     function_problems,
     workflow_name_problems,
 )
+from effectflow.builders.progress import JobPlace
 from effectflow.builders.steps import step_of
+from effectflow.builders.views import View
+from effectflow.checkpoint.checkpoint import Checkpoint
 from effectflow.checkpoint.checkpoints import HasCheckpoints
 from effectflow.checkpoint.definition import Definition
 from effectflow.checkpoint.step import durable
 from effectflow.checkpoint.values import KnownTypes
 from effectflow.effects import Effect, suspend
+from effectflow.effects.paths import StepPath, step_path
 from effectflow.effects.signatures import effect_types, environment_type, input_type
 from effectflow.runs.blueprint import Blueprint, Wrapped
 from effectflow.runs.step_loop import Done, Next, advance, pure_result
@@ -29,6 +33,23 @@ Env = TypeVar("Env", bound=HasCheckpoints, contravariant=True)
 E = TypeVar("E", covariant=True)
 S = TypeVar("S")
 S_co = TypeVar("S_co", covariant=True)
+
+
+def _round_of(path: str) -> str:
+    return f"round {StepPath(StepPath(path).segments[0]).occurrence}"
+
+
+def _current_round(checkpoint: Checkpoint) -> JobPlace:
+    paths = map(StepPath, checkpoint.metadata.attempts)
+    rounds = sum(path.name == "round" and not path.flow for path in paths)
+    return JobPlace(step_path("", "round", rounds) if rounds else "", rounds)
+
+
+VIEW = View(
+    place=_round_of,
+    rows=lambda checkpoint: [("round", str(_current_round(checkpoint).iteration))],
+    job=_current_round,
+)
 
 
 @dataclass(frozen=True, slots=True)

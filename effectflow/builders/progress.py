@@ -1,15 +1,21 @@
-"""The progress of a map-reduce or iterative run, read from its checkpoint."""
+"""How far a run has got with the items of its job: a map-reduce, or a parallel operator over a list."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import Literal, NamedTuple, cast
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
 
-from effectflow.checkpoint.checkpoint import Checkpoint, CompletedStep
+from effectflow.checkpoint.checkpoint import Checkpoint
 from effectflow.checkpoint.entries import BeforeStep
 from effectflow.checkpoint.store import RunStatus
-from effectflow.effects.paths import StepPath, step_path
+from effectflow.effects.paths import StepPath, is_within, step_path
+
+_OVER_LISTS = ("map", "par_traverse", "par_all", "par_try_all")
+
+_WINDOW = 50
+"""The number of items from which the speed of a job is taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,16 +38,18 @@ class JobPhase:
 
 @dataclass(frozen=True, slots=True)
 class JobProgress:
-    """The progress of a job.
+    """The progress of a job: a map-reduce, or a `par_traverse`, `par_all` or `par_try_all`.
 
     Attributes:
         iteration: the round of an iterative run, from 1, or 0 before the first; None for other runs.
         phase: "map" while items are mapped, then "reduce", and "complete" at the end.
-        items_done: the number of items that are mapped.
+        items_done: the number of items that are mapped. Nothing in their branches is in progress.
         items_failed: the number of items that failed: dead letters, or the item that stopped the job.
-        items_total: the number of all items; None until the source is exhausted.
+        items_total: the number of all items; None if the source has no length and is not exhausted.
         reduce_round: the highest round of the reduction that has begun; 0 before the first.
         groups_done: the number of groups that are reduced.
+        is_reduced: whether the job reduces the values of its items.
+        per_second: the number of items done per second, of late; None if that is not known.
     """
 
     iteration: int | None
@@ -51,127 +59,252 @@ class JobProgress:
     items_total: int | None
     reduce_round: int
     groups_done: int
+    is_reduced: bool = True
+    per_second: float | None = field(default=None, compare=False)
+
+    @property
+    def seconds_left(self) -> float | None:
+        """The seconds until all items are mapped, at the speed of late; None if that is not known."""
+        if self.items_total is None or not self.per_second:
+            return None
+        return max(0, self.items_total - self.items_done - self.items_failed) / self.per_second
+
+    def __str__(self) -> str:
+        """Return the progress in words, such as "12 of 80 items, phase map"."""
+        total = "" if self.items_total is None else f" of {self.items_total}"
+        failed = f", {self.items_failed} failed" if self.items_failed else ""
+        phase = f", phase {self.phase}" if self.is_reduced else ""
+        return f"{self.items_done}{total} items{failed}{phase}"
 
 
-class _Job(NamedTuple):
-    """A job of a run: the round that it belongs to, its parts that have begun, and its end of mapping."""
+class JobPlace(NamedTuple):
+    """The flow in which a run has its job, and the round of an iterative run."""
 
-    iteration: int | None
-    items: list[_Part]
-    groups: list[_Part]
-    mapped: CompletedStep | None
+    flow: str
+    iteration: int | None = None
 
 
-def job_progress(checkpoint: Checkpoint) -> JobProgress | None:
-    """Return the progress of a map-reduce run, or of the current round of an iterative one. Pure.
+@dataclass(slots=True)
+class Job:
+    """What is known about a job.
 
-    For another workflow, return the progress of the job within it that began last, which is "complete"
-    once the run is; None without a job.
+    Attributes:
+        is_reduced: whether it reduces the values of its items.
+        total: the number of its items, if that is known.
+        mapped: the path of the step that ended its map phase; None before.
+        open: the steps in progress, by item.
+        done, failed: the items in whose branches nothing is in progress.
+        groups: the groups that have begun, with whether they are reduced.
+        times: how many items were done at some time, of late.
     """
-    job = _job_of(checkpoint)
+
+    is_reduced: bool = True
+    total: int | None = None
+    mapped: str | None = None
+    open: dict[str, set[str]] = field(default_factory=dict[str, set[str]])
+    done: set[str] = field(default_factory=set[str])
+    failed: set[str] = field(default_factory=set[str])
+    groups: dict[str, bool] = field(default_factory=dict[str, bool])
+    times: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=_WINDOW))
+
+    def progress(self, iteration: int | None = None, *, is_complete: bool = False) -> JobProgress:
+        """Return its progress. `is_complete` says whether its run is."""
+        done, failed = len(self.done), len(self.failed)
+        is_mapped = not self.open and (
+            self.mapped is not None if self.is_reduced else done + failed == self.total
+        )
+        after = "reduce" if self.is_reduced else "complete"
+        return JobProgress(
+            iteration=iteration,
+            phase="complete" if is_complete else after if is_mapped else "map",
+            items_done=done,
+            items_failed=failed,
+            items_total=self.total,
+            reduce_round=max(map(_round_of, self.groups), default=0),
+            groups_done=sum(self.groups.values()),
+            is_reduced=self.is_reduced,
+            per_second=self._speed(),
+        )
+
+    def _speed(self) -> float | None:
+        if not self.times:
+            return None
+        (began, before), (last, now) = self.times[0], self.times[-1]
+        return (now - before) / (last - began) if last > began else None
+
+
+class JobCounter:
+    """Counts the items of the jobs of a run, as its steps begin and end.
+
+    Attributes:
+        jobs: the jobs, by the path of the operator over their items.
+        newest: the path of the job that has begun a step last; "" before.
+    """
+
+    def __init__(self) -> None:
+        self.jobs: dict[str, Job] = {}
+        self.newest = ""
+
+    @property
+    def job(self) -> Job | None:
+        """The job that has begun a step last."""
+        return self.jobs.get(self.newest)
+
+    def expect(self, operator: str, items: int) -> None:
+        """Note how many items an operator has."""
+        if StepPath(operator).name in _OVER_LISTS:
+            self._job(operator).total = items
+
+    def begin(self, path: str, at: float | None = None) -> None:
+        """Note that a step begins, and when, in seconds, if its job is timed."""
+        place = _place_of(path)
+        if place is None:
+            return
+        self.newest, job = place.operator, self._job(place.operator)
+        if place.is_group:
+            job.groups[place.key] = False
+            return
+        job.open.setdefault(place.key, set()).add(path)
+        job.done.discard(place.key)
+        job.failed.discard(place.key)
+        if at is not None and not job.times:
+            job.times.append((at, len(job.done)))
+
+    def end(
+        self, path: str, output: object = None, *, has_failed: bool = False, at: float | None = None
+    ) -> None:
+        """Note that a step ends, or that it had ended before this life."""
+        place = _place_of(path)
+        if place is None:
+            self._end_map(path, output)
+            return
+        self.newest, job = self.newest or place.operator, self._job(place.operator)
+        if place.is_group:
+            job.groups[place.key] = not has_failed
+            return
+        others = job.open.get(place.key, set())
+        others.discard(path)
+        if not others:
+            job.open.pop(place.key, None)
+            (job.failed if has_failed else job.done).add(place.key)
+            if at is not None:
+                job.times.append((at, len(job.done)))
+
+    def _end_map(self, path: str, output: object) -> None:
+        step = StepPath(path)
+        job = self.jobs.get(step_path(step.flow, "map", step.occurrence))
+        if step.name == "mapped" and job is not None and isinstance(output, int):
+            job.mapped, job.total = path, output
+
+    def _job(self, operator: str) -> Job:
+        if operator not in self.jobs:
+            self.jobs[operator] = Job(is_reduced=StepPath(operator).name == "map")
+        return self.jobs[operator]
+
+
+class _Place(NamedTuple):
+    operator: str
+    key: str
+    is_group: bool
+
+
+def _place_of(path: str) -> _Place | None:
+    """Return the outermost item or group that a step is in."""
+    found, flow = None, StepPath(path).flow
+    while flow:
+        operator, key = flow.operator, flow.key
+        if key is not None and operator.name in (*_OVER_LISTS, "reduce"):
+            is_group = operator.name == "reduce"
+            over = step_path(operator.flow, "map", operator.occurrence) if is_group else operator
+            found = _Place(str(over), key, is_group)
+        flow = flow.flow
+    return found
+
+
+def _round_of(group: str) -> int:
+    return int(group.partition(".")[0])
+
+
+def progress_of(checkpoint: Checkpoint, place: JobPlace | None) -> JobProgress | None:
+    """Return the progress of the job of a run; None without one. Pure.
+
+    Parameters:
+        place: where the job is; None for the job that has begun a step last.
+    """
+    counter = _counted(checkpoint)
+    job = counter.job
+    if place is not None and (job is None or not _is_in(counter.newest, place)):
+        job = Job()
     if job is None:
         return None
-    iteration, items, groups, mapped = job
-    done = {item.key for item in items if item.outcome == "completed"}
-    failed = {item.key for item in items if item.outcome == "failed"} - done
-    total = None if mapped is None else cast(int, mapped.output)
-    is_mapping = total is None or any(item.outcome is None for item in items)
+    _add_times(checkpoint, counter.newest, job)
     is_complete = checkpoint.status is RunStatus.COMPLETED
-    return JobProgress(
-        iteration=iteration,
-        phase="complete" if is_complete else "map" if is_mapping else "reduce",
-        items_done=len(done),
-        items_failed=len(failed),
-        items_total=total,
-        reduce_round=max(map(_round_of, groups), default=0),
-        groups_done=sum(group.outcome == "completed" for group in groups),
-    )
+    return job.progress(place and place.iteration, is_complete=is_complete)
 
 
-def _job_of(checkpoint: Checkpoint) -> _Job | None:
-    """Return the job of a run, or the job within it that began last; None without a job."""
-    iteration, prefix = None, ""
-    if checkpoint.kind == "iterative":
-        iteration = sum(
-            not (path := StepPath(step)).flow and path.name == "round"
-            for step in checkpoint.metadata.attempts
-        )
-        prefix = step_path("", "round", iteration) if iteration else ""
-    parts = [part for part in _parts_of(checkpoint) if part.job[0].startswith(prefix)]
-    if not parts and checkpoint.kind not in ("mapreduce", "iterative"):
-        return None
-    # The run itself, or the job within it that began last.
-    is_run = checkpoint.kind == "mapreduce" or not parts
-    job = (prefix, 1) if is_run else parts[-1].job
-    items = [part for part in parts if part.job == job and part.phase == "map"]
-    groups = [part for part in parts if part.job == job and part.phase == "reduce"]
-    return _Job(iteration, items, groups, _end_of_map(checkpoint, job))
+def _is_in(operator: str, place: JobPlace) -> bool:
+    return not place.flow or is_within(operator, place.flow)
 
 
-def job_history(checkpoint: Checkpoint) -> tuple[JobPhase, ...]:
+def _counted(checkpoint: Checkpoint) -> JobCounter:
+    counter = JobCounter()
+    for operator, items in (checkpoint.metadata.items or {}).items():
+        counter.expect(operator, items)
+    for path in checkpoint.metadata.attempts:
+        counter.begin(path)
+    outputs = {step.step: step.output for step in checkpoint.completed_steps}
+    for item in checkpoint.history:
+        counter.end(item.step, outputs.get(item.step), has_failed=item.outcome == "failed")
+    return counter
+
+
+def _add_times(checkpoint: Checkpoint, operator: str, job: Job) -> None:
+    """Add when the items of a job were done."""
+    begins, ends = list[float](), dict[str, float]()
+    for step in checkpoint.completed_steps:
+        place = _place_of(step.step)
+        if place is not None and place.operator == operator and not place.is_group:
+            begins.append(step.completed_at - step.duration)
+            ends[place.key] = max(step.completed_at, ends.get(place.key, 0.0))
+    times = (min(begins, default=0.0), *sorted(ends.values()))
+    job.times.extend((at, count) for count, at in enumerate(times))
+
+
+def history_of(checkpoint: Checkpoint, place: JobPlace | None) -> tuple[JobPhase, ...]:
     """Return when the phases of a job happened that have begun, in order. Pure.
 
-    The job is that of `job_progress`; without one the history is empty.
+    The job is that of `progress_of`; without one the history is empty.
     """
-    job = _job_of(checkpoint)
-    return () if job is None else tuple(_phases(checkpoint, job))
+    counter = _counted(checkpoint)
+    if counter.job is None or (place is not None and not _is_in(counter.newest, place)):
+        return ()
+    return tuple(_phases(checkpoint, counter.newest, counter.job))
 
 
-def _phases(checkpoint: Checkpoint, job: _Job) -> Iterator[JobPhase]:
-    _, items, groups, mapped = job
+def _phases(checkpoint: Checkpoint, operator: str, job: Job) -> Iterator[JobPhase]:
+    places = {path: _place_of(path) for path in checkpoint.metadata.attempts}
+    parts = {path: one for path, one in places.items() if one and one.operator == operator}
     ends = {step.step: step.completed_at for step in checkpoint.completed_steps}
     begins = {step.step: step.completed_at - step.duration for step in checkpoint.completed_steps}
     if isinstance(checkpoint.state, BeforeStep):
         # The newest step may be the only one of its phase.
         begins.setdefault(checkpoint.state.step, checkpoint.state.at)
 
-    def times(parts: Iterable[_Part], of: dict[str, float]) -> list[float]:
-        return [of[part.path] for part in parts if part.path in of]
+    def times(paths: Iterable[str], of: dict[str, float]) -> list[float]:
+        return [of[path] for path in paths if path in of]
 
-    began = times(items, begins) + ([] if mapped is None else [begins[mapped.step]])
-    if began:
-        yield JobPhase("map", 0, min(began), None if mapped is None else mapped.completed_at)
-    for number in sorted({_round_of(group) for group in groups}):
-        of_round = [group for group in groups if _round_of(group) == number]
-        later = times((group for group in groups if _round_of(group) > number), ends)
+    mapped = None if job.mapped is None else ends[job.mapped]
+    items = [path for path, part in parts.items() if not part.is_group]
+    if began := times([*items, job.mapped or ""], begins):
+        yield JobPhase("map", 0, min(began), mapped)
+    rounds = {path: _round_of(part.key) for path, part in parts.items() if part.is_group}
+    for number in sorted(set(rounds.values())):
+        of_round = [path for path in rounds if rounds[path] == number]
+        later = times((path for path in rounds if rounds[path] > number), ends)
         # Once all items are mapped, the groups that are left are reduced round by round.
         is_over = checkpoint.status is RunStatus.COMPLETED or (
-            mapped is not None and any(end > mapped.completed_at for end in later)
+            mapped is not None and any(end > mapped for end in later)
         )
         if began := times(of_round, begins):
             ended = max(times(of_round, ends), default=None) if is_over else None
             yield JobPhase("reduce", number, min(began), ended)
-
-
-def _round_of(group: _Part) -> int:
-    return int(group.key.partition(".")[0])
-
-
-class _Part(NamedTuple):
-    """An item or a group that has begun. Its job is identified by the flow and the occurrence there."""
-
-    job: tuple[str, int]
-    phase: str
-    key: str
-    outcome: str | None
-    path: str
-
-
-def _parts_of(checkpoint: Checkpoint) -> Iterator[_Part]:
-    outcomes = {item.step: item.outcome for item in checkpoint.history}
-    for path in checkpoint.metadata.attempts:
-        child = StepPath(path).flow
-        phase = child.operator
-        if child.key is not None and phase.name in ("map", "reduce"):
-            job = (str(phase.flow), phase.occurrence)
-            yield _Part(job, phase.name, child.key, outcomes.get(path), path)
-
-
-def _end_of_map(checkpoint: Checkpoint, job: tuple[str, int]) -> CompletedStep | None:
-    """Return the step that ended the map phase of a job, and yielded the number of items; or None."""
-    flow, occurrence = job
-    path = step_path(flow, "mapped", occurrence)
-    for step in reversed(checkpoint.completed_steps):
-        if step.step == path and isinstance(step.output, int):
-            return step
-    return None

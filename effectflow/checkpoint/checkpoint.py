@@ -37,7 +37,7 @@ from effectflow.checkpoint.values import (
     encode_json,
     tree_digest,
 )
-from effectflow.effects.paths import steps_around
+from effectflow.effects.paths import StepPath, steps_around
 
 
 @frozen
@@ -72,11 +72,14 @@ class Metadata:
         attempts: the number of attempts of each step, in the order in which they last began.
         resumes: the number of resumes.
         entries: the number of entries in its journal.
+        items: the number of branches of each parallel operator that has so far begun steps, by its path;
+            None if no items have had a length.
     """
 
     attempts: dict[str, int] = field(default_factory=dict[str, int])
     resumes: int = 0
     entries: int = 0
+    items: dict[str, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,7 +306,7 @@ def fold(entries: Iterable[Entry], run_id: str) -> Checkpoint:
         state=state,
         completed_steps=tuple(steps.completed.values()),
         history=tuple(item for item in steps.outcomes.values() if item is not None),
-        metadata=Metadata(steps.attempts, resumes, count),
+        metadata=Metadata(steps.attempts, resumes, count, steps.items or None),
         context=started.context,
         created_at=started.at,
         updated_at=max(started.at, last.at),
@@ -359,12 +362,14 @@ class _Steps:
         outcomes: how each step ended, in the order in which the steps first began; None if it has not.
         completed: the completed steps, without those that the next attempt of an outer step repeats.
         attempts: the number of attempts, in the order in which the steps last began.
+        items: as in `Metadata`.
     """
 
     def __init__(self) -> None:
         self.outcomes: dict[str, HistoryItem | None] = {}
         self.completed: dict[str, CompletedStep] = {}
         self.attempts: dict[str, int] = {}
+        self.items: dict[str, int] = {}
         self._completed_within: dict[str, list[str]] = {}
 
     def begin(self, begun: BeforeStep) -> None:
@@ -374,6 +379,8 @@ class _Steps:
         # A step that begins again moves to the end.
         self.attempts.pop(step, None)
         self.attempts[step] = begun.attempt
+        if begun.items is not None:
+            self.items[str(StepPath(step).flow.operator)] = begun.items
 
     def complete(self, ended: Completed) -> None:
         step = ended.step

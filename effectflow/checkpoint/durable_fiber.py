@@ -537,6 +537,13 @@ class DurableFiber(OrderedFiber):
             self.failures = owner.open_failures()
         self.turns.branches.begin(operator, self.line)
 
+    def items_to_record(self) -> int | None:
+        """Return the number of branches beside this one, for the first of their steps in this life."""
+        if self.fork is None or self.path != self.line:
+            return None
+        items, self.fork.total = self.fork.total, None
+        return items
+
     def leave(self, operator: Operator, *, has_failed: bool) -> None:
         if has_failed:
             self.unwinds()

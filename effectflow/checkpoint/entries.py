@@ -185,6 +185,8 @@ class BeforeStep:
         function: the qualified name of its function, for messages.
         at_most_once: whether the step is not executed again silently.
         turn: its turn in the order of the run; of all entries with this field.
+        items: the number of branches of the operator that the step is in. Only the first step that one of
+            them begins in a life has it, if the number is known.
     """
 
     step: str
@@ -194,6 +196,7 @@ class BeforeStep:
     function: str | None = None
     at_most_once: bool = False
     turn: int = 0
+    items: int | None = None
 
 
 @frozen

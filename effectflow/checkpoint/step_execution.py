@@ -325,6 +325,7 @@ class StepExecution:
             definition.function,
             definition.at_most_once,
             fiber.turns.turn,
+            fiber.items_to_record(),
         )
         run.add(entry, fiber.step)
         fiber.turns.order.begun[self.path] = entry

@@ -84,7 +84,11 @@ def counted(count: int, noun: str) -> str:
 
 def bounded(tree: Tree, limit: int = 120) -> str:
     """Return a value as text, cut to this many characters."""
-    text = render_tree(tree)
+    return cut(render_tree(tree), limit)
+
+
+def cut(text: str, limit: int = 120) -> str:
+    """Return a text, cut to this many characters."""
     return text if len(text) <= limit else f"{text[:limit]}... ({len(text)} characters)"
 
 

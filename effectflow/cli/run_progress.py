@@ -15,6 +15,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from effectflow.builders.kinds import view_of
 from effectflow.checkpoint import (
     BeforeStep,
     CheckpointEvent,
@@ -29,7 +30,6 @@ from effectflow.cli.app_loader import AnyWorkflow
 from effectflow.cli.census import census
 from effectflow.cli.history import wait_text
 from effectflow.cli.render import say
-from effectflow.effects.paths import StepPath
 
 _SECONDS_BETWEEN_LINES = 2.0
 
@@ -100,7 +100,7 @@ class RunProgress:
         if self.began_with is None and run_id == self._resumed:
             self.began_with = path
             say(
-                f"Resuming run {run_id}: it begins with {_step_text(path, self._workflow.kind)}.",
+                f"Resuming run {run_id}: it begins with {view_of(self._workflow.kind).place(path)}.",
                 self.console,
             )
 
@@ -114,18 +114,3 @@ class RunProgress:
             self._printed_at = now
             of_total = f" of {self._total}" if self._total else ""
             say(f"{done}{of_total} steps done, {rate}", self.console)
-
-
-def _step_text(path: str, kind: str) -> str:
-    """Return where a step is in a workflow of this kind: its phase, round, node or transition."""
-    first, branch = StepPath(StepPath(path).segments[0]), StepPath(path).flow
-    if kind in ("graph", "machine"):
-        visit = f", visit {first.occurrence}" if first.occurrence > 1 else ""
-        return f"{'node' if kind == 'graph' else 'transition'} {first.name}{visit}"
-    if kind == "iterative":
-        return f"round {first.occurrence}"
-    if branch.key is not None and branch.operator.name == "map":
-        return f"phase map, item {branch.key}"
-    if branch.key is not None and branch.operator.name == "reduce":
-        return f"phase reduce, round {branch.key.partition('.')[0]}"
-    return f"step {path}"

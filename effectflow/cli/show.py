@@ -10,8 +10,8 @@ from typing import Annotated
 import orjson
 import typer
 
-from effectflow.builders.machine._machine import state_of
-from effectflow.builders.progress import JobProgress, job_progress
+from effectflow.builders.kinds import job_progress, view_of
+from effectflow.builders.progress import JobProgress
 from effectflow.checkpoint import (
     Checkpoint,
     CheckpointError,
@@ -38,7 +38,7 @@ from effectflow.cli.command import Answer, command
 from effectflow.cli.history import topic_text
 from effectflow.cli.list_runs import run_tree, shown_status
 from effectflow.cli.options import BadUse, LatestOption
-from effectflow.cli.render import age, bounded, counted, table, when
+from effectflow.cli.render import age, bounded, counted, cut, duration, table, when
 from effectflow.cli.suggestions import message_of, suggested
 from effectflow.runs.reopening import dead_letters_of
 
@@ -164,13 +164,10 @@ def _rows(view: _RunView) -> Iterable[tuple[str, str]]:
         # A complete run has handled the failure of its last step. And a run may be interrupted while it
         # waits between two steps.
         yield "position", f"{type(head).__name__}: {head.step or 'no step'}"
-    if checkpoint.kind == "machine":
-        match state_of(checkpoint):
-            case {"$enum": [_, str(member)]}:
-                yield "state", member
-            case state:
-                yield "state", bounded(state)
-    yield from _progress_rows(job_progress(checkpoint))
+    for name, text in view_of(checkpoint.kind).rows(checkpoint):
+        yield name, cut(text)
+    is_running = info is not None and shown_status(info, view.at) == RunStatus.RUNNING
+    yield from _progress_rows(job_progress(checkpoint), is_running=is_running)
     if view.dead_letters:
         yield "dead letters", f"{view.dead_letters}: {suggested('dead-letters', checkpoint.run_id)}"
     yield "steps", f"{len(checkpoint.completed_steps)} completed, {len(metadata.attempts)} begun"
@@ -183,17 +180,17 @@ def _rows(view: _RunView) -> Iterable[tuple[str, str]]:
     yield "survives", _SURVIVES.get(view.durability, f"durability {view.durability}")
 
 
-def _progress_rows(progress: JobProgress | None) -> Iterable[tuple[str, str]]:
-    """Yield the progress of a map-reduce or iterative run."""
-    if progress is None:
+def _progress_rows(progress: JobProgress | None, *, is_running: bool) -> Iterable[tuple[str, str]]:
+    """Yield the progress of the job of a run."""
+    if progress is None or (progress.iteration is not None and not progress.items_total):
         return
-    if progress.iteration is not None:
-        yield "round", str(progress.iteration)
-    if progress.iteration is None or progress.items_done or progress.items_failed:
-        total = "" if progress.items_total is None else f" of {progress.items_total}"
-        failed = f", {progress.items_failed} failed" if progress.items_failed else ""
+    total = "" if progress.items_total is None else f" of {progress.items_total}"
+    failed = f", {progress.items_failed} failed" if progress.items_failed else ""
+    seconds_left = progress.seconds_left if is_running else None
+    left = f", about {duration(seconds_left)} left" if seconds_left else ""
+    yield "items", f"{progress.items_done}{total} done{failed}{left}"
+    if progress.is_reduced:
         yield "phase", progress.phase
-        yield "items", f"{progress.items_done}{total} done{failed}"
         groups = counted(progress.groups_done, "group")
         yield "reduce", f"round {progress.reduce_round}, {groups} done"
 

@@ -138,6 +138,7 @@ class Fork(Operator):
         super().__init__(outer, name, limit=limit)
         self.owner = owner or f"one {name}"
         self.items = items
+        self.total = len(items) if isinstance(items, Sized) else None
         self.f = f
         self.env = env
         self.ends = ends

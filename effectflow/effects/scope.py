@@ -263,6 +263,7 @@ class Operator:
         suppressed: the errors of finalizers in the branches that it cancelled.
         limit: how many branches may run at once; None for any number.
         read: how many items a parallel operator has read.
+        total: how many items it has, if that is known; None once a durable run has recorded it.
         causes, collected, pending: what a durable run keeps here: the failures with which it cancels its
             branches, those of branches that have ended, and fibers that wait for a place.
     """
@@ -279,6 +280,7 @@ class Operator:
         "pending",
         "read",
         "suppressed",
+        "total",
         "unfinished",
     )
 
@@ -289,6 +291,7 @@ class Operator:
         self.cut: anyio.CancelScope | None = None
         self.unfinished: Exception | None = None
         self.read = 0
+        self.total: int | None = None
         self.suppressed: list[Suppressed] = []
         self.causes: list[Any] = []
         self.collected: list[Any] = []

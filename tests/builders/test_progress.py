@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from effectflow import Checkpoints, Do, do, pure, workflow
-from effectflow.checkpoint import CheckpointError, Entry, read_checkpoint, read_entries
+from effectflow import Checkpoints, Do, do, par_traverse, pure, step, workflow
+from effectflow.builders.progress import JobCounter
+from effectflow.checkpoint import BeforeStep, CheckpointError, Entry, read_checkpoint, read_entries
 from effectflow.checkpoint.checkpoint import fold
 from effectflow.graphs import StateGraph
 from effectflow.iterative import Iterative
@@ -26,8 +27,12 @@ def progress_of(entries: list[Entry]) -> JobProgress:
     return progress
 
 
-async def test_progress_is_known_after_every_entry_of_a_job(store: MemoryStore) -> None:
-    job = spelling(limit=1, fan_in=2)
+@pytest.mark.parametrize("has_length", [True, False])
+async def test_progress_is_known_after_every_entry_of_a_job(
+    store: MemoryStore, has_length: bool
+) -> None:
+    job = spelling(items=lambda n: range(n) if has_length else iter(range(n)), limit=1, fan_in=2)
+    total = 3 if has_length else None
     await job.start(3, run_id="r").run(app_around(store))
     entries = await read_entries(store, "r")
 
@@ -40,11 +45,12 @@ async def test_progress_is_known_after_every_entry_of_a_job(store: MemoryStore) 
 
     assert list(seen) == [
         at("map", 0, None, 0, 0),
-        at("map", 1, None, 0, 0),
-        at("map", 2, None, 0, 0),
-        at("map", 2, None, 1, 0),
-        at("map", 2, None, 1, 1),
-        at("map", 3, None, 1, 1),
+        *([at("map", 0, 3, 0, 0)] if has_length else []),
+        at("map", 1, total, 0, 0),
+        at("map", 2, total, 0, 0),
+        at("map", 2, total, 1, 0),
+        at("map", 2, total, 1, 1),
+        at("map", 3, total, 1, 1),
         at("reduce", 3, 3, 1, 1),
         at("reduce", 3, 3, 1, 2),
         at("reduce", 3, 3, 2, 2),
@@ -137,10 +143,8 @@ async def test_the_last_job_within_another_workflow_is_found(store: MemoryStore)
 
         assert seen[0] is None
         assert [one for one, _ in groupby(counts)] == [
-            *((done, None) for done in range(5)),
-            (4, 4),
-            *((done, None) for done in range(6)),
-            (5, 5),
+            *((done, 4) for done in range(5)),
+            *((done, 5) for done in range(6)),
         ]
 
 
@@ -184,3 +188,54 @@ async def test_the_history_of_a_job_has_the_times_of_its_phases(store: MemorySto
 async def test_a_run_without_a_job_has_no_history(store: MemoryStore) -> None:
     await made_of(lambda: pure(1)).start(None, run_id="r").run(app_around(store))
     assert job_history(await read_checkpoint(store, "r")) == ()
+
+
+async def test_an_operator_over_a_list_knows_its_total_also_after_a_resume(
+    store: MemoryStore,
+) -> None:
+    broken = {7}
+
+    @step
+    async def half(number: int) -> int:
+        if number in broken:
+            raise ValueError(number)
+        return number // 2
+
+    @do
+    def quartered(number: int) -> Do[App, Any, int]:
+        return (yield from half((yield from half(number))))
+
+    @workflow
+    def quarters(numbers: list[int]) -> Do[App, Any, list[int]]:
+        yield from half(0)
+        return (yield from par_traverse(numbers, quartered, limit=1, key=str))
+
+    app, numbers = App(Checkpoints(store)), [*range(10, 5, -1)]
+    with pytest.raises(ValueError, match="7"):
+        await quarters.start(numbers, run_id="r").run(app)
+    stopped = progress_of(await read_entries(store, "r"))
+    assert (stopped.items_done, stopped.items_failed, stopped.items_total) == (3, 1, 5)
+    assert (stopped.phase, str(stopped)) == ("map", "3 of 5 items, 1 failed")
+
+    broken.clear()
+    await quarters.resume("r").run(app)
+    entries = await read_entries(store, "r")
+    totals = [entry.items for entry in entries if isinstance(entry, BeforeStep) and entry.items]
+    # In the first step of each life that begins one.
+    assert totals == [5, 5]
+    done = progress_of(entries)
+    assert (done.items_done, done.items_total, done.phase) == (5, 5, "complete")
+
+
+def test_the_speed_is_that_of_the_steps_of_this_life() -> None:
+    counter = JobCounter()
+    counter.expect("par_traverse", 10)
+    for item in range(4):
+        counter.end(f"par_traverse[{item}]/s")
+    assert counter.job is not None
+    assert counter.job.progress().seconds_left is None
+    for item in range(4, 7):
+        counter.begin(f"par_traverse[{item}]/s", at=100.0 + item)
+        counter.end(f"par_traverse[{item}]/s", at=101.0 + item)
+    progress = counter.job.progress()
+    assert (progress.items_done, progress.per_second, progress.seconds_left) == (7, 1.0, 3.0)

@@ -56,7 +56,7 @@ def test_show_reports_phase_items_and_reduce_rounds(effectflow: Command, folder:
     (folder / "broken").touch()
     assert effectflow("run", "jobs:strict", "--input", "7", "--run-id", "s").code == 1
     shown = rows(effectflow("show", "s"))
-    assert (shown["phase"], shown["items"]) == ("map", "4 done, 1 failed")
+    assert (shown["phase"], shown["items"]) == ("map", "4 of 7 done, 1 failed")
     assert shown["reduce"] == "round 2, 3 groups done"
 
     (folder / "broken").unlink()
@@ -72,7 +72,9 @@ def test_show_reports_dead_letters(effectflow: Command, folder: Path) -> None:
     assert effectflow("run", "jobs:lenient", "--input", "7", "--run-id", "l").code == 0
 
     assert rows(effectflow("show", "l"))["items"] == "6 of 7 done, 1 failed"
-    assert effectflow("show", "l", "--json").json["progress"] == {
+    progress = effectflow("show", "l", "--json").json["progress"]
+    assert progress.pop("per_second") > 0
+    assert progress == {
         "iteration": None,
         "phase": "complete",
         "items_done": 6,
@@ -80,6 +82,7 @@ def test_show_reports_dead_letters(effectflow: Command, folder: Path) -> None:
         "items_total": 7,
         "reduce_round": 3,
         "groups_done": 7,
+        "is_reduced": True,
     }
 
 

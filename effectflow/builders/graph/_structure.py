@@ -7,12 +7,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
+from effectflow.builders.views import View, place_of_visit
 from effectflow.checkpoint.definition import Definition
 from effectflow.checkpoint.step import StepDefinition
 from effectflow.effects import Effect
 from effectflow.effects.paths import StepPath, child_path
 from effectflow.runs.step_loop import condition_holds, pure_result
 from effectflow.runs.workflow import Workflow
+
+VIEW = View(place=partial(place_of_visit, "node"))
 
 
 @dataclass(frozen=True, slots=True)

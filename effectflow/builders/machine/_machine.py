@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import partial
 from itertools import islice, pairwise
 from types import NoneType
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar, cast, overload
@@ -14,6 +15,7 @@ from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar, cast, overload
 import orjson
 
 from effectflow.builders.machine._states import StateSet, name_of
+from effectflow.builders.views import View, place_of_visit
 from effectflow.checkpoint.checkpoint import Checkpoint
 from effectflow.checkpoint.errors import CorruptCheckpoint, DefinitionChanged, UnsupportedVersion
 from effectflow.checkpoint.values import (
@@ -23,6 +25,7 @@ from effectflow.checkpoint.values import (
     encode_compact,
     from_tree,
     of_type,
+    render_tree,
     to_tree,
     tree_digest,
 )
@@ -428,6 +431,17 @@ def _read_value(name: str, value: Any, kinds: tuple[type[Any], ...]) -> Any:
     if datetime in kinds and found is not None and found.tzinfo is None:
         raise ValueError(f"the time {value!r} has no time zone")
     return found
+
+
+def _state_row(checkpoint: Checkpoint) -> Iterator[tuple[str, str]]:
+    match state_of(checkpoint):
+        case {"$enum": [_, str(member)]}:
+            yield "state", member
+        case state:
+            yield "state", render_tree(state)
+
+
+VIEW = View(place=partial(place_of_visit, "transition"), rows=_state_row)
 
 
 def state_of(checkpoint: Checkpoint) -> Tree:

@@ -19,6 +19,8 @@ from effectflow.builders.mapreduce._results import (
     PartialResult,
     TooManyFailures,
 )
+from effectflow.builders.progress import JobPlace
+from effectflow.builders.views import View
 from effectflow.checkpoint.durable_fiber import DurableFiber
 from effectflow.checkpoint.entries import ErrorRecord
 from effectflow.checkpoint.errors import NotSerializable
@@ -36,6 +38,8 @@ from effectflow.runs.reopening import DEAD_LETTER, failures_in, letter_of
 
 if TYPE_CHECKING:
     from effectflow.checkpoint.run import Run
+
+VIEW = View(job=lambda _: JobPlace(""))
 
 _MAPPED = StepDefinition("mapped", output=int)
 """The step that ends the map phase: once it is complete, the items of the job are known."""
