@@ -354,5 +354,9 @@ def _is_same(one: Any, other: Any) -> bool:
         record = record_of(kind)
         return _is_same(record.take(one), record.take(other))
     # The repr distinguishes 1.0 from 1.00, -0.0 from 0.0, and the two folds of a time.
-    is_equal = one == other or (kind is float and math.isnan(one))
-    return bool(is_equal) and repr(one) == repr(other)
+    try:
+        is_equal = bool(one == other or (kind is float and math.isnan(one)))
+    except ValueError:
+        # Arrays and frames compare their items.
+        return False
+    return is_equal and repr(one) == repr(other)

@@ -46,6 +46,14 @@ from effectflow.checkpoint.values.plain import (
     is_scalar,
     sorted_json,
 )
+from effectflow.checkpoint.values.tables import (
+    build_scalar,
+    build_table,
+    is_numpy_scalar,
+    name_of_table,
+    take_scalar,
+    take_table,
+)
 from effectflow.checkpoint.values.tags import TAGS
 from effectflow.effects.effect import Effect
 
@@ -456,6 +464,30 @@ def pydantic_kind(cls: type[Any]) -> _Kind | None:
     return _SECRET if name in _SECRETS and _class_of_pydantic(name, _SECRETS) is cls else None
 
 
+def foreign_kind(cls: type[Any]) -> _Kind | None:
+    """Return the kind of the values of a class of numpy, pandas, polars or pyarrow; None for others."""
+    if is_numpy_scalar(cls):
+        return _SCALAR
+    return None if name_of_table(cls) is None else _TABLE
+
+
+def _encode_scalar(value: Any, walk: _Walk) -> list[Any]:
+    dtype, item = _taken(take_scalar, value)
+    return [dtype, walk.at("item()", _encode, item)]
+
+
+def _decode_scalar(content: Any, walk: _Walk) -> Any:
+    dtype, item = content
+    return build_scalar(dtype, walk.at("item()", _decode, item))
+
+
+def _taken(take: Callable[[Any], Any], value: Any) -> Any:
+    try:
+        return take(value)
+    except ValueError as error:
+        raise _Fault(str(error)) from error
+
+
 def _encode_secret(value: Any, walk: _Walk) -> list[Any]:
     clear = value.get_secret_value()
     text = _encodable(clear) if isinstance(clear, str) else b64encode(clear).decode()
@@ -488,7 +520,7 @@ def _declared_kind(value: Any, types: KnownTypes) -> _Kind:
             f"{cls.__name__} is not declared: annotate the function that returns it or takes it as its "
             f"input, or pass output={cls.__name__}"
         )
-    kind = pydantic_kind(cls)
+    kind = pydantic_kind(cls) or foreign_kind(cls)
     if kind is not None:
         return kind
     if isinstance(value, Effect):
@@ -582,6 +614,8 @@ _URL: _Kind = _Kind(
     lambda content, _: _class_of_pydantic(content[0], _URLS)(content[1]),
 )
 _SECRET: _Kind = _Kind("$secret", _encode_secret, _decode_secret)
+_SCALAR: _Kind = _Kind("$scalar", _encode_scalar, _decode_scalar)
+_TABLE: _Kind = _atom("$table", partial(_taken, take_table), build_table)
 
 _KINDS: tuple[_Kind, ...] = (
     _atom("$int", _encode_int, _decode_int),
@@ -616,6 +650,8 @@ _KINDS: tuple[_Kind, ...] = (
     _CUSTOM,
     _URL,
     _SECRET,
+    _SCALAR,
+    _TABLE,
 )
 
 _BY_TAG: Mapping[str, _Kind] = {kind.tag: kind for kind in _KINDS}

@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal, Never, TypeAlias, TypedDict, Union, 
 from effectflow.checkpoint.values.classes import is_record, record_of
 from effectflow.checkpoint.values.exceptions import safe_repr
 from effectflow.checkpoint.values.plain import MalformedValue
+from effectflow.checkpoint.values.tables import is_numpy_scalar
 from effectflow.effects.effect import Effect
 from effectflow.effects.signatures import UnresolvedName, meaning_of, type_hints
 
@@ -353,13 +354,11 @@ def _first(parts: Any) -> Mismatch | None:
 
 def _other(value: Any, annotation: Any) -> Mismatch:
     problem = f"{safe_repr(value):.80} is not of the declared type {name_of_type(annotation)}"
-    is_effect = isinstance(value, Effect)
-    return (
-        "",
-        f"{problem}, but an effect (did you forget `await` or `yield from`?)"
-        if is_effect
-        else problem,
-    )
+    if isinstance(value, Effect):
+        problem += ", but an effect (did you forget `await` or `yield from`?)"
+    elif annotation in _EXACT and is_numpy_scalar(value.__class__):
+        problem += f": write {annotation.__name__}(...)"
+    return "", problem
 
 
 def name_of_type(annotation: Any) -> str:

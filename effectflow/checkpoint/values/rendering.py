@@ -118,6 +118,8 @@ _RENDERERS: Mapping[str, Callable[[Any], str]] = {
     "$codec": lambda content: f"{content[0]}({render_tree(content[1])})",
     "$url": lambda content: f"{content[0]}({content[1]!r})",
     "$secret": lambda _content: "**********",
+    "$scalar": lambda content: render_tree(content[1]),
+    "$table": lambda content: f"{content[0]}(shape={tuple(content[1])})",
 }
 
 
@@ -139,9 +141,9 @@ def plain_tree(tree: Tree) -> Tree:
             return plain_tree(fields)
         case {"$enum": [_, content]} | {"$flag": [_, content]}:
             return plain_tree(content)
-        case {"$url": [_, content]} | {"$codec": [_, content]}:
+        case {"$url": [_, content]} | {"$codec": [_, content]} | {"$scalar": [_, content]}:
             return plain_tree(content)
-        case {"$secret": _}:
+        case {"$secret": _} | {"$table": _}:
             return render_tree(tree)
         case {"$dict": [*pairs]}:
             named = cast("list[tuple[Tree, Tree]]", pairs)

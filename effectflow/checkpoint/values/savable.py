@@ -14,6 +14,7 @@ from effectflow.checkpoint.errors import NotSerializable
 from effectflow.checkpoint.values.classes import NO_CIPHER, KnownTypes, is_record
 from effectflow.checkpoint.values.custom import ValueOptions
 from effectflow.checkpoint.values.declared import field_types
+from effectflow.checkpoint.values.tables import name_of_table
 from effectflow.effects.signatures import UnresolvedName, meaning_of
 
 
@@ -68,13 +69,15 @@ def _problem_of(annotation: Any, types: KnownTypes) -> str:
     if not isinstance(kind, type) or kind in (Any, UnionType) or _is_vague(kind):
         return ""
     # Imported late, like everything that plain data does not need.
-    from effectflow.checkpoint.values.codec import cannot_be_saved, pydantic_kind
+    from effectflow.checkpoint.values.codec import cannot_be_saved, foreign_kind, pydantic_kind
     from effectflow.checkpoint.values.tags import SAVED_CLASSES
 
     if is_record(kind) or typing.is_typeddict(kind) or issubclass(kind, Enum | Exception):
         return ""
     known = (*SAVED_CLASSES, *types.options.by_class, *types.classes.values())
     if any(issubclass(each, kind) for each in known):
+        return ""
+    if foreign_kind(cast("type[Any]", kind)) is not None:
         return ""
     of_pydantic = pydantic_kind(cast("type[Any]", kind))
     if of_pydantic is None:
@@ -109,7 +112,7 @@ def _parts_of(part: _Part, types: KnownTypes) -> Iterator[_Part]:
 def _arguments_of(annotation: Any, kind: Any, types: KnownTypes) -> tuple[Any, ...]:
     """Return the arguments of an annotation that are the types of parts of its values."""
     arguments = typing.get_args(annotation)
-    if kind in types.options.by_class:
+    if kind in types.options.by_class or (isinstance(kind, type) and name_of_table(kind)):
         # Its codec knows its parts.
         return ()
     if not isinstance(kind, type) or not (is_record(kind) or typing.is_typeddict(kind)):

@@ -1,0 +1,243 @@
+"""Arrays, data frames and tables of numpy, pandas, polars and pyarrow as text, and back.
+
+Arrays are saved as their bytes, and tables in the stream format of Arrow. Nothing is pickled, so parts
+that are Python objects are rejected. This module imports none of these libraries unless a value, or what
+is saved, belongs to it.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from io import BytesIO
+from typing import Any, NamedTuple
+
+MAX_BYTES = 32 * 1024 * 1024
+"""The number of bytes in one array or table. Data of more belongs into a file."""
+
+_MAX_ROWS_WITHOUT_BYTES = 1_000_000
+"""The number of rows that a table may have although they take less than one bit each."""
+
+_SCALAR_KINDS = "biufUS"
+"""The kinds of types of numpy whose scalars have an exact value in Python."""
+
+Content = list[Any]
+"""What is saved: the class, the shape, the data as text, and what else there is to know."""
+
+
+def name_of_table(cls: type[Any]) -> str | None:
+    """Return the name of a class of tables, such as `pandas.DataFrame`; None for any other class."""
+    name = f"{cls.__module__.partition('.')[0]}.{cls.__name__}"
+    library = sys.modules.get(name.partition(".")[0])
+    return name if name in _FORMS and getattr(library, cls.__name__, None) is cls else None
+
+
+def is_numpy_scalar(cls: type[Any]) -> bool:
+    """Return whether the values of a class are scalars of numpy, such as `numpy.float64`."""
+    numpy: Any = sys.modules.get("numpy")
+    return numpy is not None and cls.__module__ == "numpy" and issubclass(cls, numpy.generic)
+
+
+def take_scalar(value: Any) -> tuple[str, Any]:
+    """Return the type of a numpy scalar as text, and its value. Raises ValueError if it has none."""
+    dtype, item = value.dtype, value.item()
+    is_exact = isinstance(item, bool | int | float | str | bytes) and dtype.kind in _SCALAR_KINDS
+    if not is_exact or dtype.type is not value.__class__:
+        name = f"numpy.{value.__class__.__name__}"
+        raise ValueError(f"a {name} is saved only as an array: write numpy.asarray(...)")
+    return dtype.str, item
+
+
+def build_scalar(dtype: str, item: Any) -> Any:
+    """Return the numpy scalar of this type and value."""
+    kind = _library("numpy").dtype(dtype)
+    if kind.kind not in _SCALAR_KINDS:
+        raise ValueError(f"no scalar is saved with the type {dtype}")
+    return kind.type(item)
+
+
+def take_table(value: Any) -> Content:
+    """Return an array, frame, series or table as what is saved.
+
+    Raises ValueError if another value would come back, or none.
+    """
+    name = name_of_table(value.__class__)
+    assert name is not None
+    form = _FORMS[name]
+    try:
+        data, *more = form.take(value)
+    except ImportError as missing:
+        raise ValueError(
+            f"a {name} is saved with {missing.name}: pip install {missing.name}"
+        ) from None
+    except Exception as error:
+        raise ValueError(f"a {name} cannot be saved: {str(error) or repr(error):.300}") from error
+    if len(data) > MAX_BYTES:
+        raise ValueError(
+            f"a {name} of {len(data):,} bytes is too large, the limit is {MAX_BYTES:,}: write it to a "
+            "file, and save the path"
+        )
+    return [name, [*value.shape], b64encode(data).decode(), *more]
+
+
+def build_table(content: Content) -> Any:
+    """Return the value of what `take_table` returned. Raises an exception for anything else."""
+    name, shape, text, *more = content
+    data = b64decode(text, validate=True)
+    if len(data) > MAX_BYTES:
+        raise ValueError(f"it has {len(data):,} bytes")
+    try:
+        built = _FORMS[name].build(data, shape, *more)
+    except Exception:
+        raise
+    except BaseException as panic:
+        # What the code of polars in Rust raises for malformed data is no Exception.
+        if type(panic).__name__ != "PanicException":
+            raise
+        raise ValueError(str(panic)) from None
+    if [*built.shape] != shape:
+        raise ValueError(f"its shape is {built.shape}, not {shape}")
+    return built
+
+
+class _Form(NamedTuple):
+    """How the values of one class are saved.
+
+    Attributes:
+        take: returns the bytes of a value, and what else is needed to build it.
+        build: returns the value, given the bytes, the shape, and what else there is.
+    """
+
+    take: Callable[[Any], tuple[Any, ...]]
+    build: Callable[..., Any]
+
+
+def _library(name: str) -> Any:
+    """Return a module of an optional library, of which type checkers need not know."""
+    return import_module(name)
+
+
+def _take_array(array: Any) -> tuple[Any, ...]:
+    npy = _library("numpy.lib.format")
+    dtype = array.dtype
+    described = None if dtype.hasobject or dtype.metadata else npy.dtype_to_descr(dtype)
+    if described is None or npy.descr_to_dtype(described) != dtype:
+        raise ValueError(f"its dtype {dtype} has no bytes of its own: use another dtype")
+    return array.tobytes(), repr(described)
+
+
+def _build_array(data: bytes, shape: list[int], described: str) -> Any:
+    from ast import literal_eval
+
+    dtype = _library("numpy.lib.format").descr_to_dtype(literal_eval(described))
+    if dtype.hasobject or math.prod(shape) * dtype.itemsize != len(data):
+        raise ValueError(f"its bytes are not those of {dtype} in the shape {shape}")
+    # Of a bytearray, because an array of bytes could not be changed.
+    return _library("numpy").ndarray(tuple(shape), dtype, bytearray(data))
+
+
+def _take_arrow(table: Any) -> tuple[bytes]:
+    pyarrow = _library("pyarrow")
+    # Taken row by row, so that equal tables have equal bytes, however they are cut and whatever there is
+    # in the place of a null.
+    rows = table.take(pyarrow.array(range(len(table)), pyarrow.int64())).combine_chunks()
+    sink = pyarrow.BufferOutputStream()
+    with pyarrow.ipc.new_stream(sink, rows.schema) as writer:
+        writer.write_table(rows)
+    data: bytes = sink.getvalue().to_pybytes()
+    if not _read_arrow(data).schema.equals(table.schema, check_metadata=True):
+        raise ValueError("its schema would come back as another one")
+    return (data,)
+
+
+def _read_arrow(data: bytes) -> Any:
+    table = _library("pyarrow").ipc.open_stream(data).read_all()
+    table.validate(full=True)
+    return _bounded(table, len(table), data)
+
+
+def _build_arrow(data: bytes, _: object) -> Any:
+    return _read_arrow(data)
+
+
+def _take_pandas(frame: Any) -> tuple[Any, ...]:
+    import json
+
+    table = _library("pyarrow").Table.from_pandas(frame)
+    known = json.loads(table.schema.metadata[b"pandas"])
+    # Otherwise equal arguments of a step would have another digest with another version of a library.
+    del known["creator"], known["pandas_version"]
+    (data,) = _take_arrow(table.replace_schema_metadata({b"pandas": json.dumps(known)}))
+    frequency = getattr(frame.index, "freqstr", None)
+    again = _build_pandas(data, frame.shape, frequency)
+    # A cell that is a list would come back as an array, and NaN among text as another null.
+    _library("pandas.testing").assert_frame_equal(again, frame, check_exact=True, check_freq=True)
+    if again.attrs != frame.attrs:
+        raise ValueError("its attrs would come back as others")
+    return data, frequency
+
+
+def _build_pandas(data: bytes, _: object, frequency: str | None) -> Any:
+    frame = _read_arrow(data).to_pandas()
+    if frequency is not None and frame.index.freq is None:
+        frame.index.freq = frequency
+    return frame
+
+
+def _take_pandas_series(series: Any) -> tuple[Any, ...]:
+    has_name = series.name is not None
+    return *_take_pandas(series.to_frame() if has_name else series.to_frame("")), has_name
+
+
+def _build_pandas_series(data: bytes, _: object, frequency: str | None, has_name: object) -> Any:
+    series = _build_pandas(data, _, frequency).iloc[:, 0]
+    return series if has_name else series.rename(None)
+
+
+def _take_polars(frame: Any) -> tuple[bytes]:
+    sink = BytesIO()
+    # As one part, so that equal frames have equal bytes.
+    frame.rechunk().write_ipc_stream(sink)
+    data = sink.getvalue()
+    schema = _read_polars(data).schema
+    if schema != frame.schema:
+        # A column of Python objects does.
+        raise ValueError(f"it would come back as {schema}, not as {frame.schema}")
+    return (data,)
+
+
+def _read_polars(data: bytes) -> Any:
+    frame = _library("polars").read_ipc_stream(BytesIO(data))
+    return _bounded(frame, len(frame), data)
+
+
+def _build_polars(data: bytes, _: object) -> Any:
+    return _read_polars(data)
+
+
+def _take_polars_series(series: Any) -> tuple[bytes]:
+    return _take_polars(series.to_frame())
+
+
+def _build_polars_series(data: bytes, _: object) -> Any:
+    return _read_polars(data).to_series()
+
+
+def _bounded(table: Any, rows: int, data: bytes) -> Any:
+    """Return a table. Raise ValueError if a few bytes stand for more rows than fit into memory."""
+    if rows > max(8 * len(data), _MAX_ROWS_WITHOUT_BYTES):
+        raise ValueError(f"it has {rows:,} rows in {len(data):,} bytes")
+    return table
+
+
+_FORMS: Mapping[str, _Form] = {
+    "numpy.ndarray": _Form(_take_array, _build_array),
+    "pandas.DataFrame": _Form(_take_pandas, _build_pandas),
+    "pandas.Series": _Form(_take_pandas_series, _build_pandas_series),
+    "polars.DataFrame": _Form(_take_polars, _build_polars),
+    "polars.Series": _Form(_take_polars_series, _build_polars_series),
+    "pyarrow.Table": _Form(_take_arrow, _build_arrow),
+}
