@@ -2,11 +2,11 @@
 
     python benchmarks/agent.py [--turns 2000]
 
-Each turn is a step that receives the state and returns it with one more message of 4 kB. The run fails in
-its last turn, and a new process resumes it. For three lengths, this prints the size of the database beside
-that of the messages, and what recording, reading and resuming cost: the processor time, the memory, and the
-longest time that the event loop stayed in one task. The goal for 2,000 turns: at most 1.5 times the
-messages, and less than 2 s and 100 MiB.
+Each turn is a step that receives the state and returns it with one more message of 4 kB. The run fails
+in its last turn, and a new process resumes it. For three lengths, this prints the size of the database
+beside that of the messages, and what recording, reading and resuming cost: the processor time, the
+memory, and the longest time that the event loop stayed in one task. The goal for 2,000 turns: at most 1.5
+times the messages, and less than 2 s and 100 MiB.
 """
 
 from __future__ import annotations

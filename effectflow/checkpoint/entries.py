@@ -447,6 +447,9 @@ Format: TypeAlias = Literal["json", "cbor"]
 FORMAT = 1
 """The version of the format. The first entry of a journal records it."""
 
+MAX_ENTRY_BYTES = 64 * 1024 * 1024
+"""The maximum size of an entry, and of an output with the parts that it has of earlier ones."""
+
 _KINDS: Mapping[str, type[Entry]] = {
     "started": Started,
     "resumed": Resumed,

@@ -25,12 +25,15 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from importlib.util import find_spec
 
-from effectflow.checkpoint.entries import Entry, Format, decode_entry, encode_entry
+from effectflow.checkpoint.entries import (
+    MAX_ENTRY_BYTES,
+    Entry,
+    Format,
+    decode_entry,
+    encode_entry,
+)
 from effectflow.checkpoint.errors import CorruptCheckpoint, NotSerializable
 from effectflow.checkpoint.store import Record
-
-MAX_ENTRY_BYTES = 64 * 1024 * 1024
-"""The maximum size of an entry."""
 
 _MARK = b"\x01"
 """The first byte of an encrypted entry. Entries in JSON and CBOR begin with other bytes."""
@@ -40,6 +43,9 @@ _COMPRESSED = b"\x02"
 
 _LARGE = 8192
 """Entries of at least this size, in bytes, are shortened and compressed."""
+
+_SAMPLE = 16_384
+"""The number of bytes that show whether a compression is worth its time."""
 
 _NONCE = 12
 
@@ -203,19 +209,19 @@ class Seal:
     ) -> tuple[bytes, bytes]:
         """Return an entry as bytes, and its digest, which follows `previous`.
 
-        A large entry is replaced by what `shorten` returns, and compressed.
+        A large entry is replaced by what `shorten` returns, and compressed if that makes it shorter.
         """
         payload = encode_entry(entry, self.format)
-        is_large = len(payload) >= _LARGE
-        if is_large and shorten is not None:
-            payload = encode_entry(shorten(entry), self.format)
         if len(payload) > MAX_ENTRY_BYTES:
             raise NotSerializable(
                 f"an entry of {len(payload):,} bytes",
                 f"is larger than {MAX_ENTRY_BYTES:,}: store large data elsewhere and save a reference",
             )
-        if is_large:
-            payload = _COMPRESSED + zlib.compress(payload, 1)
+        if len(payload) >= _LARGE:
+            if shorten is not None:
+                payload = encode_entry(shorten(entry), self.format)
+            if _is_compressible(payload):
+                payload = _COMPRESSED + zlib.compress(payload, 1)
         if self.encryption is not None:
             payload = self.encryption.encrypt(payload, after=previous)
         trailer, digest = self._trailer(payload, previous)
@@ -307,6 +313,13 @@ def _split(body: bytes) -> tuple[bytes, bytes]:
     if start < 0:
         start = 0
     return body[:start], body[start:]
+
+
+def _is_compressible(payload: bytes) -> bool:
+    """Return whether a sample of a payload becomes much shorter. Base64 of random bytes does not."""
+    middle = len(payload) // 2
+    sample = payload[middle : middle + _SAMPLE]
+    return len(zlib.compress(sample, 1)) < 0.7 * len(sample)
 
 
 def _decompressed(payload: bytes) -> bytes:

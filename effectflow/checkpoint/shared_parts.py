@@ -14,8 +14,7 @@ from typing import Any, TypeAlias, cast
 
 import orjson
 
-from effectflow.checkpoint.entries import Completed, Entry
-from effectflow.checkpoint.integrity import MAX_ENTRY_BYTES
+from effectflow.checkpoint.entries import MAX_ENTRY_BYTES, Completed, Entry
 from effectflow.checkpoint.values import Tree
 
 _Path: TypeAlias = tuple[str | int, ...]
@@ -28,6 +27,8 @@ _MOST_LENGTHS = 256
 """The number of lists that another one is compared with, to find the one that it continues."""
 
 _COMMA = ord(",")
+
+_NUMBERS = frozenset({int, float, bool})
 
 
 class SharedParts:
@@ -113,8 +114,10 @@ class _Shortening:
             return {key: self._shortened(part, (*path, key)) for key, part in tree.items()}
         count = self._refer_to_beginning(text, path)
         self.lists[len(text)] = len(tree)
-        rest = enumerate(tree[count:], count)
-        return [self._shortened(part, (*path, index)) for index, part in rest]
+        rest = tree[count:]
+        if _NUMBERS.issuperset(map(type, rest)):
+            return rest
+        return [self._shortened(part, (*path, index)) for index, part in enumerate(rest, count)]
 
     def _refer(self, digest: bytes, path: _Path) -> bool:
         found = self._earlier.get(digest)

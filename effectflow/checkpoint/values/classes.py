@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import sys
 import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cache, cached_property
+from inspect import getattr_static
 from types import MemberDescriptorType
-from typing import Any
+from typing import Any, cast
 
 from effectflow.checkpoint.values.custom import NO_OPTIONS, ValueOptions
 from effectflow.checkpoint.values.exceptions import name_of_error
@@ -122,6 +124,8 @@ class KnownTypes:
         """
         record = record_of(value.__class__)
         fields = record.take(value)
+        if record.keeps_fields:
+            return fields
         try:
             built = record.build(fields)
         except Exception as error:
@@ -183,15 +187,21 @@ class RecordClass:
         parameters: for each field, its parameter of the constructor; None if it has none.
         defaults: for each field, its default, or a sentinel if it has none.
         slots: the slots of the class besides its fields.
+        keeps_fields: whether a new instance surely has the fields that it is built from.
     """
 
     kind: Any
     parameters: Mapping[str, str | None]
     defaults: Mapping[str, object]
     slots: tuple[str, ...]
+    keeps_fields: bool
 
     def take(self, value: Any) -> dict[str, Any]:
         """Return the fields of an instance. Raises ValueError for a missing or an additional one."""
+        if self.keeps_fields:
+            own = getattr(value, "__dict__", None)
+            if own is not None and own.keys() == self.parameters.keys():
+                return {name: own[name] for name in self.parameters}
         if issubclass(self.kind, _BUILT_IN):
             raise ValueError(
                 f"{self.kind.__name__} is a built-in value besides its fields, and only those are saved"
@@ -219,6 +229,8 @@ class RecordClass:
 
     def build(self, fields: Mapping[str, Any]) -> Any:
         """Return an instance with these fields. Raises ValueError, or what the class raises."""
+        if self.keeps_fields and fields.keys() == self.parameters.keys():
+            return self.kind(**fields)
         if unknown := fields.keys() - self.parameters.keys():
             raise ValueError(f"{self.kind.__name__} has no {', '.join(sorted(unknown))}")
         given = self.parameters.items()
@@ -254,6 +266,8 @@ class _Model(RecordClass):
 
     def take(self, value: Any) -> dict[str, Any]:
         fields = RecordClass.take(self, value) | self._besides(value)
+        if value.model_fields_set == self.parameters.keys() == fields.keys():
+            return fields
         if value.model_fields_set != fields.get(_EXTRA, {}).keys() | self.parameters.keys():
             fields[_FIELDS_SET] = sorted(value.model_fields_set)
         return fields
@@ -263,10 +277,14 @@ class _Model(RecordClass):
 
     def _besides(self, value: Any) -> dict[str, Any]:
         """Return the extra fields and private attributes of a model that has any."""
+        if not value.__pydantic_extra__ and not value.__pydantic_private__:
+            return {}
         parts = {_EXTRA: value.__pydantic_extra__, _PRIVATE: value.__pydantic_private__}
         return {name: dict(part) for name, part in parts.items() if part}
 
     def build(self, fields: Mapping[str, Any]) -> Any:
+        if self.keeps_fields and fields.keys() == self.parameters.keys():
+            return self.kind.model_construct(_fields_set={*fields}, **fields)
         more: dict[str, Any] = fields.get(_EXTRA, {})
         private: dict[str, Any] = fields.get(_PRIVATE, {})
         given = {name: part for name, part in fields.items() if name not in _BESIDES} | more
@@ -307,8 +325,48 @@ def record_of(kind: Any) -> RecordClass:
         for name, part in vars(base).items()
         if isinstance(part, MemberDescriptorType) and name not in parameters
     )
-    make: type[RecordClass] = _Model if hasattr(kind, "model_fields") else RecordClass
-    return make(kind, parameters, defaults, slots)
+    if hasattr(kind, "model_fields"):
+        return _Model(kind, parameters, defaults, slots, _is_plain_model(kind))
+    return RecordClass(kind, parameters, defaults, slots, _is_plain_data_class(kind, parameters))
+
+
+def _is_plain_data_class(kind: Any, fields: Mapping[str, str | None]) -> bool:
+    """Return whether a data class has the generated constructor, which only sets its fields."""
+    own = cast("dict[str, Any]", vars(kind))
+    code: Any = getattr(own.get("__init__"), "__code__", None)
+    module = sys.modules.get(kind.__module__)
+    return (
+        "__dataclass_fields__" in own
+        # The code that dataclasses generate has this file, as has that of `python -c`.
+        and code is not None
+        and code.co_filename == "<string>"
+        and code.co_argcount + code.co_kwonlyargcount == 1 + len(fields)
+        and hasattr(module, "__file__")
+        and not hasattr(kind, "__post_init__")
+        and kind.__new__ is object.__new__
+        and kind.__getattribute__ is object.__getattribute__
+        and (kind.__setattr__ is object.__setattr__ or kind.__dataclass_params__.frozen)
+        and None not in fields.values()
+        and not any(_has_setter(getattr_static(kind, name, None)) for name in fields)
+        and not issubclass(kind, _BUILT_IN)
+    )
+
+
+def _has_setter(attribute: object) -> bool:
+    return hasattr(attribute, "__set__") and not isinstance(attribute, MemberDescriptorType)
+
+
+def _is_plain_model(kind: Any) -> bool:
+    """Return whether the instances of a model are made by pydantic alone, with the given fields."""
+    import pydantic
+
+    return (
+        kind.model_construct.__func__ is pydantic.BaseModel.model_construct.__func__
+        and kind.__pydantic_post_init__ is None
+        and kind.__new__ is object.__new__
+        and kind.__getattribute__ is object.__getattribute__
+        and not any(_has_setter(getattr_static(kind, name, None)) for name in kind.model_fields)
+    )
 
 
 _EMPTY: tuple[Any, ...] = (list, dict, set, frozenset, tuple)

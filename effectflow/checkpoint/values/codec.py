@@ -113,15 +113,17 @@ class _Walk:
     Attributes:
         types: the declared classes.
         known: what was decoded before; None if the tree shares no parts with other ones.
+        kinds: the kinds of the declared classes that were met.
         items: the number of items so far.
         path: the keys and indexes that lead to the current part, one for each level.
     """
 
-    __slots__ = ("items", "known", "path", "types")
+    __slots__ = ("items", "kinds", "known", "path", "types")
 
     def __init__(self, types: KnownTypes, known: KnownParts | None = None) -> None:
         self.types = types
         self.known = known
+        self.kinds: dict[type, _Kind] = {}
         self.items = 0
         self.path: list[object] = []
 
@@ -167,18 +169,23 @@ class _Kind:
 
 
 def _encode(value: Any, walk: _Walk) -> Any:
-    if is_scalar(value):
+    cls = value.__class__
+    kind = walk.kinds.get(cls)
+    if kind is None and is_scalar(value):
         return value
     if len(walk.path) >= MAX_DEPTH:
         raise _Fault(f"it is nested more than {MAX_DEPTH} levels deep, or contains itself")
-    cls = value.__class__
+    if kind is not None:
+        return {kind.tag: kind.encode(value, walk)}
     if cls is str:
         return _encodable(value)
     if cls is list:
         return _items(_encode, value, walk)
     if cls is dict and _has_plain_keys(value):
         return _fields(_encode, value, walk)
-    kind = _BY_CLASS.get(cls) or _declared_kind(value, walk.types)
+    kind = _BY_CLASS.get(cls)
+    if kind is None:
+        kind = walk.kinds[cls] = _declared_kind(value, walk.types)
     return {kind.tag: kind.encode(value, walk)}
 
 
@@ -236,10 +243,10 @@ def _has_own_hash(value: Any) -> bool:
 
 
 def _decode_mapping(tree: dict[str, Any], walk: _Walk) -> Any:
-    if _has_plain_keys(tree):
-        return _fields(_decode, tree, walk)
-    tag = next(iter(tree))
+    tag = next(iter(tree), "")
     kind = _BY_TAG.get(tag)
+    if kind is None and _has_plain_keys(tree):
+        return _fields(_decode, tree, walk)
     if kind is None or len(tree) > 1:
         raise _Fault(f"this version does not know the tag of {safe_repr([*tree]):.100}")
     try:
@@ -268,11 +275,17 @@ def _items(convert: _Convert, parts: Collection[Any], walk: _Walk) -> list[Any]:
 def _fields(convert: _Convert, parts: Mapping[str, Any], walk: _Walk) -> dict[str, Any]:
     walk.count(parts)
     out: dict[str, Any] = {}
-    walk.path.append(None)
+    path = walk.path
+    path.append(None)
     for key, part in parts.items():
-        walk.path[-1] = key
-        out[_encodable(key)] = convert(part, walk)
-    walk.path.pop()
+        path[-1] = key
+        if not key.isascii():
+            _encodable(key)
+        # Most fields have such values, and a call for each would take most of the time.
+        cls = part.__class__
+        is_own = cls is bool or (cls is str and part.isascii())
+        out[key] = part if is_own else convert(part, walk)
+    path.pop()
     return out
 
 
@@ -541,7 +554,7 @@ def _encode_object(value: Any, walk: _Walk) -> list[Any]:
 def _decode_object(content: Any, walk: _Walk) -> Any:
     name, fields = content
     record = record_of(walk.types.class_named(name, is_enum=False))
-    return record.build(_decode(fields, walk))
+    return record.build(_fields(_decode, fields, walk))
 
 
 def _encode_error(error: Exception, walk: _Walk) -> list[Any]:

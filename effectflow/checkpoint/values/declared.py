@@ -278,6 +278,9 @@ def _fields_find(kind: Any, arguments: tuple[Any, ...]) -> _Find:
         for name, check in checks():
             part = value.get(name, _MISSING) if is_dict else getattr(value, name, _MISSING)
             # A field may have a default of another type, as in `name: str = None`.
+            exact = check.exact
+            if exact is None or part.__class__ in exact:
+                continue
             if part is _MISSING or part is defaults.get(name, _MISSING):
                 continue
             found = check.find(part, passed)
