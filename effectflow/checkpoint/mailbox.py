@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cached_property
 from hashlib import sha256
 
@@ -58,12 +59,23 @@ def _digest_of_place(run_id: str, topic: str, key: str) -> bytes:
 class Mailbox:
     """The messages of one run that were not taken.
 
+    A run takes only one message with the same topic and key, whatever is in the store: a signature does
+    not prevent that someone inserts a message again.
+
     Attributes:
         seen: the number of the newest message that was read.
     """
 
-    def __init__(self, run_id: str, checkpoints: Checkpoints, writer: JournalWriter) -> None:
+    def __init__(
+        self,
+        run_id: str,
+        checkpoints: Checkpoints,
+        writer: JournalWriter,
+        received: Iterable[tuple[str, str]],
+    ) -> None:
+        """Create the mailbox of a run. `received` has the topic and key of each message that it took."""
         self.seen = 0
+        self._received = set(received)
         self._run_id = run_id
         self._checkpoints = checkpoints
         self._writer = writer
@@ -103,11 +115,13 @@ class Mailbox:
             asked = self._asked
             new = await store.mailbox(self._run_id, after=self.seen)
             self._answered = asked
-            if new:
-                self.seen = new[-1].number
-                self._messages += [message for message in new if message.topic != NOTICE]
+            for message in new:
+                self.seen = message.number
                 # Notices only ask the fibers to look, which follows.
-                self._writer.take(*(message.number for message in new if message.topic == NOTICE))
+                if message.topic == NOTICE or (message.topic, message.key) in self._received:
+                    self._writer.take(message.number)
+                else:
+                    self._messages.append(message)
 
     def first(self, topic: str) -> Message | None:
         """Return the oldest message about a topic that was not taken."""
@@ -121,6 +135,13 @@ class Mailbox:
             raise self._writer.halt(error) from error
 
     def take(self, message: Message) -> None:
-        """Remove a message. The next append removes it from the store."""
-        self._messages.remove(message)
-        self._writer.take(message.number)
+        """Remove a message, and what repeats it. The next append removes them from the store."""
+        taken = message.topic, message.key
+        self._received.add(taken)
+        left: list[Message] = []
+        for one in self._messages:
+            if (one.topic, one.key) == taken:
+                self._writer.take(one.number)
+            else:
+                left.append(one)
+        self._messages = left

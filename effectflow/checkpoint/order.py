@@ -104,6 +104,7 @@ class Order:
         spawned: the ids of the runs that are cancelled with this one, by the entries that began them.
         received: the messages that each step has received, itself or a step within it.
         returned: those that the next attempt of a step receives again.
+        messages: the topics and keys of all messages that the run has received.
         children: the ids of the runs that were spawned at a path, by the digest of their input.
         is_cancelled: whether the cancellation of the run was requested.
         last_turn: the last turn in the journal.
@@ -125,6 +126,7 @@ class Order:
         self.spawned: dict[int, str] = {}
         self.received: dict[str, list[Signalled]] = {}
         self.returned: dict[str, list[Signalled]] = {}
+        self.messages: set[tuple[str, str]] = set()
         self.children: dict[str, dict[str, str]] = {}
         self.is_cancelled = False
         self.last_turn = 0
@@ -241,6 +243,8 @@ class _Reader:
                 self.asides[number] = entry.path
             elif isinstance(entry, ChildStarted):
                 order.children.setdefault(entry.path, {})[entry.input] = entry.run_id
+            elif isinstance(entry, Signalled):
+                order.messages.add((entry.topic, entry.key))
             if not is_void:
                 self._keep_other(number, entry)
 

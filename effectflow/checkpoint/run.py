@@ -131,7 +131,7 @@ class Run:
         self.turns = Turns(self, order)
         self.stopping = Stopping(self.turns.stop)
         self.turns.commits = GroupCommit(self.turns, self.stopping, writer)
-        self.mailbox = Mailbox(run_id, checkpoints, writer)
+        self.mailbox = Mailbox(run_id, checkpoints, writer, order.messages)
         self.first_seen = -1
         self.cancellation: Operator | None = None
         self.drain: Drain | None = None

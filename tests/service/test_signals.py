@@ -22,7 +22,15 @@ from effectflow import (
     step,
     workflow,
 )
-from effectflow.checkpoint import NotSerializable, RunConflict, RunEnded, RunNotFound, RunStatus
+from effectflow.checkpoint import (
+    NotSerializable,
+    RunConflict,
+    RunEnded,
+    RunNotFound,
+    RunStatus,
+    export_run,
+    import_run,
+)
 from effectflow.checkpoint.entries import Signalled
 from effectflow.service import Change
 from effectflow.stores import MemoryStore
@@ -159,6 +167,28 @@ async def test_a_key_is_received_once_also_after_it_was_consumed_and_after_the_r
         with pytest.raises(RunEnded, match="is completed, so it receives no messages"):
             await handle.send(approval, "eve", idempotency_key=key)
     assert await received(service, "r") == ["k", "l"]
+
+
+async def test_a_message_that_is_inserted_again_is_not_received_again(memory: Service) -> None:
+    """A store that has imported the run does not know the key; the journal does."""
+    handle = await memory.client.submit(approve, None, run_id="r")
+    await handle.send(approval, "ann", idempotency_key="k")
+    [signed] = await memory.store.mailbox("r")
+    async with working(memory, approve):
+        await suspended(memory, "r")
+    copy = Service(MemoryStore())
+    await import_run(copy.store, await export_run(memory.store, "r"))
+
+    assert await copy.store.send("r", signed.topic, key=signed.key, body=signed.body)
+    async with working(copy, approve):
+        with anyio.fail_after(10):
+            while await copy.store.mailbox("r"):
+                await anyio.sleep(0.003)
+        assert await received(copy, "r") == ["k"]
+        handle = copy.client.handle(approve, "r")
+        await handle.send(approval, "bob")
+        assert await handle.result(timeout=10) == Success(["ann", "bob"])
+    assert copy.world.done == ["after bob"]
 
 
 @both_stores
