@@ -340,6 +340,8 @@ def _first_of(entries: Iterator[Entry], run_id: str) -> Started:
         raise CorruptCheckpoint(run_id, reason, intact=0)
     if started.run_id != run_id:
         raise CorruptCheckpoint(run_id, f"its journal is that of run {started.run_id!r}", intact=0)
+    if not isinstance(started.context, dict):
+        raise CorruptCheckpoint(run_id, "its context is not a mapping", intact=0)
     return started
 
 

@@ -27,7 +27,15 @@ from effectflow.checkpoint.order import E, Kind
 from effectflow.checkpoint.ordered_fiber import Intent, OrderedFiber
 from effectflow.checkpoint.run import Run
 from effectflow.checkpoint.step_execution import StepExecution
-from effectflow.checkpoint.values import NO_TYPES, KnownTypes, from_tree, safe_repr, to_tree
+from effectflow.checkpoint.values import (
+    NO_TYPES,
+    KnownTypes,
+    MalformedValue,
+    from_tree,
+    of_type,
+    safe_repr,
+    to_tree,
+)
 from effectflow.effects.arguments import BaseEffect
 from effectflow.effects.coroutines import ENDED, advanced, driven, end_coroutine
 from effectflow.effects.errors import Parked
@@ -450,12 +458,16 @@ class DurableFiber(OrderedFiber):
         finally:
             await self.turns.arrive(self, scope)
 
-    def value(self, name: str, compute: Callable[[], A]) -> A:
+    def value(self, name: str, kind: object, compute: Callable[[], A]) -> A:
         run = self.run
         path = self.next_path(name)
         known = self.turns.order.values
         if path in known:
-            return from_tree(known[path][1], path=path, types=NO_TYPES)
+            number, tree = known[path]
+            try:
+                return of_type(from_tree(tree, types=NO_TYPES), kind)
+            except MalformedValue as error:
+                raise run.halt_at(number, "Value", path) from error
         value = compute()
         if run.planning is None:
             entry = Value(path, to_tree(value, path=path, types=NO_TYPES), run.now())

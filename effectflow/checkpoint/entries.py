@@ -12,12 +12,12 @@ On disk, an entry is JSON or CBOR, distinguished by the first byte: see `docs/fo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Literal, TypeAlias
 
 from effectflow.checkpoint.errors import CorruptCheckpoint, UnsupportedVersion
 from effectflow.checkpoint.schema import Schema, frozen, schema_of
-from effectflow.checkpoint.store import RunStatus
+from effectflow.checkpoint.store import RunStatus, has_result
 from effectflow.checkpoint.values import (
     MalformedValue,
     Tree,
@@ -146,6 +146,9 @@ class Finished:
     run_id: str = ""
     version: str = ""
     input: str = ""
+
+    def __post_init__(self) -> None:
+        _check_end(self.status, self.error, is_with_error=(RunStatus.FAILED,))
 
 
 @frozen
@@ -380,6 +383,9 @@ class ChildEnded:
     error: ErrorRecord | None = None
     turn: int = 0
 
+    def __post_init__(self) -> None:
+        _check_end(self.status, self.error, is_with_error=(RunStatus.FAILED, RunStatus.CANCELLED))
+
 
 @frozen
 class Local:
@@ -393,6 +399,16 @@ class Local:
     at: float
     end: str = "ok"
     turn: int = 0
+
+
+def _check_end(
+    status: RunStatus, error: ErrorRecord | None, *, is_with_error: Collection[RunStatus]
+) -> None:
+    """Raise ValueError if a run cannot have ended in this way, so that no reader has to ask."""
+    if not has_result(status) or (error is not None) is not (status in is_with_error):
+        raise ValueError(
+            f"no run ends as {status} {'without' if error is None else 'with'} an error"
+        )
 
 
 # Without a place in the order.

@@ -19,7 +19,7 @@ from effectflow.checkpoint.entries import (
     Local,
     Ordered,
 )
-from effectflow.checkpoint.errors import CorruptCheckpoint, DefinitionChanged
+from effectflow.checkpoint.errors import DefinitionChanged
 from effectflow.checkpoint.order import E, Kind, Order, path_of
 from effectflow.checkpoint.ordered_fiber import OrderedFiber
 from effectflow.effects.scope import Scope
@@ -144,8 +144,7 @@ class Replay:
         entry = self.order.entries[at]
         if not isinstance(entry, kind):
             run, number = self._turns.run, self.order.numbers[at]
-            reason = f"{type(entry).__name__} makes no sense for {path_of(entry)!r}"
-            raise run.halt(CorruptCheckpoint(run.run_id, reason, sequence=number))
+            raise run.halt_at(number, type(entry).__name__, path_of(entry))
         self.order.places[path_of(entry)].pop()
         return entry
 

@@ -289,6 +289,15 @@ class Run:
         self.end_fibers()
         return halt
 
+    def halt_at(self, number: int, kind: str, path: str) -> Halt:
+        """End this life because an entry makes no sense for its operation. Return what to raise.
+
+        `kind` is the class of the entry with this number. Only the code of the workflow shows this, so
+        `verify_run` does not find it.
+        """
+        reason = f"{kind} makes no sense for {path!r}"
+        return self.halt(CorruptCheckpoint(self.run_id, reason, sequence=number, is_damaged=False))
+
     def fail(self, error: CheckpointError, fiber: OrderedFiber) -> Halt:
         """End the run as failed with this error, past every handler. Return the exception to raise."""
         self.root.failures = fiber.open_failures()

@@ -17,7 +17,7 @@ import anyio
 
 from effectflow.checkpoint.causes import Cause, Held
 from effectflow.checkpoint.entries import Signalled, TimerFired, Value, Waiting
-from effectflow.checkpoint.errors import CorruptCheckpoint
+from effectflow.checkpoint.errors import CLASS_CHANGED, CorruptCheckpoint
 from effectflow.checkpoint.notifications import woken_by
 from effectflow.checkpoint.ordered_fiber import Intent, Rest
 from effectflow.checkpoint.schema import LATEST
@@ -112,7 +112,7 @@ async def sleep_until(
     await fiber.check(scope)
     if begun is None:
         fiber.begins()
-        begun = Waiting(path, min(choose(), LATEST), run.now(), turn=turns.turn)
+        begun = Waiting(path, min(max(choose(), 0.0), LATEST), run.now(), turn=turns.turn)
         run.record(begun, fiber.step)
     until = begun.until or 0.0
     left = min(max(0.0, until - run.now()), longest)
@@ -217,7 +217,8 @@ def _decoded(fiber: DurableFiber, tree: Tree, path: str, decode: Callable[[Tree]
     try:
         return decode(tree)
     except MalformedValue as error:
-        reason = f"the message that {path!r} receives is not what the signal declares: {error}"
+        reason = f"the message that {path!r} receives is not what the signal declares: {error}. "
+        reason += CLASS_CHANGED
         raise fiber.run.halt(CorruptCheckpoint(fiber.run.run_id, reason)) from error
 
 
@@ -258,8 +259,7 @@ class Deadline:
             return None
         number, until = known
         if not isinstance(until, int | float) or not math.isfinite(until):
-            reason = f"the deadline {path!r} is no time"
-            raise run.halt(CorruptCheckpoint(run.run_id, reason, sequence=number))
+            raise run.halt_at(number, "Value", path)
         return number, until
 
     async def __aexit__(

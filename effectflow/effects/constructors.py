@@ -285,12 +285,12 @@ def now() -> Effect[object, Never, datetime]:
     Between the steps of a durable run, the value is recorded: a resume yields the same time. So it is
     inside a step that begins other steps. In any other step, each attempt reads the time again.
     """
-    return _observed("now", lambda scope: scope.clock.now())
+    return _observed("now", datetime, lambda scope: scope.clock.now())
 
 
 def random() -> Effect[object, Never, float]:
     """Yield a random number x with 0.0 <= x < 1.0. Recorded like `now`."""
-    return _observed("random", _draw)
+    return _observed("random", float, _draw)
 
 
 def _draw(_scope: Scope) -> float:
@@ -301,12 +301,12 @@ def _draw(_scope: Scope) -> float:
 
 def uuid() -> Effect[object, Never, UUID]:
     """Yield a random UUID (version 4). Recorded like `now`."""
-    return _observed("uuid", lambda _: uuid4())
+    return _observed("uuid", UUID, lambda _: uuid4())
 
 
-def _observed(name: str, take: Callable[[Scope], A]) -> Effect[object, Never, A]:
+def _observed(name: str, kind: type[A], take: Callable[[Scope], A]) -> Effect[object, Never, A]:
     async def perform(_env: object, scope: Scope) -> A:
-        return scope.fiber.value(name, partial(take, scope))
+        return scope.fiber.value(name, kind, partial(take, scope))
 
     return nodes.Perform(perform, (name,))
 

@@ -73,8 +73,8 @@ class Fiber:
         """Let other tasks run."""
         await checkpoint()
 
-    def value(self, name: str, compute: Callable[[], A]) -> A:
-        """Compute a value once. A resume returns the recorded value."""
+    def value(self, name: str, kind: object, compute: Callable[[], A]) -> A:
+        """Compute a value once. A resume returns the recorded value. `kind` is its annotation."""
         return compute()
 
     async def sleep(self, scope: Scope, seconds: float) -> None:

@@ -232,6 +232,10 @@ class FailedAttempt(Generic[E]):
     elapsed: float
 
 
+_DRAWN = tuple[float, float | None, float]
+"""What is recorded before an attempt: the elapsed seconds, the delay, and the time at which it ends."""
+
+
 async def retried(
     source: AnEffect,
     run: Callable[[AnEffect], Awaitable[object]],
@@ -265,7 +269,7 @@ async def retried(
             return outcome
         drawn = None if is_refused else next(delays, None)
         elapsed = clock.monotonic() - began
-        elapsed, delay, until = scope.fiber.value("retry", draw)
+        elapsed, delay, until = scope.fiber.value("retry", _DRAWN, draw)
         if on_retry is not None:
             hooked = on_retry(FailedAttempt(outcome.error, attempt, delay, elapsed))
             if hooked is not None:

@@ -59,6 +59,8 @@ trails = st.lists(texts, max_size=2).map(tuple)
 errors = plain_errors | st.builds(
     ErrorRecord, texts, texts, json_values, st.none(), trails, some_errors
 )
+with_errors = st.sampled_from([RunStatus.FAILED, RunStatus.CANCELLED])
+without_errors = st.sampled_from([RunStatus.COMPLETED, RunStatus.CANCELLED])
 turns = st.integers(0, 99)
 entries: st.SearchStrategy[Entry] = st.one_of(
     st.builds(
@@ -126,14 +128,16 @@ entries: st.SearchStrategy[Entry] = st.one_of(
     st.builds(Signalled, texts, texts, texts, json_values, times, turns),
     st.builds(ChildStarted, texts, texts, texts, texts, times, st.booleans(), turns),
     st.builds(
-        ChildEnded, texts, st.sampled_from(RunStatus), times, json_values, st.none() | errors, turns
+        ChildEnded, texts, st.just(RunStatus.COMPLETED), times, json_values, st.none(), turns
     ),
+    st.builds(ChildEnded, texts, with_errors, times, st.none(), errors, turns),
     st.builds(Local, texts, times, texts, turns),
     st.builds(Published, texts, texts, json_values, times, turns),
     st.builds(SetAside, texts, json_values, times, turns),
     st.builds(Suspended, times),
     st.builds(CancelRequested, times, texts, turns),
-    st.builds(Finished, st.sampled_from(RunStatus), times, json_values, st.none() | errors, ranges),
+    st.builds(Finished, without_errors, times, json_values, st.none(), ranges),
+    st.builds(Finished, st.just(RunStatus.FAILED), times, st.none(), errors, ranges),
 )
 
 STARTED = Started("r", "w", "standard", "1", "f", "in", {}, journal=1, at=1.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Generic, NamedTuple, Protocol, TypedDict, TypeVar
 
 import pydantic
 import pytest
@@ -114,6 +114,7 @@ def test_a_class_that_cannot_be_saved_is_named_with_its_field(
         int | None,
         Id[Connection],
         list[Id[Connection]],
+        Annotated[list[int], "sorted"],
     ],
 )
 def test_a_type_of_which_values_can_be_saved_is_accepted(annotation: object) -> None:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
-import random
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import anyio
 import pytest
-from returns.result import Failure, Result, Success
+from returns.result import Result, Success
 
 from effectflow import (
     CheckpointError,
@@ -40,16 +36,9 @@ from effectflow import (
 )
 from effectflow.checkpoint import (
     CheckpointStore,
-    CorruptCheckpoint,
-    RecordedDefect,
     RunCancelled,
     RunStatus,
-    find_run,
-    read_checkpoint,
-    repair_run,
-    verify_run,
 )
-from effectflow.checkpoint.errors import CLASS_CHANGED
 from effectflow.effects import first_success, traverse
 from effectflow.service import Handle
 from effectflow.stores import MemoryStore
@@ -65,7 +54,6 @@ from tests.apps import App, Broken, World, app_on, both_backends, cut_off, note
 from tests.runs.journals import AnyEffect, AnyWorkflow, act, clock_at, made_of
 from tests.service.conftest import Service
 from tests.service.lives import info_of, suspended, until, working
-from tests.sweeps import sample_or_all
 
 pytestmark = [pytest.mark.anyio, both_backends]
 
@@ -556,163 +544,3 @@ async def test_a_failure_that_was_collected_is_a_failure_after_a_crash(
     assert isinstance(result.failure(), Broken)
     assert result.failure().args == (raised,)
     assert "charge 0" not in app.world.done
-
-
-# Journals that are sealed, and do not make sense.
-
-
-@step
-def quote(item: str) -> Effect[App, Broken, str]:
-    return note(f"quote {item}").map(lambda _: f"price of {item}")
-
-
-@workflow
-def shopping(items: list[str]) -> Do[App, Any, list[str]]:
-    """Do a bit of everything that a journal records."""
-    prices = yield from traverse(items, quote)
-    try:
-        yield from decline()
-    except Broken:
-        yield from publish("progress", len(prices))
-    yield from first_success([decline(), quote("tie")])
-    yield from race([quote("quick"), sleep(60).map(lambda _: "slow")])
-    yield from sleep(0.001)
-    yield from bracket(quote("room"), lambda _: quote("close"), lambda _: pure("used"))
-    yield from with_checkpointing("outer", in_order(quote("inner"), quote("inner again")))
-    yield from saga(in_order(compensate(quote("seat"), done_as("undo")), decline())).fallback("")
-    answer = yield from pause.wait().timeout(60).map_err(lambda _: Broken("late"))
-    yield from quote(answer)
-    return prices
-
-
-async def sound_journals() -> list[list[bytes]]:
-    """Return the journals of a complete run, and of runs that wait, have failed, and have crashed."""
-    journals: list[list[bytes]] = []
-    for failing, is_answered in [((), True), ((), False), (("quote go",), True)]:
-        service = Service(MemoryStore(), World(failing=set(failing)))
-        async with working(service, shopping) as worker:
-            handle: Handle[Any, Any] = await worker.client.submit(shopping, ["cap"], run_id="r")
-            await suspended(service, "r", waits_for="signal pause")
-            if is_answered:
-                await handle.send(pause, "go")
-                await handle.result(timeout=10)
-        records = await service.store.read("r")
-        journals.append([record.body for record in records])
-    journals.append(journals[0][:-4])
-    return journals
-
-
-def payloads_of(bodies: Sequence[bytes]) -> list[Any]:
-    """Return the entries in a journal, as docs/format.md describes them, without their digests."""
-    return [json.loads(body[: body.rindex(b"\nsha256:")]) for body in bodies]
-
-
-async def write(store: MemoryStore, entries: Sequence[Any]) -> None:
-    """Write entries with digests that fit, as a run that crashed."""
-    digest, bodies = hashlib.sha256(b"r").digest(), list[bytes]()
-    for entry in entries:
-        payload = json.dumps(entry, separators=(",", ":"), ensure_ascii=False).encode()
-        digest = hashlib.sha256(digest + payload).digest()
-        bodies.append(payload + b"\nsha256:" + digest.hex().encode())
-    client = Client(Checkpoints(store))
-    await client.submit(shopping, ["cap"], run_id="r")
-    info = await find_run(store, "r")
-    assert info is not None
-    await store.delete("r")
-    summary = replace(info.summary, status=RunStatus.RUNNING)
-    await store.create("r", bodies, summary=summary)
-
-
-STRANGE: list[Any] = [
-    *[None, True, 0, -1, 10**6, 10**30, 0.5],
-    *["", "x", "quote", "a[0]/b"],
-    *[[], {}, [[1]], [[1, 2]], [[2, 1]]],
-]
-"""Values that a field may have after a mutation."""
-
-
-def mutated(entries: list[Any], others: Sequence[list[Any]], chance: random.Random) -> str:
-    """Change a journal in one place. Return what was changed."""
-    place, another = chance.randrange(len(entries)), chance.randrange(len(entries))
-    kind = chance.choice(
-        ["remove", "duplicate", "move", "swap", "insert", "cut", "drop", "set", "copy"]
-    )
-    entry = entries[place]
-    field = chance.choice(list(entry))
-    match kind:
-        case "remove" if len(entries) > 1:
-            del entries[place]
-        case "duplicate":
-            entries.insert(another, entry)
-        case "move":
-            entries.insert(another, entries.pop(place))
-        case "swap":
-            entries[place], entries[another] = entries[another], entry
-        case "insert":
-            entries.insert(place, chance.choice(chance.choice(others)))
-        case "cut":
-            del entries[max(place, 1) :]
-        case "drop":
-            entries[place] = {name: value for name, value in entry.items() if name != field}
-        case "set":
-            entries[place] = {**entry, field: chance.choice(STRANGE)}
-        case _:
-            given = entries[another].get(field, chance.choice(STRANGE))
-            entries[place] = {**entry, field: given}
-    return f"{kind} {place} ({field!r}, {another})"
-
-
-@sample_or_all("count", 40, 420)
-@pytest.mark.parametrize("seed", range(6))
-async def test_a_sealed_journal_that_makes_no_sense_is_an_error_that_says_so(
-    seed: int, count: int
-) -> None:
-    chance = random.Random(seed)
-    sound = [payloads_of(bodies) for bodies in await sound_journals()]
-    problems: list[str] = []
-    for _ in range(count):
-        entries = list(chance.choice(sound))
-        changes = [mutated(entries, sound, chance) for _ in range(chance.choice([1, 1, 1, 2, 3]))]
-        problems += [f"{'; '.join(changes)}: {problem}" for problem in await problems_with(entries)]
-    assert not problems, "\n".join(problems[:20])
-
-
-async def problems_with(entries: Sequence[Any]) -> list[str]:
-    """Return the unexpected errors of all that reads a journal."""
-    if not entries:
-        return []
-    problems: list[str] = []
-    store = MemoryStore()
-    await write(store, entries)
-    app = app_on(store)
-    handle = Client(app.checkpoints).handle(shopping, "r")
-
-    async def attempt(what: str, reading: Callable[[], Awaitable[Any]]) -> Any:
-        try:
-            with anyio.fail_after(10):
-                return await reading()
-        except (CheckpointError, Broken, RecordedDefect) as expected:
-            return Failure(expected)
-        except Exception as unexpected:
-            problems.append(f"{what}: {unexpected!r}")
-            return None
-
-    found = await attempt("verify", lambda: verify_run(store, "r"))
-    await attempt("checkpoint", lambda: read_checkpoint(store, "r"))
-    await attempt("plan", lambda: shopping.plan("r").run(app))
-    await attempt("published", lambda: handle.published("progress"))
-    for _ in range(3):
-        await attempt("send", lambda: handle.send(pause, "go"))
-    clock = TestClock()
-    result = await attempt("resume", lambda: clock.run(shopping.resume("r"), app))
-    await attempt("resume again", lambda: TestClock().run(shopping.resume("r"), app))
-    await attempt("result", lambda: shopping.result("r").run(app))
-    await attempt("repair", lambda: repair_run(store, "r"))
-    is_corrupt = isinstance(result, Failure) and isinstance(result.failure(), CorruptCheckpoint)
-    # Only the code of the workflow tells which type an output has, and what an operation records.
-    is_corrupt = (
-        is_corrupt and CLASS_CHANGED not in str(result) and "no sense for" not in str(result)
-    )
-    if is_corrupt and getattr(found, "problem", None) is None:
-        problems.append(f"verify does not find what the resume found: {result}")
-    return problems

@@ -49,7 +49,11 @@ async def test_a_run_that_is_killed_at_any_write_waits_for_the_same_moment() -> 
     assert await crash_everywhere(at_noon, NOON, environment)
 
 
-@pytest.mark.parametrize("hours", [-1, 1, 13], ids=["past", "to come", "passed by a resume"])
+@pytest.mark.parametrize(
+    "hours",
+    [-(10**6), -1, 1, 13],
+    ids=["before 1970", "past", "to come", "passed by a resume"],
+)
 async def test_a_resume_waits_for_the_recorded_moment(hours: int) -> None:
     moment = NEW_YEAR + timedelta(hours=hours)
     app = app_on(MemoryStore(), failing=["after"])

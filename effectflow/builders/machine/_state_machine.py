@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, Generic, TypeAlias, TypeVar, cast
+from typing import Annotated, Any, Generic, TypeAlias, TypeVar, cast
 
 from effectflow.builders.checks import problems_raised, workflow_name_problems
 from effectflow.builders.diagrams import to_mermaid
@@ -32,6 +32,7 @@ from effectflow.checkpoint.checkpoints import HasCheckpoints
 from effectflow.checkpoint.definition import Definition
 from effectflow.checkpoint.errors import CheckpointError, CorruptCheckpoint
 from effectflow.checkpoint.values import (
+    ReadableBy,
     decode_compact,
     decode_json,
     from_tree,
@@ -127,7 +128,7 @@ class StateMachine(
         )
         steps = tuple(transition.name for transition in chart.transitions)
         definition = Definition(name, version, "machine", steps, chart.structure)
-        saved = machine_type(chart.declared)
+        saved = Annotated[machine_type(chart.declared), ReadableBy(self._form.read)]
         super().__init__(
             Blueprint(
                 definition,

@@ -9,6 +9,7 @@ from effectflow.checkpoint.values.custom import (
 )
 from effectflow.checkpoint.values.declared import (
     NOTHING_PASSED as NOTHING_PASSED,
+    ReadableBy as ReadableBy,
     dict_type as dict_type,
     mismatch_of as mismatch_of,
     of_type as of_type,

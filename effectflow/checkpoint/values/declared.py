@@ -68,6 +68,17 @@ def dict_type(name: str, fields: Mapping[str, object]) -> Any:
     return make(name, dict(fields))
 
 
+@dataclass(frozen=True, slots=True)
+class ReadableBy:
+    """In an `Annotated`, says that values of the type are those that a function can read.
+
+    Attributes:
+        read: raises TypeError or ValueError for any other value.
+    """
+
+    read: Callable[[Any], object]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _Check:
     """How values of one type are checked.
@@ -115,7 +126,9 @@ def _cached_check(annotation: Any) -> _Check:
 def _make_check(annotation: Any) -> _Check:
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is Annotated:
-        return _check_of(arguments[0])
+        check = _check_of(arguments[0])
+        readers = [one for one in arguments[1:] if isinstance(one, ReadableBy)]
+        return _readable(check, readers[0]) if readers else check
     if origin in (Union, UnionType):
         return _any_of(annotation, [_check_of(argument) for argument in arguments])
     if isinstance(annotation, UnresolvedName):
@@ -127,6 +140,19 @@ def _make_check(annotation: Any) -> _Check:
         return _of_class(annotation, kind, arguments)
     meaning = meaning_of(kind)
     return _ACCEPT if meaning is None else _check_of(meaning)
+
+
+def _readable(check: _Check, by: ReadableBy) -> _Check:
+    def find(value: Any, passed: Passed) -> Mismatch | None:
+        found = check.find(value, passed)
+        if found is None:
+            try:
+                by.read(value)
+            except (TypeError, ValueError) as error:
+                found = "", str(error)
+        return found
+
+    return _Check(find, _NO_CLASS)
 
 
 def _any_of(annotation: Any, checks: list[_Check]) -> _Check:

@@ -7,7 +7,7 @@ import typing
 from collections.abc import Iterator
 from enum import Enum
 from types import UnionType
-from typing import Any, NamedTuple, cast
+from typing import Annotated, Any, NamedTuple, cast
 from weakref import WeakKeyDictionary
 
 from effectflow.checkpoint.errors import NotSerializable
@@ -66,7 +66,7 @@ def _problem_of(annotation: Any, types: KnownTypes) -> str:
             "the module, not in a function, and import it outside of `if TYPE_CHECKING`"
         )
     kind: Any = typing.get_origin(annotation) or annotation
-    if not isinstance(kind, type) or kind in (Any, UnionType) or _is_vague(kind):
+    if not isinstance(kind, type) or kind in (Any, Annotated, UnionType) or _is_vague(kind):
         return ""
     # Imported late, like everything that plain data does not need.
     from effectflow.checkpoint.values.codec import cannot_be_saved, foreign_kind, pydantic_kind
