@@ -46,7 +46,7 @@ from effectflow import (
     with_checkpointing,
     workflow,
 )
-from effectflow.builders.progress import job_progress
+from effectflow.builders.kinds import job_progress
 from effectflow.checkpoint import (
     CorruptCheckpoint,
     RecordedDefect,

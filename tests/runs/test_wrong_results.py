@@ -11,7 +11,6 @@ import pytest
 from returns.result import Result, Success
 
 from effectflow import (
-    CheckpointError,
     Checkpoints,
     Client,
     Do,
