@@ -32,6 +32,11 @@ class Wakeup:
         """End the wait, or the next one."""
         self._event.set()
 
+    @property
+    def is_set(self) -> bool:
+        """Whether the next wait ends at once."""
+        return self._event.is_set()
+
     async def wait(self) -> None:
         """Wait until `set` was called since the last wait."""
         await self._event.wait()

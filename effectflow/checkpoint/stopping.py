@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import anyio
 from anyio.abc import TaskGroup
@@ -46,27 +46,47 @@ def interruption_reason() -> str:
     return "cancelled" if request is None else request.reason
 
 
+class Attendant(Protocol):
+    """Attends to one run of a worker.
+
+    Attributes:
+        woken: set whenever it may have something to do.
+    """
+
+    woken: Wakeup
+
+    @property
+    def is_resting(self) -> bool:
+        """Whether all fibers of the run wait, and it has nothing to do before time passes."""
+        ...
+
+    @property
+    def turns(self) -> int:
+        """The number of turns that the run has taken."""
+        ...
+
+    def note_change(self) -> None:
+        """Note that the run may have changed in the store."""
+        ...
+
+
 class Drain:
-    """Asks the runs of a worker to begin nothing more. Each ends after its steps in progress."""
+    """Asks the runs of a worker to begin nothing more. Each ends after its steps in progress.
+
+    Attributes:
+        attendants: those of the runs.
+    """
 
     def __init__(self) -> None:
         self.has_begun = False
         self.reason = ""
-        self._waiting: set[Wakeup] = set()
+        self.attendants: set[Attendant] = set()
 
     def begin(self, reason: str = "") -> None:
         """Ask all runs to stop. By default, the reason is that of their `StopRequest`."""
         self.has_begun, self.reason = True, reason
-        for wakeup in self._waiting:
-            wakeup.set()
-
-    def notify(self, wakeup: Wakeup) -> None:
-        """Wake this when the drain begins."""
-        self._waiting.add(wakeup)
-
-    def forget(self, wakeup: Wakeup) -> None:
-        """Stop waking this when the drain begins."""
-        self._waiting.discard(wakeup)
+        for attendant in self.attendants:
+            attendant.woken.set()
 
 
 class Stopping:

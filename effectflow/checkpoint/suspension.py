@@ -31,7 +31,7 @@ async def attended(run: Run, suspend_after: float) -> AsyncGenerator[None]:
     assert run.drain is not None
     attendant = _Attendant(run, run.drain, suspend_after)
     run.turns.on_idle = attendant.woken.set
-    run.drain.notify(attendant.woken)
+    run.drain.attendants.add(attendant)
     try:
         async with watching(run.checkpoints.store, run.run_id, attendant.note_change):
             run.stopping.start(attendant.attend)
@@ -39,7 +39,7 @@ async def attended(run: Run, suspend_after: float) -> AsyncGenerator[None]:
     finally:
         attendant.attending.cancel()
         run.turns.on_idle = None
-        run.drain.forget(attendant.woken)
+        run.drain.attendants.discard(attendant)
 
 
 class _Attendant:
@@ -55,9 +55,18 @@ class _Attendant:
         self._drain = drain
         self._suspend_after = suspend_after
         self._has_changed = False
+        self._is_waiting = False
         self._passed_on = 0
         self.woken = Wakeup()
         self.attending = anyio.CancelScope()
+
+    @property
+    def is_resting(self) -> bool:
+        return self._is_waiting and not self.woken.is_set and self._run.turns.is_idle
+
+    @property
+    def turns(self) -> int:
+        return self._run.turns.grants
 
     def note_change(self) -> None:
         """Note that the run may have changed in the store."""
@@ -80,7 +89,9 @@ class _Attendant:
                         run.end_with(Suspension(self._next_at, self._waits_for, run.mailbox.seen))
                         return
                     elif not turns.is_idle or not self._has_changed:
+                        self._is_waiting = True
                         await self.woken.wait()
+                        self._is_waiting = False
         except Halt:
             # The store cannot be read, so the run ends with all its fibers.
             run.stopping.flows.cancel()

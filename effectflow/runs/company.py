@@ -51,6 +51,7 @@ class Company:
 
     Attributes:
         is_closed: whether no more runs may be taken, because one is driven alone.
+        members: the number of runs that are driven.
     """
 
     def __init__(self, grace: float, on_open: Callable[[], object]) -> None:
@@ -58,10 +59,25 @@ class Company:
         self._grace, self._on_open = grace, on_open
         self._drain = Drain()
         self._is_ending = False
-        self._members = 0
+        self.members = 0
         self._left = Wakeup()
         # Not a lock: any task of a run may open the door when the run gets further.
         self._door = anyio.Semaphore(1, fast_acquire=True)
+
+    def look(self) -> None:
+        """Let all runs look for messages."""
+        for attendant in self._drain.attendants:
+            attendant.note_change()
+
+    @property
+    def turns(self) -> int:
+        """The number of turns that the runs have taken, which shows whether any went on."""
+        return sum(one.turns for one in self._drain.attendants)
+
+    @property
+    def is_resting(self) -> bool:
+        """Whether no run has anything to do before time passes or something arrives."""
+        return self.members == sum(one.is_resting for one in self._drain.attendants)
 
     def end(self) -> None:
         """Ask all runs to stop, and those that join later to begin nothing."""
@@ -92,11 +108,11 @@ class Company:
             else:
                 open_door()
             run.drain = self._drain
-            self._members += 1
+            self.members += 1
             try:
                 yield
             finally:
-                self._members -= 1
+                self.members -= 1
                 self._left.set()
         finally:
             open_door()
@@ -107,7 +123,7 @@ class Company:
         if not self._is_ending:
             self._drain = Drain()
         with anyio.move_on_after(self._grace):
-            while self._members:
+            while self.members:
                 await self._left.wait()
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from itertools import takewhile
+from itertools import chain, takewhile
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, cast
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -45,7 +46,7 @@ _LATE = timedelta(minutes=1)
 """The seconds after which a tick that was not started counts as missed."""
 
 _AT_MOST = 30.0
-"""The seconds after which to check the clock again, because it may have been changed."""
+"""The seconds of real time after which to check the clock again, because it may have been changed."""
 
 _PAGE = 100
 
@@ -72,8 +73,8 @@ class Schedule(Generic[Input]):
         input: the input of the runs, or a function that returns it, given the time of the tick: an aware
             `datetime` in the time zone.
         missed: what to do about ticks while no worker ran: start the `latest` one, `all`, or `skip` them.
-            A tick counts as missed after one minute. Ticks from before the schedule was first used are
-            never started.
+            A tick counts as missed after one minute. What is left out is logged as a warning. Ticks from
+            before the schedule was first used are never started.
         name: the name of the schedule; that of the workflow by default.
         priority: workers take runs with a higher one first. Any 32-bit integer.
         context: plain data to keep with the runs, for `run_context`.
@@ -132,17 +133,26 @@ class Schedule(Generic[Input]):
         # In a repeated hour, the expression may yield a tick of the first pass again.
         return (tick for tick in self._ticks(moment) if tick > moment)
 
+    def skipped(self, last: datetime, now: datetime) -> datetime | None:
+        """Return the first tick after `last` that `due` leaves out at `now`, or None."""
+        first = next(self.ticks_after(last), now)
+        return first if first < next(self.due(last, now), now) else None
+
     def latest_tick(self, now: datetime) -> datetime | None:
         """Return the latest tick that is not after `now`, in UTC."""
         return next((tick for tick in self._ticks(now + _SHIFT, reverse=True) if tick <= now), None)
 
     def due(self, last: datetime, now: datetime) -> Iterator[datetime]:
         """Yield the ticks to start at `now`, in order, if those up to `last` were started or skipped."""
-        if self.missed == "latest":
-            latest = self.latest_tick(now)
-            return iter(() if latest is None or latest <= last else (latest,))
         begin = last if self.missed == "all" else max(last, now - _LATE)
-        return takewhile(lambda tick: tick <= now, self.ticks_after(begin))
+        due = takewhile(lambda tick: tick <= now, self.ticks_after(begin))
+        if self.missed != "latest" or begin == last:
+            return due
+        first = next(due, None)
+        if first is not None:
+            return chain((first,), due)
+        latest = self.latest_tick(begin)
+        return iter(() if latest is None or latest <= last else (latest,))
 
     def input_at(self, tick: datetime) -> Input:
         """Return the input for the run of a tick."""
@@ -186,8 +196,13 @@ def _cronsim() -> tuple[type[CronSim], type[Exception]]:
     return CronSim, CronSimError
 
 
-async def keep_schedule(schedule: Schedule[Any], client: Client, clock: Clock) -> None:
-    """Submit the runs of a schedule when it is time, until cancelled."""
+async def keep_schedule(
+    schedule: Schedule[Any], client: Client, clock: Clock, resting: set[str]
+) -> None:
+    """Submit the runs of a schedule when it is time, until cancelled.
+
+    `resting` has its name while it only waits for the next tick.
+    """
     outage = Outage(f"schedule {schedule.name!r}")
     last: datetime | None = None
     while True:
@@ -198,17 +213,28 @@ async def keep_schedule(schedule: Schedule[Any], client: Client, clock: Clock) -
                 now = clock.now()
                 # If the clock was set back, ticks are submitted again, which starts nothing.
                 last = min(last, now)
+                if (skipped := schedule.skipped(last, now)) is not None:
+                    logger.warning(
+                        "schedule %r: no worker started its ticks from %s on in time, and "
+                        "missed=%r leaves them out",
+                        *(schedule.name, skipped.isoformat(), schedule.missed),
+                    )
                 for tick in schedule.due(last, now):
                     await _submit(schedule, client, tick)
                     last = tick
+                # What was skipped is not looked at again.
+                last = max(last, now - _LATE)
             outage.end()
         except Exception as error:
             # An error here must never end the worker.
             await anyio.sleep(outage.begin(error))
             continue
         upcoming = next(schedule.ticks_after(now), None)
-        ahead = _AT_MOST if upcoming is None else (upcoming - clock.now()).total_seconds()
-        await clock.sleep(min(ahead, _AT_MOST))
+        ahead = math.inf if upcoming is None else (upcoming - clock.now()).total_seconds()
+        with anyio.move_on_after(_AT_MOST):
+            resting.add(schedule.name)
+            await clock.sleep(ahead)
+        resting.discard(schedule.name)
 
 
 async def _last_tick(schedule: Schedule[Any], client: Client, now: datetime) -> datetime:

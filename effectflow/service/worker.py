@@ -43,6 +43,8 @@ _PAUSES = RetryPolicy.exponential(0.01).with_max_delay(0.16).with_full_jitter()
 """After a look that found less than was wanted, all changes within this time (seconds) cause only one
 more look. It grows while changes make a worker look and others are faster."""
 
+_SECONDS_BETWEEN_CHECKS = 0.001
+
 _MOST_AT_ONCE = 32
 """The most runs to claim in one request, so that other workers get some."""
 
@@ -157,6 +159,19 @@ class Worker(Generic[Env]):
         serving, self._serving = self._serving, None
         await serving.__aexit__(*raised)
 
+    async def idle(self) -> None:
+        """Wait until this worker has nothing to do before its clock advances or something arrives.
+
+        Then no run is due, and the runs that it drives are suspended or wait. Use it in tests, before
+        `TestClock.advance` and after it. A step in progress that waits for something else than the clock
+        of the worker, or for that clock by itself, keeps it busy.
+
+        Raises RuntimeError if the worker is not open.
+        """
+        if self._shift is None:
+            raise RuntimeError("this worker is not open: `async with worker:` opens it")
+        await self._shift.idle()
+
     def hurry(self) -> None:
         """Interrupt steps in progress at once when the context ends, instead of after `grace`.
 
@@ -213,6 +228,8 @@ class _Shift:
         self._stop = stop_request.get() or StopRequest()
         self._driving: set[anyio.CancelScope] = set()
         self._others: set[anyio.CancelScope] = set()
+        self._resting_schedules: set[str] = set()
+        self._looks = self._idle_look = self._taken = self._idlers = 0
         self._owners: list[Owner] = []
         self._woken = Wakeup()
         self._company = Company(terms.grace, self._woken.set)
@@ -226,7 +243,8 @@ class _Shift:
         """Begin to take runs, and to start the runs of schedules."""
         self._tasks.start_soon(self._take_runs)
         for schedule in self._app.schedules:
-            self._start(self._others, keep_schedule, schedule, self._client, self._terms.clock)
+            keeping = schedule, self._client, self._terms.clock, self._resting_schedules
+            self._start(self._others, keep_schedule, *keeping)
 
     async def end(self) -> None:
         """Take no more runs, give steps in progress some time to end, and interrupt the rest."""
@@ -245,6 +263,28 @@ class _Shift:
         if self._driving:
             logger.warning("the steps of %d runs did not end in time", len(self._driving))
         _cancel({self._taking, *self._driving})
+
+    async def idle(self) -> None:
+        """Wait until all rest, and neither messages nor due runs change that."""
+        self._idlers += 1
+        try:
+            before: tuple[int, int] | None = None
+            while (now := (self._taken, self._company.turns)) != before:
+                before, looks = now, self._looks
+                self._company.look()
+                self._woken.set()
+                while not (self._is_resting and (self._idle_look > looks or not self._may_take)):
+                    if self._is_ending.is_set():
+                        return
+                    await anyio.sleep(_SECONDS_BETWEEN_CHECKS)
+        finally:
+            self._idlers -= 1
+
+    @property
+    def _is_resting(self) -> bool:
+        runs, schedules = len(self._driving), len(self._app.schedules)
+        is_driving = not self._company.is_resting or self._company.members < runs
+        return not is_driving and len(self._resting_schedules) == schedules
 
     def hurry(self) -> None:
         """Give steps in progress no more time to end."""
@@ -287,10 +327,10 @@ class _Shift:
     async def _take_until_end(self) -> None:
         outage, pauses = Outage("a worker"), _PAUSES.delays()
         while not self._is_ending.is_set():
-            free = self._terms.limit - len(self._driving)
-            if free == 0 or self._company.is_closed:
+            if not self._may_take:
                 await self._woken.wait()
                 continue
+            free = self._terms.limit - len(self._driving)
             try:
                 # During an outage, claim one run at a time: a request may claim runs and lose its answer.
                 wanted = 1 if outage.has_begun else min(free, _MOST_AT_ONCE)
@@ -304,12 +344,18 @@ class _Shift:
             if claimed.runs:
                 pauses = _PAUSES.delays()
             if len(claimed.runs) < wanted:
-                await anyio.sleep(next(pauses))
+                await anyio.sleep(0 if self._idlers else next(pauses))
                 if not await self._changed(claimed.next_due_at):
                     pauses = _PAUSES.delays()
 
+    @property
+    def _may_take(self) -> bool:
+        return len(self._driving) < self._terms.limit and not self._company.is_closed
+
     async def _claim(self, most: int) -> Claimed:
         """Claim at most this many due runs, and start to drive them."""
+        self._looks += 1
+        look = self._looks
         while len(self._owners) < most:
             self._owners.append(begin_claim())
         owners = {str(owner): owner for owner in self._owners[:most]}
@@ -329,6 +375,9 @@ class _Shift:
                 self._owners.remove(owner)
                 end_claim(owner, is_released=False)
             raise
+        self._taken += len(claimed.runs)
+        if not claimed.runs:
+            self._idle_look = look
         for taken in claimed.runs:
             owner = owners[taken.lease.owner]
             self._owners.remove(owner)

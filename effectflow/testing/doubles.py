@@ -26,8 +26,8 @@ A = TypeVar("A")
 _FEW = 64
 """The cancelled timers that may stay in the queue, in addition to as many as there are live ones."""
 
-_SAME_TIME = 1e-6
-"""Durations of runs are differences of times, which are that exact."""
+_DIGITS = 6
+"""Times are whole microseconds, as those of `datetime`. A difference of two times is less exact."""
 
 
 class TestClock:
@@ -94,7 +94,7 @@ class TestClock:
         ahead = in_seconds(seconds)
         if ahead < 0:
             raise ValueError(f"time cannot go back: {seconds}")
-        target = self._elapsed + ahead
+        target = self._ahead(ahead)
         await come_to_rest()
         while (due := self._next_due()) is not None and due <= target:
             self._jump()
@@ -131,9 +131,12 @@ class TestClock:
         self._elapsed = max(self._elapsed, due)
         self._wakes.pop(number)()
         following = self._next_due()
-        if Explorer.active is not None and following is not None and following - due < _SAME_TIME:
+        if Explorer.active is not None and following == due:
             # An exploration chooses among all that is due at the same time.
             self._jump()
+
+    def _ahead(self, seconds: float) -> float:
+        return round(self._elapsed + seconds, _DIGITS)
 
     def _next_due(self) -> float | None:
         while self._dues and self._dues[0][1] not in self._wakes:
@@ -145,7 +148,8 @@ class TestClock:
         number = next(self._numbers)
         if seconds < math.inf:
             self._wakes[number] = wake
-            heappush(self._dues, (self._elapsed + seconds, number))
+            # At least a microsecond ahead: who waits until a time must not wake before it.
+            heappush(self._dues, (self._ahead(max(seconds, 1e-6)), number))
         try:
             yield
         finally:
