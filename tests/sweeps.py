@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from itertools import combinations, product
+from itertools import chain, combinations, product
 from typing import Any, TypeVar
 
 import pytest
@@ -38,7 +38,8 @@ def visited(points: Sequence[Point], every: int) -> list[Point]:
 def in_turn(*, fixtures: Collection[str] = (), **axes: Collection[Any]) -> pytest.MarkDecorator:
     """Parametrize a test with cases in which each value of each axis occurs.
 
-    All combinations are exhaustive cases. The axes in `fixtures` are the parameters of fixtures.
+    All combinations are exhaustive cases. The axes in `fixtures` are the parameters of fixtures. The name
+    of an axis may be several, as in `"anyio_backend,way"`, and its values are tuples then.
     """
     sizes = [len(values) for values in axes.values()]
     sample = {tuple(turn % size for size in sizes) for turn in range(max(sizes))}
@@ -70,12 +71,15 @@ def _some_of(
     sample: Collection[tuple[int, ...]],
     fixtures: Collection[str] = (),
 ) -> pytest.MarkDecorator:
-    cases = zip(_positions(axes), product(*axes.values()), strict=True)
+    parts = [
+        values if "," in name else [(value,) for value in values] for name, values in axes.items()
+    ]
     return pytest.mark.parametrize(
-        list(axes),
+        ",".join(axes),
         [
-            pytest.param(*case, marks=() if position in sample else pytest.mark.exhaustive)
-            for position, case in cases
+            pytest.param(*chain(*case), marks=() if position in sample else pytest.mark.exhaustive)
+            for position, case in zip(_positions(axes), product(*parts), strict=True)
         ],
         indirect=list(fixtures),
+        ids=lambda value: getattr(value, "name", None),
     )

@@ -24,7 +24,7 @@ from tests.sweeps import BACKENDS, sample_or_all
 both_backends = pytest.mark.parametrize("backend", BACKENDS)
 
 
-@sample_or_all("programs", 8, 200)
+@sample_or_all("programs", 6, 200)
 def test_random_programs_keep_every_promise(programs: int) -> None:
     explore("memory", programs)
 

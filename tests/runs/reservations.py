@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,13 +17,20 @@ from effectflow.checkpoint import Completed, read_entries
 from effectflow.effects import from_async
 from effectflow.effects.clock import SystemClock
 from effectflow.stores import MemoryStore
+from tests.sweeps import in_turn
 
 AnyEffect = Effect[Any, Any, Any]
 AnyWorkflow = Workflow[Any, Any, str, Any]
 
-everywhere = pytest.mark.parametrize(
-    ("anyio_backend", "way"), [("asyncio", "scope"), ("asyncio", "task"), ("trio", "scope")]
-)
+WAYS = [("asyncio", "scope"), ("asyncio", "task"), ("trio", "scope")]
+
+everywhere = pytest.mark.parametrize(("anyio_backend", "way"), WAYS)
+"""How a run is stopped."""
+
+
+def somewhere(**axes: Collection[Any]) -> pytest.MarkDecorator:
+    """Parametrize a test as `in_turn` does, each case in one of the ways."""
+    return in_turn(**axes | {"anyio_backend,way": WAYS})
 
 
 @dataclass

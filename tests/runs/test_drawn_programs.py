@@ -71,7 +71,7 @@ def quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
-@examples(25, 100)
+@examples(12, 100)
 def test_a_resume_after_each_entry_ends_the_same_and_repeats_nothing(examples: int) -> None:
     @settings(max_examples=examples, database=None, suppress_health_check=[HealthCheck.too_slow])
     @given(trees(10), BACKENDS)
@@ -81,7 +81,7 @@ def test_a_resume_after_each_entry_ends_the_same_and_repeats_nothing(examples: i
     check()
 
 
-@examples(10, 30)
+@examples(6, 30)
 def test_a_resume_of_a_resumed_run_ends_the_same_and_repeats_nothing(examples: int) -> None:
     @settings(max_examples=examples, database=None, suppress_health_check=[HealthCheck.too_slow])
     @given(trees(6), BACKENDS)
@@ -91,7 +91,7 @@ def test_a_resume_of_a_resumed_run_ends_the_same_and_repeats_nothing(examples: i
     check()
 
 
-@examples(25, 100)
+@examples(12, 100)
 def test_a_plan_names_the_steps_that_a_resume_begins_first(examples: int) -> None:
     @settings(max_examples=examples, database=None, suppress_health_check=[HealthCheck.too_slow])
     @given(trees(10), BACKENDS)

@@ -729,6 +729,16 @@ async def is_refused(made: AnyWorkflow, store: MemoryStore) -> str:
     return str(error)
 
 
+async def problem_of_plan(made: AnyWorkflow, store: MemoryStore) -> str:
+    """Return why a plan says that a resume is refused, after a check that it did nothing."""
+    before, world = await state_of(store), World()
+    plan = await made.plan("r").run_or_raise(App(Checkpoints(store), world))
+    assert isinstance(plan.problem, DefinitionChanged | StepInputChanged)
+    assert world.done == []
+    assert await state_of(store) == before
+    return str(plan.problem)
+
+
 async def continues_with(before: AnyWorkflow, store: MemoryStore, first: World) -> None:
     """Check that a run continues with the code that began it."""
     value, whole = await uninterrupted(before)
@@ -743,30 +753,18 @@ async def continues_with(before: AnyWorkflow, store: MemoryStore, first: World) 
 
 
 @with_verdict(Refused)
-async def test_the_code_has_changed(changed: Edit, ending: str, verdict: Refused) -> None:
+async def test_a_plan_and_a_resume_say_that_the_code_has_changed(
+    changed: Edit, ending: str, verdict: Refused
+) -> None:
     store, first = await first_life(changed, ending)
 
+    planned = await problem_of_plan(changed.after, store)
     message = await is_refused(changed.after, store)
 
+    assert verdict.recorded in planned
     assert verdict.recorded in message
     assert verdict.now in message
     await continues_with(changed.before, store, first)
-
-
-@with_verdict(Refused)
-async def test_a_plan_says_that_the_code_has_changed(
-    changed: Edit, ending: str, verdict: Refused
-) -> None:
-    store, _ = await first_life(changed, ending)
-    before = await state_of(store)
-    world = World()
-
-    plan = await changed.after.plan("r").run_or_raise(App(Checkpoints(store), world))
-
-    assert isinstance(plan.problem, DefinitionChanged | StepInputChanged)
-    assert verdict.recorded in str(plan.problem)
-    assert world.done == []
-    assert await state_of(store) == before
 
 
 @with_verdict(Accepted)

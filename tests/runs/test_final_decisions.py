@@ -44,6 +44,7 @@ from tests.runs.reservations import (
     others_wait,
     reserved,
     run_until,
+    somewhere,
     turns,
     use,
     use_nothing,
@@ -185,9 +186,7 @@ async def test_a_decision_that_ended_the_run_is_tried_again_if_no_step_released_
     assert isinstance(await again.run(made.resume("r")), Success)
 
 
-@both_ways
-@everywhere
-@all_operators
+@somewhere(cancelling=CANCELLING.values(), made_of=[ending, handling])
 async def test_a_run_stopped_during_a_release_keeps_its_decision(
     store: MemoryStore,
     cancelling: Cancelling,
@@ -213,7 +212,7 @@ async def test_a_run_stopped_during_a_release_keeps_its_decision(
 @both_backends
 @both_ways
 @pytest.mark.parametrize("name", ["timeout", "race", "par", "par_traverse", "par_reduce with keys"])
-@sample_or_all("every", 11, 1)
+@sample_or_all("every", 17, 1)
 async def test_a_run_stopped_at_any_moment_uses_nothing_that_was_released(
     name: str, made_of: Callable[[AnyEffect], Workflow[Any, Any, str, Any]], every: int
 ) -> None:

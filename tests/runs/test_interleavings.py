@@ -36,6 +36,7 @@ from effectflow import (
 from effectflow.effects import from_async, never
 from effectflow.stores import MemoryStore
 from effectflow.testing import crash_everywhere
+from tests import sweeps
 from tests.apps import App, Broken, app_on, both_backends, note
 from tests.runs.journals import (
     AnyEffect,
@@ -547,8 +548,6 @@ CANCELLING: dict[str, Callable[[AnyEffect], AnyEffect]] = {
 }
 """Operators that cancel an effect after ten seconds."""
 
-each_cancellation = pytest.mark.parametrize("cancelling", CANCELLING.values(), ids=CANCELLING)
-
 
 def limited(effect: AnyEffect) -> AnyEffect:
     """Return a step with steps inside and a timeout."""
@@ -574,8 +573,6 @@ AROUND: dict[str, Callable[[AnyEffect], AnyEffect]] = {
 }
 """What may be between the operator that cancels and the resource."""
 
-each_between = pytest.mark.parametrize("around", AROUND.values(), ids=AROUND)
-
 PAIRS = {"acquire": "release", "open": "close", "book": "undo"}
 
 
@@ -594,14 +591,14 @@ def check_life(before: list[str], app: App, after: list[str]) -> None:
         assert ended.count(acquire) == ended.count(release) <= 1
 
 
-@each_cancellation
-@each_between
+@sweeps.in_turn(around=AROUND, cancelling=CANCELLING)
 async def test_what_a_cancelled_operator_holds_is_released_wherever_a_crash_falls(
     store: MemoryStore,
-    cancelling: Callable[[AnyEffect], AnyEffect],
-    around: Callable[[AnyEffect], AnyEffect],
+    cancelling: str,
+    around: str,
 ) -> None:
-    made = made_of(lambda: cancelling(around(held())).result().map(repr))
+    between = AROUND[around]
+    made = made_of(lambda: CANCELLING[cancelling](between(held())).result().map(repr))
     expected = await start(made, app_on(store))
     lines = await journal(store)
     assert [line[0] for line in lines if line.endswith("release")] == ["B", "C"]
@@ -621,15 +618,14 @@ DECIDED: dict[str, Callable[[AnyEffect], AnyEffect]] = {
 }
 
 
-@each_cancellation
-@pytest.mark.parametrize("inner", DECIDED.values(), ids=DECIDED)
+@sweeps.in_turn(cancelling=CANCELLING, inner=DECIDED)
 async def test_an_operator_that_decides_while_an_inner_one_releases_is_resumed_after_each_entry(
     store: MemoryStore,
-    cancelling: Callable[[AnyEffect], AnyEffect],
-    inner: Callable[[AnyEffect], AnyEffect],
+    cancelling: str,
+    inner: str,
 ) -> None:
-    decided = inner(held(release=10)).result().and_then(lambda _: hang("go-on"))
-    made = made_of(lambda: cancelling(decided).result().map(repr))
+    decided = DECIDED[inner](held(release=10)).result().and_then(lambda _: hang("go-on"))
+    made = made_of(lambda: CANCELLING[cancelling](decided).result().map(repr))
     expected = await start(made, app_on(store))
     lines = await journal(store)
     # Each of the two decides when its time has come.

@@ -47,6 +47,7 @@ from tests.runs.reservations import (
     reserve,
     reserved,
     run_until,
+    somewhere,
     turns,
     use,
     use_nothing,
@@ -194,11 +195,9 @@ WORKFLOWS: list[AnyWorkflow] = [
     job,
     of_nodes,
 ]
-all_workflows = pytest.mark.parametrize("made", WORKFLOWS, ids=lambda made: made.name)
 
 
-@everywhere
-@all_workflows
+@somewhere(made=WORKFLOWS)
 async def test_a_run_stopped_in_any_step_ends_as_one_that_is_not(
     made: AnyWorkflow, way: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -228,8 +227,7 @@ async def test_a_run_stopped_in_any_step_ends_as_one_that_is_not(
     assert [each for each in caplog.records if each.levelno >= logging.WARNING] == []
 
 
-@everywhere
-@all_workflows
+@somewhere(made=WORKFLOWS)
 @sample_or_all("every", 17, 3)
 async def test_a_run_stopped_at_any_moment_ends_as_one_that_is_not(
     made: AnyWorkflow, way: str, every: int
@@ -275,9 +273,7 @@ class StoppedIn(MemoryStore):
             await turns(12)
 
 
-@everywhere
-@pytest.mark.parametrize("is_done", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("made", [plain, nested, side_by_side], ids=lambda made: made.name)
+@somewhere(made=[plain, nested, side_by_side], is_done=[False, True])
 async def test_a_run_stopped_in_any_append_ends_as_one_that_is_not(
     made: AnyWorkflow, is_done: bool, way: str
 ) -> None:

@@ -377,7 +377,7 @@ PROGRAMS: dict[str, AnyEffect] = {
 
 @pytest.mark.asyncio
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
-@sample_or_all("every", 3, 1)
+@sample_or_all("every", 7, 1)
 @pytest.mark.parametrize("chosen", [0, -1], ids=["first", "last"])
 @pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRAMS)
 async def test_a_run_ends_if_only_one_of_its_branches_is_cancelled(

@@ -39,6 +39,7 @@ from effectflow.effects import RetryPolicy, TracedError, die, never
 from effectflow.stores import MemoryStore
 from tests.apps import App, Broken, app_on, note
 from tests.runs.journals import act, after_others, cut, made_of, resume, start
+from tests.sweeps import in_pairs
 
 pytestmark = pytest.mark.anyio
 
@@ -107,16 +108,15 @@ async def assert_same_in_every_life(made: AnyWorkflow, store: MemoryStore) -> Re
     return whole
 
 
-@pytest.mark.parametrize("acquisition", [act("acquire"), pure("resource")], ids=["step", "pure"])
-@pytest.mark.parametrize("release", RELEASES.values(), ids=RELEASES)
-@pytest.mark.parametrize("cancelled", CANCELLED.values(), ids=CANCELLED)
+@in_pairs(cancelled=CANCELLED, release=RELEASES, acquisition=["acquire", ""])
 async def test_every_life_reports_the_release_that_failed_after_a_cancellation(
     store: MemoryStore,
-    cancelled: Callable[[AnyEffect], AnyEffect],
-    release: Callable[[str], AnyEffect],
-    acquisition: AnyEffect,
+    cancelled: str,
+    release: str,
+    acquisition: str,
 ) -> None:
-    made = telling(lambda: cancelled(used(release, acquisition)))
+    acquired = act(acquisition) if acquisition else pure("resource")
+    made = telling(lambda: CANCELLED[cancelled](used(RELEASES[release], acquired)))
 
     told = (await assert_same_in_every_life(made, store)).unwrap()
 

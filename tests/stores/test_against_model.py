@@ -359,7 +359,7 @@ class StoreMachine(RuleBasedStateMachine):
             assert (lease and lease.fence) == (held and held.fence)
 
 
-@examples(4, 50)
+@examples(3, 50)
 def test_a_store_agrees_with_the_model(make_store_named: MakeNamed, examples: int) -> None:
     class Machine(StoreMachine):
         def __init__(self) -> None:

@@ -161,10 +161,10 @@ FOLLOWING = [go_on, go_on_as_before, renew, release, write_elsewhere]
 def cases() -> Iterator[ParameterSet]:
     """Yield a write, the one that follows, and how many of the places to tear it.
 
-    Per change, each write meets one other, and is torn at each fifth place.
+    Per change, each write meets one other, and is torn at each ninth place.
     """
     for number, write in enumerate(WRITES):
-        yield pytest.param(write, FOLLOWING[number % len(FOLLOWING)], 5)
+        yield pytest.param(write, FOLLOWING[number % len(FOLLOWING)], 9)
     for write, then in product(WRITES, FOLLOWING):
         yield pytest.param(write, then, 1, marks=pytest.mark.exhaustive)
 
