@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import orjson
 
 from effectflow.checkpoint import (
     BeforeStep,
@@ -41,11 +44,27 @@ from effectflow.cli.render import bounded, when
 async def history(access: Access, run_id: str) -> Answer:
     """Show the journal of a run, one entry per line."""
     entries = await read_existing(access.store, run_id, access.seal)
-    return Answer([_entry_tree(entry) for entry in entries], _journal_lines(entries))
+    return Answer(_entry_trees(entries) if access.as_json else None, _journal_lines(entries))
 
 
 _TIMES = ("at", "retry_at", "until")
 """The fields of entries that are times."""
+
+
+def _entry_trees(entries: Iterable[Entry]) -> list[Tree]:
+    """Return entries as plain data; without outputs once they are too long together."""
+    trees: list[Tree] = []
+    left = _MOST_OUTPUT
+    for entry in entries:
+        if isinstance(entry, Completed) and entry.shared is not None:
+            left -= len(orjson.dumps(entry.output))
+            entry = replace(entry, output=entry.output if left > 0 else None, shared=None)
+        trees.append(_entry_tree(entry))
+    return trees
+
+
+_MOST_OUTPUT = 64 * 1024 * 1024
+"""The bytes of outputs with common parts that are shown, where each has these parts again."""
 
 
 def _entry_tree(entry: Entry) -> Tree:
