@@ -103,7 +103,7 @@ class _Shortening:
         if len(data) < _LEAST:
             return tree
         # Without its last byte, the JSON of a list begins that of each list that continues it.
-        text = data[:-1]
+        text = memoryview(data)[:-1]
         digest = hashlib.sha256(text).digest()
         if self._refer(digest, path):
             return None
@@ -127,7 +127,7 @@ class _Shortening:
         self.references.append([list(path), holder, list(source)])
         return True
 
-    def _refer_to_beginning(self, text: bytes, path: _Path) -> int:
+    def _refer_to_beginning(self, text: memoryview, path: _Path) -> int:
         """Refer to the longest list that the list with this JSON continues. Return its length."""
         newest, done, hashed = None, 0, hashlib.sha256()
         for length in sorted(self._lengths):

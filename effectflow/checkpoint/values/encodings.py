@@ -172,7 +172,8 @@ _JSON_TEXT = re.compile(rb'"(?:[^"\\]|\\.)*+"?', re.DOTALL)
 
 
 def _count_marks(data: bytes) -> int:
-    return sum(map(data.count, (b"[", b"{", b":", b",")))
+    # `count` would take a pass for each mark, and is slower in each.
+    return len(data) - len(data.translate(None, b"[{:,"))
 
 
 def _parts_of_cbor(data: bytes) -> int:
