@@ -8,7 +8,8 @@ if TYPE_CHECKING:
     from effectflow.effects.saga import compensate as compensate, saga as saga
     from effectflow.runs.spawned import Child as Child, spawn as spawn
     from effectflow.service.app import App as App
-    from effectflow.service.client import Change as Change, Client as Client, Handle as Handle
+    from effectflow.service.changes import Change as Change
+    from effectflow.service.client import Client as Client, Handle as Handle
     from effectflow.service.environment import BadEnvironment as BadEnvironment
     from effectflow.service.process_signals import (
         StoppedBySignal as StoppedBySignal,
@@ -27,7 +28,8 @@ if not TYPE_CHECKING:  # a type checker would take every name for one of this pa
             ".effects.saga": "compensate saga",
             ".runs.spawned": "Child spawn",
             "app": "App",
-            "client": "Change Client Handle",
+            "changes": "Change",
+            "client": "Client Handle",
             "environment": "BadEnvironment",
             "process_signals": "StoppedBySignal run_until_signal",
             "publishing": "publish",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Generic, Self, TypeVar, cast, overload
 from uuid import uuid4
@@ -22,8 +23,7 @@ from effectflow.checkpoint import (
 )
 from effectflow.checkpoint.checkpoints import HasCheckpoints
 from effectflow.checkpoint.entries import Entry, Published, Signalled
-from effectflow.checkpoint.integrity import first_digest
-from effectflow.checkpoint.journal_reader import read_end, read_journal, run_not_found
+from effectflow.checkpoint.journal_reader import read_end, read_journal
 from effectflow.checkpoint.mailbox import seal_message
 from effectflow.checkpoint.notifications import woken_by
 from effectflow.checkpoint.store import (
@@ -33,14 +33,21 @@ from effectflow.checkpoint.store import (
     service_of,
     store_errors,
 )
-from effectflow.effects.arguments import check_text, check_type
+from effectflow.effects.arguments import check_count, check_text, check_type
 from effectflow.effects.clock import Clock, Duration, SystemClock, finite_time, in_seconds
 from effectflow.effects.scope import Scope
 from effectflow.effects.type_variables import Fitting
 from effectflow.runs import Workflow
 from effectflow.runs.run_ids import check_new_run_id, new_run_id
 from effectflow.runs.start import submit_run
-from effectflow.runs.stored_run import Place, decode_as, run_info
+from effectflow.runs.stored_run import Place, run_info
+from effectflow.service.changes import (
+    Change,
+    changes_of,
+    end_following,
+    existing_run,
+    published_value,
+)
 from effectflow.service.signal import Signal
 
 E = TypeVar("E")
@@ -54,21 +61,6 @@ logger = logging.getLogger(__name__)
 
 _PAGE = 32
 """How many entries to read first in a search for the newest one."""
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """A change of a run: it has a new status, or it published a value.
-
-    Attributes:
-        status: the status of the run after the change.
-        key: the key of the published value; None for a new status.
-        value: the published value.
-    """
-
-    status: RunStatus
-    key: str | None = None
-    value: object = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +109,7 @@ class Client:
         return self
 
     async def __aexit__(self, *raised: Any) -> None:
+        end_following(self)
         await self.checkpoints.store.__aexit__(*raised)
 
     @overload
@@ -182,11 +175,11 @@ class Client:
                 delay=seconds,
                 priority=priority,
             )
-        return Handle(place, workflow, chosen)
+        return Handle(self, place, workflow, chosen)
 
     def handle(self, workflow: Workflow[Any, E, Any, Out], run_id: str) -> Handle[E, Out]:
         """Return the handle of a run. The run need not exist yet."""
-        return Handle(self._place(workflow), workflow, run_id)
+        return Handle(self, self._place(workflow), workflow, run_id)
 
     async def find(self, query: RunQuery = RunQuery()) -> list[RunInfo]:
         """Return the runs that match, newest first."""
@@ -209,9 +202,10 @@ class Handle(Generic[E_co, Out_co]):
     """
 
     def __init__(
-        self, place: Place, workflow: Workflow[Any, E_co, Any, Out_co], run_id: str
+        self, client: Client, place: Place, workflow: Workflow[Any, E_co, Any, Out_co], run_id: str
     ) -> None:
         self.run_id = run_id
+        self._client = client
         self._place = place
         self._workflow = workflow
         self._checkpoints = place.checkpoints
@@ -316,31 +310,32 @@ class Handle(Generic[E_co, Out_co]):
                 return isinstance(entry, Published) and entry.key == key
 
             newest = await _newest_entry(self._checkpoints, self.run_id, is_of_key)
-            return self._decoded(newest) if isinstance(newest, Published) else None
+            if not isinstance(newest, Published):
+                return None
+            return published_value(self._place, self.run_id, newest)
 
-    async def __aiter__(self) -> AsyncGenerator[Change]:
+    def __aiter__(self) -> AsyncGenerator[Change]:
+        """Yield the status of the run, its published values, and then every change; see `changes`."""
+        return self.changes()
+
+    async def changes(self, *, after: int = 0) -> AsyncGenerator[Change]:
         """Yield the status of the run, its published values, and then every change until it has ended.
 
-        A status that lasts only for a moment may be skipped. To stop early, close the iterator
-        (`contextlib.aclosing`).
+        This also ends when the client is closed with its `async with` block, or a worker on its store
+        ends in this event loop: then `status` tells that the run has not ended. A status that lasts only
+        for a moment may be skipped. To stop early, close the iterator (`contextlib.aclosing`).
+
+        Parameters:
+            after: the `sequence` of the last change that is known. Only what came later is yielded, so
+                that one who reconnects sees nothing twice.
+
+        Raises RunNotFound, and RunConflict for a run of another workflow.
         """
-        store = self._checkpoints.store
-        async with store, woken_by(store, self.run_id) as change:
-            tail = _JournalTail(self._checkpoints, self.run_id)
-            known: RunStatus | None = None
-            while True:
-                # Before the entries are read, so that no entry that led to this status is missing.
-                status = await self._status()
-                entries = await tail.read_new()
-                for entry in entries:
-                    if isinstance(entry, Published):
-                        yield Change(known or status, entry.key, self._decoded(entry))
-                if status is not known:
-                    known = status
-                    yield Change(status)
-                if has_result(status):
-                    return
-                await change.wait()
+        check_count("after", after, least=0)
+        changes = changes_of(self._place, self.run_id, after=after, owner=self._client)
+        async with aclosing(changes):
+            async for change in changes:
+                yield change
 
     async def _ended(
         self, known: str = ""
@@ -363,15 +358,7 @@ class Handle(Generic[E_co, Out_co]):
         return None if has_continued else result, ""
 
     async def _status(self) -> RunStatus:
-        info = await run_info(self._place, self.run_id)
-        if info is None:
-            raise await run_not_found(self._checkpoints.store, self.run_id)
-        return info.summary.status
-
-    def _decoded(self, published: Published) -> object:
-        what = f"published {published.key!r}"
-        types = self._place.blueprint.output_types
-        return decode_as(published.value, types, self.run_id, what)
+        return (await existing_run(self._place, self.run_id)).summary.status
 
     def __repr__(self) -> str:
         return f"<Handle of run {self.run_id!r} of {self._workflow.name!r}>"
@@ -415,28 +402,6 @@ async def _has_received(checkpoints: Checkpoints, run_id: str, topic: str, key: 
         return isinstance(entry, Signalled) and (entry.topic, entry.key) == (topic, key)
 
     return await _newest_entry(checkpoints, run_id, is_of_message) is not None
-
-
-class _JournalTail:
-    """Reads the entries of a run as they are appended."""
-
-    def __init__(self, checkpoints: Checkpoints, run_id: str) -> None:
-        self._checkpoints = checkpoints
-        self._run_id = run_id
-        self._length = 0
-        self._digest = first_digest(run_id)
-
-    async def read_new(self) -> list[Entry]:
-        """Return the entries that were appended since the last call."""
-        store, seal = self._checkpoints.store, self._checkpoints.seal
-        with store_errors(self._checkpoints.store, self._run_id):
-            records = await store.read(self._run_id, after=self._length)
-        entries: list[Entry] = []
-        for record in records:
-            entry, self._digest = seal.open(record, self._run_id, self._digest)
-            entries.append(entry)
-        self._length += len(records)
-        return entries
 
 
 async def _newest_entry(

@@ -28,6 +28,7 @@ from effectflow.runs.company import Company
 from effectflow.runs.driver import Service
 from effectflow.runs.recovery import LEAST_CRASHES, recover_run
 from effectflow.service.app import App
+from effectflow.service.changes import end_following
 from effectflow.service.client import Client
 from effectflow.service.outage import Outage
 from effectflow.service.schedule import keep_schedule
@@ -59,9 +60,9 @@ class Worker(Generic[Env]):
     and fails after `max_crashes` of them. A run that does not fit this program is left for other workers,
     and shown as blocked.
 
-    At the end of the context, the worker takes no more runs. Steps in progress may end within `grace`.
-    Then the worker interrupts the rest and releases all leases, so that other workers continue the runs
-    at once.
+    At the end of the context, the worker takes no more runs, and nobody in this event loop follows the
+    changes of runs of its store any longer. Steps in progress may end within `grace`. Then the worker
+    interrupts the rest and releases all leases, so that other workers continue the runs at once.
 
     The worker logs errors of the store, and tries again.
 
@@ -105,7 +106,8 @@ class Worker(Generic[Env]):
         Parameters:
             limit: the number of runs that this worker drives at the same time.
             limits: a `Limit` by the name of the workflow, across all workers. Give all workers the same.
-            grace: the seconds, or the `timedelta`, that steps in progress may take at the end.
+            grace: the seconds, or the `timedelta`, that steps in progress may take at the end. A thread
+                cannot be interrupted: the worker waits for a step in a thread, however long it takes.
             suspend_after: suspend a run once all its fibers wait for more than this many seconds.
             max_crashes: fail a run after this many processes in a row have died with it, at least 3. The
                 first two may have died of another run. From then on, this run is driven alone.
@@ -251,6 +253,7 @@ class _Shift:
         if self._stop.reason == StopRequest().reason:
             self._stop.reason = "the worker ended"
         _cancel(self._others)
+        end_following(self._store)
         self._company.end()
         logger.info("%s: steps in progress may end, and no other begins", self._stop.reason)
         self._is_ending.set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Never
 
@@ -13,9 +14,9 @@ from effectflow import Do, Effect, Signal, do, publish, step, workflow
 from effectflow.checkpoint import NotSerializable, RunStatus, read_entries
 from effectflow.checkpoint.entries import Published
 from effectflow.service import Change, Handle
-from tests.apps import App, Broken, note
+from tests.apps import App, Broken, both_backends, note
 from tests.service.conftest import Service
-from tests.service.lives import act, killed_everywhere, working
+from tests.service.lives import act, killed_everywhere, suspended, working
 
 pytestmark = pytest.mark.anyio
 
@@ -77,10 +78,62 @@ async def test_a_follower_of_a_run_sees_each_value_once(service: Service) -> Non
         handle = await worker.client.submit(guided, None)
         async for change in handle:
             seen.append(change)
-            if change == Change(RunStatus.SUSPENDED):
+            if change.status is RunStatus.SUSPENDED:
                 await handle.send(go, 1, idempotency_key="once")
     assert [change.value for change in seen if change.key == "place"] == ["start", "finish"]
-    assert seen[-1] == Change(RunStatus.COMPLETED)
+    assert (seen[-1].status, seen[-1].key) == (RunStatus.COMPLETED, None)
+
+
+async def test_one_who_reconnects_sees_nothing_twice_and_misses_nothing(service: Service) -> None:
+    async with working(service, guided) as worker:
+        handle = await worker.client.submit(guided, None)
+        await suspended(service, handle.run_id)
+        before = await following(handle, until=RunStatus.SUSPENDED)
+        for number, change in enumerate(before[:-1], 1):
+            again = await following(handle, until=RunStatus.SUSPENDED, after=change.sequence)
+            assert again == before[number:]
+        await handle.send(go, 1)
+        await handle.result(timeout=10)
+    seen = [change async for change in handle]
+    later = [one async for one in handle.changes(after=before[-1].sequence)]
+    assert [one.value for one in later if one.key] == ["finish"]
+    for number, change in enumerate(seen, 1):
+        assert [one async for one in handle.changes(after=change.sequence)] == seen[number:]
+
+
+async def following(handle: Handle[Any, Any], *, until: RunStatus, after: int = 0) -> list[Change]:
+    seen: list[Change] = []
+    async with aclosing(handle.changes(after=after)) as changes:
+        async for change in changes:
+            seen.append(change)
+            if change.key is None and change.status is until:
+                break
+    return seen
+
+
+@both_backends
+@pytest.mark.parametrize("ended", ["worker", "client"])
+async def test_nobody_follows_a_run_longer_than_the_worker_or_the_client_is_open(
+    service: Service, ended: str
+) -> None:
+    seen: list[Change] = []
+    is_over = anyio.Event()
+
+    async def follow(handle: Handle[Any, Any]) -> None:
+        async for change in handle:
+            seen.append(change)
+        is_over.set()
+
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as tasks, working(service, guided) as worker:
+            async with service.client as client:
+                follower = client if ended == "client" else service.client
+                tasks.start_soon(follow, await follower.submit(guided, None))
+                await worker.idle()
+                assert not is_over.is_set()
+            if ended == "client":
+                await is_over.wait()
+    assert seen[-1].status is RunStatus.SUSPENDED
 
 
 async def test_killed_anywhere_it_publishes_the_same_and_nothing_twice() -> None:
