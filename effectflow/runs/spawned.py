@@ -121,7 +121,8 @@ def spawn(
         context: plain data to keep with it; by default the context of this run.
         is_detached: leave it alone when this run is cancelled.
 
-    With a `run_id`, it fails with RunConflict if a run with this id and another workflow or input exists.
+    With a `run_id`, it fails with RunConflict if another run has the id: one of another workflow or
+    input, or one that this run has not spawned.
     Any other error of the store halts this run, as when a step cannot be saved. Raises ValueError for an
     id that `Workflow.start` rejects.
     """

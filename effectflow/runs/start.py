@@ -8,7 +8,13 @@ from typing import Any
 from effectflow.checkpoint.checkpoint import summary_of
 from effectflow.checkpoint.endings import Ending, Halted
 from effectflow.checkpoint.entries import FORMAT, Started
-from effectflow.checkpoint.errors import RunBusy, RunCancelled, RunNotEnded, RunNotFound
+from effectflow.checkpoint.errors import (
+    RunBusy,
+    RunCancelled,
+    RunConflict,
+    RunNotEnded,
+    RunNotFound,
+)
 from effectflow.checkpoint.integrity import first_digest
 from effectflow.checkpoint.journal_reader import run_not_found
 from effectflow.checkpoint.schema import LATEST
@@ -132,16 +138,16 @@ async def submit_run(
 ) -> bool:
     """Make a run of this input durable, for a worker to drive. Return whether it is new.
 
-    With the id of an existing run of the same workflow and input, in any state, nothing happens.
+    With the id of an existing run of the same workflow, input and parent, in any state, nothing happens.
 
     Parameters:
         context: plain data to keep with the run.
         priority: workers take runs with a higher one first.
         delay: the seconds until a worker may take it.
-        parent: the run that spawned it.
+        parent: the run that spawned it; empty for any.
 
     Raise NotSerializable for an input that is not as declared, RunConflict if the id belongs to another
-    workflow or input, and SaveFailed.
+    workflow, input or parent, and SaveFailed.
     """
     blueprint, checkpoints = place.blueprint, place.checkpoints
     check_run_id(run_id)
@@ -158,22 +164,26 @@ async def submit_run(
         with store_errors(checkpoints.store, run_id):
             if await checkpoints.store.create(run_id, [body], summary=summary) is not None:
                 return True
-        if await _is_same(place, run_id, given):
+        if await _is_same(place, run_id, given, parent):
             return False
 
 
-async def _is_same(place: Place, run_id: str, given: GivenInput) -> bool:
-    """Return whether the run exists. Raise RunConflict if it has another input."""
+async def _is_same(place: Place, run_id: str, given: GivenInput, parent: str) -> bool:
+    """Return whether the run exists. Raise RunConflict if it has another input or parent."""
     info = await run_info(place, run_id)
     if info is None:
         return False
-    if await completion_of(place, info, given) is not None:
-        return True
-    found = await read_run(place, run_id)
-    if found is None:
-        return False
-    # It raises RunConflict for another input.
-    last_completion(found, given)
+    if await completion_of(place, info, given) is None:
+        found = await read_run(place, run_id)
+        if found is None:
+            return False
+        # It raises RunConflict for another input.
+        last_completion(found, given)
+    spawned_by = info.summary.parent
+    if parent and spawned_by != parent:
+        # It would be cancelled with a run that has nothing to do with it.
+        owner = f"run {spawned_by!r}" if spawned_by else "no run"
+        raise RunConflict(run_id, f"it was spawned by {owner}, not by run {parent!r}")
     return True
 
 

@@ -285,6 +285,36 @@ async def test_the_run_that_has_the_id_of_a_rejected_one_is_not_cancelled_with_i
         assert await theirs.result(timeout=10) == Success("unharmed")
 
 
+@pytest.mark.parametrize("parent", ["", "other"])
+async def test_a_run_that_another_one_spawned_or_none_is_not_adopted(
+    service: Service, parent: str
+) -> None:
+    """Not even one of the same workflow and input: it would be cancelled with the run that adopts it."""
+
+    @workflow
+    def adopting(_: None) -> Do[App, Any, str]:
+        spawned = yield from spawn(waiting_child, "a", run_id="taken").result()
+        assert isinstance(spawned.failure(), RunConflict)
+        return (yield from go.wait())
+
+    @workflow
+    def other(_: None) -> Do[App, Any, Any]:
+        return (yield from spawn(waiting_child, "a", run_id="taken").map(lambda _: ""))
+
+    async with working(service, adopting, other, waiting_child) as worker:
+        client = worker.client
+        if parent:
+            await (await client.submit(other, None, run_id=parent)).result(timeout=10)
+        theirs = await client.submit(waiting_child, "a", run_id="taken")
+        await suspended(service, "taken")
+        handle = await client.submit(adopting, None, run_id="r")
+        await suspended(service, "r", waits_for="signal go")
+        await handle.cancel()
+        assert isinstance((await handle.result(timeout=10)).failure(), RunCancelled)
+        await theirs.send(go, "unharmed")
+        assert await theirs.result(timeout=10) == Success("unharmed")
+
+
 async def test_a_run_spawned_earlier_under_the_same_id_is_cancelled_with_its_parent(
     service: Service,
 ) -> None:
