@@ -28,7 +28,9 @@ from effectflow.checkpoint.entries import (
     Signalled,
     Value,
 )
+from effectflow.checkpoint.errors import OutcomeUnknown
 from effectflow.checkpoint.values import Tree
+from effectflow.checkpoint.values.exceptions import name_of_error
 from effectflow.effects.paths import is_within, steps_around
 
 E = TypeVar("E", bound=Ordered)
@@ -204,6 +206,10 @@ _OF_STEPS = frozenset((BeforeStep, Completed, Failed, Interrupted))
 _ORDERED = frozenset(get_args(Ordered))
 
 
+_UNKNOWN = name_of_error(OutcomeUnknown)
+"""The failure of a step that was left with its outcome unknown. If it is void, the step is open again."""
+
+
 class _Reader:
     """The state of the pass over the entries.
 
@@ -280,7 +286,8 @@ class _Reader:
                 # It was stopped from outside, and continues.
                 self._attempts_of(path).cut_off = True
             return
-        order.open.pop(path, None)
+        if not (is_void and entry.__class__ is Failed and entry.error.type == _UNKNOWN):
+            order.open.pop(path, None)
         if path in order.attempts:
             order.attempts[path].cut_off = False
         if order.received or order.returned:

@@ -375,6 +375,11 @@ class Run:
             self.add(CancelRequested(self.now(), self.root.place, self.turns.turn), "")
             self.cancel_body()
 
+    @property
+    def is_being_cancelled(self) -> bool:
+        """Whether a message has cancelled the body, so that the run ends as cancelled."""
+        return self.cancellation is not None and self.cancellation.is_decided
+
     def cancel_body(self) -> None:
         """Cancel the body of the run."""
         operator = self.cancellation

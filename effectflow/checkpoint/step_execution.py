@@ -278,7 +278,7 @@ class StepExecution:
                 self._add_interrupted(operator)
                 await self.fiber.leave_for(operator)
         if is_unknown:
-            raise self.run.halt(OutcomeUnknown(self.run.run_id, path))
+            raise await self._leave_unknown()
         self._check_savable()
         if begun is not None:
             turns.order.forget_values(path)
@@ -289,6 +289,20 @@ class StepExecution:
             attempts.begin_another()
         must_save = self._begin(number)
         return await self.execute(number, must_save=must_save)
+
+    async def _leave_unknown(self) -> BaseException:
+        """Return what to raise instead of executing the step again, which may have happened."""
+        run, unknown = self.run, OutcomeUnknown(self.run.run_id, self.path)
+        if not run.is_being_cancelled:
+            return run.halt(unknown)
+        # No cancellation reaches it, in an acquisition or a finalizer. The run ends without its outcome.
+        logger.warning(
+            "step %r of cancelled run %r may have happened: it is neither executed again nor undone",
+            self.path,
+            run.run_id,
+        )
+        await self._record_error(unknown, retryable=False)
+        return unknown
 
     def _unknown_within(self) -> str | None:
         """Return the step within this one whose outcome is unknown, and which must not run again."""

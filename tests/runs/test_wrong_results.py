@@ -35,6 +35,7 @@ from effectflow import (
 )
 from effectflow.checkpoint import (
     CheckpointStore,
+    CompensationFailed,
     RunCancelled,
     RunStatus,
 )
@@ -388,24 +389,61 @@ def book_once() -> Effect[App, Broken, str]:
     return note("book").map(lambda _: "booked")
 
 
-async def test_a_run_with_an_unknown_step_can_be_cancelled() -> None:
-    """The step may have happened; it is not executed again."""
-    store, world = MemoryStore(), World()
-    made = code(in_order(book_once(), act("ship")))
+async def left_unknown(made: AnyWorkflow, store: MemoryStore, world: World) -> Handle[Any, Any]:
+    """Let a process die after the step has acted, and request the cancellation of the run."""
     faulty = FaultyStore(store, [CrashPoint(after("book_once"), is_durable=False)])
     with faulty.life():
         await made.start(None, run_id="r").run(App(Checkpoints(faulty), world))
-    assert world.done == ["book"]
-    service = Service(store, world)
-    handle = service.client.handle(made, "r")
-
+    handle = Service(store, world).client.handle(made, "r")
     await handle.cancel()
-    async with working(service, made):
+    return handle
+
+
+UNKNOWN: dict[str, tuple[AnyEffect, list[str]]] = {
+    "step": (in_order(book_once(), act("ship")), ["book"]),
+    "compensate": (
+        saga(in_order(compensate(act("pay"), done_as("refund")), compensate(book_once(), done_as("no")))),
+        ["pay", "book", "refund"],
+    ),
+    "acquisition": (bracket(book_once(), done_as("no"), lambda _: act("no")), ["book"]),
+    "finalizer": (act("pay").on_exit(book_once().fallback("")), ["pay", "book"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("work", "done"), UNKNOWN.values(), ids=UNKNOWN)
+async def test_a_run_with_an_unknown_step_can_be_cancelled(
+    work: AnyEffect, done: list[str], store: MemoryStore
+) -> None:
+    """The step may have happened; it is not executed again. What else was done is undone."""
+    made, world = code(work), World()
+    handle = await left_unknown(made, store, world)
+    assert world.done[-1] == "book"
+
+    async with working(Service(store, world), made):
         result = await handle.result(timeout=10)
 
     assert isinstance(result.failure(), RunCancelled)
-    assert world.done == ["book"]
+    assert world.done == done
     assert await handle.status() is RunStatus.CANCELLED
+
+
+async def test_an_unknown_undo_of_a_cancelled_run_is_executed_only_by_force(
+    store: MemoryStore,
+) -> None:
+    undone = saga(in_order(compensate(act("pay"), lambda _: book_once()), fail(Broken("no"))))
+    made, world = code(undone), World()
+    handle = await left_unknown(made, store, world)
+
+    async with working(Service(store, world), made):
+        assert isinstance((await handle.result(timeout=10)).failure(), CompensationFailed)
+    app = App(Checkpoints(store), world)
+    again = await made.resume("r").run(app)
+
+    assert isinstance(again.failure(), CompensationFailed)
+    assert world.done == ["pay", "book"]
+    forced = await made.resume("r", force=True).run(app)
+    assert isinstance(forced.failure(), RunCancelled)
+    assert world.done == ["pay", "book", "book"]
 
 
 # Publications inside of steps.
