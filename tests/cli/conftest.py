@@ -20,7 +20,7 @@ from effectflow.cli.commands import make_app
 
 ROOT = Path(__file__).parents[2]
 
-COMMAND = [sys.executable, "-m", "effectflow"]
+COMMAND = ["-m", "effectflow"]
 """The command line as a process, for tests of kills and signals. It needs `ENVIRONMENT`."""
 
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT)}

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import random
 import signal
-import subprocess
-import sys
 import textwrap
 import time
 from collections import Counter
@@ -14,6 +12,7 @@ from pathlib import Path
 import psutil
 
 from tests.cli.conftest import ENVIRONMENT, Command
+from tests.programs import Program, ran
 from tests.sweeps import sample_or_all
 
 FILES = 80
@@ -90,9 +89,7 @@ def test_a_demo_killed_many_times_reports_the_same_and_repeats_no_durable_step(
         # The first process dies somewhere in its first files, each later one further on.
         lines = kill * FILES // (kills + 2) + chance.randrange(10)
         enough = {"ENOUGH_BYTES": str((lines + 20) * len("m0000.py\n"))}
-        process = subprocess.Popen(
-            [sys.executable, "-c", COUNTED, *arguments], env=ENVIRONMENT | enough
-        )
+        process = Program(["-c", COUNTED, *arguments], env=ENVIRONMENT | enough)
         wait_for_lines(log, process, lines)
         time.sleep(chance.random() * 0.02)
         process.kill()
@@ -103,12 +100,10 @@ def test_a_demo_killed_many_times_reports_the_same_and_repeats_no_durable_step(
         if found:
             arguments = ["resume", "killed"]
 
-    final = subprocess.run(
-        [sys.executable, "-c", COUNTED, *arguments],
+    final = ran(
+        ["-c", COUNTED, *arguments],
         env=ENVIRONMENT,
         check=True,
-        capture_output=True,
-        text=True,
     )
     assert f"{len(completed_before)} skipped" in final.stdout
     assert (folder / "killed.json").read_bytes() == (folder / "whole.json").read_bytes()
@@ -128,8 +123,8 @@ def test_ctrl_c_stops_the_demo_and_its_processes_and_a_resume_completes_it(
     assert effectflow("demo", "code", "--report", "whole", "--run-id", "whole").code == 0
 
     arguments = ["demo", "code", "--report", "stopped", "--run-id", "stopped"]
-    process = subprocess.Popen(
-        [sys.executable, "-c", COUNTED, *arguments],
+    process = Program(
+        ["-c", COUNTED, *arguments],
         env=ENVIRONMENT | {"ENOUGH_BYTES": str(40 * len("m0000.py\n"))},
     )
     wait_for_lines(folder / "measured.log", process, 40)
@@ -144,7 +139,7 @@ def test_ctrl_c_stops_the_demo_and_its_processes_and_a_resume_completes_it(
     assert (folder / "stopped.json").read_bytes() == (folder / "whole.json").read_bytes()
 
 
-def wait_for_lines(log: Path, process: subprocess.Popen[bytes], count: int) -> None:
+def wait_for_lines(log: Path, process: Program, count: int) -> None:
     """Wait until the log has more than `count` lines, or the process has ended."""
     deadline = time.monotonic() + 30
     while process.poll() is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import TypeAlias
 import pytest
 
 from tests.cli.conftest import COMMAND, ENVIRONMENT, Command
+from tests.programs import PIPE, Program
 
 WAITING = textwrap.dedent("""
     from pathlib import Path
@@ -47,20 +47,18 @@ WAITING = textwrap.dedent("""
         yield from sleep(60)
 """)
 
-Start: TypeAlias = "Callable[[str], subprocess.Popen[str]]"
+Start: TypeAlias = Callable[[str], Program]
 
 
 @pytest.fixture
 def start(folder: Path) -> Iterator[Start]:
     """Start run `r1` of a workflow in a process, and return once it waits for the file `flag`."""
     (folder / "waits.py").write_text(WAITING)
-    processes: list[subprocess.Popen[str]] = []
+    processes: list[Program] = []
 
-    def start(workflow: str) -> subprocess.Popen[str]:
+    def start(workflow: str) -> Program:
         arguments = ["run", f"waits:{workflow}", "--input", '"flag"', "--run-id", "r1"]
-        process = subprocess.Popen(
-            [*COMMAND, *arguments], env=ENVIRONMENT, stdout=subprocess.PIPE, text=True
-        )
+        process = Program([*COMMAND, *arguments], env=ENVIRONMENT, stdout=PIPE)
         processes.append(process)
         assert process.stdout is not None
         assert "waiting" in process.stdout.readline()

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import textwrap
 import time
 from collections import Counter
@@ -15,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import ENVIRONMENT, Command
+from tests.programs import PIPE, Program
 
 SCRIPT = textwrap.dedent("""
     import os, sys, time
@@ -67,21 +66,20 @@ SCRIPT = textwrap.dedent("""
     anyio.run(main, *sys.argv[1:])
 """)
 
-Launch = Callable[..., "subprocess.Popen[str]"]
+Launch = Callable[..., Program]
 
 
 @pytest.fixture
 def launch(folder: Path) -> Iterator[Launch]:
     """Start the script as a process; kill the processes that are left after the test."""
-    processes: list[subprocess.Popen[str]] = []
+    processes: list[Program] = []
 
-    def start(command: str, lease_seconds: float = 30) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            [sys.executable, "-c", SCRIPT, command, str(lease_seconds)],
+    def start(command: str, lease_seconds: float = 30) -> Program:
+        process = Program(
+            ["-c", SCRIPT, command, str(lease_seconds)],
             cwd=folder,
             env=ENVIRONMENT,
-            stdout=subprocess.PIPE,
-            text=True,
+            stdout=PIPE,
         )
         processes.append(process)
         return process
@@ -107,7 +105,7 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.005)
 
 
-def outcome(process: subprocess.Popen[str]) -> str:
+def outcome(process: Program) -> str:
     return process.communicate(timeout=60)[0].split()[-1]
 
 

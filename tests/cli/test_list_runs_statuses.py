@@ -16,6 +16,7 @@ from effectflow.checkpoint import RunStatus
 from effectflow.service import Worker
 from tests.cli.conftest import COMMAND, ENVIRONMENT, Command
 from tests.cli.services import driven, submitted, until, with_handle, write_mall
+from tests.programs import Program
 from tests.stores.servers import wait_for
 
 APP = ("--app", "mall:app")
@@ -83,9 +84,7 @@ def test_cancel_of_a_run_that_a_process_drives_does_not_say_that_it_is_pending(
     effectflow: Command, folder: Path, mall: Any
 ) -> None:
     submitted(mall, "pack", "box", "p")
-    worker = subprocess.Popen(
-        [*COMMAND, "worker", "mall:app"], env=ENVIRONMENT, stderr=subprocess.DEVNULL
-    )
+    worker = Program([*COMMAND, "worker", "mall:app"], env=ENVIRONMENT, stderr=subprocess.DEVNULL)
     try:
         wait_for((folder / "begun").exists, seconds=60)
         said = effectflow("cancel", "p", *APP).out
@@ -116,9 +115,7 @@ def test_cancel_of_a_run_without_a_worker_says_when_the_request_takes_effect(
     effectflow: Command, folder: Path, mall: Any
 ) -> None:
     submitted(mall, "pack", "box", "p")
-    worker = subprocess.Popen(
-        [*COMMAND, "worker", "mall:app"], env=ENVIRONMENT, stderr=subprocess.DEVNULL
-    )
+    worker = Program([*COMMAND, "worker", "mall:app"], env=ENVIRONMENT, stderr=subprocess.DEVNULL)
     try:
         wait_for((folder / "begun").exists, seconds=60)
         worker.send_signal(signal.SIGSTOP)  # it does not cancel the run meanwhile

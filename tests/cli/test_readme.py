@@ -6,7 +6,6 @@ import re
 import shlex
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 
 from tests.cli.conftest import COMMAND, ENVIRONMENT, ROOT, Command
 from tests.pages import examples
+from tests.programs import PIPE, Program, ran
 
 README = ROOT / "README.md"
 
@@ -30,13 +30,10 @@ def first_program() -> str:
 
 def execute(folder: Path) -> subprocess.CompletedProcess[str]:
     """Run the first program as its reader does."""
-    return subprocess.run(
-        [sys.executable, "first.py"],
+    return ran(
+        ["first.py"],
         cwd=folder,
         env=ENVIRONMENT,
-        capture_output=True,
-        text=True,
-        check=False,
     )
 
 
@@ -129,15 +126,14 @@ def test_the_order_of_the_table_can_be_cancelled_while_it_waits(
     drive_until(folder, worker, "is released, cancelled", code=0)
 
 
-def started(folder: Path, command: str) -> subprocess.Popen[str]:
+def started(folder: Path, command: str) -> Program:
     """Start a command of the table as if in the folder of the examples."""
-    return subprocess.Popen(
+    return Program(
         [*COMMAND, *shlex.split(command)[1:]],
         cwd=folder,
         env=ENVIRONMENT | {"PYTHONPATH": f"{ROOT}:{ROOT / 'examples'}"},
-        stdout=subprocess.PIPE,
+        stdout=PIPE,
         stderr=subprocess.STDOUT,
-        text=True,
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 import textwrap
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import ENVIRONMENT, Command
+from tests.programs import ran
 
 WORK = textwrap.dedent("""
     from pathlib import Path
@@ -130,7 +130,7 @@ def test_resume_without_app_names_the_module_to_try(effectflow: Command) -> None
 def test_the_module_of_a_script_is_the_one_to_import(
     effectflow: Command, folder: Path, arguments: list[str]
 ) -> None:
-    subprocess.run([sys.executable, *arguments], env=ENVIRONMENT, check=True, cwd=folder)
+    ran([*arguments], env=ENVIRONMENT, check=True, cwd=folder)
 
     module = "work.tasks" if "-m" in arguments else "tasks"
     assert f"try --app {module}\n" in effectflow("resume", "code").err
@@ -298,19 +298,17 @@ def test_a_script_and_the_command_continue_a_run_of_each_other(
     effectflow: Command, folder: Path, first: str
 ) -> None:
     (folder / "orders.py").write_text(SCRIPT)
-    script = [sys.executable, "orders.py"]
-    command = [sys.executable, "-m", "effectflow", "run", "orders:order", "--input=5", "--run-id=r"]
+    script = ["orders.py"]
+    command = ["-m", "effectflow", "run", "orders:order", "--input=5", "--run-id=r"]
     dying = {"script": script, "process of the script": [*script, "spawn"], "command": command}[
         first
     ]
-    ran = subprocess.run(dying, env=ENVIRONMENT | {"DIE": "1"}, cwd=folder, check=False)
-    assert ran.returncode == 9
+    died = ran(dying, env=ENVIRONMENT | {"DIE": "1"}, cwd=folder)
+    assert died.returncode == 9
     assert effectflow("show", "r", "--json").json["module"] == "orders"
 
     if first != "command":
         assert "declined (5,)" in effectflow("resume", "r", "--app", "orders").out
     else:
-        again = subprocess.run(
-            script, env=ENVIRONMENT, cwd=folder, capture_output=True, text=True, check=True
-        )
+        again = ran(script, env=ENVIRONMENT, cwd=folder, check=True)
         assert "<Success: declined (5,)>" in again.stdout

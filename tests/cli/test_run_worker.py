@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -15,11 +14,12 @@ from returns.result import Success
 from effectflow.checkpoint import RunStatus
 from tests.cli.conftest import COMMAND, ENVIRONMENT, Command
 from tests.cli.services import submitted, until, with_handle, write_mall
+from tests.programs import PIPE, Program
 from tests.stores.servers import wait_for
 
 APP = ("--app", "mall:app")
 
-Work: TypeAlias = "Callable[..., subprocess.Popen[str]]"
+Work: TypeAlias = Callable[..., Program]
 
 
 @pytest.fixture
@@ -30,14 +30,13 @@ def mall(folder: Path) -> Any:
 @pytest.fixture
 def work(folder: Path, mall: Any) -> Iterator[Work]:
     """Start a worker in a process, and return once it takes runs."""
-    processes: list[subprocess.Popen[str]] = []
+    processes: list[Program] = []
 
-    def start(*options: str) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
+    def start(*options: str) -> Program:
+        process = Program(
             [*COMMAND, "worker", "mall:app", *options],
             env=ENVIRONMENT,
-            stderr=subprocess.PIPE,
-            text=True,
+            stderr=PIPE,
         )
         processes.append(process)
         assert process.stderr is not None
@@ -50,7 +49,7 @@ def work(folder: Path, mall: Any) -> Iterator[Work]:
         process.communicate()
 
 
-def end_of(worker: subprocess.Popen[str]) -> str:
+def end_of(worker: Program) -> str:
     """Wait for the end of a worker. Return what it has logged since the line that was read last."""
     assert worker.stderr is not None
     rest = worker.stderr.read()

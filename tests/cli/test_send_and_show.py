@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,6 +14,7 @@ from effectflow import App, Worker, Workflow
 from effectflow.checkpoint import RunStatus
 from tests.cli.conftest import COMMAND, ENVIRONMENT, Command, Ended
 from tests.cli.services import driven, submitted, with_handle, write_mall
+from tests.programs import PIPE, Program
 
 APP = ("--app", "mall:app")
 
@@ -320,7 +320,7 @@ def test_the_run_command_prints_what_the_run_waits_for(
     effectflow: Command, mall: Any, workflow: str, awaited: str
 ) -> None:
     run = [*COMMAND, "run", workflow, *APP, "--input", "5", "--run-id", "r"]
-    with subprocess.Popen(run, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True) as process:
+    with Program(run, env=ENVIRONMENT, stdout=PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline().rstrip() == awaited
         receiver = "r" if workflow == "order" else "r/order"

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from tests.programs import PIPE, Program, ran
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "order_processing.py"
 
@@ -23,11 +23,11 @@ ship (attempt 1) -> Shipped(receipt='receipt for 2', parcel='parcel from shelf 7
 
 def command(folder: Path, *arguments: str, seconds: float) -> list[str]:
     options = ["--folder", str(folder), "--seconds", str(seconds)]
-    return [sys.executable, str(EXAMPLE), "17", *arguments, *options]
+    return [str(EXAMPLE), "17", *arguments, *options]
 
 
 def processed(folder: Path, *arguments: str) -> str:
-    return subprocess.check_output(command(folder, *arguments, seconds=0), text=True)
+    return ran(command(folder, *arguments, seconds=0), check=True).stdout
 
 
 CANCELLED = """\
@@ -69,7 +69,7 @@ def test_killed_in_each_state_it_ends_in_the_same_history(tmp_path: Path) -> Non
     for has_come in moments:
         # The services are so slow that each kill comes before the answer does.
         slow = command(tmp_path, "--amount", "2", seconds=0.5)
-        process = subprocess.Popen(slow, stdout=subprocess.PIPE, text=True)
+        process = Program(slow, stdout=PIPE)
         wait_until(has_come)
         process.kill()
         output, _ = process.communicate()

@@ -6,8 +6,6 @@ The finalizers run first, and the run is left interrupted, without a lease.
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 import textwrap
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -43,6 +41,7 @@ from effectflow.effects import (
 )
 from effectflow.stores import SqliteStore
 from tests.apps import App
+from tests.programs import ran
 from tests.sweeps import in_pairs, in_turn
 
 AnyEffect = Effect[Any, Any, Any]
@@ -187,8 +186,8 @@ async def test_a_process_ends_with_the_status_of_the_exit(
 ) -> None:
     status = 3 if leave == "SystemExit" else -signal.SIGINT
     path = tmp_path / "runs.db"
-    command = [sys.executable, "-c", PROGRAM, backend, leave, str(path)]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    command = ["-c", PROGRAM, backend, leave, str(path)]
+    ended = ran(command)
     assert (ended.returncode, ended.stdout) == (status, "released\n")
     assert "ExceptionGroup" not in ended.stderr
     if leave == "SystemExit":

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import signal
 import subprocess
-import sys
 import textwrap
 import threading
 from collections.abc import Callable
@@ -41,6 +40,7 @@ from effectflow.machines import Moved, StateMachine, Transition
 from effectflow.mapreduce import MapReduce
 from effectflow.stores import MemoryStore, SqliteStore
 from tests.apps import App, Crash, app_on, both_backends, note
+from tests.programs import PIPE, Program
 
 pytestmark = pytest.mark.anyio
 
@@ -397,10 +397,10 @@ PROGRAM = textwrap.dedent("""
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 async def test_a_step_during_ctrl_c_is_recorded(tmp_path: Path, backend: str) -> None:
     path = tmp_path / "runs.db"
-    command = [sys.executable, "-c", PROGRAM, str(path), backend]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+    command = ["-c", PROGRAM, str(path), backend]
+    with Program(command, stdout=PIPE, stderr=subprocess.DEVNULL) as process:
         assert process.stdout is not None
-        assert process.stdout.readline() == b"working\n"
+        assert process.stdout.readline() == "working\n"
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == -signal.SIGINT
     async with SqliteStore(path) as store:
