@@ -58,7 +58,7 @@ JOURNALS_ON_TRIO = [
     "an_append_can_replace_the_summary_and_release_the_lease",
     "concurrent_tasks_wait_until_the_store_is_open",
     "find_selects_runs_by_each_filter_and_by_all",
-    "stores_on_the_same_data_respect_the_same_leases",
+    "a_held_run_is_busy_until_it_is_released",
     "the_holder_of_a_run_can_delete_it",
 ]
 """One check for each way in which a store waits."""

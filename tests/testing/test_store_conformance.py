@@ -19,6 +19,7 @@ from effectflow.checkpoint import (
     CorruptCheckpoint,
     DueRuns,
     Lease,
+    Owner,
     Record,
     RunInfo,
     RunQuery,
@@ -193,11 +194,14 @@ class Damaged(ForwardingStore):
         self.damaged.discard(lease.run_id)
 
     async def claim_due(self, due: DueRuns) -> Claimed:
-        claimed = await super().claim_due(due)
+        # The damaged ones take no place of others.
+        owners = [*due.owners, *(str(Owner.new()) for _ in self.damaged)]
+        claimed = await super().claim_due(replace(due, owners=owners))
+        whole = [one for one in claimed.runs if one.info.run_id not in self.damaged]
+        runs = tuple(whole[: len(due.owners)])
         for one in claimed.runs:
-            if one.info.run_id in self.damaged:
+            if one not in runs:
                 await self.release(one.lease)
-        runs = tuple(one for one in claimed.runs if one.info.run_id not in self.damaged)
         return Claimed(runs, claimed.next_due_at)
 
     async def damaged_runs(self) -> list[str]:

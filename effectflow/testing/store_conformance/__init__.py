@@ -21,14 +21,12 @@ call, and after five minutes at the latest.
 
 from effectflow.checkpoint.store import CheckpointStore, ServiceStore
 from effectflow.testing.store_conformance import (
-    _changes,
     _damage,
     _due_runs,
     _finding,
     _journals,
     _leases,
     _messages,
-    _opening,
 )
 from effectflow.testing.store_conformance._check import (
     HOSTILE_RUN_IDS,
@@ -49,10 +47,10 @@ __all__ = [
     "MakeStore",
 ]
 
-JOURNAL_CHECKS: list[Check] = checks_of(CheckpointStore, _journals, _leases, _finding, _opening)
+JOURNAL_CHECKS: list[Check] = checks_of(CheckpointStore, _journals, _leases, _finding)
 """The checks of journals, for every `CheckpointStore`."""
 
-SERVICE_CHECKS: list[Check] = checks_of(ServiceStore, _messages, _due_runs, _changes)
+SERVICE_CHECKS: list[Check] = checks_of(ServiceStore, _messages, _due_runs)
 """The checks of what workers need, for a `ServiceStore`."""
 
 CHECKS: list[Check] = [*JOURNAL_CHECKS, *SERVICE_CHECKS]

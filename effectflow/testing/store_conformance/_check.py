@@ -346,4 +346,5 @@ class Subject(Generic[S]):
 
 
 Journal: TypeAlias = Subject[CheckpointStore]
+MakeJournal: TypeAlias = Callable[[], Journal]
 Service: TypeAlias = Subject[ServiceStore]

@@ -1,4 +1,4 @@
-"""Check how runs are created, how records are appended and read, and how a journal is truncated."""
+"""Check how stores are opened, how runs are created, appended to and read, and how a journal is cut."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import replace
 import anyio
 import anyio.lowlevel
 
-from effectflow.checkpoint.errors import LeaseLost, RunBusy, RunNotFound
+from effectflow.checkpoint.errors import LeaseLost, RunBusy, RunNotFound, StoreUnavailable
 from effectflow.checkpoint.lease import Lease
 from effectflow.checkpoint.store import (
     RunDetails,
@@ -26,6 +26,7 @@ from effectflow.testing.store_conformance._check import (
     PENDING,
     RUNNING,
     Journal,
+    MakeJournal,
     at_once,
     fails,
     new_owner,
@@ -42,21 +43,10 @@ async def a_run_is_created_free_or_with_its_lease(s: Journal) -> None:
         assert info == await find_run(s.store, run_id)
         assert (info.run_id, info.summary, info.length) == (run_id, RUNNING, 2)
         assert abs(info.updated_at - time.time()) < 60
-        if owner:
-            with fails(RunBusy) as caught:
-                await s.claim(run_id)
-            assert caught.error.owner == owner
-            assert 0 < caught.error.expires_in <= 60
-            assert info.lease is not None
-            assert (info.lease.run_id, info.lease.owner) == (run_id, owner)
-            lease = info.lease
-        else:
-            assert info.lease is None
-            lease = await s.claim(run_id)
-        await s.append(lease, b"3", after=2)
+        held_by = info.lease and (info.lease.run_id, info.lease.owner)
+        assert held_by == ((run_id, owner) if owner else None)
+        await s.append(info.lease or await s.claim(run_id), b"3", after=2)
         assert await s.bodies(run_id) == [b"1", b"2", b"3"]
-        await s.store.release(*s.renew(lease))
-        assert (await s.claim(run_id)).fence > lease.fence
 
 
 async def an_existing_run_is_not_created_again(s: Journal) -> None:
@@ -75,13 +65,29 @@ async def an_existing_run_is_not_created_again(s: Journal) -> None:
     await s.append(held, b"2")
 
 
-async def one_of_many_concurrent_creations_wins(s: Journal, other: Journal) -> None:
+async def one_of_many_concurrent_creations_claims_and_appends_wins(
+    s: Journal, other: Journal
+) -> None:
     def create(number: int) -> Awaitable[RunInfo | None]:
-        chosen, body = s if number % 2 else other, b"%d" % number
+        chosen, body = (s, other)[number % 2], b"%d" % number
         return chosen.store.create("r", [body], summary=RUNNING, owner=new_owner(), seconds=60)
 
-    assert await winners(create, 30) == await s.store.find()
+    [created] = await winners(create, 30)
+    assert await s.store.find() == [created]
     assert len(await s.bodies()) == 1
+    assert created.lease is not None
+    await s.store.release(created.lease)
+
+    [lease] = await winners(lambda number: (s, other)[number % 2].claim(), 30)
+    assert lease == (await s.info()).lease
+
+    async def append(number: int) -> bytes:
+        await (s, other)[number % 2].append(lease, b"%d" % number)
+        return b"%d" % number
+
+    won = await winners(append, 30)
+    assert (await s.bodies())[1:] == won
+    assert len(won) == 1
 
 
 async def an_unknown_run_has_nothing(s: Journal) -> None:
@@ -211,17 +217,6 @@ async def two_hundred_runs_can_be_written_concurrently(s: Journal) -> None:
         assert await s.bodies(f"r{number}") == [b"0", b"1", b"2"]
 
 
-async def one_of_many_concurrent_appends_wins(s: Journal) -> None:
-    lease = await s.begin("r", b"0")
-
-    async def append(number: int) -> bytes:
-        await s.append(lease, b"%d" % number)
-        return b"%d" % number
-
-    [won] = await winners(append, 50)
-    assert await s.bodies() == [b"0", won]
-
-
 async def a_cancelled_append_is_not_written_after_the_next_claim(s: Journal) -> None:
     lease = await s.begin()
     for number in range(40):
@@ -270,3 +265,58 @@ async def a_long_journal_can_be_truncated_anywhere(s: Journal) -> None:
         await s.store.truncate(lease, after=after, summary=RUNNING)
         await s.append(lease, *bodies[after : after + 3], after=after)
         assert await s.bodies() == bodies[: after + 3]
+
+
+# Opening and closing.
+
+
+async def runs_survive_reopening(make: MakeJournal) -> None:
+    """Of the same store, and of another one over the same data."""
+    first = make()
+    async with first as s:
+        lease = await s.begin("r", b"1", b"2")
+        cut = await s.begin("cut", b"1", b"2", b"3")
+        await s.store.truncate(cut, after=2, summary=FAILED)
+        before = await s.store.find()
+    for opened in (first, make()):
+        async with opened as s:
+            assert await s.store.find() == before
+            assert await s.bodies() == await s.bodies("cut") == [b"1", b"2"]
+            with fails(RunBusy):
+                await s.claim()
+            assert len(s.renew(lease, cut)) == 2
+            before = await s.store.find()
+    async with make() as s:
+        await s.append(cut, b"3 again", after=2)
+        await s.store.release(lease)
+        assert (await s.claim()).fence > lease.fence
+
+
+async def a_reentered_store_closes_at_the_last_exit(s: Journal) -> None:
+    async with s.store as again:
+        assert again is s.store
+    try:
+        async with s, s:
+            raise ZeroDivisionError
+    except ZeroDivisionError:
+        pass
+    await s.create()
+    assert await s.bodies() == [b"1"]
+
+
+async def concurrent_tasks_wait_until_the_store_is_open(make: MakeJournal) -> None:
+    """Tasks that enter while it closes wait, and open it again."""
+    store = make().store
+
+    async def use(number: int) -> None:
+        for seconds in (number * 0.001, 0):
+            async with store:
+                assert await store.read("unknown") == []
+                await anyio.sleep(seconds)
+
+    for _ in range(3):
+        await at_once(use, range(8))
+    for closed in (store, make().store):
+        with fails(StoreUnavailable) as caught:
+            await closed.read("unknown")
+        assert "open" in str(caught.error), caught.error
