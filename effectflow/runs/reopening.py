@@ -18,7 +18,7 @@ from effectflow.checkpoint.order import (
 from effectflow.checkpoint.values import Tree
 from effectflow.checkpoint.values.exceptions import name_of_error
 from effectflow.effects import TimedOut
-from effectflow.effects.paths import StepPath, flow_of, is_within, step_path
+from effectflow.effects.paths import StepPath, flow_of, is_within
 
 DEAD_LETTER = "dead_letter"
 """The name with which a job sets an item aside."""
@@ -172,8 +172,7 @@ def _leave_job_out(
 
     `known` are the entries that were void before.
     """
-    flow, occurrence = job.flow, job.occurrence
-    own = (step_path(flow, "reduce", occurrence), step_path(flow, "mapped", occurrence))
+    own = _other_places_of(entries, job, known)
     place = str(job)
     while True:
         around = flow_of(place)
@@ -184,7 +183,7 @@ def _leave_job_out(
                 continue
             if path == place or is_within(path, place):
                 continue
-            if place == job and any(path == one or is_within(path, one) for one in own):
+            if place == job and _place_in(path, around) in own:
                 abandoned.add(number)
             else:
                 void.add(number)
@@ -198,6 +197,35 @@ def _leave_job_out(
                 for number, entry in enumerate(entries, 1)
                 if ordered_path_of(entry) == place and not isinstance(entry, BeforeStep)
             }
+
+
+def _other_places_of(entries: Sequence[Entry], job: StepPath, known: Spans) -> set[str]:
+    """Return where a job reduces its groups, and counts its items: the next places in its flow.
+
+    Their names do not tell, because steps of a user may have the same ones. Nothing else of the flow
+    begins before the job has ended.
+    """
+    flow, found = job.flow, dict[str, str]()
+    since = _first_of(entries, job, known)
+    for number, entry in enumerate(entries[since - 1 :], since):
+        path = ordered_path_of(entry)
+        if number in known or not path or not _is_in(path, flow):
+            continue
+        place = _place_in(path, flow)
+        name = StepPath(place).name
+        if place == job or place == found.get(name):
+            continue
+        if name not in ("reduce", "mapped") or name in found:
+            break
+        found[name] = place
+    return set(found.values())
+
+
+def _place_in(path: str, flow: str) -> str:
+    """Return the step or operator of a flow that a path is at or within."""
+    while (around := flow_of(path)) != flow:
+        path = around
+    return StepPath(path).operator
 
 
 def _first_of(entries: Sequence[Entry], place: str, known: Spans) -> int:

@@ -342,6 +342,45 @@ async def test_a_job_in_a_later_step_leaves_earlier_jobs_alone(store: MemoryStor
     assert (await outer.resume("r").run(app)).unwrap() == ["0 1", "0 1 2 3 4"]
 
 
+@pytest.mark.parametrize(
+    "before", [(), ("map",), ("reduce", "mapped"), ("map", "reduce", "mapped")]
+)
+async def test_steps_with_the_names_of_the_parts_of_a_job_are_told_from_them(
+    before: tuple[str, ...], store: MemoryStore
+) -> None:
+    job = setting_aside(fan_in=2, limit=1)
+
+    def noted(name: str) -> Effect[App, Any, None]:
+        @step(name=name)
+        @effect
+        def note(app: App) -> None:
+            app.world.reduced.append([name])
+
+        return note()
+
+    @workflow
+    def outer(count: int) -> Do[App, Any, str]:
+        for name in before:
+            yield from noted(name)
+        result = yield from job.body(count)
+        for name in ("reduce", "mapped"):
+            yield from noted(name)
+        return result.value
+
+    app = app_around(store)
+    app.world.break_items(5)
+    assert (await outer.start(6, run_id="r").run(app)).unwrap() == "0 1 2 3 4"
+    app.world.repair()
+    app.world.forget()
+    assert (await outer.retry_dead_letters("r").run(app)).unwrap() == spelled(6)
+    assert app.world.mapped == [5]
+    # Only the groups that the item joins, and what came after the job.
+    assert app.world.reduced[:1] == [["4", "5"]]
+    assert ["0", "1"] not in app.world.reduced
+    assert app.world.reduced[-2:] == [["reduce"], ["mapped"]]
+    assert sum(len(one) == 1 for one in app.world.reduced) == 2
+
+
 @both_backends
 @pytest.mark.parametrize("method", ["retry_dead_letters", "drop_dead_letters"])
 async def test_an_at_most_once_step_after_the_job_runs_again_only_by_force(
