@@ -89,7 +89,7 @@ class JournalWriter(_Halting):
 
     Attributes:
         lease: the lease of the run, which its keeper renews.
-        is_claiming: whether the run is being claimed again, so that its keeper must not renew the lease.
+        is_claiming: whether the run is being claimed again, so that the lease will be another one.
         is_ending: whether the last append has begun, so that the lease may already be released.
         is_released: whether the lease was released.
         length, durable_length: the number of entries that were added, and of those that are durable.
@@ -344,11 +344,16 @@ class JournalWriter(_Halting):
             # A store simulates the death of the process. The next append of the run raises it again. If
             # this background task raised it, the whole event loop would end on trio.
 
-    def lose_lease(self, error: LeaseLost) -> None:
-        """End the run because another process holds its lease."""
-        if self.is_ending or self.is_released:
+    def renewed(self, before: Lease, lease: Lease | None) -> None:
+        """Note that a lease was renewed. If it could not be, because it is not current, end the run."""
+        if self.lease is not before or self.is_claiming:
+            # This process has claimed the run again in the meantime.
             return
-        self.halt(error)
+        if lease is not None:
+            self.lease = lease
+        elif not (self.is_ending or self.is_released):
+            reason = "another process has claimed it, or it was deleted"
+            self.halt(LeaseLost(self.run_id, reason))
 
     def _linger_from_now(self) -> None:
         """Schedule a save of the buffer, in case no step saves it."""

@@ -13,7 +13,6 @@ import threading
 import time
 from contextlib import suppress
 
-from effectflow.checkpoint.errors import LeaseLost
 from effectflow.checkpoint.journal_writer import JournalWriter
 from effectflow.checkpoint.store import CheckpointStore
 from effectflow.effects.clock import in_seconds
@@ -207,18 +206,12 @@ class _Keeper:
             logger.warning("the lease of run %r%s was not renewed: %r", run_id, others, error)
             return False
         for kept, lease in zip(batch, leases, strict=True):
-            writer = kept.writer
-            # If this process claimed the run again in the meantime, the lease has another token.
-            if writer.lease is not lease:
-                continue
-            key = lease.run_id, lease.fence
-            if key in renewed:
-                writer.lease = renewed[key]
-            elif kept in self._kept and not writer.is_claiming and not writer.is_released:
-                lost = LeaseLost(writer.run_id, "another process has claimed it, or it was deleted")
-                # If the loop was closed in the meantime, nothing runs in it.
+            found = renewed.get((lease.run_id, lease.fence))
+            if found is not None or kept in self._kept:
+                # In its event loop, which may be claiming the run again. If the loop was closed in the
+                # meantime, nothing runs in it.
                 with suppress(RuntimeError):
-                    kept.loop.call_soon(writer.lose_lease, lost)
+                    kept.loop.call_soon(kept.writer.renewed, lease, found)
         return True
 
     def _warn(self, kept: keep_lease, seconds: float) -> None:
