@@ -651,7 +651,8 @@ async def _finalize_after(
 ) -> BaseException:
     """Run one finalizer while an exception passes. Return the exception that continues.
 
-    An interruption that arrives meanwhile replaces a defect.
+    An interruption that arrives meanwhile replaces a defect. A KeyboardInterrupt or SystemExit also
+    replaces a cancellation, which may be that of a part of the program only.
     """
     cause = scope.cause() if is_cancellation(raised) else None
     try:
@@ -662,7 +663,9 @@ async def _finalize_after(
         if isinstance(interruption, LeftToResume) and scope.is_shielded:
             # What an operator has cancelled is not released, so it must not look as if it were.
             return interruption
-        return interruption if isinstance(raised, Exception) else raised
+        is_exit = isinstance(interruption, KeyboardInterrupt | SystemExit)
+        replaces = isinstance(raised, Exception) or (is_exit and is_cancellation(raised))
+        return interruption if replaces else raised
     continues = raised if cancelled is None or not isinstance(raised, Exception) else cancelled
     failed = _failed_finalizer(outcome)
     return continues if failed is None else add_suppressed("a finalizer", failed, continues, cause)

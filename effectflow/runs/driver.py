@@ -301,6 +301,9 @@ async def _raise_interruption(run: Run, scope: Scope, ending: Ending) -> None:
     """Raise what interrupts a run whose body has ended in this way, unless its life ends by itself."""
     halted = run.writer.halted
     if halted is None and run.ending is not None:
+        if isinstance(ending, Raised) and isinstance(ending.error, KeyboardInterrupt):
+            # A finalizer raised it while the run was being suspended.
+            raise ending.error
         return
     match ending:
         case Raised(error) if not isinstance(error, Exception):

@@ -9,7 +9,7 @@ import signal
 import textwrap
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Never
 
 import anyio
 import pytest
@@ -39,9 +39,10 @@ from effectflow.effects import (
     suspend,
     traverse,
 )
-from effectflow.stores import SqliteStore
+from effectflow.stores import MemoryStore, SqliteStore
 from tests.apps import App
 from tests.programs import ran
+from tests.service.conftest import Service
 from tests.sweeps import in_pairs, in_turn
 
 AnyEffect = Effect[Any, Any, Any]
@@ -149,7 +150,7 @@ PROGRAM = textwrap.dedent("""
     from dataclasses import dataclass
     from effectflow import *
     from effectflow.effects import from_fn
-    from effectflow.stores import SqliteStore
+    from effectflow.stores import MemoryStore, SqliteStore
 
     backend, leave, path = sys.argv[1:]
 
@@ -195,3 +196,30 @@ async def test_a_process_ends_with_the_status_of_the_exit(
     async with SqliteStore(path) as store:
         [info] = await store.find()
     assert (info.summary.status, info.lease) == (RunStatus.INTERRUPTED, None)
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_ctrl_c_in_a_finalizer_ends_the_process_while_a_worker_suspends_the_run(
+    backend: str,
+) -> None:
+    store = MemoryStore()
+
+    def interrupt(_: object) -> Never:
+        raise KeyboardInterrupt
+
+    @workflow
+    def resting(_: None) -> Do[App, Never, None]:
+        yield from bracket(pure(1), interrupt, lambda _: sleep(3600))
+
+    async def work() -> None:
+        service = Service(store)
+        async with service.worker(resting, suspend_after=0) as worker:
+            await worker.client.submit(resting, run_id="r")
+            await anyio.sleep(5)
+
+    # Trio puts what a task raises into a group.
+    expected = KeyboardInterrupt if backend == "asyncio" else BaseExceptionGroup
+    with pytest.raises(expected):
+        anyio.run(work, backend=backend)
+    [info] = anyio.run(store.find)
+    assert (info.summary.status, info.lease) == (RunStatus.SUSPENDED, None)
