@@ -31,6 +31,7 @@ from effectflow.checkpoint.values.exceptions import (
     text_of,
 )
 from effectflow.effects.errors import Copyable
+from effectflow.effects.tracebacks import hide_frames
 from effectflow.effects.trails import Suppressed, TypedFailure
 
 _FRAMES = 100
@@ -124,6 +125,7 @@ def write_error(error: object, types: KnownTypes, *, is_defect: bool) -> ErrorRe
 
 
 def _traceback_of(error: Exception) -> str:
+    hide_frames(error)
     frames: list[TracebackType] = []
     frame = error.__traceback__
     while frame is not None:

@@ -25,6 +25,7 @@ from effectflow.effects.event_loop import (
 )
 from effectflow.effects.scope import Scope
 from effectflow.effects.signatures import declares
+from effectflow.effects.tracebacks import passed_through
 from effectflow.effects.trails import Marked, TypedFailure, log_hidden, our_notes
 
 _RECENT = 8
@@ -146,7 +147,11 @@ async def throw_failure(thrown: Thrown, failed: TypedFailure, scope: Scope) -> t
     thrown.receive(failed, raised)
     traceback, context = raised.__traceback__, raised.__context__
     try:
-        return await resume(thrown, partial(thrown.body.throw, raised), scope)
+        current, value = await resume(thrown, partial(thrown.body.throw, raised), scope)
+        if value.__class__ is TypedFailure and value.error is raised:
+            # The body did not handle it: the traceback shows the place where it went through.
+            traceback = passed_through(raised, traceback)
+        return current, value
     finally:
         # The same error may be raised many times, and its traceback must not grow.
         raised.with_traceback(traceback)

@@ -38,7 +38,8 @@ from effectflow.effects.coroutines import awaited, awaiting
 from effectflow.effects.errors import ExecutorError, Exit, RetryExhausted, TimedOut, TracedError
 from effectflow.effects.retry import FailedAttempt, RetryPolicy, check_bounded, retried
 from effectflow.effects.scope import EffectObserver, Operator, Scope, supervised
-from effectflow.effects.trails import TypedFailure, refuse_failure, show_trail
+from effectflow.effects.tracebacks import hide_frames, shown_failure
+from effectflow.effects.trails import TypedFailure, our_notes, refuse_failure
 from effectflow.effects.type_variables import (
     A2,
     A3,
@@ -115,11 +116,14 @@ class Effect(BaseEffect, Generic[Env, E, A]):
         scope = Scope(clock, observer=observer, finalizer_deadline=finalizer_deadline)
         try:
             outcome = await interpret(self, env, scope)
+        except BaseException as raised:
+            hide_frames(raised)
+            raise raised  # `python -X dev` shows the frames of effectflow, too
         finally:
             # The traceback of a defect keeps this frame.
             del env
         if outcome.__class__ is TypedFailure:
-            return Failure(cast(E2, show_trail(outcome.error, outcome.trail)))
+            return Failure(cast(E2, shown_failure(outcome)))
         return Success(cast(A2, outcome))
 
     async def run_or_raise(
@@ -137,11 +141,14 @@ class Effect(BaseEffect, Generic[Env, E, A]):
         scope = Scope(clock, observer=observer, finalizer_deadline=finalizer_deadline)
         try:
             outcome = await interpret(self, env, scope)
+            if outcome.__class__ is TypedFailure:
+                raise_failure(outcome)
+        except BaseException as raised:
+            hide_frames(raised)
+            raise raised  # `python -X dev` shows the frames of effectflow, too
         finally:
             # The traceback of the exception keeps this frame alive.
             del env
-        if outcome.__class__ is TypedFailure:
-            raise_failure(outcome)
         return outcome
 
     def run_sync(
@@ -797,10 +804,17 @@ def _run_in_new_loop(main: Callable[[], Awaitable[A]], backend: Literal["asyncio
 
     try:
         return anyio.run(begun, backend=backend)
-    except RuntimeError as refused:
-        if not has_begun:
-            add_hint(refused, "In async code, write `await effect.run(env)`")
-        raise
+    except BaseException as raised:
+        if not has_begun and isinstance(raised, RuntimeError):
+            add_hint(raised, "In async code, write `await effect.run(env)`")
+        cancelled = raised.__context__
+        if isinstance(raised, KeyboardInterrupt) and cancelled is not None:
+            # On asyncio, it follows the cancellation of the task. Only what that has learnt matters.
+            for note in our_notes(cancelled):
+                raised.add_note(note)
+            raised.__context__ = None
+        hide_frames(raised)
+        raise raised  # `python -X dev` shows the frames of effectflow, too
 
 
 class EnvironmentClass(Protocol[MadeB, MadeEnv]):

@@ -124,7 +124,7 @@ def renew(error: object, notes: tuple[str, ...] = ()) -> None:
     Its traceback would otherwise grow with each use, and keep the environment of each run.
     """
     if isinstance(error, BaseException):
-        error.with_traceback(_before_use(error.__traceback__))
+        error.with_traceback(_take_before(error))
         for note in vars(error).pop(OUR_NOTES, ()):
             with suppress(AttributeError, ValueError):
                 error.__notes__.remove(note)
@@ -137,7 +137,19 @@ MARK = "_effectflow_mark"
 
 
 class _Mark:
-    __slots__ = ("__weakref__",)
+    """Stands for an error.
+
+    Attributes:
+        before: the traceback of the error from before effects used it; missing if it is still all of it.
+    """
+
+    __slots__ = ("__weakref__", "before")
+
+    before: TracebackType | None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A copy in another process is another error, and no traceback can be sent there.
+        return _Mark, ()
 
 
 class Marked(Generic[T]):
@@ -158,6 +170,23 @@ class Marked(Generic[T]):
 
 raising_code: set[CodeType] = set()
 """The code of the functions that raise the error of an effect."""
+
+
+def remember_before(error: BaseException) -> None:
+    """Remember the traceback that an error had before effects used it, as that becomes another one."""
+    mark = vars(error).setdefault(MARK, _Mark())
+    if not hasattr(mark, "before"):
+        mark.before = _before_use(error.__traceback__)
+
+
+def _take_before(error: BaseException) -> TracebackType | None:
+    """Return the traceback that an error had before effects used it, and forget it."""
+    mark: Any = vars(error).get(MARK)
+    if not hasattr(mark, "before"):
+        return _before_use(error.__traceback__)
+    before = mark.before
+    del mark.before
+    return before
 
 
 def _before_use(traceback: TracebackType | None) -> TracebackType | None:

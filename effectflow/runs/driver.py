@@ -54,7 +54,7 @@ from effectflow.effects.event_loop import (
     raise_caught_cancellation,
 )
 from effectflow.effects.scope import Scope
-from effectflow.effects.trails import TypedFailure
+from effectflow.effects.trails import TypedFailure, add_note
 from effectflow.runs.body import run_body
 from effectflow.runs.claim import Claim
 from effectflow.runs.company import Company
@@ -291,8 +291,14 @@ async def _live(
         if writer.halted is None and not run.turns.is_over:
             run.turns.replay.finish(ending.error if isinstance(ending, Raised) else None)
         await _raise_interruption(run, claim.place.scope, ending)
-    except BaseException:
+    except BaseException as interruption:
         await _record_interruption(run)
+        if service is None:
+            add_note(
+                interruption,
+                f"run {run.run_id!r} was interrupted: start it again with this run_id, or write "
+                f"`effectflow resume {run.run_id} --app MODULE`, and it continues",
+            )
         raise
     return run.ending or ending if writer.halted is None else _halted(run, ending)
 

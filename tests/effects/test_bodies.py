@@ -427,7 +427,8 @@ async def test_an_error_does_not_grow_by_being_thrown() -> None:
             return (yield from declined(error))
 
     assert await body().run(None) == Failure(error)
-    assert error.__traceback__ is None
+    [place] = traceback.extract_tb(error.__traceback__)
+    assert place.line == "return (yield from declined(error))"
     assert error.__context__ is None
 
 

@@ -371,3 +371,39 @@ async def test_only_of_a_defect_the_traceback_is_made(store: MemoryStore) -> Non
     [failed] = [one for one in await read_entries(store, "defect") if isinstance(one, Failed)]
     assert failed.error.traceback is not None
     assert "the cause" in failed.error.traceback
+
+
+async def test_the_recorded_traceback_has_the_frames_of_users(store: MemoryStore) -> None:
+    @step
+    def act(_: None) -> Effect[App, Broken, None]:
+        raise LookupError("no price")
+
+    @workflow
+    def acting(_: None) -> Do[App, Broken, None]:
+        yield from act(None)
+
+    with pytest.raises(LookupError):
+        await acting.start(None, run_id="r").run(App(Checkpoints(store)))
+    *_, finished = await read_entries(store, "r")
+    assert isinstance(finished, Finished)
+    assert finished.error is not None
+    trace = str(finished.error.traceback).splitlines()
+    assert [line.strip() for line in trace if line.startswith("    ") and "^" not in line] == [
+        "yield from act(None)",
+        'raise LookupError("no price")',
+    ]
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_an_interruption_says_how_to_continue_the_run(backend: Any) -> None:
+    def press(_: None) -> Effect[App, Broken, None]:
+        raise KeyboardInterrupt
+
+    pressing = Workflow.of_steps("pressing", [press])
+    with pytest.raises(KeyboardInterrupt) as raised:
+        app = App(Checkpoints(MemoryStore()))
+        pressing.start(None, run_id="r").run_sync(app, backend=backend)
+    assert raised.value.__notes__[-1] == (
+        "run 'r' was interrupted: start it again with this run_id, or write "
+        "`effectflow resume r --app MODULE`, and it continues"
+    )
