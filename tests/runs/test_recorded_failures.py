@@ -400,8 +400,8 @@ def test_an_interruption_says_how_to_continue_the_run(backend: Any) -> None:
         raise KeyboardInterrupt
 
     pressing = Workflow.of_steps("pressing", [press])
+    app = App(Checkpoints(MemoryStore()))
     with pytest.raises(KeyboardInterrupt) as raised:
-        app = App(Checkpoints(MemoryStore()))
         pressing.start(None, run_id="r").run_sync(app, backend=backend)
     assert raised.value.__notes__[-1] == (
         "run 'r' was interrupted: start it again with this run_id, or write "
