@@ -83,7 +83,13 @@ class CheckpointLoaded(_AtEntry):
 
 @dataclass(frozen=True, slots=True)
 class RunResumed(CheckpointEvent):
-    """A run is resumed at `step`; None if only the workflow's code determines the step."""
+    """A run is resumed.
+
+    Attributes:
+        run_id: the run.
+        step: the step that is executed first, if that is known before the replay: the newest one that had
+            begun and not ended, or failed; in a list of steps, the next one. Otherwise None.
+    """
 
     run_id: str
     step: str | None

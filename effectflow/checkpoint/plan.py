@@ -111,6 +111,20 @@ def plan_resume(checkpoint: Checkpoint, definition: Definition | None = None) ->
             )
 
 
+def resumed_at(checkpoint: Checkpoint) -> str | None:
+    """Return the step that a resume executes first; None if only a replay can tell."""
+    start = plan_resume(checkpoint).start
+    if start:
+        return start[0]
+    match checkpoint.state:
+        case BeforeStep(step=step) | Failed(step=step, retryable=True):
+            return step
+        case Interrupted(step=step, in_progress=True):
+            return step
+        case _:
+            return None
+
+
 class Planning:
     """What a replay finds out that ends at the frontier, where a resume would begin something.
 

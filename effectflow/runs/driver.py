@@ -33,7 +33,7 @@ from effectflow.checkpoint.journal_writer import JournalWriter
 from effectflow.checkpoint.lease_keeper import keep_lease
 from effectflow.checkpoint.observers import CheckpointSaved, EntryAppended, RunResumed, tell
 from effectflow.checkpoint.order import Order, read_order
-from effectflow.checkpoint.plan import plan_resume
+from effectflow.checkpoint.plan import resumed_at
 from effectflow.checkpoint.run import Run
 from effectflow.checkpoint.shared_parts import SharedParts
 from effectflow.checkpoint.stopping import interruption_reason
@@ -157,8 +157,7 @@ async def continue_run(
     order, digest = read_order((*entries, resumed), removed), found.journal.digest
     run = _life_of(claim, resumed, digest, order, found, force=force)
     if place.checkpoints.observers:
-        start = plan_resume(known).start
-        run.notify(RunResumed(known.run_id, start[0] if start else None))
+        run.notify(RunResumed(known.run_id, resumed_at(known)))
     with keep_lease(run.writer):
         async with nullcontext() if service is None else service.joined(run):
             return await _drive(claim, run, input, removed, service)

@@ -101,7 +101,7 @@ async def test_a_resume_does_not_report_skipped_nodes_again() -> None:
     end = ("r", "counting", "end", 1, "end")
     assert without_entries(observer) == [
         CheckpointLoaded("r", 6, "add#2"),
-        RunResumed("r", None),
+        RunResumed("r", "add#2"),
         StepSkipped("r", "add", 1),
         CheckpointSaved("r", 8, "add#2"),
         CycleDetected(*second),
