@@ -280,7 +280,7 @@ class RedisStore(ServerStore):
         arguments += [held_by(lease.fence, lease.owner) for lease in leases]
         arguments += {process_of(lease.owner) for lease in leases} - {""}
         try:
-            answer: list[Any] = self._renewing.register_script(RENEW)(keys, arguments)
+            answer: list[Any] = self._renewing.eval(RENEW, len(keys), *keys, *arguments)
         except (RedisError, OSError) as error:
             raise StoreUnavailable(repr(self), f"it did not renew leases: {error}") from error
         expires_at = float(answer[0])

@@ -230,9 +230,9 @@ class DueClaim:
     async def _forget(self, lane: Lane) -> None:
         """Forget an empty lane."""
         keys = self._runs.keys
-        forget = self._runs.client.register_script(FORGET_LANE)
         sets = keys(set_of(lane)), keys(f"lanes:{lane.workflow}")
-        await forget(sets, [f"{lane.status}:{lane.priority}"])
+        member = f"{lane.status}:{lane.priority}"
+        await self._runs.client.eval(FORGET_LANE, len(sets), *sets, member)
 
     async def _claim(self, chosen: list[RunInfo], usage: Usage, next_due_at: float | None) -> bool:
         """Claim these runs, unless they or the counters of their limits have changed."""

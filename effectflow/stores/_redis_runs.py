@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 from uuid import uuid4
 
-from redis.exceptions import ResponseError
+from redis.exceptions import NoScriptError, ResponseError
 
 from effectflow.checkpoint.errors import CorruptCheckpoint
 from effectflow.checkpoint.store import RunInfo, RunQuery
@@ -119,8 +119,14 @@ class Runs:
         arguments: list[Any] = [part for _, *field in guards for part in field]
         for write in writes:
             arguments += len(write), *write
+        keys = [key for key, *_ in guards]
         try:
-            return float(await self._apply([key for key, *_ in guards], arguments) or 0.0)
+            try:
+                now = await self._apply(keys, arguments)
+            except NoScriptError:
+                # The scripts were flushed again after this one was loaded.
+                now = await self.client.eval(APPLY, len(keys), *keys, *arguments)
+            return float(now or 0.0)
         except Exception as error:
             change.is_unknown |= is_lost(error) and not is_refused(error)
             raise

@@ -25,7 +25,9 @@ from effectflow import (
 )
 from effectflow.checkpoint import (
     CheckpointError,
+    CorruptCheckpoint,
     NotSerializable,
+    Record,
     RunInfo,
     RunNotFound,
     RunQuery,
@@ -36,6 +38,7 @@ from effectflow.effects import from_async
 from effectflow.stores import MemoryStore
 from effectflow.testing import FaultyStore, TestClock, after
 from effectflow.testing.faulty_store import CrashPoint
+from effectflow.testing.forwarding import ForwardingStore
 from tests.apps import App, Broken, World, both_backends, note
 from tests.service.conftest import Service
 from tests.service.lives import act, entries_of, info_of, suspended, until, working
@@ -336,6 +339,49 @@ async def test_a_run_whose_body_fails_with_a_checkpoint_error_has_failed_and_is_
     warnings = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
     assert len(warnings) == 1
     assert warnings[0].startswith("run 'r' has failed: RunNotFound")
+
+
+class Unreadable(ForwardingStore):
+    """A store that cannot read the run `r`."""
+
+    def __init__(self, store: MemoryStore, error: BaseException) -> None:
+        super().__init__(store)
+        self.error, self.reads = error, 0
+
+    async def read(self, run_id: str, *, after: int = 0) -> list[Record]:
+        if run_id == "r":
+            self.reads += 1
+            raise self.error
+        return await super().read(run_id, after=after)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        CorruptCheckpoint("r", "its entry 3 has no beginning"),
+        PermissionError(13, "Permission denied"),
+        MemoryError(),
+        KeyError("a step"),
+        AssertionError(),
+        SystemExit(3),
+    ],
+    ids=repr,
+)
+async def test_a_run_that_cannot_be_read_is_one_blocked_run(error: BaseException) -> None:
+    store = Unreadable(MemoryStore(), error)
+    service = Service(store)
+    await service.client.submit(deadly, None, run_id="r")
+    async with working(service, deadly) as worker:
+        others = [await worker.client.submit(deadly, None) for _ in range(3)]
+        for other in others:
+            assert await other.result(timeout=10) == Success("deadly")
+        info = await blocked(service)
+        await worker.idle()
+    assert info.summary.status is RunStatus.BLOCKED
+    assert type(error).__name__ in info.summary.details.blocked or str(error) == (
+        info.summary.details.blocked
+    )
+    assert store.reads == 1
 
 
 # Migrations that raise, and code that exits.

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import anyio
+import anyio.to_thread
 import pytest
 import redis as driver
 
@@ -237,3 +238,24 @@ async def test_sets_that_lack_a_run_are_completed_after_a_restart(tmp_path: Path
             # The held one counts.
             assert await claim_due(store, w=Limit(1)) == []
             assert await claim_due(store, w=Limit(2)) == ["due"]
+
+
+async def test_no_append_fails_while_the_scripts_are_flushed(
+    store: RedisStore, client: Any
+) -> None:
+    await store.create("r", [b"1"], summary=DUE)
+    lease = (await store.claim("r", owner=str(Owner.new()), seconds=60)).lease
+    is_over = False
+
+    def flush() -> None:
+        while not is_over:
+            client.script_flush()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(anyio.to_thread.run_sync, flush)
+        try:
+            for number in range(1, 150):
+                await store.append(lease, Batch([b"2"], number))
+                assert store.renew([lease], seconds=60)
+        finally:
+            is_over = True
