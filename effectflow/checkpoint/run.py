@@ -418,20 +418,32 @@ class Run:
         return min(self.now() + seconds, LATEST)
 
     def encode(self, value: Any, path: str, types: KnownTypes, annotation: object = None) -> Tree:
-        """Return a value in its saved form. Halt the run if it cannot be saved, or is of another type.
+        """Return a value in its saved form. End this life if it cannot be saved, or is of another type.
+
+        If the life has begun anything, the run has failed then: no worker repeats what was done before
+        someone has corrected the code.
+        """
+        try:
+            return self.saved_form(value, path, types, annotation)
+        except NotSerializable as error:
+            if not self.has_begun:
+                raise self.halt(error) from error
+            self.end_with(FailedWith(TypedFailure(error)))
+            raise Halt(error) from error
+
+    def saved_form(
+        self, value: Any, path: str, types: KnownTypes, annotation: object = None
+    ) -> Tree:
+        """Return a value in its saved form. Raise NotSerializable for any that could not come back.
 
         Plain data is returned unchanged and written immediately, unless an observer could keep it.
         """
         mismatch = mismatch_of(value, annotation)
         if mismatch is not None:
-            refused = NotSerializable(f"{path}: ${mismatch[0]}", f"{mismatch[1]}. {_ANNOTATE}")
-            raise self.halt(refused)
+            raise NotSerializable(f"{path}: ${mismatch[0]}", f"{mismatch[1]}. {_ANNOTATE}")
         if not self.observers and plain_json(value) is not None:
             return value
-        try:
-            return to_tree(value, path=f"{path}: $", types=self.checkpoints.known(types))
-        except NotSerializable as error:
-            raise self.halt(error) from error
+        return to_tree(value, path=f"{path}: $", types=self.checkpoints.known(types))
 
     def decode(
         self,

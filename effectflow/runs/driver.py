@@ -24,6 +24,7 @@ from effectflow.checkpoint.entries import Finished, Resumed, Started, Suspended
 from effectflow.checkpoint.errors import (
     CheckpointError,
     LeaseLost,
+    NotSerializable,
     RunCancelled,
     RunEnded,
     RunNotFound,
@@ -374,7 +375,12 @@ async def _record_end(
     blueprint, writer = claim.place.blueprint, run.writer
     match ending:
         case Returned(output):
-            tree = run.encode(output, "output", blueprint.output_types, blueprint.output_type)
+            try:
+                tree = run.saved_form(
+                    output, "output", blueprint.output_types, blueprint.output_type
+                )
+            except NotSerializable as error:
+                raise run.halt(error) from error
             version, digest = blueprint.definition.version, input_digest(claim.input)
             finished = Finished(
                 RunStatus.COMPLETED, run.now(), tree, None, (), run.run_id, version, digest

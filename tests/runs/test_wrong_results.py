@@ -36,6 +36,7 @@ from effectflow import (
 from effectflow.checkpoint import (
     CheckpointStore,
     CompensationFailed,
+    NotSerializable,
     RunCancelled,
     RunStatus,
 )
@@ -444,6 +445,33 @@ async def test_an_unknown_undo_of_a_cancelled_run_is_executed_only_by_force(
     forced = await made.resume("r", force=True).run(app)
     assert isinstance(forced.failure(), RunCancelled)
     assert world.done == ["pay", "book", "book"]
+
+
+# Values that cannot be saved.
+
+
+UNSAVABLE: dict[str, AnyEffect] = {
+    "step": with_checkpointing("charge", note("charge").map(lambda _: object())),
+    "publish": with_checkpointing("charge", note("charge").and_then(lambda _: publish("p", object()))),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("work", UNSAVABLE.values(), ids=UNSAVABLE)
+async def test_a_step_that_acted_and_cannot_be_saved_is_not_executed_again_by_workers(
+    work: AnyEffect,
+) -> None:
+    """The run has failed, and continues once someone has corrected the code and resumes it."""
+    made, service, clock = code(work), Service(MemoryStore()), TestClock()
+    async with working(service, made, clock=clock) as worker:
+        handle: Handle[Any, Any] = await worker.client.submit(made, None, run_id="r")
+        assert isinstance((await handle.result(timeout=10)).failure(), NotSerializable)
+        await clock.advance(600)
+    assert service.world.done == ["charge"]
+    assert await handle.status() is RunStatus.FAILED
+
+    corrected = code(with_checkpointing("charge", note("charge").map(str)))
+    app = App(service.checkpoints(), service.world)
+    assert await corrected.resume("r").run(app) == Success("2")
 
 
 # Publications inside of steps.
