@@ -66,6 +66,7 @@ if TYPE_CHECKING:
         saga as saga,
         spawn as spawn,
     )
+    from effectflow.service.progress import progress as progress
     from effectflow.stores import SqliteStore as SqliteStore
 
 
@@ -85,6 +86,7 @@ if not TYPE_CHECKING:  # a type checker would take every name for one of this pa
             ),
             "runs": "Workflow",
             "service": "App Client Handle Schedule Signal Worker compensate publish saga spawn",
+            "service.progress": "progress",
             "stores": "SqliteStore",
         },
     )

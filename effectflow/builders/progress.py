@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple
 from effectflow.checkpoint.checkpoint import Checkpoint
 from effectflow.checkpoint.entries import BeforeStep
 from effectflow.checkpoint.store import RunStatus
+from effectflow.effects.clock import in_words
 from effectflow.effects.paths import StepPath, is_within, step_path
 
 _OVER_LISTS = ("map", "par_traverse", "par_all", "par_try_all")
@@ -68,6 +69,11 @@ class JobProgress:
         if self.items_total is None or not self.per_second:
             return None
         return max(0, self.items_total - self.items_done - self.items_failed) / self.per_second
+
+    @property
+    def left(self) -> str:
+        """The same in words, such as "about 14s left"; "" if that is not known, or nothing is left."""
+        return f"about {in_words(self.seconds_left)} left" if self.seconds_left else ""
 
     def __str__(self) -> str:
         """Return the progress in words, such as "12 of 80 items, phase map"."""

@@ -97,6 +97,7 @@ if TYPE_CHECKING:
         EntryAppended as EntryAppended,
         Observer as Observer,
         RunResumed as RunResumed,
+        RunWaits as RunWaits,
         StepSkipped as StepSkipped,
     )
     from effectflow.checkpoint.plan import (
@@ -160,7 +161,7 @@ if not TYPE_CHECKING:  # a type checker would take every name for one of this pa
             "lease": "Lease Owner",
             "observers": (
                 "CheckpointEvent CheckpointLoaded CheckpointSaved EntryAppended Observer RunResumed "
-                "StepSkipped"
+                "RunWaits StepSkipped"
             ),
             "plan": "ResumePlan Unverified plan_resume",
             "replay_filter": "ReplayFilter replaying",

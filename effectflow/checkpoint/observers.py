@@ -95,6 +95,20 @@ class RunResumed(CheckpointEvent):
     step: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class RunWaits(CheckpointEvent):
+    """A fiber of a run waits, in this life. Another message for the run may repeat this.
+
+    Attributes:
+        what: what for, in words: "a time", "a retry", "signal approval" or "run 'order-7'".
+        until: when it continues by itself, in seconds since the epoch; None if it does not.
+    """
+
+    run_id: str
+    what: str
+    until: float | None
+
+
 class Observer(Protocol):
     """Receives the events of runs. An exception that it raises is logged and otherwise ignored."""
 

@@ -194,14 +194,15 @@ async def _ended(run: RunToDrive, env: HasCheckpoints, progress: RunProgress) ->
         say(run.title, progress.console)
     origin: str | None = None
     try:
-        with progress.bar:
-            result: Result[Any, Any] = await run_until_signal(
-                lambda: run.effect.run(env), on_signal=stopping
-            )
+        result: Result[Any, Any] = await run_until_signal(
+            lambda: run.effect.run(env), on_signal=stopping
+        )
     except StoppedBySignal as stop:
         return _End(run.run_id, "interrupted", f"Interrupted by {stop.signal_name}.")
     except Exception as defect:
         result, origin = Failure(defect), traceback.format_exc().rstrip()
+    finally:
+        progress.close()
     match result:
         case Failure(BadUse() as refused):
             return refused

@@ -26,8 +26,9 @@ from effectflow.checkpoint.values import Tree, encode_json, plain_tree
 from effectflow.cli.access import Access, ServiceOption
 from effectflow.cli.command import Answer, command
 from effectflow.cli.options import BadUse, ExitCode
-from effectflow.cli.render import age, duration, say_lines, table
+from effectflow.cli.render import age, say_lines, table
 from effectflow.cli.suggestions import message_of, suggested
+from effectflow.effects.clock import in_words
 
 CRASHED = "crashed"
 """The status to show for a run that is recorded as running, but is not held by a live process."""
@@ -248,13 +249,13 @@ def _note(summary: RunSummary, now: float) -> str:
     """Return why a run does not continue now, or ""."""
     left = None if summary.due_at is None else summary.due_at - now
     if summary.details.blocked:
-        again = "now" if left is None or left <= 0 else f"in {duration(left)}"
+        again = "now" if left is None or left <= 0 else f"in {in_words(left)}"
         return f"tried again {again}: {summary.details.blocked}"
     if summary.details.waits_for:
-        until = "" if left is None else f", at most {duration(left)}" if left > 0 else "; is due"
+        until = "" if left is None else f", at most {in_words(left)}" if left > 0 else "; is due"
         return f"waits for {summary.details.waits_for}{until}"
     if summary.status is RunStatus.PENDING and left is not None and left > 0:
-        return f"begins in {duration(left)}"
+        return f"begins in {in_words(left)}"
     return ""
 
 

@@ -18,6 +18,7 @@ from rich.text import Text
 from effectflow.checkpoint.errors import printable
 from effectflow.checkpoint.values import Tree, render_tree
 from effectflow.cli.suggestions import message_of
+from effectflow.effects.clock import in_words
 
 
 def say(text: str, console: Console | None = None) -> None:
@@ -110,15 +111,7 @@ def cut(text: str, limit: int = 120) -> str:
 
 def age(seconds: float) -> str:
     """Return how long ago something was."""
-    return f"{duration(seconds)} ago"
-
-
-def duration(seconds: float) -> str:
-    """Return a duration in the largest unit that fits."""
-    for unit, name in ((86400, "d"), (3600, "h"), (60, "m")):
-        if seconds >= unit:
-            return f"{seconds / unit:.0f}{name}"
-    return f"{max(seconds, 0):.0f}s"
+    return f"{in_words(seconds)} ago"
 
 
 def when(seconds: float) -> str:

@@ -12,7 +12,10 @@ from typing import Annotated, Any
 import typer
 
 from effectflow import attempt
+from effectflow.builders.kinds import job_progress
 from effectflow.checkpoint import (
+    Checkpoint,
+    CheckpointError,
     CheckpointStore,
     HasCheckpoints,
     RunInfo,
@@ -40,6 +43,7 @@ from effectflow.cli.options import (
     check_choice,
     read_json,
 )
+from effectflow.cli.render import counted, when
 from effectflow.cli.suggestions import suggest_code, suggested
 from effectflow.runs.run_ids import check_new_run_id, new_run_id
 
@@ -136,14 +140,17 @@ def resume(
     check_choice(run_id=run_id, latest=latest, all=every)
 
     def to_drive(info: RunInfo) -> RunToDrive:
-        async def module(opened: CheckpointStore) -> str:
-            return (await read_checkpoint(opened, info.run_id, access.seal, at=1)).module
-
-        # With --app, the command need not read the run.
-        recorded = access.use(module) if access.app is None else ""
-        loaded = workflow_of_run(info.run_id, info.summary.workflow, access.app, recorded)
-        effect = loaded.workflow.resume(info.run_id, force=force)
-        return RunToDrive(info.run_id, loaded, access, effect)
+        run_id, module, title = info.run_id, "", ""
+        try:
+            found = access.use(lambda store: read_checkpoint(store, run_id, access.seal))
+            module, title = found.module, _standing(found)
+        except CheckpointError:
+            # With --app, the resume itself says what is wrong with the run.
+            if access.app is None:
+                raise
+        loaded = workflow_of_run(run_id, info.summary.workflow, access.app, module)
+        effect = loaded.workflow.resume(run_id, force=force)
+        return RunToDrive(run_id, loaded, access, effect, title)
 
     if every:
         runs = [(info.run_id, partial(to_drive, info)) for info in _resumable_runs(access)]
@@ -157,6 +164,19 @@ def resume(
         return info
 
     return drive(to_drive(access.use(find)))
+
+
+def _standing(checkpoint: Checkpoint) -> str:
+    """Return how far a run has got, and when; "" if it has ended."""
+    if checkpoint.status in (RunStatus.COMPLETED, RunStatus.CANCELLED):
+        return ""
+    job = job_progress(checkpoint)
+    parts = [f"{counted(len(checkpoint.completed_steps), 'step')} completed"]
+    parts += [] if job is None else [str(job)]
+    return (
+        f"Run {checkpoint.run_id} continues from its checkpoint of {when(checkpoint.updated_at)}: "
+        f"{', '.join(parts)}."
+    )
 
 
 def _resumable_runs(access: Access) -> list[RunInfo]:

@@ -1,19 +1,11 @@
-"""The progress of a run, as a bar or as lines."""
+"""What a command says while it drives a run: where it begins, what it waits for, how far it is."""
 
 from __future__ import annotations
 
 import time
-from typing import cast
+from functools import partial
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskProgressColumn,
-    TextColumn,
-    TimeRemainingColumn,
-)
 
 from effectflow.builders.kinds import view_of
 from effectflow.checkpoint import (
@@ -23,94 +15,84 @@ from effectflow.checkpoint import (
     Completed,
     EntryAppended,
     RunResumed,
+    RunWaits,
     StepSkipped,
-    Waiting,
 )
-from effectflow.cli.app_loader import AnyWorkflow
-from effectflow.cli.census import census
-from effectflow.cli.history import wait_text
-from effectflow.cli.render import say
+from effectflow.cli.render import say, when
+from effectflow.cli.suggestions import suggested
+from effectflow.service.environment import AnyWorkflow
+from effectflow.service.progress import Lines, ProgressObserver, RichBars
 
-_SECONDS_BETWEEN_LINES = 2.0
+_LONG = 5.0
+"""The seconds from which on a wait for a time is worth a line."""
 
 
 class RunProgress:
-    """Counts the steps of a run, as an observer, and shows a bar on a terminal, or lines elsewhere.
+    """Counts the steps of a run, as an observer, and shows its progress.
 
     Attributes:
         completed: steps that this process completed.
         skipped: steps of the run whose recorded output was used.
         begun: steps and spawned runs that this process began.
         began_with: the path of the step that a resumed run began with, or None.
-        bar: enter it while the run is driven.
     """
 
     def __init__(self, workflow: AnyWorkflow, run_id: str, console: Console) -> None:
         self.console = console
-        self._run_id = run_id
         self.completed = 0
         self.skipped = 0
         self.begun = 0
         self.began_with: str | None = None
-        self._workflow = workflow
+        self._run_id = run_id
+        self._view = view_of(workflow.kind)
         self._resumed: str | None = None
-        # Known for the demo once it has found its files.
-        self._total: int | None = None
-        self._began = time.monotonic()
-        self._printed_at = self._began
-        self.bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TaskProgressColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[rate]}"),
-            TimeRemainingColumn(),
-            console=console,
-            disable=not console.is_terminal,
-        )
-        self._task = self.bar.add_task("steps", total=None, rate="")
+        self._waits = set[str]()
+        is_terminal = console.is_terminal
+        bars = RichBars(console) if is_terminal else Lines(partial(say, console=console))
+        self._shown = ProgressObserver(bars)
 
     def notify(self, event: CheckpointEvent) -> None:
+        self._shown.notify(event)
         match event:
             case RunResumed(run_id):
                 # The first one is the run itself, later ones are runs that its steps drive.
                 self._resumed = self._resumed or run_id
-                return
             case EntryAppended(run_id, BeforeStep(step=path) | ChildStarted(path=path)):
                 self._begin(run_id, path)
-                return
-            case EntryAppended(run_id, Waiting() as wait) if wait.topic or wait.child:
-                # Nothing in this process can end such a wait.
-                driver = ", which a worker drives" if wait.child else ""
-                say(f"Run {run_id} waits {wait_text(wait)}{driver}.", self.console)
-                return
-            case EntryAppended(_, Completed(step, output)):
+            case EntryAppended(_, Completed()):
                 self.completed += 1
-            case StepSkipped(run_id, step, output, has_failed=False) if run_id == self._run_id:
+            case StepSkipped(run_id, has_failed=False) if run_id == self._run_id:
                 self.skipped += 1
+            case RunWaits(run_id, what, until) if until is None or until - time.time() > _LONG:
+                self._wait(run_id, what, until)
             case _:
-                return
-        if self._workflow is census and step == "discover_files" and isinstance(output, list):
-            # This step, one step for each item, and the last step, which writes the reports.
-            self._total = len(cast("list[object]", output)) + 2
-        self._show()
+                pass
+
+    def close(self) -> None:
+        """Close all bars, whose runs this process has left."""
+        self._shown.close()
 
     def _begin(self, run_id: str, path: str) -> None:
         self.begun += 1
         if self.began_with is None and run_id == self._resumed:
             self.began_with = path
-            say(
-                f"Resuming run {run_id}: it begins with {view_of(self._workflow.kind).place(path)}.",
-                self.console,
-            )
+            where = self._view.place(path)
+            say(f"Resuming run {run_id}: it begins with {where}.", self.console)
 
-    def _show(self) -> None:
-        done = self.completed + self.skipped
-        now = time.monotonic()
-        rate = f"{self.completed / max(now - self._began, 1e-9):.0f}/s"
-        if self.console.is_terminal:
-            self.bar.update(self._task, completed=done, total=self._total, rate=rate)
-        elif now - self._printed_at >= _SECONDS_BETWEEN_LINES:
-            self._printed_at = now
-            of_total = f" of {self._total}" if self._total else ""
-            say(f"{done}{of_total} steps done, {rate}", self.console)
+    def _wait(self, run_id: str, what: str, until: float | None) -> None:
+        """Say what a run waits for, and how to go on."""
+        waits = f"Run {run_id} waits for {what}"
+        if until is not None:
+            waits += f", until {when(until)}"
+        if waits in self._waits:
+            return
+        say(f"{waits}.", self.console)
+        if what.startswith("signal "):
+            send = suggested("send", run_id, "MODULE:SIGNAL", "JSON")
+            say(f"Send it with: {send}", self.console)
+        elif what.startswith("run "):
+            say("A worker drives that one: effectflow worker MODULE:APP", self.console)
+        if not self._waits:
+            resume = suggested("resume", self._run_id)
+            say(f"Ctrl-C leaves it. A worker continues it, and so does: {resume}", self.console)
+        self._waits.add(waits)

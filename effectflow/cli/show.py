@@ -38,7 +38,7 @@ from effectflow.cli.command import Answer, command
 from effectflow.cli.history import topic_text
 from effectflow.cli.list_runs import run_tree, shown_status
 from effectflow.cli.options import BadUse, LatestOption
-from effectflow.cli.render import age, bounded, counted, cut, duration, table, when
+from effectflow.cli.render import age, bounded, counted, cut, table, when
 from effectflow.cli.suggestions import message_of, suggested
 from effectflow.runs.reopening import dead_letters_of
 
@@ -186,8 +186,7 @@ def _progress_rows(progress: JobProgress | None, *, is_running: bool) -> Iterabl
         return
     total = "" if progress.items_total is None else f" of {progress.items_total}"
     failed = f", {progress.items_failed} failed" if progress.items_failed else ""
-    seconds_left = progress.seconds_left if is_running else None
-    left = f", about {duration(seconds_left)} left" if seconds_left else ""
+    left = f", {progress.left}" if is_running and progress.left else ""
     yield "items", f"{progress.items_done}{total} done{failed}{left}"
     if progress.is_reduced:
         yield "phase", progress.phase

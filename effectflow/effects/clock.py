@@ -22,6 +22,14 @@ def in_seconds(duration: Duration) -> float:
     return duration
 
 
+def in_words(seconds: float) -> str:
+    """Return a duration in the largest unit that fits, such as "14s" or "2h"."""
+    for unit, name in ((86400, "d"), (3600, "h"), (60, "m")):
+        if seconds >= unit:
+            return f"{seconds / unit:.0f}{name}"
+    return f"{max(seconds, 0):.0f}s"
+
+
 def waiting_time(name: str, duration: Duration) -> float:
     """Return a duration in seconds. Raise ValueError, which names the parameter, if it is below 0."""
     seconds = in_seconds(duration)

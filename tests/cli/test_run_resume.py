@@ -165,7 +165,7 @@ def test_resume_all_takes_every_run_that_can_be_resumed(effectflow: Command, fol
 
     ran = effectflow("resume", "--all", "--app", "work.tasks")
     assert ran.code == 0
-    ended = [line.split()[1] for line in ran.out.splitlines() if line.startswith("Run ")]
+    ended = [line.split()[1] for line in ran.out.splitlines() if ": completed; " in line]
     assert ended == ["code:", "job:", "graph:"]
     assert effectflow("list", "--resumable", "--json").json == []
     again = effectflow("resume", "--all")

@@ -313,7 +313,7 @@ def test_the_history_in_json_has_times_in_iso_8601(effectflow: Command, mall: An
     ("workflow", "awaited"),
     [
         ("order", "Run r waits for signal approval."),
-        ("deliver", "Run r waits for run r/order, which a worker drives."),
+        ("deliver", "Run r waits for run 'r/order'."),
     ],
 )
 def test_the_run_command_prints_what_the_run_waits_for(
@@ -329,4 +329,7 @@ def test_the_run_command_prints_what_the_run_waits_for(
         if workflow == "deliver":
             driven(mall, "r/order")
         assert process.wait(30) == 0
-        assert "approved by ann" in process.stdout.read()
+        rest = process.stdout.read()
+        assert ("effectflow send r MODULE:SIGNAL JSON" in rest) == (workflow == "order")
+        assert f"effectflow resume r {' '.join(APP)}\n" in rest
+        assert "approved by ann" in rest
