@@ -65,9 +65,14 @@ class CheckpointError(Copyable, Exception):
     """
 
     def __init__(self, problem: str = "", hint: str = "") -> None:
-        self.problem = printable(problem, keep="\n\t")
+        self.problem = _without_stop(printable(problem, keep="\n\t"))
         self.hint = printable(hint, keep="\n\t")
         super().__init__(f"{self.problem}. {self.hint}" if hint else self.problem)
+
+
+def _without_stop(text: str) -> str:
+    """Return a text, often of another library, without the full stop at its end."""
+    return text if text.endswith("..") else text.removesuffix(".")
 
 
 class RunNotFound(CheckpointError):
@@ -173,8 +178,8 @@ class DefinitionChanged(CheckpointError):
         super().__init__(
             f"workflow {workflow!r} has changed since {what or f'run {run_id!r}'} was started: "
             f"{'; '.join(changes) or 'its fingerprint differs'}",
-            "Resume it with the code that it was started with, give the workflow a version and a "
-            "migration, or pass force=True if the change does not matter to it.",
+            f"{'Resume' if what is None else 'Read'} it with the code that it was started with, give the "
+            "workflow a version and a migration, or pass force=True if the change does not matter to it.",
         )
 
 
@@ -401,8 +406,8 @@ class SaveFailed(CheckpointError):
         self.is_unknown = is_unknown
         outcome = "may or may not have been" if is_unknown else "could not be"
         super().__init__(
-            f"a checkpoint of run {run_id!r} {outcome} saved: {reason}. Every entry before it is "
-            "safe",
+            f"a checkpoint of run {run_id!r} {outcome} saved: {_without_stop(reason)}. "
+            "Every entry before it is safe",
             "Resume the run when the cause is fixed.",
         )
 

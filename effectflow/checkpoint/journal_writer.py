@@ -14,7 +14,7 @@ import anyio
 
 from effectflow.checkpoint.checkpoints import Checkpoints
 from effectflow.checkpoint.delayed_saves import Delays, delays
-from effectflow.checkpoint.entries import Completed, Entry, HeadState
+from effectflow.checkpoint.entries import Completed, Entry, ErrorRecord, Finished, HeadState
 from effectflow.checkpoint.errors import (
     CheckpointError,
     LeaseLost,
@@ -35,6 +35,9 @@ from effectflow.effects.event_loop import is_cancellation, stray_cancellation
 logger = logging.getLogger(__name__)
 
 _SECONDS_OF_LAST_SAVES = 5.0
+
+_LONGEST_ERROR = 200
+"""The characters of an error that the summary of a run shows."""
 
 LATER = sys.maxsize
 """The number of the entries that a plan leaves to the resume."""
@@ -249,6 +252,11 @@ class JournalWriter(_Halting):
         if entry is not None:
             self.add(entry)
         self.summary = self.summary.become(status, due_at=due_at, waits_for=waits_for)
+        if isinstance(entry, Finished) and entry.error is not None:
+            details = replace(
+                self.summary.details, error=self._shown(entry.error), owner=self.lease.owner
+            )
+            self.summary = replace(self.summary, details=details)
         self._is_summary_due = True
         self._seen = seen
         # From here on, the lease may be released before this process knows it.
@@ -263,6 +271,13 @@ class JournalWriter(_Halting):
                 if not await self._has_ended():
                     await self._save_batch(release=True)
             raise
+
+    def _shown(self, error: ErrorRecord) -> str:
+        """Return an error in words for the summary, which is not encrypted."""
+        if self.checkpoints.encryption is not None:
+            return error.type
+        text = f"{error.type}: {error.message}"
+        return text if len(text) <= _LONGEST_ERROR else f"{text[:_LONGEST_ERROR]}..."
 
     async def _has_ended(self) -> bool:
         """Return whether the last append took effect, which released the lease."""

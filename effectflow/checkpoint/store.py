@@ -78,6 +78,8 @@ class RunDetails:
         dead_letters: the number of items of its jobs that failed and were neither retried nor dropped.
         waits_for: what a suspended run waits for, in words.
         blocked: why the last process could not continue a blocked run, in words; empty for others.
+        error: why a failed run has failed, in words; only the class of the error with encryption.
+        owner: the owner of the lease under which it has failed.
     """
 
     kind: str = "standard"
@@ -85,6 +87,8 @@ class RunDetails:
     dead_letters: int = 0
     waits_for: str = ""
     blocked: str = ""
+    error: str = ""
+    owner: str = ""
 
     def to_json(self) -> str:
         """Return it as the text that stores keep."""

@@ -12,21 +12,22 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from effectflow.builders.kinds import job_progress
 from effectflow.checkpoint import (
     CheckpointError,
     CheckpointStore,
     RunInfo,
     RunQuery,
     RunStatus,
-    RunSummary,
     read_checkpoint,
 )
 from effectflow.checkpoint.checkpoint import iso_time
+from effectflow.checkpoint.lease import Owner
 from effectflow.checkpoint.values import Tree, encode_json, plain_tree
 from effectflow.cli.access import Access, ServiceOption
 from effectflow.cli.command import Answer, command
 from effectflow.cli.options import BadUse, ExitCode
-from effectflow.cli.render import age, say_lines, table
+from effectflow.cli.render import age, cut, say_lines, table
 from effectflow.cli.suggestions import message_of, suggested
 from effectflow.effects.clock import in_words
 
@@ -104,8 +105,10 @@ def list_runs(
         limit=None if filters.are_needed else limit + 1,
     )
 
+    progress = _Progress(access) if watch else None
+
     async def find(_: CheckpointStore) -> Answer:
-        return await _find(access, query, filters, limit)
+        return await _find(access, query, filters, limit, progress)
 
     console = Console()
     while watch:
@@ -122,7 +125,9 @@ def list_runs(
 _SECONDS_BETWEEN_TABLES = 2.0
 
 
-async def _find(access: Access, query: RunQuery, filters: _Filters, limit: int) -> Answer:
+async def _find(
+    access: Access, query: RunQuery, filters: _Filters, limit: int, progress: _Progress | None
+) -> Answer:
     """Return the runs that match. Raise BadUse if the store has no run of the workflow at all."""
     now, store = time.time(), access.store
     runs, problems = list[RunInfo](), list[str]()
@@ -142,7 +147,10 @@ async def _find(access: Access, query: RunQuery, filters: _Filters, limit: int) 
         problems.insert(0, f"There are more than these {limit} runs: --limit shows more.")
         del runs[limit:]
     if runs:
-        lines = _table_lines(runs, now)
+        notes = [
+            _note(info, now) or (await progress.of(info, now) if progress else "") for info in runs
+        ]
+        lines = _table_lines(runs, notes, now)
     elif query == RunQuery(limit=limit + 1):
         lines = ["This store has no runs. `effectflow demo` starts one."]
     else:
@@ -233,20 +241,48 @@ def _read_pair(text: str) -> tuple[str, str]:
     return key, value
 
 
-def _table_lines(runs: Sequence[RunInfo], now: float) -> Iterable[str]:
+class _Progress:
+    """Tells how far running runs have got with the items of their jobs."""
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+        self._known: dict[str, tuple[int, str]] = {}
+
+    async def of(self, info: RunInfo, now: float) -> str:
+        """Return the progress of a run in words; "" without a job. Read its journal only if it grew."""
+        if shown_status(info, now) != RunStatus.RUNNING:
+            return ""
+        length, text = self._known.get(info.run_id, (0, ""))
+        if length != info.length:
+            try:
+                checkpoint = await read_checkpoint(
+                    self._access.store, info.run_id, self._access.seal
+                )
+            except CheckpointError:
+                return ""
+            job = job_progress(checkpoint)
+            text = "" if job is None else ", ".join(filter(None, (str(job), job.left)))
+            self._known[info.run_id] = info.length, text
+        return text
+
+
+def _table_lines(runs: Sequence[RunInfo], notes: Sequence[str], now: float) -> Iterable[str]:
     """Return a table of runs. With names of ordinary length, it fits 80 columns, except for notes."""
     rows = [("RUN", "WORKFLOW", "STATUS", "ENTRIES", "UPDATED", "")]
-    for run in runs:
+    for run, note in zip(runs, notes, strict=True):
         status = shown_status(run, now)
         if run.summary.details.dead_letters:
             status += f", {run.summary.details.dead_letters} dead"
-        updated, note = age(now - run.updated_at), _note(run.summary, now)
+        updated = age(now - run.updated_at)
         rows.append((run.run_id, run.summary.workflow, status, str(run.length), updated, note))
     return table(rows)
 
 
-def _note(summary: RunSummary, now: float) -> str:
+def _note(info: RunInfo, now: float) -> str:
     """Return why a run does not continue now, or ""."""
+    summary = info.summary
+    if summary.status is RunStatus.FAILED:
+        return cut(summary.details.error, 60)
     left = None if summary.due_at is None else summary.due_at - now
     if summary.details.blocked:
         again = "now" if left is None or left <= 0 else f"in {in_words(left)}"
@@ -257,6 +293,13 @@ def _note(summary: RunSummary, now: float) -> str:
     if summary.status is RunStatus.PENDING and left is not None and left > 0:
         return f"begins in {in_words(left)}"
     return ""
+
+
+def owner_of(info: RunInfo) -> str:
+    """Return the process that drives a run, or that drove it when it failed or crashed; "" if unknown."""
+    text = info.summary.details.owner if info.lease is None else info.lease.owner
+    owner = Owner.parse(text)
+    return text if owner is None else f"process {owner.pid} on {owner.host.split('/')[0]}"
 
 
 def run_tree(info: RunInfo, now: float) -> dict[str, Tree]:
@@ -271,6 +314,8 @@ def run_tree(info: RunInfo, now: float) -> dict[str, Tree]:
         "waits_for": summary.details.waits_for or None,
         "due_at": iso_time(summary.due_at),
         "blocked": summary.details.blocked or None,
+        "error": summary.details.error or None,
+        "owner": owner_of(info) or None,
         "parent": summary.parent or None,
         "priority": summary.priority,
         "dead_letters": summary.details.dead_letters,

@@ -59,8 +59,8 @@ def fields_of(record: Any) -> dict[str, Any]:
     return {each.name: getattr(record, each.name) for each in dataclasses.fields(record)}
 
 
-_MAX_WIDTH = 32
-"""The longest cell of a table that other rows align with. A longer one moves only its own row."""
+_MAX_WIDTH = 36
+"""The longest cell of a table that other rows align with: a UUID. A longer one moves only its row."""
 
 
 def table(rows: Iterable[Sequence[str]]) -> Iterator[str]:

@@ -36,7 +36,7 @@ from effectflow.checkpoint.values import Tree, plain_tree
 from effectflow.cli.access import Access, ServiceOption
 from effectflow.cli.command import Answer, command
 from effectflow.cli.history import topic_text
-from effectflow.cli.list_runs import run_tree, shown_status
+from effectflow.cli.list_runs import owner_of, run_tree, shown_status
 from effectflow.cli.options import BadUse, LatestOption
 from effectflow.cli.render import age, bounded, counted, cut, table, when
 from effectflow.cli.suggestions import message_of, suggested
@@ -157,6 +157,10 @@ def _rows(view: _RunView) -> Iterable[tuple[str, str]]:
     yield "module", checkpoint.module or "unknown"
     yield "status", str(checkpoint.status) if info is None else shown_status(info, view.at)
     if info is not None:
+        if info.summary.details.error:
+            yield "error", info.summary.details.error
+        if owner := owner_of(info):
+            yield "owner", owner
         yield from _summary_rows(info.summary, checkpoint.suspended_at, view.at)
     if head is None:
         yield "position", "before its first step"
@@ -284,4 +288,14 @@ def _view_tree(view: _RunView) -> Tree:
     return tree if progress is None else {**tree, "progress": asdict(progress)}
 
 
-_AS_IT_IS_NOW = ("status", "waits_for", "due_at", "blocked", "parent", "priority", "resumable")
+_AS_IT_IS_NOW = (
+    "status",
+    "waits_for",
+    "due_at",
+    "blocked",
+    "error",
+    "owner",
+    "parent",
+    "priority",
+    "resumable",
+)

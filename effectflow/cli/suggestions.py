@@ -85,7 +85,7 @@ def _hint_of(error: CheckpointError) -> str:
     match error:
         case RunNotFound(nearest=()):
             return f"`{suggested('list')}` shows the runs of this store."
-        case DefinitionChanged():
+        case DefinitionChanged() if error.run_id:
             return (
                 "Resume it with the code that it was started with, give the workflow a version and a "
                 "migration, or add --force if the change does not matter to it."

@@ -60,19 +60,27 @@ def open_database(path: Path, durability: str, *, lock_timeout: float) -> sqlite
 
     Raise StoreUnavailable if the file is not a store or cannot be used, and UnsupportedVersion if a
     newer effectflow created it, or one from before the first release. A rejected file is not
-    changed.
+    changed. A file that this process may not write can be read.
     """
     try:
         make_folder(path.parent)
         with ExitStack() as abandoned:
+            address = _read_only_address(path)
             connection = sqlite3.connect(
-                path, timeout=lock_timeout, isolation_level=None, check_same_thread=False
+                address or path,
+                uri=bool(address),
+                timeout=lock_timeout,
+                isolation_level=None,
+                check_same_thread=False,
             )
             abandoned.callback(connection.close)
             connection.create_function("now", 0, time.time)
             # A text that is damaged must not make the rows of other runs unreadable.
             connection.text_factory = _decoded
-            _prepare(connection, path, lock_timeout)
+            if address:
+                _is_store(connection, path)
+            else:
+                _prepare(connection, path, lock_timeout)
             synchronous = "FULL" if durability == "full" else "NORMAL"
             connection.execute(f"PRAGMA synchronous = {synchronous}")
             connection.execute(f"PRAGMA journal_size_limit = {_LOG_LIMIT}")
@@ -83,6 +91,16 @@ def open_database(path: Path, durability: str, *, lock_timeout: float) -> sqlite
             return connection
     except (OSError, sqlite3.Error) as error:
         raise StoreUnavailable(str(path), _explain(error, lock_timeout)) from error
+
+
+def _read_only_address(path: Path) -> str:
+    """Return the address of a file that this process may only read; "" for any other."""
+    real = Path(os.path.realpath(path))
+    if not real.exists() or all(os.access(one, os.W_OK) for one in (real, real.parent)):
+        return ""
+    # Without a log, nobody writes to it now, and SQLite must not try to create one.
+    has_log = real.with_name(f"{real.name}-wal").exists()
+    return f"{real.as_uri()}?mode=ro{'' if has_log else '&immutable=1'}"
 
 
 def _decoded(text: bytes) -> str:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
+import subprocess
 import textwrap
 import time
+import uuid
 from datetime import datetime, timedelta
 from importlib import import_module
 from pathlib import Path
@@ -13,7 +16,7 @@ import anyio
 import pytest
 
 from effectflow.cli import list_runs
-from tests.cli.conftest import Command, Ended
+from tests.cli.conftest import COMMAND, ENVIRONMENT, Command, Ended
 
 ORDERS = textwrap.dedent("""
     from dataclasses import dataclass
@@ -183,3 +186,85 @@ def test_watch_shows_the_table_again_until_ctrl_c(
     rows = [line.split()[0] for line in ran.out.splitlines()]
     assert rows == ["RUN", "r1", "RUN", "r2", "r1"]
     assert effectflow("list", "--watch", "--json").code == 2
+
+
+def test_a_failed_run_shows_its_error_and_the_process_that_drove_it(
+    effectflow: Command, folder: Path
+) -> None:
+    start(effectflow, "bad", "hat")
+
+    [row] = effectflow("list", "--status", "failed", "--json").json
+    assert row["error"] == "str: out of stock"
+    assert row["owner"].startswith(f"process {os.getpid()} on ")
+    assert effectflow("list").out.rstrip().endswith("str: out of stock")
+    shown = effectflow("show", "bad").out
+    assert re.search(r"^error +str: out of stock$", shown, re.MULTILINE)
+    assert re.search(rf"^owner +process {os.getpid()} on", shown, re.MULTILINE)
+
+    # The summary of a run is not encrypted, so it has only the class of the error.
+    (folder / "keys").write_text(f"k {os.urandom(32).hex()}")
+    options = ("--store", "sealed.db", "--encryption-keys", "keys")
+    ran = effectflow("run", "orders:sell", "--input", '"hat"', "--run-id", "r", *options)
+    assert ran.code == 1
+    assert effectflow("list", "--json", *options).json[0]["error"] == "str"
+
+
+def test_the_table_of_runs_with_uuids_is_aligned(effectflow: Command) -> None:
+    start(effectflow, str(uuid.UUID(int=7)))
+    start(effectflow, "short")
+
+    heading, *rows = effectflow("list").out.splitlines()
+    assert {row.index("sell") for row in rows} == {heading.index("WORKFLOW")}
+
+
+def test_watch_tells_how_far_running_jobs_are(
+    folder: Path, effectflow: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "slow.py").write_text(
+        textwrap.dedent("""
+            import anyio
+            from effectflow import Effect, par_traverse, step, workflow
+
+            @step
+            async def wait(number: int) -> int:
+                if number == 2:
+                    print("third", flush=True)
+                    await anyio.sleep(60)
+                return number
+
+            @workflow
+            def job() -> Effect[object, object, list[int]]:
+                return par_traverse([*range(5)], wait, limit=1)
+        """)
+    )
+
+    def ctrl_c(_: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(list_runs.time, "sleep", ctrl_c)
+    run = [*COMMAND, "run", "slow:job", "--run-id", "r"]
+    with subprocess.Popen(run, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "third\n"
+        assert "  2 of 5 items, about " in effectflow("list", "--watch").out
+        shown = effectflow("show", "r").out
+        process.kill()
+    assert re.search(r"^items +2 of 5 done, about .* left$", shown, re.MULTILINE)
+    # A run whose process has died has no time left.
+    assert re.search(r"^items +2 of 5 done$", effectflow("show", "r").out, re.MULTILINE)
+
+
+def test_a_database_that_may_not_be_written_can_be_read(
+    effectflow: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start(effectflow, "r")
+    before = {path.name: path.read_bytes() for path in folder.glob("effectflow*")}
+    # The tests may run as root, who may write everything.
+    monkeypatch.setattr(os, "access", lambda *_: False)
+
+    assert ids(effectflow("list", "--json")) == ["r"]
+    for command in ("show", "history", "verify"):
+        assert effectflow(command, "r").code == 0
+    ran = effectflow("run", "orders:sell", "--input", '"cap"')
+    assert (ran.code, "read-only" in ran.out) == (4, True)
+    assert {path.name: path.read_bytes() for path in folder.glob("effectflow*")} == before

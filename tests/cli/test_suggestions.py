@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from effectflow.checkpoint import RunNotFound
-from effectflow.cli.suggestions import without_password
+from effectflow.checkpoint import DefinitionChanged, RunNotFound, SaveFailed, StoreUnavailable
+from effectflow.cli.suggestions import message_of, without_password
 from effectflow.stores import MemoryStore
 from tests.cli.conftest import Command, Ended
 from tests.cli.services import driven, submitted, write_mall
@@ -193,3 +193,16 @@ def test_a_message_about_an_unknown_run_has_no_password(
         [command] = suggestions(ended)
         assert command[:2] == ["list", "--store"]
         assert "s3cret" not in ended.out + ended.err
+
+
+def test_an_error_of_another_library_keeps_one_full_stop() -> None:
+    error = SaveFailed("r", "it violates a check constraint.")
+    assert "constraint. Every entry" in str(error)
+    assert "constraint. Every entry" in message_of(error)
+    assert str(StoreUnavailable("s", "the server says: no.")).endswith(": no")
+    assert "cut off..." in str(SaveFailed("r", "cut off..."))
+
+
+def test_force_is_advised_only_where_a_command_has_it() -> None:
+    assert "--force" in message_of(DefinitionChanged("r", "w"))
+    assert "--force" not in message_of(DefinitionChanged("", "w", what="the saved machine"))

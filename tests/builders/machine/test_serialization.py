@@ -419,7 +419,7 @@ def test_a_machine_of_another_version_is_read_only_by_force(order: Machine[Order
     with pytest.raises(DefinitionChanged) as caught:
         later.from_json(order.to_json())
     assert "'orders' has changed since the saved machine was started" in str(caught.value)
-    assert "its version was '1' and is '2'" in str(caught.value)
+    assert "its version was '1' and is '2'. Read it with the code" in str(caught.value)
     assert later.from_json(order.to_json(), force=True).current is Order.PAID
     assert later.from_binary(order.to_binary(), force=True).history == order.history
 
