@@ -6,19 +6,22 @@ import os
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 
 PROGRAM = textwrap.dedent("""
     import os
+    import signal
 
-    del os.fork, os.register_at_fork
+    del os.fork, os.register_at_fork, os.sched_getaffinity, signal.SIGUSR1, signal.SIGKILL
 
+    import anyio
     import importlib
     import pkgutil
     import effectflow
     from effectflow import *
-    from effectflow.stores import MemoryStore
+    from effectflow.service import run_until_signal
 
     for module in pkgutil.walk_packages(effectflow.__path__, "effectflow."):
         # The one runs the commands, and the other needs a package with modules for Unix.
@@ -26,7 +29,7 @@ PROGRAM = textwrap.dedent("""
             importlib.import_module(module.name)
 
     class App:
-        checkpoints = Checkpoints(MemoryStore())
+        checkpoints = Checkpoints(SqliteStore("runs.db"))
 
     @step
     @effect
@@ -37,13 +40,21 @@ PROGRAM = textwrap.dedent("""
     def doubled(number: int) -> Do[App, str, int]:
         return (yield from double(number))
 
-    print(doubled.start(4).run_sync(App()))
+    async def main():
+        print(await run_until_signal(lambda: doubled.start(4, run_id="r").run(App())))
+
+    anyio.run(main)
 """)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs a platform with forks, to remove them")
-def test_a_platform_without_forks_imports_every_module() -> None:
+def test_a_platform_without_forks_imports_every_module_and_runs_a_workflow(tmp_path: Path) -> None:
     ended = subprocess.run(
-        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", PROGRAM],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     assert (ended.stdout, ended.stderr) == ("<Success: 8>\n", "")

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import platform
+import sys
 import time
 import uuid
 from collections.abc import Callable, Sequence
@@ -128,8 +129,8 @@ class Owner:
     def is_dead(self) -> bool:
         """Return whether this owner's process, or its claim within this process, is known to have ended.
 
-        This is known only of processes on this host since it booted. For all others, return False: their
-        leases are valid until they expire.
+        This is known only of processes on this host since it booted, and not on Windows. For all others,
+        return False: their leases are valid until they expire.
         """
         if self.host != _host():
             return False
@@ -140,6 +141,9 @@ class Owner:
         if born is not None:
             return born != self.born
         # The process has ended, or /proc is missing or hides the processes of other users (hidepid).
+        if sys.platform == "win32":
+            # There, a signal 0 is Ctrl-C.
+            return False
         try:
             os.kill(self.pid, 0)
         except (ProcessLookupError, OverflowError):

@@ -99,3 +99,14 @@ def test_another_process_with_the_same_pid_is_not_the_owner() -> None:
 
 def test_an_impossible_pid_counts_as_dead() -> None:
     assert Owner(2**80, Owner.new().host, "1", "1").is_dead()
+
+
+def test_no_signal_is_sent_to_a_process_on_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There, a signal 0 would be Ctrl-C."""
+    sent: list[int] = []
+    monkeypatch.setattr(os, "kill", lambda pid, _: sent.append(pid))
+    monkeypatch.setattr(sys, "platform", "win32")
+    own = Owner.new()
+    gone = Owner(2**22 + 1, own.host, own.born, own.claim)
+    assert not gone.is_dead()
+    assert sent == []
