@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import textwrap
 import time
 import uuid
@@ -17,6 +16,7 @@ import pytest
 
 from effectflow.cli import list_runs
 from tests.cli.conftest import COMMAND, ENVIRONMENT, Command, Ended
+from tests.programs import PIPE, Program
 
 ORDERS = textwrap.dedent("""
     from dataclasses import dataclass
@@ -243,7 +243,7 @@ def test_watch_tells_how_far_running_jobs_are(
 
     monkeypatch.setattr(list_runs.time, "sleep", ctrl_c)
     run = [*COMMAND, "run", "slow:job", "--run-id", "r"]
-    with subprocess.Popen(run, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True) as process:
+    with Program(run, env=ENVIRONMENT, stdout=PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "third\n"
         assert "  2 of 5 items, about " in effectflow("list", "--watch").out
