@@ -15,12 +15,12 @@ from typing import Any, NoReturn, cast
 from effectflow.checkpoint import Checkpoints
 from effectflow.cli.options import BadUse
 from effectflow.runs import Workflow
+from effectflow.runs.environment import needs_of
 from effectflow.service.app import App
 from effectflow.service.environment import (
     AnyWorkflow,
     BadEnvironment,
     made_environment,
-    needs_of,
 )
 from effectflow.service.signal import Signal
 
@@ -187,7 +187,7 @@ def _in_module(
         raise BadUse(f"module {module.__name__!r} has no workflow {name!r}; it has: {known}")
     make: Any = getattr(module, "environment", None)
     if not callable(make):
-        names, declared = needs_of(workflows[name])
+        names, declared = needs_of(workflows[name].blueprint)
         if names:
             raise BadEnvironment(
                 f"module {module.__name__!r} has no function `environment(checkpoints)`, and workflow "

@@ -262,7 +262,7 @@ class Workflow(Generic[Env, E, Input, Out]):
 
         Fails as `resume` does, also with OutcomeUnknown, changing nothing, if an at-most-once step that
         may have happened would run again. Raises ValueError for a key that never was one of a dead
-        letter.
+        letter, and TypeError for an environment that lacks what the workflow declares.
         """
         return self._reopen(run_id, keys, drops=False, force=force)
 
@@ -307,6 +307,8 @@ class Workflow(Generic[Env, E, Input, Out]):
         reopening: Reopening | None = None,
     ) -> Effect[Any, Any, Any]:
         async def perform(place: Place) -> Any:
+            if reopening is not None:
+                _check_environment(place, name)
             return place.read(
                 await _runs().resume_run(place, run_id, force=force, reopening=reopening)
             )
@@ -431,6 +433,18 @@ class Workflow(Generic[Env, E, Input, Out]):
 
     def __repr__(self) -> str:
         return f"<Workflow {self.name!r} version {self.version!r}>"
+
+
+def _check_environment(place: Place, called: str) -> None:
+    """Raise TypeError for an environment with which a complete run would be reopened only to fail."""
+    from effectflow.runs.environment import missing_in
+
+    missing = missing_in(place.env, place.blueprint)
+    if missing:
+        raise TypeError(
+            f"{called} of workflow {place.blueprint.definition.name!r} needs an environment with "
+            f"{missing}, which {type(place.env).__name__} lacks. The run is unchanged"
+        )
 
 
 def _outermost(scope: Scope) -> Scope:

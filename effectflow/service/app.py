@@ -11,11 +11,11 @@ from effectflow.checkpoint import Checkpoints
 from effectflow.effects.arguments import check_type, is_callable
 from effectflow.effects.resources import Made
 from effectflow.runs import Workflow
+from effectflow.runs.environment import missing_in
 from effectflow.service.environment import (
     AnyWorkflow,
     BadEnvironment,
     made_environment,
-    missing_in,
 )
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ class App(Generic[Env]):
         given = self.checkpoints if checkpoints is None else checkpoints
         async with made_environment(self.environment, given, source) as environment:
             for workflow in self.workflows.values():
-                missing = missing_in(environment, workflow)
+                missing = missing_in(environment, workflow.blueprint)
                 if missing:
                     raise BadEnvironment(
                         f"workflow {workflow.name!r} needs an environment with {missing}: let "

@@ -30,6 +30,7 @@ from effectflow.checkpoint import (
     NotSerializable,
     OutcomeUnknown,
     Resumed,
+    RunStatus,
     SetAside,
     find_run,
     read_checkpoint,
@@ -340,6 +341,23 @@ async def test_a_job_in_a_later_step_leaves_earlier_jobs_alone(store: MemoryStor
     assert (await outer.retry_dead_letters("r").run(app)).unwrap() == ["0 1", "0 1 2 3 4"]
     assert app.world.mapped == [3]
     assert (await outer.resume("r").run(app)).unwrap() == ["0 1", "0 1 2 3 4"]
+
+
+async def test_a_retry_in_a_poor_environment_leaves_the_run_complete(store: MemoryStore) -> None:
+    @dataclass(frozen=True)
+    class Poor:
+        checkpoints: Checkpoints
+
+    job, app = setting_aside(), app_around(store)
+    app.world.break_items(1)
+    first = await job.start(3, run_id="r").run(app)
+    poor: Any = Poor(app.checkpoints)
+    with pytest.raises(TypeError, match=r"needs an environment with world .*The run is unchanged"):
+        await job.retry_dead_letters("r").run(poor)
+    info = await find_run(store, "r")
+    assert info is not None
+    assert info.summary.status is RunStatus.COMPLETED
+    assert repr(await job.result("r").run(app)) == repr(first)
 
 
 @pytest.mark.parametrize(
