@@ -7,7 +7,6 @@ import re
 import shutil
 import subprocess
 import sys
-from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
@@ -88,34 +87,7 @@ def test_imports_against_the_layers_are_reported(tmp_path: Path) -> None:
         assert report in told, check.stdout
 
 
-def test_importing_effectflow_brings_in_no_optional_package_and_no_command_line() -> None:
-    imported = subprocess.run(
-        [sys.executable, "-c", "import effectflow, sys; print(*sys.modules)"],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.split()
-
-    assert "effectflow" in imported
-    assert OPTIONAL_PACKAGES.isdisjoint(name.partition(".")[0] for name in imported)
-    assert not [name for name in imported if name.startswith("effectflow.cli")]
-
-
-def test_shapes_that_a_program_does_not_use_are_not_imported() -> None:
-    imported = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            "from effectflow import workflow, step; import sys; print(*sys.modules)",
-        ],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.split()
-
-    for shape in ("graph", "machine", "mapreduce", "iterative"):
-        assert f"effectflow.builders.{shape}" not in imported
-    assert "effectflow.checkpoint.values.codec" not in imported
+PACKAGES = [effectflow, effectflow.checkpoint, effectflow.effects]
 
 
 def in_new_process(code: str) -> list[str]:
@@ -124,34 +96,49 @@ def in_new_process(code: str) -> list[str]:
     return subprocess.run(program, capture_output=True, text=True, check=True).stdout.split()
 
 
-def test_importing_effectflow_imports_neither_checkpoints_nor_operators() -> None:
+def test_importing_effectflow_imports_no_optional_package_and_little_of_itself() -> None:
     imported = in_new_process("import effectflow, sys; print(*sys.modules)")
 
-    for late in ("checkpoint", "runs", "stores", "effects.parallel", "effects.validation"):
+    assert "effectflow" in imported
+    assert OPTIONAL_PACKAGES.isdisjoint(name.partition(".")[0] for name in imported)
+    for late in ("cli", "checkpoint", "runs", "stores", "effects.parallel", "effects.validation"):
         assert f"effectflow.{late}" not in imported
 
 
-@pytest.mark.parametrize(
-    "package",
-    ["effectflow", "effectflow.checkpoint", "effectflow.effects"],
-)
-def test_dir_of_a_package_has_every_public_name_before_it_is_used(package: str) -> None:
-    shown = in_new_process(f"import {package} as package; print(*dir(package))")
-
-    assert set(import_module(package).__all__) <= set(shown)
-
-
-@pytest.mark.parametrize(
-    "package",
-    ["effectflow", "effectflow.checkpoint", "effectflow.effects"],
-)
-def test_a_public_name_is_never_shadowed_by_a_module(package: str) -> None:
-    kinds = in_new_process(
-        f"from {package} import *; import {package} as package\n"
-        "print(*(type(getattr(package, name)).__name__ for name in package.__all__))"
+def test_shapes_that_a_program_does_not_use_are_not_imported() -> None:
+    imported = in_new_process(
+        "from effectflow import workflow, step; import sys; print(*sys.modules)"
     )
 
-    assert "module" not in kinds
+    for shape in ("graph", "machine", "mapreduce", "iterative"):
+        assert f"effectflow.builders.{shape}" not in imported
+    assert "effectflow.checkpoint.values.codec" not in imported
+
+
+def test_dir_of_a_package_has_every_public_name_before_it_is_used() -> None:
+    shown = in_new_process(
+        "import effectflow, effectflow.checkpoint, effectflow.effects\n"
+        "for package in (effectflow, effectflow.checkpoint, effectflow.effects):\n"
+        "    print(*(f'{package.__name__}.{name}' for name in dir(package)))"
+    )
+
+    for package in PACKAGES:
+        assert {f"{package.__name__}.{name}" for name in package.__all__} <= set(shown)
+
+
+def test_a_public_name_is_never_shadowed_by_a_module() -> None:
+    modules = in_new_process(
+        "import effectflow, effectflow.checkpoint, effectflow.effects\n"
+        "from effectflow import *\n"
+        "from effectflow.checkpoint import *\n"
+        "from effectflow.effects import *\n"
+        "for package in (effectflow, effectflow.checkpoint, effectflow.effects):\n"
+        "    for name in package.__all__:\n"
+        "        if type(getattr(package, name)) is type(effectflow):\n"
+        "            print(f'{package.__name__}.{name}')"
+    )
+
+    assert modules == []
 
 
 def test_an_effect_can_be_made_a_step_by_a_program_that_imports_only_effects() -> None:
@@ -162,7 +149,7 @@ def test_an_effect_can_be_made_a_step_by_a_program_that_imports_only_effects() -
     assert in_new_process(program) == ["7"]
 
 
-@pytest.mark.parametrize("package", [effectflow, effectflow.checkpoint, effectflow.effects])
+@pytest.mark.parametrize("package", PACKAGES)
 def test_every_public_name_can_be_imported_lazily(package: ModuleType) -> None:
     assert all(hasattr(package, name) for name in package.__all__)
     with pytest.raises(AttributeError, match="no attribute 'StateGrahp'"):

@@ -142,7 +142,7 @@ async def test_time_and_chance() -> None:
     assert isinstance((await uuid().run(None)).unwrap(), UUID)
 
 
-MILLION = sample_or_all("binds", 100_000, 1_000_000)
+MILLION = sample_or_all("binds", 20_000, 1_000_000)
 
 
 @MILLION
@@ -174,7 +174,7 @@ async def test_a_million_binds_in_generator_notation(binds: int) -> None:
     assert await count().run(None) == Success(binds)
 
 
-@sample_or_all("depth", 20_000, 1_000_000)
+@sample_or_all("depth", 5_000, 1_000_000)
 async def test_bodies_that_call_one_another_a_million_deep(depth: int) -> None:
     @do
     def count(n: int) -> Do[object, str, int]:

@@ -342,7 +342,7 @@ def counting(to: int) -> Graph[HasCheckpoints, Any, int]:
     )
 
 
-@sample_or_all("rounds", 10_000, 100_000)
+@sample_or_all("rounds", 3_000, 100_000)
 async def test_many_rounds_need_no_recursion(rounds: int) -> None:
     app, limit = App(), sys.getrecursionlimit()
     sys.setrecursionlimit(300)
@@ -352,7 +352,7 @@ async def test_many_rounds_need_no_recursion(rounds: int) -> None:
         sys.setrecursionlimit(limit)
 
 
-@sample_or_all("rounds", 4_000, 100_000)
+@sample_or_all("rounds", 2_000, 100_000)
 async def test_memory_does_not_grow_with_the_rounds(rounds: int) -> None:
     held: list[int] = []
     early, late = range(200, 500, 100), range(rounds - 300, rounds, 100)
