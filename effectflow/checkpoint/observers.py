@@ -123,4 +123,5 @@ def tell(observers: Iterable[Observer], event: CheckpointEvent) -> None:
         try:
             observer.notify(event)
         except Exception:
-            logger.exception("an observer failed on %r", event)
+            # Without its values, which may be secrets.
+            logger.exception("an observer failed on %s", type(event).__name__)

@@ -250,7 +250,10 @@ class StepExecution:
         run, current = self.run, self.arguments
         if recorded is None or current is None or self._has_arguments(recorded):
             return
-        raise run.halt(StepInputChanged(run.run_id, self.path, recorded.shown, current.shown))
+        was, now = recorded.shown, current.shown
+        if run.checkpoints.encryption is not None:
+            was, now = (f"arguments of digest {one.digest}" for one in (recorded, current))
+        raise run.halt(StepInputChanged(run.run_id, self.path, was, now))
 
     # An attempt.
 

@@ -15,7 +15,10 @@ from effectflow.checkpoint.checkpoint import Checkpoint
 from effectflow.checkpoint.entries import Finished
 from effectflow.checkpoint.errors import (
     CheckpointError,
+    CompensationFailed,
+    CorruptCheckpoint,
     LeaseLost,
+    NotSerializable,
     RunConflict,
     SaveFailed,
     StoreUnavailable,
@@ -51,12 +54,18 @@ SECONDS_AFTER_OUTAGE = 1.0
 """The seconds after which a run is tried again after its store has failed."""
 
 
-def reason_of(error: BaseException) -> str:
-    """Return why a run is blocked, in words."""
-    if isinstance(error, CheckpointError):
-        return str(error)
-    said = f"it raised {type(error).__name__}: {text_of(error)}"
-    return printable("; ".join([said, *map(str, getattr(error, "__notes__", ()))]))
+def without_text(error: object) -> str:
+    """Return what may be shown of an error of a run with encrypted entries."""
+    return f"{type(error).__name__} (its entries are encrypted, so its text is only in its journal)"
+
+
+def _may_quote_values(error: BaseException) -> bool:
+    """Return whether the text of an error may have values of its run."""
+    if isinstance(error, CorruptCheckpoint):
+        # Without a number, it is about a value that was read.
+        return error.sequence is None
+    is_known = isinstance(error, CheckpointError)
+    return not is_known or isinstance(error, NotSerializable | CompensationFailed)
 
 
 class _Overlap:
@@ -153,6 +162,20 @@ class Claim:
             return self.writer.summary
         return None if self._info is None else self._info.summary
 
+    @property
+    def is_secret(self) -> bool:
+        """Whether logs and summaries, which are not encrypted, must show no values of the run."""
+        return self.place.checkpoints.encryption is not None
+
+    def reason_of(self, error: BaseException) -> str:
+        """Return why the run is blocked, in words."""
+        if self.is_secret and _may_quote_values(error):
+            return without_text(error)
+        if isinstance(error, CheckpointError):
+            return str(error)
+        said = f"it raised {type(error).__name__}: {text_of(error)}"
+        return printable("; ".join([said, *map(str, getattr(error, "__notes__", ()))]))
+
     async def block(self, error: BaseException) -> bool:
         """Release a run that this process cannot continue because of this error, as blocked.
 
@@ -168,7 +191,7 @@ class Claim:
             # Not the summary that could not be saved, which may say that the run has ended.
             summary = writer.durable_summary or summary
         due_at = self.place.scope.clock.now().timestamp() + seconds
-        details = replace(summary.details, blocked=reason_of(error))
+        details = replace(summary.details, blocked=self.reason_of(error))
         summary = replace(summary, status=RunStatus.BLOCKED, due_at=due_at, details=details)
         with anyio.move_on_after(5, shield=True), self._only_logged("marked as blocked"):
             batch = Batch((), length, summary, release=True)

@@ -37,7 +37,7 @@ from effectflow.effects.interpreter import interpret
 from effectflow.effects.nodes import AnyEffect, Perform
 from effectflow.effects.scope import Scope
 from effectflow.runs.blueprint import Blueprint
-from effectflow.runs.claim import SECONDS_AFTER_OUTAGE, Claim, reason_of
+from effectflow.runs.claim import SECONDS_AFTER_OUTAGE, Claim, without_text
 from effectflow.runs.company import shows_progress
 from effectflow.runs.driver import Service, continue_run, record_failure
 from effectflow.runs.stored_run import Place, read_run
@@ -103,15 +103,19 @@ async def recover_run(
 
 async def _report(claim: Claim, ending: Ending) -> None:
     """Log how a life has ended. Block the run if it cannot be continued here."""
-    run_id = claim.run_id
+    run_id, is_secret = claim.run_id, claim.is_secret
     match ending:
         case Halted(error) | CutShort(error):
             await _block(claim, error)
         case FailedWith(failure):
-            logger.warning("run %r has failed: %r", run_id, failure.error)
+            error = failure.error
+            shown = without_text(error) if is_secret else repr(error)
+            logger.warning("run %r has failed: %s", run_id, shown)
         case Raised(error):
             # It is in the journal, where people look for it.
-            logger.warning("run %r has failed with a defect: %r", run_id, error, exc_info=error)
+            shown = without_text(error) if is_secret else repr(error)
+            trace = None if is_secret else error
+            logger.warning("run %r has failed with a defect: %s", run_id, shown, exc_info=trace)
         case Returned() | Cancelled() | Suspension():
             pass
 
@@ -154,11 +158,12 @@ def _passes(raised: BaseException) -> bool:
 
 
 async def _block(claim: Claim, error: BaseException) -> None:
+    is_shown = isinstance(error, CheckpointError) or claim.is_secret
     logger.warning(
         "run %r is blocked: %s",
         claim.run_id,
-        reason_of(error),
-        exc_info=None if isinstance(error, CheckpointError) else error,
+        claim.reason_of(error),
+        exc_info=None if is_shown else error,
     )
     if not isinstance(error, LeaseLost) and not await claim.block(error):
         # It is due at once when it is released, and the store may reject it again at once.

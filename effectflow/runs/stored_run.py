@@ -223,11 +223,11 @@ def last_completion(found: StoredRun, given: GivenInput | None = None) -> Finish
     That output is valid while a complete run is continued, until that succeeds.
     """
     if given is not None and not given.equals(found.checkpoint.initial_state):
-        recorded = found.checkpoint.initial_state
-        raise RunConflict(
-            found.checkpoint.run_id,
-            f"it was started with another input: {_shown(recorded)}, not {_shown(given.tree)}",
-        )
+        reason = "it was started with another input"
+        # The input of another caller may be a secret of that caller.
+        if given.types.options.cipher is None:
+            reason += f": {_shown(found.checkpoint.initial_state)}, not {_shown(given.tree)}"
+        raise RunConflict(found.checkpoint.run_id, reason)
     for entry in reversed(found.journal.entries):
         if isinstance(entry, Finished) and entry.status is RunStatus.COMPLETED:
             return entry
