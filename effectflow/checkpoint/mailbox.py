@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hmac
+import logging
 from collections.abc import Iterable
 from functools import cached_property
 from hashlib import sha256
@@ -11,8 +13,10 @@ import anyio
 from effectflow.checkpoint.checkpoints import Checkpoints
 from effectflow.checkpoint.entries import Signalled
 from effectflow.checkpoint.errors import CheckpointError, CorruptCheckpoint
+from effectflow.checkpoint.integrity import Seal
 from effectflow.checkpoint.journal_writer import JournalWriter
 from effectflow.checkpoint.store import (
+    CANCEL,
     NOTICE,
     CheckpointStore,
     Message,
@@ -23,23 +27,36 @@ from effectflow.checkpoint.store import (
 )
 from effectflow.checkpoint.values import Tree
 
+logger = logging.getLogger(__name__)
 
-def seal_message(checkpoints: Checkpoints, run_id: str, topic: str, key: str, value: Tree) -> bytes:
+
+def seal_message(seal: Seal, run_id: str, topic: str, key: str, value: Tree = None) -> bytes:
     """Return the body of a message: the value as an entry, signed and encrypted like all entries."""
     entry = Signalled("", topic, key, value, 0.0)
-    body, _ = checkpoints.seal.close(entry, _digest_of_place(run_id, topic, key))
+    body, _ = seal.close(entry, _digest_of_place(run_id, topic, key))
     return body
 
 
-def open_message(checkpoints: Checkpoints, run_id: str, message: Message) -> Tree:
-    """Return the value in a message.
+def cancel_request(seal: Seal, run_id: str) -> tuple[str, bytes]:
+    """Return the key and the body of a request to cancel a run.
+
+    All who have the same keys use the same key, so that a request is received once. One by someone who
+    lacks them, which the run ignores, does not take the place of a genuine one.
+    """
+    names = [run_id, "" if seal.encryption is None else seal.encryption.current]
+    key = hmac.digest(seal.key or b"unsigned", repr(names).encode(), "sha256").hex()[:32]
+    return key, seal_message(seal, run_id, CANCEL, key)
+
+
+def open_message(seal: Seal, run_id: str, message: Message) -> Tree:
+    """Return the value in a message. Notices have none, and are not signed: they only ask to look.
 
     Raises CorruptCheckpoint if the message was changed, or was sent to another run or with another key.
     """
     record = Record(message.number, message.sent_at, message.body)
     place = _digest_of_place(run_id, message.topic, message.key)
     try:
-        entry, _ = checkpoints.seal.open(record, run_id, place)
+        entry, _ = seal.open(record, run_id, place)
         if not isinstance(entry, Signalled):
             raise CorruptCheckpoint(run_id, f"it is a {type(entry).__name__}, and no message")
     except CorruptCheckpoint as error:
@@ -60,7 +77,9 @@ class Mailbox:
     """The messages of one run that were not taken.
 
     A run takes only one message with the same topic and key, whatever is in the store: a signature does
-    not prevent that someone inserts a message again.
+    not prevent that someone inserts a message again. A message that was changed, or was not sent with the
+    keys of the run, is left where it is, with a warning. So it harms nothing, and a process that has the
+    keys of its sender receives it.
 
     Attributes:
         seen: the number of the newest message that was read.
@@ -80,6 +99,7 @@ class Mailbox:
         self._checkpoints = checkpoints
         self._writer = writer
         self._messages: list[Message] = []
+        self._values: dict[int, Tree] = {}
         self._asked = self._answered = 0
 
     @cached_property
@@ -125,17 +145,28 @@ class Mailbox:
 
     def first(self, topic: str) -> Message | None:
         """Return the oldest message about a topic that was not taken."""
-        return next((message for message in self._messages if message.topic == topic), None)
+        for message in [message for message in self._messages if message.topic == topic]:
+            if message.number in self._values:
+                return message
+            try:
+                value = open_message(self._checkpoints.seal, self._run_id, message)
+            except CorruptCheckpoint as error:
+                logger.warning("a message is not received: %s", error)
+                self._messages.remove(message)
+            except CheckpointError as error:
+                raise self._writer.halt(error) from error
+            else:
+                self._values[message.number] = value
+                return message
+        return None
 
-    def open(self, message: Message) -> Tree:
-        """Return the value in a message. Halt the run if the message was changed on its way."""
-        try:
-            return open_message(self._checkpoints, self._run_id, message)
-        except CheckpointError as error:
-            raise self._writer.halt(error) from error
+    def value(self, message: Message) -> Tree:
+        """Return the value in a message that `first` has returned."""
+        return self._values[message.number]
 
     def take(self, message: Message) -> None:
         """Remove a message, and what repeats it. The next append removes them from the store."""
+        del self._values[message.number]
         taken = message.topic, message.key
         self._received.add(taken)
         left: list[Message] = []

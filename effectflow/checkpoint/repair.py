@@ -27,6 +27,7 @@ from effectflow.checkpoint.entries import (
 from effectflow.checkpoint.errors import CheckpointError, CorruptCheckpoint
 from effectflow.checkpoint.integrity import UNSIGNED, Seal, digest_in
 from effectflow.checkpoint.journal_reader import claimed, open_records, verify_run, write_bytes
+from effectflow.checkpoint.mailbox import seal_message
 from effectflow.checkpoint.order import Order, Spans, read_order
 from effectflow.checkpoint.store import (
     CANCEL,
@@ -144,7 +145,9 @@ async def repair_run(
             await store.truncate(lease, after=repair.kept, summary=summary)
             if repair.cancels_again and isinstance(store, ServiceStore):
                 # The store may remember the key of the lost request.
-                await store.send(run_id, CANCEL, key=uuid4().hex)
+                key = uuid4().hex
+                body = seal_message(seal, run_id, CANCEL, key)
+                await store.send(run_id, CANCEL, key=key, body=body)
         return repair
 
 

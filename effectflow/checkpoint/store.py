@@ -258,7 +258,7 @@ class Message:
         key: its idempotency key: except for notices, a run receives only one message with a topic and
             a key.
         sent_at: when it was sent, in seconds since the epoch.
-        body: the sealed value; empty for notices and requests to cancel.
+        body: the sealed value; empty for notices.
     """
 
     number: int

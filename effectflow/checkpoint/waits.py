@@ -176,7 +176,7 @@ async def receive(fiber: DurableFiber, scope: Scope, topic: str, decode: Callabl
         await fiber.check(scope)
         message = run.mailbox.first(topic)
         assert message is not None
-        tree = run.mailbox.open(message)
+        tree = run.mailbox.value(message)
     value = _decoded(fiber, tree, path, decode)
     if isinstance(message, Message):
         run.mailbox.take(message)

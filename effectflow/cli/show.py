@@ -118,10 +118,10 @@ async def _view_of(access: Access, run_id: str, *, at: int | None) -> _RunView:
 
 def _value_of(checkpoints: Checkpoints, run_id: str, message: Message) -> Tree | CheckpointError:
     """Return the value of a message, or why it is unknown."""
-    if message.topic in (CANCEL, NOTICE):
+    if message.topic == NOTICE:
         return None
     try:
-        return open_message(checkpoints, run_id, message)
+        return open_message(checkpoints.seal, run_id, message)
     except CheckpointError as error:
         return error
 
@@ -243,11 +243,11 @@ def _lines_around(view: _RunView) -> Iterable[str]:
 
 
 def _message_text(message: Message, value: Tree | CheckpointError) -> str:
-    if message.topic == CANCEL:
+    is_unknown = isinstance(value, CheckpointError)
+    if message.topic == CANCEL and not is_unknown:
         return "a request to cancel it"
     if message.topic == NOTICE:
         return f"a reason to look at run {message.key}"
-    is_unknown = isinstance(value, CheckpointError)
     return topic_text(message.topic) + (
         f" ({message_of(value)})" if is_unknown else f" = {bounded(value)}"
     )

@@ -32,6 +32,7 @@ from effectflow.checkpoint.errors import (
 from effectflow.checkpoint.failures import write_end, write_error
 from effectflow.checkpoint.journal_writer import JournalWriter
 from effectflow.checkpoint.lease_keeper import keep_lease
+from effectflow.checkpoint.mailbox import cancel_request
 from effectflow.checkpoint.observers import CheckpointSaved, EntryAppended, RunResumed, tell
 from effectflow.checkpoint.order import Order, read_order
 from effectflow.checkpoint.plan import resumed_at
@@ -403,7 +404,8 @@ async def _cancel_spawned(run: Run) -> None:
         try:
             store = service_of(run.checkpoints.store, "a spawned run")
             with store_errors(store, child):
-                await store.send(child, CANCEL, key=CANCEL)
+                key, body = cancel_request(run.checkpoints.seal, child)
+                await store.send(child, CANCEL, key=key, body=body)
         except (RunNotFound, RunEnded):
             continue
         except CheckpointError as error:

@@ -24,7 +24,7 @@ from effectflow.checkpoint import (
 from effectflow.checkpoint.checkpoints import HasCheckpoints
 from effectflow.checkpoint.entries import Entry, Published, Signalled
 from effectflow.checkpoint.journal_reader import read_end, read_journal
-from effectflow.checkpoint.mailbox import seal_message
+from effectflow.checkpoint.mailbox import cancel_request, seal_message
 from effectflow.checkpoint.notifications import woken_by
 from effectflow.checkpoint.store import (
     CANCEL,
@@ -377,7 +377,7 @@ async def send_value(
     key = uuid4().hex if idempotency_key is None else idempotency_key
     check_text("an idempotency key", key)
     tree = signal.encode(value, checkpoints)
-    body = seal_message(checkpoints, run_id, signal.topic, key, tree)
+    body = seal_message(checkpoints.seal, run_id, signal.topic, key, tree)
     async with checkpoints.store as store:
         try:
             with store_errors(checkpoints.store, run_id):
@@ -394,7 +394,9 @@ async def request_cancel(checkpoints: Checkpoints, run_id: str) -> None:
     """Request the cancellation of a run. The errors are those of `Handle.cancel`."""
     async with checkpoints.store as store:
         with store_errors(checkpoints.store, run_id):
-            await service_of(store, "a cancellation").send(run_id, CANCEL, key=CANCEL)
+            service = service_of(store, "a cancellation")
+            key, body = cancel_request(checkpoints.seal, run_id)
+            await service.send(run_id, CANCEL, key=key, body=body)
 
 
 async def _has_received(checkpoints: Checkpoints, run_id: str, topic: str, key: str) -> bool:
