@@ -63,6 +63,7 @@ if TYPE_CHECKING:
         CrashedTooOften as CrashedTooOften,
         DefinitionChanged as DefinitionChanged,
         LeaseLost as LeaseLost,
+        MailboxFull as MailboxFull,
         NotSerializable as NotSerializable,
         OutcomeUnknown as OutcomeUnknown,
         RunBusy as RunBusy,
@@ -149,7 +150,7 @@ if not TYPE_CHECKING:  # a type checker would take every name for one of this pa
             "errors": (
                 "CheckpointError CompensationFailed CorruptCheckpoint CrashedTooOften "
                 "DefinitionChanged LeaseLost NotSerializable OutcomeUnknown RunBusy "
-                "RunCancelled RunConflict RunEnded RunNotEnded RunNotFound SaveFailed "
+                "MailboxFull RunCancelled RunConflict RunEnded RunNotEnded RunNotFound SaveFailed "
                 "StepInputChanged StoreUnavailable UnsupportedVersion"
             ),
             "failures": "RecordedDefect",

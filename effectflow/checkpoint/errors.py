@@ -12,6 +12,7 @@
     ├── RunNotEnded          the run has not ended, so it has no result
     ├── RunCancelled         the run was cancelled and cannot continue
     ├── RunEnded             the run is completed or cancelled, so it receives no messages
+    ├── MailboxFull          too much waits in the mailbox of the run for another message
     ├── CompensationFailed   an undo failed, so the run waits for someone to resume it
     ├── CrashedTooOften      the run crashed its process again and again, so workers do not continue it
     ├── OutcomeUnknown       an at-most-once step would run again, although it may have happened
@@ -216,6 +217,22 @@ class RunEnded(CheckpointError):
             f"run {run_id!r} is {status}, so it receives no messages and cannot be cancelled: nothing "
             "was sent",
             "To do the work again, start it under another run id.",
+        )
+
+
+class MailboxFull(CheckpointError):
+    """Too much waits in the mailbox of the run for another signal. Nothing was sent.
+
+    `limit` is how many bytes a mailbox holds.
+    """
+
+    def __init__(self, run_id: str, limit: int) -> None:
+        self.run_id = run_id
+        self.limit = limit
+        super().__init__(
+            f"the signal does not fit into the mailbox of run {run_id!r}, which holds {limit:,} bytes of "
+            "signals that the run has not received: nothing was sent",
+            "Send it again once the run has received some. If it waits for none of them, cancel the run.",
         )
 
 

@@ -563,8 +563,9 @@ class ServiceStore(CheckpointStore, Protocol):
 
         If the message `wakes` the run, the run is due at once (`due_at_once`), unless it was due before.
 
-        Raise RunNotFound, RunEnded if the run is completed or cancelled, and SaveFailed as `create`
-        does.
+        Raise RunNotFound, RunEnded if the run is completed or cancelled, MailboxFull for a signal for
+        which the mailbox has no room (16 MiB, and each message counts as 1 KiB more than its body), and
+        SaveFailed as `create` does.
         """
         ...
 

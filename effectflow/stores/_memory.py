@@ -41,8 +41,10 @@ from effectflow.stores._rules import (
     check_length,
     check_messages,
     check_receives,
+    check_room,
     due_if_unseen,
     is_current,
+    size_in_mailbox,
     woken,
 )
 from effectflow.stores._summaries import select
@@ -57,6 +59,7 @@ class _Run:
     times: list[float]
     mailbox: dict[int, Message]
     received: set[tuple[str, str]]
+    unread: int = 0
 
 
 class MemoryStore(ServiceStore):
@@ -150,7 +153,7 @@ class MemoryStore(ServiceStore):
             if batch.takes:
                 check_messages(lease, batch.takes, run.mailbox)
                 for number in batch.takes:
-                    del run.mailbox[number]
+                    run.unread -= size_in_mailbox(len(run.mailbox.pop(number).body))
             now = time.time()
             run.bodies += batch.bodies
             run.times += [now] * len(batch.bodies)
@@ -161,6 +164,7 @@ class MemoryStore(ServiceStore):
             if summary.status.has_ended:
                 run.mailbox.clear()
                 run.received.clear()
+                run.unread = 0
             newest = max(run.mailbox, default=0)
             summary = due_if_unseen(summary, batch.seen, newest=newest, now=now)
             self._summarize(run_id, run, summary)
@@ -180,6 +184,7 @@ class MemoryStore(ServiceStore):
             run.received.add((topic, key))
         number = next(self._messages)
         run.mailbox[number] = Message(number, topic, key, now, body)
+        run.unread += size_in_mailbox(len(body))
         self._summarize(run_id, run, woken(topic, run.summary, now=now))
         return True
 
@@ -194,6 +199,8 @@ class MemoryStore(ServiceStore):
         with self._changing:
             run = self._known(run_id)
             check_receives(run_id, run.summary)
+            if (topic, key) not in run.received:
+                check_room(run_id, topic, body, unread=run.unread)
             is_new = self._put(run_id, run, topic, key, bytes(body), time.time())
         self._announcements.announce(run_id)
         return is_new

@@ -121,7 +121,7 @@ _CREATE = f"""
         ORDER BY key
     ), created AS (
         INSERT INTO @runs ({", ".join(CREATED_COLUMNS)})
-        SELECT key, run_id, {_SUMMARY}, written_at, length, 0, owner,
+        SELECT key, run_id, {_SUMMARY}, written_at, length, 0, 0, owner,
             CASE owner WHEN '' THEN 0 ELSE (written_at * 1e6)::bigint END, written_at + seconds, until
         FROM wanted ON CONFLICT DO NOTHING
         RETURNING number, key, updated_at, fence, expires_at, expires_at_uptime

@@ -78,15 +78,17 @@ from effectflow.stores._rules import (
     check_kept,
     check_messages,
     check_receives,
+    check_room,
     due_if_unseen,
     is_holder,
+    size_in_mailbox,
 )
 from effectflow.stores._servers import ServerStore, Slots, check_nothing_lost, gone
 
 A = TypeVar("A")
 
-LAYOUT = 3
-"""The version of the keys, fields and scripts. Versions 1 and 2 were never released."""
+LAYOUT = 4
+"""The version of the keys, fields and scripts. Earlier ones were never released."""
 
 
 class RedisStore(ServerStore):
@@ -340,21 +342,27 @@ class RedisStore(ServerStore):
     async def _appended(self, run: Run, lease: Lease, batch: Batch) -> Run:
         """Return the run after an append."""
         state, summary = run.state, batch.summary
-        left = state.messages
+        left, unread = state.messages, state.unread
         if batch.takes:
             check_messages(lease, batch.takes, set(left))
             takes = set(batch.takes)
             left = [number for number in left if number not in takes]
+            taken = await self._messages(lease.run_id, batch.takes)
+            unread -= sum(size_in_mailbox(len(message.body)) for message in taken)
         if summary is not None:
             if summary.status.has_ended:
-                left = []
+                left, unread = [], 0
             newest = max(left, default=0)
             is_unseen = batch.seen is not None and newest > batch.seen
             now = await self._runs.now() if is_unseen else 0.0
             summary = due_if_unseen(summary, batch.seen, newest=newest, now=now)
         length = state.length + len(batch.bodies)
         state = replace(
-            state, summary=summary or state.summary, length=length, taken=tuple(batch.takes)
+            state,
+            summary=summary or state.summary,
+            length=length,
+            taken=tuple(batch.takes),
+            unread=max(unread, 0),
         )
         after = run.become(state if left == run.state.messages else state.with_messages(left))
         return after.released() if batch.release else after
@@ -412,6 +420,7 @@ class RedisStore(ServerStore):
                 check_receives(run_id, run.state.summary)
                 if earlier:
                     return False
+                check_room(run_id, topic, body, unread=run.state.unread)
                 after, fields = put(run, topic, key, bytes(body), change.request, look.now)
                 writes = [
                     *self._keys.writes(run, after, fields),
@@ -437,19 +446,22 @@ class RedisStore(ServerStore):
         async def read() -> list[Message]:
             run = Run.read(run_id, (await self._runs.look(run_id)).row)
             numbers = [] if run is None else [n for n in run.state.messages if n > after]
-            found: list[Message] = []
-            for part in parts(numbers):
-                names = [f"message {number}" for number in part]
-                stored = await self._client.hmget(self._keys.run(run_id), names)
-                # One that is missing was taken since.
-                found += [
-                    message_of(run_id, number, message)
-                    for number, message in zip(part, stored, strict=True)
-                    if message is not None
-                ]
-            return found
+            return await self._messages(run_id, numbers)
 
         return await self._request(read)
+
+    async def _messages(self, run_id: str, numbers: Sequence[int]) -> list[Message]:
+        """Return those of these messages that were not taken."""
+        found: list[Message] = []
+        for part in parts(numbers):
+            names = [f"message {number}" for number in part]
+            stored = await self._client.hmget(self._keys.run(run_id), names)
+            found += [
+                message_of(run_id, number, message)
+                for number, message in zip(part, stored, strict=True)
+                if message is not None
+            ]
+        return found
 
     async def claim_due(self, due: DueRuns) -> Claimed:
         claim: list[DueClaim] = []

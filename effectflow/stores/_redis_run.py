@@ -44,7 +44,7 @@ from effectflow.checkpoint.store import (
 )
 from effectflow.stores._due import Lane
 from effectflow.stores._redis_scripts import NOW
-from effectflow.stores._rules import woken
+from effectflow.stores._rules import size_in_mailbox, woken
 from effectflow.stores._summaries import UNREADABLE
 
 A = TypeVar("A")
@@ -77,6 +77,7 @@ class State:
         newest: the number of the newest message that the run has received.
         mailbox: the numbers of the messages that were not taken, as ranges, each with its last number.
         taken: the messages that the last append has taken, which the next one removes.
+        unread: the sizes of the messages that were not taken, in bytes.
     """
 
     run_id: str
@@ -86,6 +87,7 @@ class State:
     newest: int = 0
     mailbox: tuple[tuple[int, int], ...] = ()
     taken: tuple[int, ...] = ()
+    unread: int = 0
 
     @property
     def messages(self) -> list[int]:
@@ -276,7 +278,8 @@ def put(
     else:
         digest = digest_of(topic, key)
         fields += [f"sent {number}", digest + request, b"received " + digest, number]
-    return run.become(replace(state, newest=number, summary=summary)), fields
+    unread = state.unread + size_in_mailbox(len(body))
+    return run.become(replace(state, newest=number, summary=summary, unread=unread)), fields
 
 
 # The sorted sets.

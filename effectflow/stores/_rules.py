@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import replace
 
-from effectflow.checkpoint.errors import LeaseLost, RunBusy, RunEnded
+from effectflow.checkpoint.errors import LeaseLost, MailboxFull, RunBusy, RunEnded
 from effectflow.checkpoint.lease import Lease
-from effectflow.checkpoint.store import RunSummary, due_at_once, wakes
+from effectflow.checkpoint.store import CANCEL, NOTICE, RunSummary, due_at_once, wakes
 
 
 def check_first(run_id: str, bodies: Sequence[bytes]) -> None:
@@ -91,6 +91,28 @@ def check_receives(run_id: str, summary: RunSummary) -> None:
     """Raise RunEnded if a run receives no messages any more."""
     if summary.status.has_ended:
         raise RunEnded(run_id, summary.status)
+
+
+MAILBOX_BYTES = 16 * 1024 * 1024
+"""How many bytes the messages in a mailbox may have, as by `size_in_mailbox`."""
+
+
+def size_in_mailbox(body_length: int) -> int:
+    """Return how many bytes of a mailbox a message takes, so that small ones have a limit, too."""
+    return body_length + 1024
+
+
+def check_room(run_id: str, topic: str, body: bytes, *, unread: int) -> None:
+    """Raise MailboxFull if a signal does not fit beside the messages that were not taken.
+
+    Requests to cancel and notices always do: they are small, and nothing else would end the run.
+
+    Parameters:
+        unread: the sizes of these messages, in bytes.
+    """
+    is_signal = topic not in (CANCEL, NOTICE)
+    if is_signal and unread + size_in_mailbox(len(body)) > MAILBOX_BYTES:
+        raise MailboxFull(run_id, MAILBOX_BYTES)
 
 
 def due_by(now: float, summary: RunSummary) -> RunSummary:

@@ -45,7 +45,9 @@ from effectflow.stores._rules import (
     check_length,
     check_messages,
     check_receives,
+    check_room,
     due_if_unseen,
+    size_in_mailbox,
     woken,
 )
 from effectflow.stores._summaries import UNREADABLE, readable
@@ -72,6 +74,8 @@ SCHEMA = """
         length INTEGER NOT NULL,
         -- The number of its newest message, taken or not.
         newest_message INTEGER NOT NULL,
+        -- The sizes of those that were not taken.
+        unread INTEGER NOT NULL,
         -- Its lease. Without one, the owner is empty.
         owner TEXT NOT NULL,
         fence INTEGER NOT NULL,
@@ -275,7 +279,7 @@ def create(
         if owner:
             lease = Lease.of(run_id, owner, next_fence(0, now), seconds=seconds, now=now)
             held = (owner, lease.fence, lease.expires_at, lease.expires_at_uptime)
-        row = (key, run_id, *summary_columns(summary), now, len(bodies), 0, *held)
+        row = (key, run_id, *summary_columns(summary), now, len(bodies), 0, 0, *held)
         entries = [
             Query(
                 "INSERT INTO @entries (run, sequence, written_at, body)"
@@ -304,7 +308,7 @@ def _has_written(number: int, after: int, bodies: Sequence[bytes]) -> Steps[bool
 _FREE: tuple[str, int, float, float | None] = ("", 0, 0.0, None)
 
 CREATED_COLUMNS = (
-    *("key", "run_id", *SUMMARY_COLUMNS, "updated_at", "length", "newest_message"),
+    *("key", "run_id", *SUMMARY_COLUMNS, "updated_at", "length", "newest_message", "unread"),
     *("owner", "fence", "expires_at", "expires_at_uptime"),
 )
 
@@ -406,7 +410,7 @@ def append(lease: Lease, batch: Batch, *, is_repeated: bool = False) -> Attempt[
             check_holder(lease, state.owner, state.fence)
             check_length(lease, state.length, after=batch.after)
             if takes:
-                check_messages(lease, takes, {message for (message,) in others[0]})
+                check_messages(lease, takes, {message for message, _ in others[0]})
         except LeaseLost:
             if is_repeated and (yield from _has_appended(state, lease, batch)):
                 return Commit([] if summary is None else [run_id])
@@ -422,6 +426,8 @@ def append(lease: Lease, batch: Batch, *, is_repeated: bool = False) -> Attempt[
         if takes:
             here = f"run = ? AND number IN ({marks(takes)})"
             changes.append(Query(f"DELETE FROM @messages WHERE {here}", (number, *takes)))
+            taken = sum(size_in_mailbox(length) for _, length in others[0])
+            changed["unread"] = max(state.unread - taken, 0)
         if summary is not None:
             newest = 0
             if batch.seen is not None and state.newest_message > batch.seen:
@@ -432,6 +438,7 @@ def append(lease: Lease, batch: Batch, *, is_repeated: bool = False) -> Attempt[
             changed.update(zip(SUMMARY_COLUMNS, summary_columns(summary), strict=True))
             if summary.status.has_ended and state.newest_message:
                 changes += _empty_mailbox(number)
+                changed["unread"] = 0
         if batch.release:
             changed["owner"] = ""
         if changed:
@@ -460,6 +467,7 @@ class _State(NamedTuple):
     due_at: float | None
     length: int
     newest_message: int
+    unread: int
     owner: str
     fence: int
     now: float
@@ -469,11 +477,14 @@ class _State(NamedTuple):
         return RunSummary("", RunStatus.stored(self.status, run_id), 0.0, self.due_at)
 
 
-_NO_RUN = _State(0, "", None, 0, 0, "", 0, 0.0)
+_NO_RUN = _State(0, "", None, 0, 0, 0, "", 0, 0.0)
 
 _STATE = f"SELECT {', '.join(_State._fields[:-1])}, now() FROM @runs WHERE key = ? FOR UPDATE"
 
-_MESSAGES = "SELECT number FROM @messages WHERE run = (SELECT number FROM @runs WHERE key = ?)"
+_MESSAGES = (
+    "SELECT number, length(body) FROM @messages"
+    " WHERE run = (SELECT number FROM @runs WHERE key = ?)"
+)
 
 
 def _entry(number: int, sequence: int, now: float, body: bytes) -> Query:
@@ -567,6 +578,7 @@ def send(run_id: str, topic: str, key: str, body: bytes) -> Attempt[bool]:
         if received:
             # Its own if the answer to an earlier attempt was lost.
             return Commit(bytes(received[0][0]) == request)
+        check_room(run_id, topic, body, unread=state.unread)
         note = Query("INSERT INTO @received VALUES (?, ?, ?)", (state.number, message, request))
         return Commit(True, [note, *_put(run_id, state, topic, key, body)])
 
@@ -578,7 +590,8 @@ def _put(run_id: str, state: _State, topic: str, key: str, body: bytes) -> list[
     number, message = state.number, state.newest_message + 1
     if message > LARGEST:
         raise CorruptCheckpoint(run_id, "the number of its newest message is damaged")
-    changed: dict[str, object] = {"newest_message": message}
+    unread = state.unread + size_in_mailbox(len(body))
+    changed: dict[str, object] = {"newest_message": message, "unread": unread}
     due_at = woken(topic, state.summary(run_id), now=state.now).due_at
     if due_at != state.due_at:
         changed["due_at"] = due_at

@@ -8,7 +8,8 @@ who may write         `check_free`, `check_current`, `check_deletable`, `is_curr
 what an append may    `check_first`, `check_length`, `check_kept`, `check_messages`
 which runs are found  `select`, or `RunQuery.matches` for one run; `readable` skips damaged ones
 summaries, leases     `to_json`, `summary_from_json`, `lease_from_json`
-messages              `check_receives`, `woken`, `due_if_unseen`, `notifies_parent`
+messages              `check_receives`, `check_room`, `size_in_mailbox`, `woken`, `due_if_unseen`,
+                      `notifies_parent`
 due runs              `choose` over a `DueIndex` of `Lane` s, within the `Usage` of limits
 opening               `ReentrantStore`, to derive from
 changes               `Announcements` to the watchers of this process
@@ -18,6 +19,7 @@ changes               `Announcements` to the watchers of this process
 from effectflow.checkpoint.errors import (
     CorruptCheckpoint,
     LeaseLost,
+    MailboxFull,
     RunBusy,
     RunEnded,
     RunNotFound,
@@ -61,8 +63,10 @@ from effectflow.stores._rules import (
     check_length,
     check_messages,
     check_receives,
+    check_room,
     due_if_unseen,
     is_current,
+    size_in_mailbox,
     woken,
 )
 from effectflow.stores._summaries import UNREADABLE, readable, select
@@ -84,6 +88,7 @@ __all__ = [
     "Lease",
     "LeaseLost",
     "Limit",
+    "MailboxFull",
     "Message",
     "Owner",
     "Record",
@@ -110,6 +115,7 @@ __all__ = [
     "check_length",
     "check_messages",
     "check_receives",
+    "check_room",
     "choose",
     "due_at_once",
     "due_if_unseen",
@@ -118,6 +124,7 @@ __all__ = [
     "notifies_parent",
     "readable",
     "select",
+    "size_in_mailbox",
     "summary_from_json",
     "to_json",
     "wakes",

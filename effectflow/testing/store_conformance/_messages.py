@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import anyio
 
-from effectflow.checkpoint.errors import LeaseLost, RunEnded, RunNotFound
+from effectflow.checkpoint.errors import LeaseLost, MailboxFull, RunEnded, RunNotFound
 from effectflow.checkpoint.store import (
     CANCEL,
     NOTICE,
@@ -346,6 +346,29 @@ async def children_that_end_concurrently_all_notify_their_parent(
 
     assert sorted(await _keys(s, "parent")) == children
     assert len(set(await _numbers(s, "parent"))) == len(children)
+
+
+async def a_mailbox_has_a_limit_for_signals(s: Service) -> None:
+    await s.create_all(["r", "other"], RUNNING)
+    body = bytes(4 * 1024 * 1024 - 1024)
+    lease = await s.claim()
+    for key in "abcd":
+        assert await s.store.send("r", GO, key=key, body=body)
+    with fails(MailboxFull):
+        await s.store.send("r", GO, key="e")
+    # It is full for signals only, and only this one.
+    assert not await s.store.send("r", GO, key="a")
+    assert await s.store.send("r", CANCEL, key="c")
+    assert await s.store.send("r", NOTICE, key="child")
+    assert await s.store.send("other", GO, key="e", body=body)
+
+    first, second, *_ = await _numbers(s)
+    await s.append(lease, b"2", takes=[first, second])
+    assert await s.store.send("r", GO, key="e", body=body)
+    with fails(MailboxFull):
+        await s.store.send("r", GO, key="f", body=body)
+    with fails(MailboxFull):
+        await s.store.send("other", GO, key="f", body=bytes(16 * 1024 * 1024))
 
 
 # Changes that watchers receive.
