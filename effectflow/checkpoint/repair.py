@@ -27,7 +27,7 @@ from effectflow.checkpoint.entries import (
 from effectflow.checkpoint.errors import CheckpointError, CorruptCheckpoint
 from effectflow.checkpoint.integrity import UNSIGNED, Seal, digest_in
 from effectflow.checkpoint.journal_reader import claimed, open_records, verify_run, write_bytes
-from effectflow.checkpoint.mailbox import seal_message
+from effectflow.checkpoint.messages import seal_message
 from effectflow.checkpoint.order import Order, Spans, read_order
 from effectflow.checkpoint.store import (
     CANCEL,

@@ -29,7 +29,7 @@ from effectflow.checkpoint import (
 )
 from effectflow.checkpoint.checkpoint import fold, iso_time
 from effectflow.checkpoint.journal_reader import read_existing
-from effectflow.checkpoint.mailbox import open_message
+from effectflow.checkpoint.messages import open_message
 from effectflow.checkpoint.order import read_order
 from effectflow.checkpoint.store import CANCEL, NOTICE
 from effectflow.checkpoint.values import Tree, plain_tree

@@ -32,7 +32,7 @@ from effectflow.checkpoint.errors import (
 from effectflow.checkpoint.failures import write_end, write_error
 from effectflow.checkpoint.journal_writer import JournalWriter
 from effectflow.checkpoint.lease_keeper import keep_lease
-from effectflow.checkpoint.mailbox import cancel_request
+from effectflow.checkpoint.messages import cancel_request
 from effectflow.checkpoint.observers import CheckpointSaved, EntryAppended, RunResumed, tell
 from effectflow.checkpoint.order import Order, read_order
 from effectflow.checkpoint.plan import resumed_at

@@ -24,7 +24,7 @@ from effectflow.checkpoint import (
 from effectflow.checkpoint.checkpoints import HasCheckpoints
 from effectflow.checkpoint.entries import Entry, Published, Signalled
 from effectflow.checkpoint.journal_reader import read_end, read_journal
-from effectflow.checkpoint.mailbox import cancel_request, seal_message
+from effectflow.checkpoint.messages import cancel_request, seal_message
 from effectflow.checkpoint.notifications import woken_by
 from effectflow.checkpoint.store import (
     CANCEL,

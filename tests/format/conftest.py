@@ -17,7 +17,7 @@ from tests.format import dumps
 from tests.stores.servers import RedisServer, new_database
 
 STORED = Path(__file__).parent / "stored" / "1"
-"""Runs and values in version 1 of the format, in stores of version 2 of the layouts.
+"""Runs and values in version 1 of the format, in stores of version 4 of the layouts.
 
 `write.py` wrote all but `values.json` and `classes.json`, which are older.
 """
