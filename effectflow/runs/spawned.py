@@ -43,7 +43,7 @@ from effectflow.effects.trails import TypedFailure
 from effectflow.effects.type_variables import Fitting
 from effectflow.runs.run_ids import check_new_run_id
 from effectflow.runs.start import check_priority, submit_run
-from effectflow.runs.stored_run import Place, read_run, run_info
+from effectflow.runs.stored_run import Place, error_types, read_run, run_info
 from effectflow.runs.workflow import Workflow
 
 _REFUSALS = KnownTypes.of(RunConflict)
@@ -313,7 +313,7 @@ def _failed(
     """Return the recorded failure of a run, or raise its recorded defect."""
     run, error = fiber.run, ended.error
     assert error is not None
-    types = run.checkpoints.known(place.blueprint.output_types)
+    types = run.checkpoints.known(error_types(place.blueprint))
     if path.rpartition("/")[2].partition("#")[0] == as_name(place.blueprint.definition.name):
         types = _REFUSALS
     failure, unreadable = run.read_failure(error, path, types)

@@ -254,6 +254,12 @@ def input_of(known: Checkpoint, blueprint: Blueprint, *, force: bool = False) ->
     return decode_as(known.initial_state, types, known.run_id, "input", declared)
 
 
+def error_types(blueprint: Blueprint) -> KnownTypes:
+    """Return the classes that may occur in the recorded failure of a run."""
+    types = blueprint.output_types
+    return replace(types, errors={**types.errors, **_OWN_ERRORS})
+
+
 def failure_of(found: StoredRun, blueprint: Blueprint) -> TypedFailure:
     """Return the recorded failure of a run that has failed, or raise its recorded defect."""
     run_id, finished = found.checkpoint.run_id, found.checkpoint.finished
@@ -261,10 +267,7 @@ def failure_of(found: StoredRun, blueprint: Blueprint) -> TypedFailure:
         raise CorruptCheckpoint(run_id, "it has failed, and its error is missing")
     record, name = finished.error, blueprint.definition.name
     try:
-        types = replace(
-            blueprint.output_types, errors={**blueprint.output_types.errors, **_OWN_ERRORS}
-        )
-        failure = read_failure(record, f"run {run_id!r}", types)
+        failure = read_failure(record, f"run {run_id!r}", error_types(blueprint))
     except NotSerializable as unreadable:
         raise NotSerializable(
             f"run {run_id!r}",

@@ -17,8 +17,10 @@ from effectflow import (
     RetryPolicy,
     Signal,
     Workflow,
+    compensate,
     do,
     pure,
+    saga,
     spawn,
     step,
     uuid,
@@ -193,6 +195,33 @@ async def test_the_failure_of_a_spawned_run_is_typed_and_can_be_handled(service:
         failed = await worker.client.submit(failing, None, run_id="s")
         assert isinstance((await failed.result(timeout=10)).failure(), Broken)
     assert await failed.status() is RunStatus.FAILED
+
+
+async def test_a_parent_handles_that_a_spawned_run_could_not_undo_its_work(
+    service: Service,
+) -> None:
+    """Such an error of checkpointing is a failure of the child, which its workflow need not declare."""
+
+    @workflow
+    def stuck(_: None) -> Do[App, Broken, str]:
+        booked = compensate(act("book"), lambda _: act("cancel"))
+        return (yield from saga(booked.and_then(lambda _: act("pay"))))
+
+    @workflow
+    def handling(_: None) -> Do[App, Any, str]:
+        spawned = yield from spawn(stuck, None)
+        failed = (yield from spawned.result().result()).failure()
+        yield from act("report")
+        yield from go.wait()
+        return type(failed).__name__
+
+    service.world.failing |= {"cancel", "pay"}
+    async with working(service, handling, stuck) as worker:
+        handle = await worker.client.submit(handling, None, run_id="r")
+        await suspended(service, "r", waits_for="signal go")
+        await handle.send(go, "")
+        assert await handle.result(timeout=10) == Success("CompensationFailed")
+    assert service.world.done == ["book", "pay", "cancel", "report"]
 
 
 async def test_the_defect_of_a_spawned_run_is_a_defect_of_its_parent(service: Service) -> None:
