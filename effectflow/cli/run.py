@@ -9,7 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
+import anyio
 import typer
+from returns.result import Failure, Success
 
 from effectflow import attempt
 from effectflow.builders.kinds import job_progress
@@ -27,6 +29,7 @@ from effectflow.checkpoint import (
 from effectflow.checkpoint.journal_reader import run_not_found
 from effectflow.cli.access import Access, CodeOption
 from effectflow.cli.app_loader import (
+    LoadedWorkflow,
     demo_workflow,
     load_workflow,
     workflow_named,
@@ -45,7 +48,9 @@ from effectflow.cli.options import (
 )
 from effectflow.cli.render import counted, when
 from effectflow.cli.suggestions import suggest_code, suggested
+from effectflow.effects.nodes import AnyEffect
 from effectflow.runs.run_ids import check_new_run_id, new_run_id
+from effectflow.service import Client
 
 
 @command(None)
@@ -68,6 +73,9 @@ def demo(
     chosen = (folder or Path(dataclasses.__file__).parent).resolve()
     if not chosen.is_dir():
         raise BadUse(f"{chosen} is not a folder")
+    reports = report.resolve().parent
+    if not (reports.is_dir() and os.access(reports, os.W_OK)):
+        raise BadUse(f"reports cannot be written to {reports}: name another path with --report")
     run_id = _run_id_or_new(run_id, census.name)
     job = CensusJob(str(chosen), str(report.resolve()), limit)
     way_on = f"If it is killed, continue it with:\n  {suggested('resume', run_id)}"
@@ -87,6 +95,9 @@ def run(
     ],
     input: Annotated[str, typer.Option("--input", help="The input: JSON, or @FILE.")] = "null",
     run_id: Annotated[str | None, typer.Option(metavar="RUN_ID", help="The id of the run.")] = None,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Do not drive the run: leave it to a worker.")
+    ] = False,
 ) -> Answer:
     """Run a workflow on an input. Given the id of a run with the same input, continue that run."""
     if access.app is None:
@@ -108,10 +119,28 @@ def run(
             raise BadUse(f"{error}{way_out}") from error
 
     # Not earlier, because the environment may add codecs.
-    start = attempt(structured, BadUse).and_then(
-        lambda value: loaded.to_start.start(value, run_id=run_id)
-    )
+    given = attempt(structured, BadUse)
+    if detach:
+        return anyio.run(_submit, access, loaded, given, run_id)
+    start = given.and_then(lambda value: loaded.to_start.start(value, run_id=run_id))
     return drive(RunToDrive(run_id, loaded, access, start))
+
+
+async def _submit(access: Access, loaded: LoadedWorkflow, given: AnyEffect, run_id: str) -> Answer:
+    """Make a run of this input durable, for a worker to drive."""
+    async with loaded.opened_environment(access.checkpoints) as env:
+        input = await given.run(env)
+        # Not raised through the environment, which might wrap it.
+        if isinstance(input, Success):
+            async with Client(env.checkpoints) as client:
+                await client.submit(loaded.to_start, input.unwrap(), run_id=run_id)
+    if isinstance(input, Failure):
+        raise input.failure()
+    lines = [
+        f"Run {run_id} is submitted. A worker drives it: effectflow worker MODULE:APP",
+        f"Without workers, this drives it: {suggested('resume', run_id)}",
+    ]
+    return Answer({"run_id": run_id, "status": "submitted"}, lines, is_on_one_line=True)
 
 
 @command(CodeOption)

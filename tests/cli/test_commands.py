@@ -167,6 +167,7 @@ def test_a_failure_ends_with_code_1_and_the_command_that_resumes(effectflow: Com
         (["run", "quits:sell"], "SystemExit: 7"),
         (["run", "mall:sell", "--input", '{"item": 5}'], "valid string @ $.item"),
         (["demo", "nowhere"], "not a folder"),
+        (["demo", "code", "--report", "nowhere/report"], "another path with --report"),
         (["nonsense"], "nonsense"),
     ],
 )

@@ -333,3 +333,17 @@ def test_the_run_command_prints_what_the_run_waits_for(
         assert ("effectflow send r MODULE:SIGNAL JSON" in rest) == (workflow == "order")
         assert f"effectflow resume r {' '.join(APP)}\n" in rest
         assert "approved by ann" in rest
+
+
+def test_a_detached_run_is_left_to_a_worker(effectflow: Command, mall: Any) -> None:
+    run = ("run", "order", *APP, "--input", "5", "--detach")
+    submitted = effectflow(*run, "--run-id", "r")
+    assert submitted.code == 0
+    assert f"effectflow resume r {' '.join(APP)}" in submitted.out
+    assert effectflow("show", "r", *APP, "--json").json["status"] == "pending"
+    driven(mall, "r")
+    assert effectflow("show", "r", *APP, "--json").json["waits_for"] == "signal approval"
+    again = effectflow(*run, "--run-id", "r", "--json")
+    assert again.json == {"run_id": "r", "status": "submitted"}
+
+    assert effectflow("run", "order", *APP, "--input", '"five"', "--detach").code == 2
