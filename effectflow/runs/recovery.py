@@ -26,6 +26,7 @@ from effectflow.checkpoint.errors import (
     CheckpointError,
     CrashedTooOften,
     LeaseLost,
+    NotSerializable,
     RunNotFound,
 )
 from effectflow.checkpoint.lease import Owner
@@ -105,6 +106,11 @@ async def _report(claim: Claim, ending: Ending) -> None:
     """Log how a life has ended. Block the run if it cannot be continued here."""
     run_id, is_secret = claim.run_id, claim.is_secret
     match ending:
+        case Halted(NotSerializable() as error):
+            # Another try would execute the step again, whose value cannot be saved.
+            if found := await read_run(claim.place, run_id):
+                await record_failure(claim, found, error)
+            logger.warning("run %r has failed: %s", run_id, error)
         case Halted(error) | CutShort(error):
             await _block(claim, error)
         case FailedWith(failure):

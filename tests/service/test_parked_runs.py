@@ -185,6 +185,28 @@ async def test_a_start_that_ends_with_a_checkpoint_error_leaves_a_blocked_run(
     assert await service.store.find(RunQuery(statuses=frozenset({RunStatus.BLOCKED}))) == [info]
 
 
+async def test_a_run_whose_value_cannot_be_saved_fails_and_its_step_is_not_repeated(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("effectflow.runs.claim._SECONDS_BLOCKED", 0.01)
+
+    @step
+    def unsavable() -> Effect[App, Broken, Any]:
+        return note("charge").map(lambda _: object())
+
+    @workflow
+    def made(_: None) -> Do[App, Broken, Any]:
+        return (yield from unsavable())
+
+    async with working(service, made) as worker:
+        handle = await worker.client.submit(made, None, run_id="r")
+        assert isinstance((await handle.result(timeout=10)).failure(), NotSerializable)
+        await anyio.sleep(0.1)
+        await worker.idle()
+        assert await handle.status() is RunStatus.FAILED
+    assert service.world.done == ["charge"]
+
+
 async def test_a_run_that_is_driven_alone_lets_others_in_once_it_gets_further() -> None:
     store, world = MemoryStore(), World()
     service = Service(store, world)
