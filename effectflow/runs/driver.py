@@ -348,6 +348,9 @@ async def _record(claim: Claim, run: Run, ending: Ending) -> Ending:
     writer = run.writer
     try:
         match ending:
+            case CutShort() if run.drain is not None:
+                # Its worker blocks the run. Entries of each try would make the journal grow.
+                return ending
             case Suspension() | CutShort():
                 await _record_interruption(run)
                 return ending

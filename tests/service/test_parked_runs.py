@@ -403,6 +403,35 @@ async def test_a_run_that_cannot_be_read_is_one_blocked_run(error: BaseException
     assert store.reads == 1
 
 
+@both_backends
+async def test_a_run_whose_code_between_steps_fails_in_a_replay_is_blocked_and_does_not_grow(
+    service: Service,
+) -> None:
+    lives = 0
+
+    async def gone(_: object) -> None:
+        nonlocal lives
+        lives += 1
+        if lives > 1:
+            raise KeyError("gone")
+
+    @workflow
+    def made(_: None) -> Do[App, Broken, str]:
+        yield from from_async(gone)
+        yield from act("begin")
+        return (yield from approval.wait())
+
+    async with working(service, made) as worker:
+        handle = await worker.client.submit(made, None, run_id="r")
+        before = await suspended(service, "r")
+        await handle.send(approval, "ann")
+        info = await blocked(service)
+        await worker.idle()
+        assert await handle.status() is RunStatus.BLOCKED
+    assert "KeyError" in info.summary.details.blocked
+    assert (lives, info.length) == (2, before.length)
+
+
 # Migrations that raise, and code that exits.
 
 
