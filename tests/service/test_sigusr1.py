@@ -104,7 +104,7 @@ def wait_until_durable(folder: Path, items: set[str]) -> None:
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGUSR1"), reason="this system has no SIGUSR1")
-@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+@pytest.mark.parametrize("backend", ["asyncio", pytest.param("trio", marks=pytest.mark.exhaustive)])
 def test_progress_before_the_signal_survives_a_kill_after_it(tmp_path: Path, backend: str) -> None:
     life = Life(tmp_path, backend, hangs_at=12)
     done = set(life.lines(12))

@@ -87,6 +87,8 @@ async def length(disk: MemoryStore) -> int:
     return len(await disk.read("r"))
 
 
+# By default, a store that only keeps journals passes them below, wrapped.
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("check", store_conformance.CHECKS, ids=str)
 async def test_without_faults_it_passes_the_conformance_suite(
     check: store_conformance.Check,
