@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from base64 import b64encode
+from base64 import b64decode, b64encode
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from random import Random
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -182,7 +184,7 @@ def test_the_size_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
         to_tree(np.zeros(101, dtype="u1"), types=NOTHING)
 
 
-def b64(data: bytes) -> str:
+def b64(data: bytes | bytearray) -> str:
     return b64encode(data).decode()
 
 
@@ -192,6 +194,24 @@ def many_nulls() -> str:
     with pa.ipc.new_stream(sink, pa.schema({"a": pa.null()})) as writer:
         writer.write_batch(pa.record_batch([nulls], ["a"]))
     return b64(sink.getvalue().to_pybytes())
+
+
+def compressed(column: Any) -> str:
+    table, sink = pa.table({"a": column}), pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(compression="zstd")
+    with pa.ipc.new_stream(sink, table.schema, options=options) as writer:
+        writer.write_table(table)
+    return b64(sink.getvalue().to_pybytes())
+
+
+@pytest.mark.parametrize("name", ["pandas.DataFrame", "polars.DataFrame", "pyarrow.Table"])
+@pytest.mark.parametrize(
+    "column", [[0] * 1000, pa.array(["a" * 1000]).dictionary_encode()], ids=["batch", "dictionary"]
+)
+def test_compressed_tables_are_rejected(name: str, column: Any) -> None:
+    more = [None] if name == "pandas.DataFrame" else []
+    with pytest.raises(MalformedValue, match="it is compressed"):
+        from_tree({"$table": [name, [1000, 1], compressed(column), *more]}, types=NOTHING)
 
 
 @pytest.mark.parametrize(
@@ -215,6 +235,29 @@ def many_nulls() -> str:
 def test_malformed_tables_are_rejected(content: Any) -> None:
     with pytest.raises(MalformedValue):
         from_tree([{"$table": content}], types=NOTHING)
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        np.zeros((2, 3)),
+        mixed_frame(),
+        pl.DataFrame({"a": [1, None], "b": [["x"], []]}),
+        pa.table({"a": pa.array(["x", "y"]).dictionary_encode()}),
+    ],
+    ids=lambda table: type(table).__module__,
+)
+def test_damaged_tables_are_rejected_or_are_other_tables(table: Any) -> None:
+    random = Random(7)
+    content: Any = cast("dict[str, Any]", to_tree(table, types=NOTHING))["$table"]
+    for _ in range(50):
+        damaged = bytearray(b64decode(content[2]))
+        damaged[random.randrange(len(damaged))] = random.randrange(256)
+        with suppress(MalformedValue):
+            from_tree(
+                {"$table": [*content[:2], b64(damaged), *content[3:]]},
+                types=NOTHING,
+            )
 
 
 @pytest.mark.parametrize("content", [["|O", 1], ["<f8", "x"], ["os", 1], [5], None])

@@ -12,7 +12,7 @@ import sys
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from io import BytesIO
+from struct import unpack_from
 from typing import Any, NamedTuple
 
 MAX_BYTES = 32 * 1024 * 1024
@@ -89,15 +89,7 @@ def build_table(content: Content) -> Any:
     data = b64decode(text, validate=True)
     if len(data) > MAX_BYTES:
         raise ValueError(f"it has {len(data):,} bytes")
-    try:
-        built = _FORMS[name].build(data, shape, *more)
-    except Exception:
-        raise
-    except BaseException as panic:
-        # What the code of polars in Rust raises for malformed data is no Exception.
-        if type(panic).__name__ != "PanicException":
-            raise
-        raise ValueError(str(panic)) from None
+    built = _FORMS[name].build(data, shape, *more)
     if [*built.shape] != shape:
         raise ValueError(f"its shape is {built.shape}, not {shape}")
     return built
@@ -154,9 +146,12 @@ def _take_arrow(table: Any) -> tuple[bytes]:
 
 
 def _read_arrow(data: bytes) -> Any:
+    _refuse_compressed(data)
     table = _library("pyarrow").ipc.open_stream(data).read_all()
     table.validate(full=True)
-    return _bounded(table, len(table), data)
+    if len(table) > max(8 * len(data), _MAX_ROWS_WITHOUT_BYTES):
+        raise ValueError(f"it has {len(table):,} rows in {len(data):,} bytes")
+    return table
 
 
 def _build_arrow(data: bytes, _: object) -> Any:
@@ -198,39 +193,82 @@ def _build_pandas_series(data: bytes, _: object, frequency: str | None, has_name
 
 
 def _take_polars(frame: Any) -> tuple[bytes]:
-    sink = BytesIO()
-    # As one part, so that equal frames have equal bytes.
-    frame.rechunk().write_ipc_stream(sink)
-    data = sink.getvalue()
-    schema = _read_polars(data).schema
+    taken = _take_arrow(frame.to_arrow())
+    schema = _build_polars(*taken, frame.shape).schema
     if schema != frame.schema:
         # A column of Python objects does.
         raise ValueError(f"it would come back as {schema}, not as {frame.schema}")
-    return (data,)
-
-
-def _read_polars(data: bytes) -> Any:
-    frame = _library("polars").read_ipc_stream(BytesIO(data))
-    return _bounded(frame, len(frame), data)
+    return taken
 
 
 def _build_polars(data: bytes, _: object) -> Any:
-    return _read_polars(data)
+    table = _read_arrow(data)
+    try:
+        return _library("polars").from_arrow(table)
+    except Exception:
+        raise
+    except BaseException as panic:
+        # What its code in Rust raises for malformed data is no Exception.
+        if type(panic).__name__ != "PanicException":
+            raise
+        raise ValueError(str(panic)) from None
 
 
 def _take_polars_series(series: Any) -> tuple[bytes]:
     return _take_polars(series.to_frame())
 
 
-def _build_polars_series(data: bytes, _: object) -> Any:
-    return _read_polars(data).to_series()
+def _build_polars_series(data: bytes, shape: object) -> Any:
+    return _build_polars(data, shape).to_series()
 
 
-def _bounded(table: Any, rows: int, data: bytes) -> Any:
-    """Return a table. Raise ValueError if a few bytes stand for more rows than fit into memory."""
-    if rows > max(8 * len(data), _MAX_ROWS_WITHOUT_BYTES):
-        raise ValueError(f"it has {rows:,} rows in {len(data):,} bytes")
-    return table
+def _refuse_compressed(stream: bytes) -> None:
+    """Raise ValueError if a part of an Arrow stream is compressed: a few bytes could become gigabytes.
+
+    The stream consists of messages: a marker, the length of a flatbuffer, that, and a body.
+    """
+    position = 0
+    while position < len(stream):
+        marker, length = unpack_from("<II", stream, position)
+        message = position + 8
+        if marker != _ARROW_MARKER or message + length > len(stream):
+            raise ValueError("it is not a stream of Arrow")
+        position = message + length
+        if length == 0:
+            continue
+        root = _table_at(stream, message)
+        kind_at, header_at, body_at = (_field_of(stream, root, number) for number in (1, 2, 3))
+        if body_at is not None:
+            position += unpack_from("<Q", stream, body_at)[0]
+        if kind_at is None or header_at is None or stream[kind_at] not in (_BATCH, _DICTIONARY):
+            continue
+        batch = _table_at(stream, header_at)
+        if stream[kind_at] == _DICTIONARY:
+            data_at = _field_of(stream, batch, 1)
+            if data_at is None:
+                continue
+            batch = _table_at(stream, data_at)
+        if _field_of(stream, batch, 3) is not None:
+            raise ValueError("it is compressed")
+
+
+_ARROW_MARKER = 0xFFFFFFFF
+_DICTIONARY, _BATCH = 2, 3
+
+
+def _table_at(buffer: bytes, position: int) -> int:
+    """Return the position of the table of a flatbuffer to which the offset at a position leads."""
+    return position + unpack_from("<I", buffer, position)[0]
+
+
+def _field_of(buffer: bytes, table: int, number: int) -> int | None:
+    """Return the position of a field of a table in a flatbuffer; None if it has its default."""
+    fields = table - unpack_from("<i", buffer, table)[0]
+    entry = 4 + 2 * number
+    if entry >= unpack_from("<H", buffer, fields)[0]:
+        return None
+    offset = unpack_from("<H", buffer, fields + entry)[0]
+    return table + offset if offset else None
 
 
 _FORMS: Mapping[str, _Form] = {
