@@ -31,7 +31,9 @@ from effectflow.cli.render import counted, fields_of, say, say_lines
 from effectflow.cli.run_progress import RunProgress
 from effectflow.cli.show_plan import recurrence
 from effectflow.cli.suggestions import message_of, suggested
+from effectflow.effects.debug import IS_DEBUG
 from effectflow.effects.nodes import AnyEffect
+from effectflow.effects.tracebacks import hide_frames
 from effectflow.machines import Machine
 from effectflow.mapreduce import JobResult, TooManyFailures
 from effectflow.service import StoppedBySignal, run_until_signal
@@ -116,10 +118,10 @@ def drive(run: RunToDrive) -> Answer:
         anyio.run(main)
     except BadEnvironment as error:
         if error.__cause__ is not None:
-            say("".join(traceback.format_exception(error.__cause__)).rstrip(), errors)
+            say(_traceback(error.__cause__), errors)
         raise
-    except Exception:
-        say(traceback.format_exc().rstrip(), errors)
+    except Exception as error:
+        say(_traceback(error), errors)
         if ends:
             say(
                 "The environment failed to close, as shown above. The run had ended before.", errors
@@ -200,7 +202,7 @@ async def _ended(run: RunToDrive, env: HasCheckpoints, progress: RunProgress) ->
     except StoppedBySignal as stop:
         return _End(run.run_id, "interrupted", f"Interrupted by {stop.signal_name}.")
     except Exception as defect:
-        result, origin = Failure(defect), traceback.format_exc().rstrip()
+        result, origin = Failure(defect), _traceback(defect)
     finally:
         progress.close()
     match result:
@@ -218,7 +220,10 @@ async def _ended(run: RunToDrive, env: HasCheckpoints, progress: RunProgress) ->
             if origin is not None and (progress.begun or not recurs):
                 say(origin, Console(stderr=True))
                 return _End(run.run_id, "failed", _DEFECT, recurs=recurs)
-            text = f"{type(error).__name__}: {error}" if isinstance(error, Exception) else error
+            text = str(error)
+            if isinstance(error, Exception):
+                notes = (f"\n  {note}" for note in getattr(error, "__notes__", ()))
+                text = f"{type(error).__name__}: {error}{''.join(notes)}"
             happened = (
                 "Nothing was executed. The recorded failure is"
                 if recurs and not progress.begun
@@ -233,6 +238,13 @@ async def _ended(run: RunToDrive, env: HasCheckpoints, progress: RunProgress) ->
                 progress.skipped = len((await _plan_of(run, env)).skip)
             message = _dead_letters(run, _has_dead_letters(output)).strip()
             return _End(run.run_id, "completed", message or None, output)
+
+
+def _traceback(error: BaseException) -> str:
+    """Return the traceback of an exception without our frames, and how to see all."""
+    hide_frames(error)
+    lines = "".join(traceback.format_exception(error)).rstrip()
+    return lines if IS_DEBUG else f"{lines}\n`python -X dev -m effectflow ...` shows all frames."
 
 
 def _has_dead_letters(output: object) -> bool:

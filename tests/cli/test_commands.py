@@ -24,7 +24,7 @@ MALL = textwrap.dedent("""
     from effectflow import Checkpoints, Do, Effect, fail, pure, step, workflow
 
     @dataclass(frozen=True)
-    class App:
+    class Env:
         checkpoints: Checkpoints
 
     @dataclass(frozen=True)
@@ -32,22 +32,29 @@ MALL = textwrap.dedent("""
         item: str
         amount: int = 1
 
-    def environment(checkpoints: Checkpoints) -> App:
-        return App(checkpoints)
+    def environment(checkpoints: Checkpoints) -> Env:
+        return Env(checkpoints)
 
     @step
-    def take(order: Order) -> Effect[App, str, int]:
+    def take(order: Order) -> Effect[Env, str, int]:
         return fail("out of stock") if order.item == "hat" else pure(order.amount)
 
     @workflow
-    def sell(order: Order) -> Do[App, str, int]:
+    def sell(order: Order) -> Do[Env, str, int]:
         taken = yield from take(order)
         return taken * 2
 
     @workflow
-    def buggy(_: None) -> Do[App, str, float]:
+    def buggy(_: None) -> Do[Env, str, float]:
         yield from pure(1)
         return 1 / 0
+
+    class Closed(Exception):
+        pass
+
+    @workflow
+    def closed(_: None) -> Do[Env, Closed, None]:
+        yield from fail(Closed("until Monday")).context("at the desk")
 """)
 
 
@@ -145,7 +152,7 @@ def test_a_failure_ends_with_code_1_and_the_command_that_resumes(effectflow: Com
     ("arguments", "said"),
     [
         (["run", "mall"], "MODULE:WORKFLOW"),
-        (["run", "mall:nothing"], "it has: buggy, sell"),
+        (["run", "mall:nothing"], "it has: buggy, closed, sell"),
         (["run", "shoop:sell"], "No module named 'shoop'"),
         (["run", "mall:sell", "--input", '{"item": }'], "line 1, column 10"),
         (["run", "mall:sell", "--input", "@missing.json"], "missing.json"),
@@ -267,7 +274,7 @@ def test_runs_are_signed_and_encrypted_with_keys_from_files(
     assert ran.code == 1
     resume = ran.out.rpartition("Resume it with: effectflow ")[2]
 
-    assert b"hat" not in (folder / "effectflow.db").read_bytes()
+    assert b'"hat"' not in (folder / "effectflow.db").read_bytes()
     for command in (["show", "r1"], ["history", "r1"], ["plan", "r1"], ["verify"]):
         assert effectflow(*command, *keys).code == 0
         assert effectflow(*command).code == 4
@@ -461,3 +468,16 @@ def test_help_fits_80_columns_and_names_arguments_in_capitals(
     [usage] = re.findall(r"Usage: effectflow (.*)", shown)
     assert not re.search(r"[a-z]", usage.removeprefix(name))
     assert "--no-" not in shown
+
+
+def test_a_defect_shows_the_frames_of_the_user_and_a_failure_its_trail(
+    effectflow: Command, folder: Path
+) -> None:
+    ran = effectflow("run", "mall:buggy")
+    frames = re.findall(r'File "([^"]*)"', ran.err)
+    assert frames == [str(folder / "mall.py")]
+    assert ran.err.endswith("`python -X dev -m effectflow ...` shows all frames.\n")
+
+    ran = effectflow("run", "mall:closed")
+    assert ran.err == ""
+    assert "The workflow failed: Closed: until Monday\n  at the desk\n" in ran.out
