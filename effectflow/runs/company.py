@@ -119,8 +119,8 @@ class Company:
 
     async def _empty(self) -> None:
         """Stop the other runs after their steps in progress, and wait for that."""
-        self._drain.begin("another run is driven alone")
         if not self._is_ending:
+            self._drain.begin("another run is driven alone")
             self._drain = Drain()
         with anyio.move_on_after(self._grace):
             while self.members:

@@ -89,7 +89,13 @@ async def recover_run(
                 await record_failure(claim, found, error)
                 logger.warning("run %r has failed: %s", claim.run_id, error)
                 return
-            service = replace(service, is_alone=deaths >= _DEATHS_IN_COMPANY)
+            if deaths >= _DEATHS_IN_COMPANY:
+                service = replace(service, is_alone=True)
+                logger.warning(
+                    "run %r is driven alone until it gets further than %s: %d processes in a row ended "
+                    "while they drove it",
+                    *(claim.run_id, after, deaths),
+                )
             ending = await continue_run(claim, found, service=service)
         except BaseException as raised:
             if _passes(raised):
