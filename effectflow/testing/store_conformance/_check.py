@@ -20,6 +20,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, supp
 from functools import partial
 from types import ModuleType
 from typing import Any, Generic, Self, TypeAlias, TypeVar
+from unittest import TestCase
 
 import anyio
 
@@ -39,7 +40,6 @@ from effectflow.checkpoint.store import (
 
 T = TypeVar("T")
 S = TypeVar("S", bound=CheckpointStore)
-X = TypeVar("X", bound=Exception)
 
 MakeStore: TypeAlias = Callable[[], CheckpointStore]
 """Creates a store; each call over the same data, unless the store is only in memory."""
@@ -146,41 +146,28 @@ def within(problem: str, *, times: float = 1) -> Generator[None]:
     assert not limit.cancelled_caught, f"{problem}, after {seconds} s"
 
 
-class InThread(Generic[T]):
-    """A call in another thread. A store that never returns from it does not keep the process alive."""
+def in_thread(call: Callable[[], T]) -> Future[T]:
+    """Call in another thread. A store that never returns from it does not keep the process alive."""
+    future = Future[T]()
 
-    def __init__(self, call: Callable[[], T]) -> None:
-        self._call = call
-        self._future = Future[T]()
-        threading.Thread(target=self._run, daemon=True).start()
-
-    def _run(self) -> None:
+    def run() -> None:
         try:
-            self._future.set_result(self._call())
+            future.set_result(call())
         except BaseException as raised:
-            self._future.set_exception(raised)
+            future.set_exception(raised)
 
-    def result(self) -> T:
-        """Return or raise the end of the call, which the event loop waits for, and cannot help."""
-        ended = wait([self._future], timeout=PATIENCE).done
-        assert ended, f"{self._call!r} has not returned after {PATIENCE} s"
-        return self._future.result()
+    threading.Thread(target=run, daemon=True).start()
+    return future
 
 
-class _Caught(Generic[X]):
-    error: X
+def result_of(future: Future[T]) -> T:
+    """Return or raise the end of a call in a thread, for which the event loop waits, and cannot help."""
+    assert wait([future], timeout=PATIENCE).done, f"a call has not returned after {PATIENCE} s"
+    return future.result()
 
 
-@contextmanager
-def fails(kind: type[X]) -> Generator[_Caught[X]]:
-    """Expect this exception inside the `with` block."""
-    caught = _Caught[X]()
-    try:
-        yield caught
-    except kind as error:
-        caught.error = error
-    else:
-        raise AssertionError(f"expected {kind.__name__}, but nothing was raised")
+fails = TestCase().assertRaises
+"""Expects an exception inside the `with` block: `with fails(RunBusy) as caught`."""
 
 
 async def at_once(work: Callable[[T], Coroutine[Any, Any, object]], given: Iterable[T]) -> None:
@@ -307,7 +294,7 @@ class Subject(Generic[S]):
 
     def renew(self, *leases: Lease, seconds: float = 60) -> list[Lease]:
         """Renew leases as runs do: in another thread, while the event loop is blocked."""
-        return InThread(partial(self.store.renew, leases, seconds=seconds)).result()
+        return result_of(in_thread(partial(self.store.renew, leases, seconds=seconds)))
 
     async def info(self, run_id: str = "r") -> RunInfo:
         """Return the info of a run, which must exist."""
@@ -334,8 +321,8 @@ class Subject(Generic[S]):
         with fails(LeaseLost) as caught:
             await self.append(lease, b"x", after=len(bodies), summary=RUNNING, release=True)
         holder = before.lease.owner if before is not None and before.lease is not None else ""
-        assert caught.error.owner == holder
-        assert holder in str(caught.error)
+        assert caught.exception.owner == holder
+        assert holder in str(caught.exception)
         with fails(LeaseLost):
             await store.truncate(lease, after=1, summary=RUNNING)
         with fails(RunNotFound if before is None else LeaseLost):

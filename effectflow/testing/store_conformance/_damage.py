@@ -32,7 +32,7 @@ async def a_damaged_run_is_skipped_with_a_warning(s: Journal, damage: Damage) ->
     assert await s.store.damaged_runs() == ["damaged"]
     with fails(CorruptCheckpoint) as caught:
         await find_run(s.store, "damaged")
-    assert caught.error.run_id == "damaged"
+    assert caught.exception.run_id == "damaged"
 
 
 async def a_damaged_run_leaves_full_pages_of_the_others(s: Journal, damage: Damage) -> None:

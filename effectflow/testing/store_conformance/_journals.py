@@ -319,4 +319,4 @@ async def concurrent_tasks_wait_until_the_store_is_open(make: MakeJournal) -> No
     for closed in (store, make().store):
         with fails(StoreUnavailable) as caught:
             await closed.read("unknown")
-        assert "open" in str(caught.error), caught.error
+        assert "open" in str(caught.exception), caught.exception

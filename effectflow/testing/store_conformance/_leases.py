@@ -15,11 +15,12 @@ from effectflow.checkpoint.store import RunQuery
 from effectflow.testing.store_conformance import _check
 from effectflow.testing.store_conformance._check import (
     ELSEWHERE,
-    InThread,
     Journal,
     fails,
+    in_thread,
     new_owner,
     owner_in_another_process,
+    result_of,
     within,
 )
 
@@ -29,8 +30,8 @@ async def a_held_run_is_busy_until_it_is_released(s: Journal, other: Journal) ->
     for claimant in (s, other):
         with fails(RunBusy) as caught:
             await claimant.claim()
-        assert caught.error.owner == lease.owner
-        assert 0 < caught.error.expires_in <= 60
+        assert caught.exception.owner == lease.owner
+        assert 0 < caught.exception.expires_in <= 60
 
     await s.store.release(*s.renew(lease))
     await s.check_lost(lease)
@@ -106,13 +107,13 @@ async def a_renewal_can_shorten_a_lease(s: Journal) -> None:
     ahead = await s.begin(owner=ELSEWHERE, seconds=10**8)
     with fails(RunBusy) as caught:
         await s.claim()
-    assert caught.error.expires_in > 10**7
+    assert caught.exception.expires_in > 10**7
 
     [renewed] = s.renew(ahead)
     assert renewed.expires_at < ahead.expires_at
     with fails(RunBusy) as caught:
         await s.claim()
-    assert 0 < caught.error.expires_in <= 60
+    assert 0 < caught.exception.expires_in <= 60
     await s.claim(owner=ELSEWHERE, seconds=0)
     await s.claim()
 
@@ -147,10 +148,10 @@ async def a_concurrent_renewal_never_undoes_a_takeover(s: Journal) -> None:
                 renewing.set()
             return False
 
-        renewals = InThread(is_lost)
+        renewals = in_thread(is_lost)
         assert renewing.wait(timeout=_check.PATIENCE), "no renewal has succeeded"
         taken = await s.claim(f"r{number}")
-        assert renewals.result(), "a lease is renewed although another owner has claimed the run"
+        assert result_of(renewals), "a lease is renewed although another owner has claimed the run"
         await s.append(taken, b"2")
 
 

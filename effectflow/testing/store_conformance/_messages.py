@@ -256,7 +256,7 @@ async def an_ended_run_has_no_messages(s: Service) -> None:
         for topic in (GO, NOTICE, CANCEL) if status.has_ended else ():
             with fails(RunEnded) as caught:
                 await s.store.send(run_id, topic, key="new")
-            assert caught.error.status == status
+            assert caught.exception.status == status
         assert await _numbers(s, run_id) == ([] if status.has_ended else sent[1:])
         assert await s.summary(run_id) == ended
 
