@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, BinaryIO
 
 import typer
 
@@ -12,7 +14,6 @@ from effectflow.checkpoint import (
     CheckpointError,
     CheckpointStore,
     CorruptCheckpoint,
-    ExportedRun,
     UnsupportedVersion,
     export_run,
     import_run,
@@ -21,7 +22,7 @@ from effectflow.checkpoint import (
 )
 from effectflow.cli.access import Access, ServiceOption
 from effectflow.cli.command import Answer, command
-from effectflow.cli.options import BadUse, ExitCode, LatestOption, check_choice, read_file
+from effectflow.cli.options import BadUse, ExitCode, LatestOption, check_choice
 from effectflow.cli.render import counted
 from effectflow.cli.suggestions import message_of
 
@@ -50,33 +51,41 @@ def export_runs(
         raise BadUse("an export is JSON: leave out --json, or write it to a file with --output")
     if run_ids:
         check_choice(run_id=run_ids, latest=latest)
-    runs, problems = list[ExportedRun](), list[CheckpointError]()
+    ids, problems = list[str](), list[CheckpointError]()
+    with _written(output) as file:
 
-    async def export(store: CheckpointStore) -> None:
-        for run_id in await access.chosen_or_all(run_ids or (), latest):
-            try:
-                runs.append(await export_run(store, run_id))
-            except (CorruptCheckpoint, UnsupportedVersion) as error:
-                problems.append(error)
+        async def export(store: CheckpointStore) -> None:
+            # One at a time, because all runs of a store may not fit into memory.
+            for run_id in await access.chosen_or_all(run_ids or (), latest):
+                try:
+                    run = await export_run(store, run_id)
+                except (CorruptCheckpoint, UnsupportedVersion) as error:
+                    problems.append(error)
+                else:
+                    file.writelines(write_exported(run))
+                    ids.append(run_id)
 
-    access.use(export)
-    data = b"".join(line for run in runs for line in write_exported(run))
-    lines: list[str] = []
-    if output is None:
-        sys.stdout.buffer.write(data)
-        sys.stdout.flush()
-    else:
-        try:
-            output.write_bytes(data)
-        except OSError as error:
-            raise BadUse(f"cannot write {output}: {error.strerror}") from error
-        lines = [f"{counted(len(runs), 'run')} written to {output}"]
-    ids = [run.run_id for run in runs]
+        access.use(export)
+    lines = [] if output is None else [f"{counted(len(ids), 'run')} written to {output}"]
     if not problems:
         return Answer(ids, lines)
     reasons = "; ".join(map(message_of, problems))
     problem = f"effectflow: some runs were not exported: {reasons}"
     return Answer(ids, lines, [problem], ExitCode.CHECKPOINT_ERROR)
+
+
+@contextmanager
+def _written(output: Path | None) -> Generator[BinaryIO]:
+    """Open a file to write, or standard output. Raise BadUse if the file cannot be written."""
+    if output is None:
+        yield sys.stdout.buffer
+        sys.stdout.flush()
+        return
+    try:
+        with output.open("wb") as file:
+            yield file
+    except OSError as error:
+        raise BadUse(f"cannot write {output}: {error.strerror}") from error
 
 
 @command(ServiceOption, keys=False, must_exist=False)
@@ -85,7 +94,12 @@ async def import_runs(
     source: Annotated[Path, typer.Argument(metavar="FILE", help="A file that `export` wrote.")],
 ) -> Answer:
     """Add exported runs to a store. Runs that the store already has stay as they are."""
-    lines = read_file(source, str(source)).splitlines()
-    imported = {run.run_id: await import_run(access.store, run) for run in read_exported(lines)}
+    try:
+        with source.open("rb") as lines:
+            imported = {
+                run.run_id: await import_run(access.store, run) for run in read_exported(lines)
+            }
+    except OSError as error:
+        raise BadUse(f"cannot read {source}: {error.strerror}") from error
     said = {True: "imported", False: "already in the store"}
     return Answer(imported, [f"{run_id}: {said[is_new]}" for run_id, is_new in imported.items()])

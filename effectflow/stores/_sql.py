@@ -74,7 +74,7 @@ SCHEMA = """
         length INTEGER NOT NULL,
         -- The number of its newest message, taken or not.
         newest_message INTEGER NOT NULL,
-        -- The sizes of those that were not taken.
+        -- The bytes of its unread messages, and 1,024 for each.
         unread INTEGER NOT NULL,
         -- Its lease. Without one, the owner is empty.
         owner TEXT NOT NULL,
