@@ -116,7 +116,7 @@ async def _report(claim: Claim, ending: Ending) -> None:
             # Another try would execute the step again, whose value cannot be saved.
             if found := await read_run(claim.place, run_id):
                 await record_failure(claim, found, error)
-            logger.warning("run %r has failed: %s", run_id, error)
+            logger.warning("run %r has failed: %s", run_id, claim.reason_of(error))
         case Halted(error) | CutShort(error):
             await _block(claim, error)
         case FailedWith(failure):
