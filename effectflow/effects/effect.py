@@ -161,19 +161,13 @@ class Effect(BaseEffect, Generic[Env, E, A]):
         finalizer_deadline: Duration | None = None,
     ) -> Result[A2, E2]:
         """Run this effect in a new event loop, for scripts. See `run`."""
-        # `main` empties it, because the traceback of a defect keeps these frames.
+        # The run empties it, because the traceback of a defect keeps this frame.
         environment = [env]
         del env
-
-        async def main() -> Result[A2, E2]:
-            return await self.run(
-                environment.pop(),
-                clock=clock,
-                observer=observer,
-                finalizer_deadline=finalizer_deadline,
-            )
-
-        return _run_in_new_loop(main, backend)
+        run = partial(
+            self.run, clock=clock, observer=observer, finalizer_deadline=finalizer_deadline
+        )
+        return _run_in_new_loop(run, environment, backend)
 
     def run_sync_or_raise(
         self,
@@ -191,13 +185,12 @@ class Effect(BaseEffect, Generic[Env, E, A]):
             >>> pure(42).run_sync_or_raise(None)
             42
         """
-
-        async def main() -> A:
-            return await self.run_or_raise(
-                env, clock=clock, observer=observer, finalizer_deadline=finalizer_deadline
-            )
-
-        return _run_in_new_loop(main, backend)
+        environment = [env]
+        del env
+        run = partial(
+            self.run_or_raise, clock=clock, observer=observer, finalizer_deadline=finalizer_deadline
+        )
+        return _run_in_new_loop(run, environment, backend)
 
     def map(self, f: Callable[[A], B]) -> Effect[Env, E, B]:
         """Apply a function to the value."""
@@ -794,18 +787,18 @@ class Effect(BaseEffect, Generic[Env, E, A]):
         return nodes.describe(self)
 
 
-def _run_in_new_loop(main: Callable[[], Awaitable[A]], backend: Literal["asyncio", "trio"]) -> A:
-    has_begun = False
+def _run_in_new_loop(
+    run: Callable[[B], Awaitable[A]], environment: list[B], backend: Literal["asyncio", "trio"]
+) -> A:
+    """Await `run(env)` in a new event loop. Take the environment out of the list that has it."""
 
-    async def begun() -> A:
-        nonlocal has_begun
-        has_begun = True
-        return await main()
+    async def main() -> A:
+        return await run(environment.pop())
 
     try:
-        return anyio.run(begun, backend=backend)
+        return anyio.run(main, backend=backend)
     except BaseException as raised:
-        if not has_begun and isinstance(raised, RuntimeError):
+        if environment and isinstance(raised, RuntimeError):
             add_hint(raised, "In async code, write `await effect.run(env)`")
         cancelled = raised.__context__
         if isinstance(raised, KeyboardInterrupt) and cancelled is not None:
