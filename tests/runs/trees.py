@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, TypeAlias
@@ -360,6 +360,3 @@ def job_of(actions: list[AnyEffect]) -> Any:
         key=str,
         limit=2,
     )
-
-
-Predicate = Callable[[Tree], bool]

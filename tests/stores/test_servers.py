@@ -51,6 +51,7 @@ from effectflow.checkpoint.store import Batch, find_run
 from effectflow.stores import PostgresStore, RedisStore, open_store
 from effectflow.stores._postgres_changes import Notifier
 from tests.apps import App, Broken, app_on, both_backends, note
+from tests.programs import ran
 from tests.stores.proxy import LossyProxy
 from tests.stores.runs import SUMMARY, begun, bodies_of, claimed
 from tests.stores.servers import (
@@ -1184,11 +1185,8 @@ _PROGRAM = """
 
 
 def _program(text: str) -> list[str]:
-    """Return the command of a program that uses the server whose URL follows."""
-    return [
-        *(sys.executable, "-W", "ignore", "-c"),
-        textwrap.dedent(_PROGRAM) + textwrap.dedent(text),
-    ]
+    """Return the arguments of a program that uses the server whose URL follows."""
+    return ["-c", textwrap.dedent(_PROGRAM) + textwrap.dedent(text)]
 
 
 @pytest.fixture(params=["postgres", "redis"])
@@ -1262,7 +1260,7 @@ def test_a_process_forked_while_a_store_is_open_creates_its_own(
         print("done")
     """
     command = [*_program(program), own_url, str(is_left)]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    ended = ran(command)
     assert (ended.returncode, ended.stdout) == (0, "done\n"), ended.stderr
     assert "reconnecting" not in ended.stderr
 
@@ -1306,7 +1304,7 @@ def test_a_process_exits_after_its_event_loop_was_closed_in_a_run(own_url: str, 
         print("closed")
     """
     command = [*_program(program), own_url, work]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    ended = ran(command)
     assert (ended.returncode, ended.stdout) == (0, "closed\n"), ended.stderr
 
 
@@ -1338,7 +1336,7 @@ def test_a_process_exits_after_three_quick_interrupts(own_url: str, backend: Any
             os.waitpid(pid, 0)
     """
     with subprocess.Popen(
-        [*_program(program), own_url, backend],
+        [sys.executable, "-W", "ignore", *_program(program), own_url, backend],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
