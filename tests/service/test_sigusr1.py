@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 import textwrap
 import time
 from pathlib import Path
@@ -14,6 +12,7 @@ import pytest
 
 from effectflow.checkpoint import Checkpoint, RunNotFound, read_checkpoint
 from effectflow.stores import SqliteStore
+from tests.programs import PIPE, Program
 
 JOB = textwrap.dedent("""
     import os, sys
@@ -64,12 +63,7 @@ class Life:
     """One life of the process that runs the job."""
 
     def __init__(self, folder: Path, backend: str, *, hangs_at: int) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", JOB, str(hangs_at), backend],
-            cwd=folder,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        self.process = Program(["-c", JOB, str(hangs_at), backend], cwd=folder, stdout=PIPE)
 
     def lines(self, count: int) -> list[str]:
         assert self.process.stdout is not None

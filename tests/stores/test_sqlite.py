@@ -6,7 +6,6 @@ import os
 import shutil
 import sqlite3
 import subprocess
-import sys
 import textwrap
 import threading
 import time
@@ -40,6 +39,7 @@ from effectflow.stores._changes import Announcements
 from effectflow.stores._sql import Query, Rows
 from effectflow.stores._sqlite_database import DatabaseFiles, SqliteWriter, open_database
 from tests.apps import App, app_on, note
+from tests.programs import ran
 from tests.stores.damage import change_status
 from tests.stores.runs import SUMMARY, begun, bodies_of, claimed
 
@@ -391,13 +391,7 @@ async def test_an_entry_that_is_too_large_for_a_file_fails_alone(tmp_path: Path)
 
 
 def in_child(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script), *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    return ran(["-c", textwrap.dedent(script), *arguments])
 
 
 async def test_a_read_only_database_cannot_be_written() -> None:
