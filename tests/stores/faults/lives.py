@@ -195,13 +195,14 @@ def main() -> None:
 
 
 class Lives:
-    """The processes that fork them, one for each CPU.
+    """The processes that fork them: one for each CPU, or one if pytest-xdist uses the other CPUs.
 
     Parameters:
         library: the library to preload.
     """
 
     def __init__(self, library: Path) -> None:
+        count = 1 if "PYTEST_XDIST_WORKER" in os.environ else os.cpu_count() or 1
         self._processes = [
             subprocess.Popen(
                 [sys.executable, "-m", "tests.stores.faults.lives"],
@@ -211,7 +212,7 @@ class Lives:
                 stdout=subprocess.PIPE,
                 text=True,
             )
-            for _ in range(os.cpu_count() or 1)
+            for _ in range(count)
         ]
         self._free = SimpleQueue[subprocess.Popen[str]]()
         for process in self._processes:
