@@ -6,8 +6,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +16,7 @@ import httpx
 import pytest
 from shop.partners import SqliteLedger
 
+from tests.programs import Program
 from tests.stores.servers import wait_for
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -47,15 +46,15 @@ class Shop:
             return http.request(method, f"/orders{path}", **options)
 
     @contextmanager
-    def process(self, **seconds: float) -> Iterator[subprocess.Popen[bytes]]:
+    def process(self, **seconds: float) -> Iterator[Program]:
         """Start a process whose partners take so long for some actions. End it with SIGKILL."""
         environment = {
             "SHOP_STORE": self.store,
             "SHOP_LEDGER": str(self.folder / "ledger.db"),
             "SHOP_SECONDS": json.dumps(seconds),
         }
-        process = subprocess.Popen(
-            [sys.executable, "-m", "uvicorn", "shop.service:api", "--uds", self.folder / "http"],
+        process = Program(
+            ["-m", "uvicorn", "shop.service:api", "--uds", str(self.folder / "http")],
             cwd=EXAMPLES,
             env=os.environ | environment,
         )
