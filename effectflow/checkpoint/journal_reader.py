@@ -24,7 +24,7 @@ from effectflow.checkpoint.errors import (
 from effectflow.checkpoint.integrity import UNSIGNED, Seal, digest_in, first_digest
 from effectflow.checkpoint.lease import Lease, claim_or_release, end_claim
 from effectflow.checkpoint.schema import schema_of
-from effectflow.checkpoint.shared_parts import restored
+from effectflow.checkpoint.shared_parts import Extent, restored
 from effectflow.checkpoint.store import (
     CheckpointStore,
     Record,
@@ -79,7 +79,7 @@ async def open_records(
     """
     entries, digest = list[Entry](), first_digest(run_id)
     outputs: dict[int, Tree] = {}
-    sizes: dict[int, int] = {}
+    extents: dict[int, Extent] = {}
     problem: CheckpointError | None = None
     records.reverse()
     breathed_at = time.monotonic()
@@ -95,7 +95,7 @@ async def open_records(
             entry, digest = seal.open(record, run_id, digest)
             if isinstance(entry, Completed):
                 if entry.shared is not None:
-                    entry = _restored(entry, outputs, sizes, run_id, record.sequence)
+                    entry = _restored(entry, outputs, extents, run_id, record.sequence)
                 outputs[record.sequence] = entry.output
         except CheckpointError as error:
             problem = error
@@ -107,12 +107,12 @@ async def open_records(
 def _restored(
     entry: Completed,
     outputs: Mapping[int, Tree],
-    sizes: dict[int, int],
+    extents: dict[int, Extent],
     run_id: str,
     sequence: int,
 ) -> Completed:
     try:
-        return restored(entry, outputs, sizes)
+        return restored(entry, outputs, extents)
     except (LookupError, TypeError, ValueError) as error:
         reason = f"a part of its output refers to an entry that does not have it ({error!r})"
         raise CorruptCheckpoint(run_id, reason, sequence=sequence) from error

@@ -10,12 +10,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeAlias, cast
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import orjson
 
 from effectflow.checkpoint.entries import MAX_ENTRY_BYTES, Completed, Entry
 from effectflow.checkpoint.values import Tree
+from effectflow.checkpoint.values.encodings import MAX_ENTRY_LEVELS
 
 _Path: TypeAlias = tuple[str | int, ...]
 """The keys and positions that lead to a part of a tree."""
@@ -142,13 +143,25 @@ class _Shortening:
         return newest[1]
 
 
-def restored(completed: Completed, outputs: Mapping[int, Tree], sizes: dict[int, int]) -> Completed:
+class Extent(NamedTuple):
+    """How large a part is: a number of bytes that its JSON has at least, and its levels."""
+
+    size: int = 1
+    levels: int = 0
+
+
+_SCALAR = Extent()
+
+
+def restored(
+    completed: Completed, outputs: Mapping[int, Tree], extents: dict[int, Extent]
+) -> Completed:
     """Return an entry of `shorten` with its whole output, given the outputs of the earlier entries.
 
     The output has the very parts of the earlier ones, so nothing may change them.
 
     Parameters:
-        sizes: the sizes of the parts that are shared, by their `id`: one dict for a whole journal.
+        extents: those of the parts that are shared, by their `id`: one dict for a whole journal.
 
     Raises LookupError, TypeError or ValueError if a reference leads nowhere, or the output is too large.
     """
@@ -158,14 +171,17 @@ def restored(completed: Completed, outputs: Mapping[int, Tree], sizes: dict[int,
         part: Any = outputs[holder]
         for key in source:
             part = part[key]
-        size += _size_of(part, sizes)
+        extent = _extent_of(part, extents)
+        size += extent.size
         if size > MAX_ENTRY_BYTES:
             raise ValueError(f"with what it refers to, it is larger than {MAX_ENTRY_BYTES:,} bytes")
+        if len(path) + extent.levels > MAX_ENTRY_LEVELS:
+            raise ValueError(f"with what it refers to, it has more than {MAX_ENTRY_LEVELS} levels")
         *outer, last = ["", *path]
         place: Any = whole
         for key in outer:
             place = place[key]
-            if id(place) in sizes:
+            if id(place) in extents:
                 raise ValueError("it would change a part of another output")
         if place[last] is None:
             place[last] = part
@@ -175,19 +191,23 @@ def restored(completed: Completed, outputs: Mapping[int, Tree], sizes: dict[int,
         else:
             raise TypeError("only a list can continue another one")
     for grown, part in continued:
-        rest = grown[len(part) :]
-        sizes[id(grown)] = _size_of(part, sizes) + sum(_size_of(one, sizes) for one in rest)
+        begun, rest = _extent_of(part, extents), _extent_of(grown[len(part) :], {})
+        extents[id(grown)] = Extent(begun.size + rest.size, max(begun.levels, rest.levels))
     return replace(completed, output=whole[""])
 
 
-def _size_of(part: Any, sizes: dict[int, int]) -> int:
-    """Return a size in bytes that the JSON of a part has at least, and note those of all in it."""
+def _extent_of(part: Any, extents: dict[int, Extent]) -> Extent:
+    """Return the extent of a part, and note those of all in it."""
     if part.__class__ is str:
-        return len(part)
+        return Extent(len(part))
     if part.__class__ not in (list, dict):
-        return 1
-    size = sizes.get(id(part))
-    if size is None:
-        parts = part.values() if part.__class__ is dict else part
-        size = sizes[id(part)] = 2 + sum(_size_of(one, sizes) for one in parts)
-    return size
+        return _SCALAR
+    extent = extents.get(id(part))
+    if extent is None:
+        size, levels = 2, 0
+        for one in part.values() if part.__class__ is dict else part:
+            inner = _extent_of(one, extents)
+            size += inner.size
+            levels = max(levels, inner.levels)
+        extent = extents[id(part)] = Extent(size, levels + 1)
+    return extent

@@ -274,6 +274,7 @@ def sealed_outputs(*outputs: tuple[Any, Any]) -> list[bytes]:
     [
         [("x" * 2000, None)]
         + [([None, None], [[[0], 3 + 2 * n, []], [[1], 3 + 2 * n, []]]) for n in range(60)],
+        [([[1]], None)] + [([[[None]]], [[[0, 0, 0], 3 + 2 * n, []]]) for n in range(100)],
         [([1], None), ([None, None], [[[0], 3, []], [[0, 0], 3, []]])],
         [([1], None), ({"a": [2]}, [[["b"], 3, []]])],
         [([1], None), ({"a": 2}, [[["a"], 3, []]])],
@@ -282,7 +283,17 @@ def sealed_outputs(*outputs: tuple[Any, Any]) -> list[bytes]:
         [([1], None), (None, [[[], 3]])],
         [([1], None), (None, 7)],
     ],
-    ids=["doubling", "into another", "no such key", "no list", "itself", "beyond", "short", "none"],
+    ids=[
+        "doubling",
+        "deeper",
+        "into another",
+        "no such key",
+        "no list",
+        "itself",
+        "beyond",
+        "short",
+        "none",
+    ],
 )
 async def test_hostile_references_are_refused(outputs: list[tuple[Any, Any]]) -> None:
     store, summary = MemoryStore(), RunSummary("w", RunStatus.RUNNING, 0.0)
