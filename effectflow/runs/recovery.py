@@ -40,7 +40,12 @@ from effectflow.effects.scope import Scope
 from effectflow.runs.blueprint import Blueprint
 from effectflow.runs.claim import SECONDS_AFTER_OUTAGE, Claim, without_text
 from effectflow.runs.company import shows_progress
-from effectflow.runs.driver import Service, continue_run, record_failure
+from effectflow.runs.driver import (
+    Service,
+    continue_run,
+    record_failure,
+    record_unsavable,
+)
 from effectflow.runs.stored_run import Place, read_run
 from effectflow.runs.workflow import Workflow
 
@@ -113,9 +118,7 @@ async def _report(claim: Claim, ending: Ending) -> None:
     run_id, is_secret = claim.run_id, claim.is_secret
     match ending:
         case Halted(NotSerializable() as error):
-            # Another try would execute the step again, whose value cannot be saved.
-            if found := await read_run(claim.place, run_id):
-                await record_failure(claim, found, error)
+            await record_unsavable(claim, error)
             logger.warning("run %r has failed: %s", run_id, claim.reason_of(error))
         case Halted(error) | CutShort(error):
             await _block(claim, error)

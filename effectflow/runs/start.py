@@ -9,6 +9,7 @@ from effectflow.checkpoint.checkpoint import summary_of
 from effectflow.checkpoint.endings import Ending, Halted
 from effectflow.checkpoint.entries import FORMAT, Started
 from effectflow.checkpoint.errors import (
+    NotSerializable,
     RunBusy,
     RunCancelled,
     RunConflict,
@@ -22,7 +23,13 @@ from effectflow.checkpoint.store import RunDetails, RunStatus, due_at_once, stor
 from effectflow.checkpoint.values import NO_TYPES, Tree, to_tree
 from effectflow.effects.arguments import check_type
 from effectflow.runs.claim import Claim
-from effectflow.runs.driver import begin_run, continue_run, outcome_of, running_summary
+from effectflow.runs.driver import (
+    begin_run,
+    continue_run,
+    outcome_of,
+    record_unsavable,
+    running_summary,
+)
 from effectflow.runs.reopening import Reopening
 from effectflow.runs.run_ids import check_run_id, new_run_id
 from effectflow.runs.stored_run import (
@@ -98,9 +105,14 @@ async def start_run(
 
 
 async def _outcome(claim: Claim, ending: Ending) -> Any:
-    """Return how a life has ended, as `outcome_of`. Block the run if this life was halted."""
-    if isinstance(ending, Halted):
-        await claim.block_if_running(ending.error)
+    """Return how a life has ended, as `outcome_of`. Block a run that was halted, or let it fail."""
+    match ending:
+        case Halted(NotSerializable() as error):
+            await record_unsavable(claim, error)
+        case Halted(error):
+            await claim.block_if_running(error)
+        case _:
+            pass
     return outcome_of(claim.run_id, ending)
 
 

@@ -16,7 +16,13 @@ from distributed import Client
 from returns.result import Failure, Success
 
 from effectflow import Do, Effect, RetryPolicy, fail, pure, step, with_checkpointing, workflow
-from effectflow.checkpoint import Interrupted, OutcomeUnknown, read_checkpoint
+from effectflow.checkpoint import (
+    Interrupted,
+    OutcomeUnknown,
+    RunStatus,
+    find_run,
+    read_checkpoint,
+)
 from effectflow.effects import ExecutorLost, WorkerLost, par_try_all
 from effectflow.executors import DaskExecutor, ProcessExecutor
 from effectflow.executors.dask import WorkplaceKeeper
@@ -175,6 +181,10 @@ async def test_a_lost_executor_leaves_the_outcome_unknown(folder: Folder) -> Non
         await soon(folder.lines)
     assert isinstance(results[0].failure(), OutcomeUnknown)
     assert isinstance(results[0].failure().__cause__, ExecutorLost)
+    info = await find_run(app.checkpoints.store, "r")
+    assert info is not None
+    assert (info.summary.status, info.lease) == (RunStatus.BLOCKED, None)
+    assert info.summary.details.blocked == str(results[0].failure())
 
     async with executor:
         again = await running.resume("r").run(app)
