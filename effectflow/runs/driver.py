@@ -212,7 +212,8 @@ async def record_unsavable(claim: Claim, error: NotSerializable) -> None:
 async def record_failure(claim: Claim, found: StoredRun, error: CheckpointError) -> None:
     """Record that a run has failed with this error, without running it."""
     at = claim.place.scope.clock.now().timestamp()
-    run = _life_of(claim, Resumed(claim.lease.owner, at), found.journal.digest, Order(), found)
+    order, resumed = read_order(found.journal.entries), Resumed(claim.lease.owner, at)
+    run = _life_of(claim, resumed, found.journal.digest, order, found)
     record = write_error(error, claim.place.blueprint.output_types, is_defect=False)
     with suppress(Halt):
         await run.writer.finish(Finished(RunStatus.FAILED, at, None, record), RunStatus.FAILED)
