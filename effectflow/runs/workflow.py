@@ -74,6 +74,25 @@ class Workflow(Generic[Env, E, Input, Out]):
                 self._blueprint = replace(self._again(), module=known.module)
         return self._blueprint
 
+    # Steps that need nothing come first, as in the overloads of `@workflow`.
+    @overload
+    @staticmethod
+    def of_steps(
+        name: str,
+        steps: Sequence[Callable[[S], Effect[HasCheckpoints, E2, S]]],
+        *,
+        version: str = "1",
+        migrations: Mapping[int, Migration] | None = None,
+    ) -> Workflow[HasCheckpoints, E2, S, S]: ...
+    @overload
+    @staticmethod
+    def of_steps(
+        name: str,
+        steps: Sequence[Callable[[S], Effect[Env2, E2, S]]],
+        *,
+        version: str = "1",
+        migrations: Mapping[int, Migration] | None = None,
+    ) -> Workflow[Env2, E2, S, S]: ...
     @staticmethod
     def of_steps(
         name: str,

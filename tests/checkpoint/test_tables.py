@@ -169,6 +169,7 @@ def test_equal_tables_have_equal_digests_however_they_were_cut() -> None:
         (pd.DataFrame([[1, 2]], columns=["a", "a"]), "Duplicate column names"),
         (pl.DataFrame({"a": [object()]}), "polars.DataFrame cannot be saved: .*not as .*Object"),
         (pl.LazyFrame({"a": [1]}), "a LazyFrame cannot be saved"),
+        (pd.Timestamp("2026"), "a Timestamp cannot be saved .* Convert it to a datetime, take"),
     ],
     ids=lambda case: case if isinstance(case, str) else type(case).__name__,
 )

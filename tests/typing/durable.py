@@ -173,6 +173,13 @@ pay.start("1")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 charge("1")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
+def doubled(number: int) -> Effect[object, Never, int]:
+    return pure(2 * number)
+
+
+assert_type(Workflow.of_steps("doubling", [doubled]), Workflow[HasCheckpoints, Never, int, int])
+
+
 @workflow  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType, reportCallIssue, reportUntypedFunctionDecorator]
 def without_checkpoints(name: str) -> Effect[Bare, Never, str]:
     return pure(name)

@@ -54,17 +54,22 @@ from effectflow.checkpoint.values.tables import (
     take_scalar,
     take_table,
 )
-from effectflow.checkpoint.values.tags import TAGS
+from effectflow.checkpoint.values.tags import SAVED_CLASSES, TAGS
 from effectflow.effects.effect import Effect
 
 
-def cannot_be_saved(name: str) -> str:
-    """Return why no object of the class with this name can be saved, and what to do."""
-    article = "an" if name[0] in "aeiouAEIO" else "a"
+def cannot_be_saved(cls: type[Any]) -> str:
+    """Return why no object of this class can be saved, and what to do."""
+    known = next((base.__name__ for base in cls.__mro__ if base in SAVED_CLASSES), None)
+    convert = f"Convert it to {_with_article(known)}, take" if known else "Take"
     return (
-        f"{article} {name} cannot be saved so that the same value comes back. Take it from the "
-        "environment, or pass Checkpoints(codecs=...) a Codec for it"
+        f"{_with_article(cls.__qualname__)} cannot be saved so that the same value comes back. {convert} "
+        "it from the environment, or pass Checkpoints(codecs=...) a Codec for it"
     )
+
+
+def _with_article(name: str) -> str:
+    return f"{'an' if name[0] in 'aeiouAEIO' else 'a'} {name}"
 
 
 MAX_SAME_HASH = 100
@@ -540,7 +545,7 @@ def _declared_kind(value: Any, types: KnownTypes) -> _Kind:
         raise _Fault(
             f"{value!r} is an effect, not its value (did you forget `await` or `yield from`?)"
         )
-    raise _Fault(cannot_be_saved(cls.__qualname__))
+    raise _Fault(cannot_be_saved(cls))
 
 
 def _encode_object(value: Any, walk: _Walk) -> list[Any]:

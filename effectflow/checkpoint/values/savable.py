@@ -81,7 +81,7 @@ def _problem_of(annotation: Any, types: KnownTypes) -> str:
         return ""
     of_pydantic = pydantic_kind(cast("type[Any]", kind))
     if of_pydantic is None:
-        return cannot_be_saved(kind.__qualname__)
+        return cannot_be_saved(cast("type[Any]", kind))
     is_refused = of_pydantic.tag == "$secret" and types.options.cipher is None
     return f"{kind.__name__}: {NO_CIPHER}" if is_refused else ""
 
