@@ -145,6 +145,10 @@ class Watchdog:
             self._set_at = now
             faulthandler.dump_traceback_later(self.SECONDS, exit=True, file=self._stderr)
 
+    @pytest.hookimpl(trylast=True)
+    def pytest_exception_interact(self) -> None:
+        self._set_at = 0.0  # pytest has cancelled it
+
     def pytest_unconfigure(self) -> None:
         faulthandler.cancel_dump_traceback_later()
         os.close(self._stderr)
