@@ -72,7 +72,8 @@ class PostgresStore(SqlStore, ServerStore):
 
     Parameters:
         dsn: a connection string, such as `postgresql://user@host/database`. It is never logged.
-        schema: the schema that contains the tables; created and migrated when the store is opened.
+        schema: the schema that contains the tables; created and migrated when the store is opened. Any
+            name of up to 63 bytes without `%`: it is quoted.
         pool_size: the maximum number of connections, besides the two that write, one that renews leases,
             one that announces changes, and one for each open `changes`.
         statement_timeout: the seconds after which the server cancels a statement. Also how long a
@@ -80,8 +81,9 @@ class PostgresStore(SqlStore, ServerStore):
         reconnect_timeout: how long (seconds, or a `timedelta`) to try to reconnect to a lost server.
         renew_timeout: how long (seconds, or a `timedelta`) a renewal of a lease may take.
 
-    Raise ValueError for a connection string that cannot be parsed. Opening raises StoreUnavailable, or
-    UnsupportedVersion if a newer effectflow migrated the schema, or one from before the first release.
+    Raise ValueError for a connection string that cannot be parsed, or another schema. Opening raises
+    StoreUnavailable, or UnsupportedVersion if a newer effectflow migrated the schema, or one from before
+    the first release.
     """
 
     _slots: Slots
@@ -267,6 +269,7 @@ class PostgresStore(SqlStore, ServerStore):
                 is_unknown = is_unknown or not is_refusal(error)
                 raise
 
+        self._check_open()
         try:
             return await self._do(change)
         except StoreUnavailable as error:

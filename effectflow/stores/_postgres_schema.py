@@ -44,6 +44,10 @@ class Dialect:
     """
 
     def __init__(self, schema: str) -> None:
+        if not 0 < len(schema.encode()) <= 63 or "\0" in schema or "%" in schema:
+            raise ValueError(
+                f"schema must be a name of 1 to 63 bytes without % and zero characters, not {schema!r}"
+            )
         self._prefix = f"{sql.Identifier(schema).as_string(None)}."
         self.text = lru_cache(512)(self._text)
 
@@ -52,9 +56,10 @@ class Dialect:
         return (
             statement.replace("@now()", "now()")
             .replace("now()", "@now()")
-            .replace("@", self._prefix)
             .replace("instr(", "strpos(")
             .replace("?", "%b")
+            # Last, because a name may have any of these.
+            .replace("@", self._prefix)
             .encode()
         )
 

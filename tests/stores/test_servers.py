@@ -1056,6 +1056,17 @@ async def test_redis_runs_of_another_version_are_rejected(redis: str, tmp_path: 
                 pass
 
 
+async def test_the_name_of_a_postgres_schema_is_quoted(postgres: str) -> None:
+    schema = f"""Ünï "?' @ now(); --{time.time_ns()}"""
+    async with PostgresStore(postgres, schema=schema) as store:
+        await begun(store)
+        async with PostgresStore(postgres, schema=schema) as other:
+            assert len(await other.find()) == 1
+    for name in ("", "a%b", "a\0b", "x" * 64):
+        with pytest.raises(ValueError, match="1 to 63 bytes"):
+            PostgresStore(postgres, schema=name)
+
+
 async def test_a_new_postgres_schema_can_be_opened_many_times_at_once(postgres: str) -> None:
     schema = f"shared{time.time_ns()}"
 

@@ -12,6 +12,7 @@ import anyio.lowlevel
 from effectflow.checkpoint.errors import LeaseLost, RunBusy, RunNotFound, StoreUnavailable
 from effectflow.checkpoint.lease import Lease
 from effectflow.checkpoint.store import (
+    Batch,
     RunDetails,
     RunInfo,
     RunQuery,
@@ -316,7 +317,14 @@ async def concurrent_tasks_wait_until_the_store_is_open(make: MakeJournal) -> No
 
     for _ in range(3):
         await at_once(use, range(8))
+    lease = Lease("unknown", new_owner(), 1, time.time() + 60)
     for closed in (store, make().store):
-        with fails(StoreUnavailable) as caught:
-            await closed.read("unknown")
-        assert "open" in str(caught.exception), caught.exception
+        # Not SaveFailed: the program is wrong, and not the server.
+        for request in (
+            closed.read("unknown"),
+            closed.create("r", [b"1"], summary=PENDING),
+            closed.append(lease, Batch([b"2"], 1)),
+        ):
+            with fails(StoreUnavailable) as caught:
+                await request
+            assert "open" in str(caught.exception), caught.exception
