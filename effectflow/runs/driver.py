@@ -202,13 +202,6 @@ def outcome_of(run_id: str, ending: Ending) -> Any:
             raise AssertionError(f"run {run_id!r} was suspended, which only a worker does")
 
 
-async def record_unsavable(claim: Claim, error: NotSerializable) -> None:
-    """Record that a life that was halted has failed: the next one would execute the step again."""
-    found = await read_run(claim.place, claim.run_id)
-    if found is not None:
-        await record_failure(claim, found, error)
-
-
 async def record_failure(claim: Claim, found: StoredRun, error: CheckpointError) -> None:
     """Record that a run has failed with this error, without running it."""
     at = claim.place.scope.clock.now().timestamp()

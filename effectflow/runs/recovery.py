@@ -26,7 +26,6 @@ from effectflow.checkpoint.errors import (
     CheckpointError,
     CrashedTooOften,
     LeaseLost,
-    NotSerializable,
     RunNotFound,
 )
 from effectflow.checkpoint.lease import Owner
@@ -44,7 +43,6 @@ from effectflow.runs.driver import (
     Service,
     continue_run,
     record_failure,
-    record_unsavable,
 )
 from effectflow.runs.stored_run import Place, read_run
 from effectflow.runs.workflow import Workflow
@@ -117,9 +115,6 @@ async def _report(claim: Claim, ending: Ending) -> None:
     """Log how a life has ended. Block the run if it cannot be continued here."""
     run_id, is_secret = claim.run_id, claim.is_secret
     match ending:
-        case Halted(NotSerializable() as error):
-            await record_unsavable(claim, error)
-            logger.warning("run %r has failed: %s", run_id, claim.reason_of(error))
         case Halted(error) | CutShort(error):
             await _block(claim, error)
         case FailedWith(failure):

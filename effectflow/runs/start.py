@@ -9,7 +9,6 @@ from effectflow.checkpoint.checkpoint import summary_of
 from effectflow.checkpoint.endings import Ending, Halted
 from effectflow.checkpoint.entries import FORMAT, Started
 from effectflow.checkpoint.errors import (
-    NotSerializable,
     RunBusy,
     RunCancelled,
     RunConflict,
@@ -27,7 +26,6 @@ from effectflow.runs.driver import (
     begin_run,
     continue_run,
     outcome_of,
-    record_unsavable,
     running_summary,
 )
 from effectflow.runs.reopening import Reopening
@@ -105,14 +103,9 @@ async def start_run(
 
 
 async def _outcome(claim: Claim, ending: Ending) -> Any:
-    """Return how a life has ended, as `outcome_of`. Block a run that was halted, or let it fail."""
-    match ending:
-        case Halted(NotSerializable() as error):
-            await record_unsavable(claim, error)
-        case Halted(error):
-            await claim.block_if_running(error)
-        case _:
-            pass
+    """Return how a life has ended, as `outcome_of`. Block the run if this life was halted."""
+    if isinstance(ending, Halted):
+        await claim.block_if_running(ending.error)
     return outcome_of(claim.run_id, ending)
 
 

@@ -30,6 +30,7 @@ from effectflow.checkpoint import (
     Record,
     RunInfo,
     RunNotFound,
+    RunQuery,
     RunStatus,
 )
 from effectflow.checkpoint.entries import Finished, Resumed
@@ -167,20 +168,20 @@ async def test_a_run_that_fails_for_its_crashes_is_logged_with_the_reason(
     assert warning.startswith("run 'r' has failed: 3 processes in a row ended")
 
 
-async def test_a_start_whose_value_cannot_be_saved_leaves_a_failed_run(service: Service) -> None:
-    @step
-    def unsavable() -> Effect[App, Broken, Any]:
-        return pure(object())
-
+async def test_a_start_that_ends_with_a_checkpoint_error_leaves_a_blocked_run(
+    service: Service,
+) -> None:
     @workflow
-    def made(_: None) -> Do[App, Broken, Any]:
-        return (yield from unsavable())
+    def mistyped(_: None) -> Do[App, Broken, int]:
+        return (yield from act("begin"))  # type: ignore[return-value]  # that is the point
 
     app = App(service.checkpoints(), service.world)
-    refused = (await made.start(None, run_id="r").run(app)).failure()
+    refused = (await mistyped.start(None, run_id="r").run(app)).failure()
     assert isinstance(refused, NotSerializable)
     info = await info_of(service, "r")
-    assert (info.summary.status, info.lease) == (RunStatus.FAILED, None)
+    assert info.summary.status is RunStatus.BLOCKED
+    assert info.summary.details.blocked == str(refused)
+    assert await service.store.find(RunQuery(statuses=frozenset({RunStatus.BLOCKED}))) == [info]
 
 
 async def test_a_run_whose_value_cannot_be_saved_fails_and_its_step_is_not_repeated(

@@ -648,25 +648,3 @@ async def test_the_summary_of_a_run_counts_its_dead_letters(store: MemoryStore) 
     app.world.repair(1)
     await job.retry_dead_letters("r").run(app)
     assert await counted() == 1
-
-
-async def test_a_run_that_fails_because_a_value_cannot_be_saved_keeps_its_dead_letters(
-    store: MemoryStore,
-) -> None:
-    job = setting_aside()
-
-    @step
-    def unsavable() -> Effect[App, Any, Any]:
-        return pure(object())
-
-    @workflow
-    def outer(count: int) -> Do[App, Any, Any]:
-        yield from job.body(count)
-        return (yield from unsavable())
-
-    app = app_around(store)
-    app.world.break_items(1)
-    assert isinstance((await outer.start(3, run_id="r").run(app)).failure(), NotSerializable)
-    info = await find_run(store, "r")
-    assert info is not None
-    assert (info.summary.status, info.summary.details.dead_letters) == (RunStatus.FAILED, 1)
