@@ -59,7 +59,7 @@ from effectflow.effects.scope import Scope
 from effectflow.effects.trails import TypedFailure, add_note
 from effectflow.runs.body import run_body
 from effectflow.runs.claim import Claim
-from effectflow.runs.company import Company
+from effectflow.runs.driven_runs import DrivenRuns
 from effectflow.runs.reopening import Reopening
 from effectflow.runs.stored_run import (
     StoredRun,
@@ -78,21 +78,21 @@ class Service:
     """How a worker drives runs.
 
     Attributes:
-        company: the runs that it drives.
+        runs: the runs that it drives.
         suspend_after: a run is suspended when all of its fibers wait for more than this many seconds.
         max_crashes: a run is not continued after this many processes in a row have died before it got
             further.
         is_alone: whether this run is driven alone until it gets further.
     """
 
-    company: Company
+    runs: DrivenRuns
     suspend_after: float
     max_crashes: int
     is_alone: bool = False
 
     def joined(self, run: Run) -> AbstractAsyncContextManager[None]:
         """Wait until a run may be driven. The block drives it."""
-        return self.company.joined(run, alone=self.is_alone)
+        return self.runs.joined(run, alone=self.is_alone)
 
 
 async def begin_run(claim: Claim, started: Started, digest: bytes, input: Any) -> Ending:
@@ -298,8 +298,8 @@ async def _live(
         if service is None:
             add_note(
                 interruption,
-                f"run {run.run_id!r} was interrupted: start it again with this run_id, or write "
-                f"`effectflow resume {run.run_id} --app MODULE`, and it continues",
+                f"run {run.run_id!r} was interrupted: start it again with this run_id, or resume it, and "
+                "it continues",
             )
         raise
     return run.ending or ending if writer.halted is None else _halted(run, ending)

@@ -38,7 +38,7 @@ from effectflow.effects.nodes import AnyEffect, Perform
 from effectflow.effects.scope import Scope
 from effectflow.runs.blueprint import Blueprint
 from effectflow.runs.claim import SECONDS_AFTER_OUTAGE, Claim, without_text
-from effectflow.runs.company import shows_progress
+from effectflow.runs.driven_runs import shows_progress
 from effectflow.runs.driver import (
     Service,
     continue_run,
@@ -49,11 +49,11 @@ from effectflow.runs.workflow import Workflow
 
 logger = logging.getLogger(__name__)
 
-_DEATHS_IN_COMPANY = 2
+_DEATHS_SIDE_BY_SIDE = 2
 """After this many deaths of processes in a row, a run is driven alone, so that it hurts no other run, and
 none hurts it. Not after the first death: most processes do not die of a run."""
 
-LEAST_CRASHES = _DEATHS_IN_COMPANY + 1
+LEAST_CRASHES = _DEATHS_SIDE_BY_SIDE + 1
 """The least value of `max_crashes`: the process that died last drove the run alone."""
 
 
@@ -92,7 +92,7 @@ async def recover_run(
                 await record_failure(claim, found, error)
                 logger.warning("run %r has failed: %s", claim.run_id, error)
                 return
-            if deaths >= _DEATHS_IN_COMPANY:
+            if deaths >= _DEATHS_SIDE_BY_SIDE:
                 service = replace(service, is_alone=True)
                 logger.warning(
                     "run %r is driven alone until it gets further than %s: %d processes in a row ended "

@@ -24,7 +24,7 @@ from effectflow.effects.event_loop import (
     shielded,
     strays_as_errors,
 )
-from effectflow.runs.company import Company
+from effectflow.runs.driven_runs import DrivenRuns
 from effectflow.runs.driver import Service
 from effectflow.runs.recovery import LEAST_CRASHES, recover_run
 from effectflow.service.app import App
@@ -234,8 +234,8 @@ class _Shift:
         self._looks = self._idle_look = self._taken = self._idlers = 0
         self._owners: list[Owner] = []
         self._woken = Wakeup()
-        self._company = Company(terms.grace, self._woken.set)
-        self._service = Service(self._company, terms.suspend_after, terms.max_crashes)
+        self._runs = DrivenRuns(terms.grace, self._woken.set)
+        self._service = Service(self._runs, terms.suspend_after, terms.max_crashes)
         self._taking = anyio.CancelScope(shield=True)
         self._grace = anyio.CancelScope()
         self._is_ending = anyio.Event()
@@ -254,7 +254,7 @@ class _Shift:
             self._stop.reason = "the worker ended"
         _cancel(self._others)
         end_following(self._store)
-        self._company.end()
+        self._runs.end()
         logger.info("%s: steps in progress may end, and no other begins", self._stop.reason)
         self._is_ending.set()
         self._woken.set()
@@ -272,9 +272,9 @@ class _Shift:
         self._idlers += 1
         try:
             before: tuple[int, int] | None = None
-            while (now := (self._taken, self._company.turns)) != before:
+            while (now := (self._taken, self._runs.turns)) != before:
                 before, looks = now, self._looks
-                self._company.look()
+                self._runs.look()
                 self._woken.set()
                 while not (self._is_resting and (self._idle_look > looks or not self._may_take)):
                     if self._is_ending.is_set():
@@ -286,7 +286,7 @@ class _Shift:
     @property
     def _is_resting(self) -> bool:
         runs, schedules = len(self._driving), len(self._app.schedules)
-        is_driving = not self._company.is_resting or self._company.members < runs
+        is_driving = not self._runs.is_resting or self._runs.members < runs
         return not is_driving and len(self._resting_schedules) == schedules
 
     def hurry(self) -> None:
@@ -353,7 +353,7 @@ class _Shift:
 
     @property
     def _may_take(self) -> bool:
-        return len(self._driving) < self._terms.limit and not self._company.is_closed
+        return len(self._driving) < self._terms.limit and not self._runs.is_closed
 
     async def _claim(self, most: int) -> Claimed:
         """Claim at most this many due runs, and start to drive them."""

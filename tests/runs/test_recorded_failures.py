@@ -404,6 +404,5 @@ def test_an_interruption_says_how_to_continue_the_run(backend: Any) -> None:
     with pytest.raises(KeyboardInterrupt) as raised:
         pressing.start(None, run_id="r").run_sync(app, backend=backend)
     assert raised.value.__notes__[-1] == (
-        "run 'r' was interrupted: start it again with this run_id, or write "
-        "`effectflow resume r --app MODULE`, and it continues"
+        "run 'r' was interrupted: start it again with this run_id, or resume it, and it continues"
     )

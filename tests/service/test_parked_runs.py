@@ -150,7 +150,7 @@ async def test_a_run_that_kills_its_process_leaves_those_beside_it_healthy() -> 
         if not faulty.met:
             break
         deaths += 1
-    # Two in company, and the rest alone.
+    # Two side by side, and the rest alone.
     assert deaths == 4
 
 

@@ -43,7 +43,7 @@ def shows_progress(entry: Entry) -> bool:
     return isinstance(entry, _PROGRESS)
 
 
-class Company:
+class DrivenRuns:
     """The runs that a worker drives side by side.
 
     A run that may have killed its process is driven alone until it gets further. The others stop after
