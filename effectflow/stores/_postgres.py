@@ -112,7 +112,7 @@ class PostgresStore(SqlStore, ServerStore):
         self._pool_size = pool_size
         self._statement_timeout = in_seconds(statement_timeout)
         self._dialect = Dialect(schema)
-        self._queries = Queries(self._dialect)
+        self._queries = Queries(self._dialect, self._statement_timeout)
         self._renew_timeout = in_seconds(renew_timeout)
         self._memory = ClaimMemory()
         self._announcements = Announcements()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
+import socket
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, TypeAlias, TypeVar
 
 import psycopg
@@ -23,6 +25,9 @@ Connection: TypeAlias = psycopg.AsyncConnection[Any]
 
 _CONNECT_SECONDS = 10
 
+_SECONDS_OF_ANSWER = 5.0
+"""How much longer than a statement may last its answer may take."""
+
 _RENEWAL_LOCK_SECONDS = 0.5
 """How long a lease that another program has locked may delay the renewal of other leases."""
 
@@ -31,17 +36,36 @@ CLOSING_SECONDS = 1.0
 
 
 class Queries:
-    """Executes statements in the SQL of `_sql` in the tables of a schema."""
+    """Executes statements in the SQL of `_sql` in the tables of a schema.
 
-    def __init__(self, dialect: Dialect) -> None:
+    Parameters:
+        statement_timeout: the seconds after which the server cancels a statement; 0 for never. One that
+            says nothing a little later is lost.
+    """
+
+    def __init__(self, dialect: Dialect, statement_timeout: float) -> None:
         self.text = dialect.text
+        self._seconds = statement_timeout + _SECONDS_OF_ANSWER if statement_timeout else None
 
     async def rows(
         self, connection: Connection, statement: str, parameters: Sequence[object] = ()
     ) -> list[Any]:
         """Return the rows of a statement, which is a transaction of its own."""
-        cursor = await connection.execute(self.text(statement), parameters, binary=True)
+        with self._answering(connection):
+            cursor = await connection.execute(self.text(statement), parameters, binary=True)
         return await cursor.fetchall() if cursor.description else []
+
+    @contextmanager
+    def _answering(self, connection: Connection) -> Generator[None]:
+        """Cut the connection, as if it was lost, if the server does not answer in time."""
+        if self._seconds is None:
+            yield
+            return
+        timer = asyncio.get_running_loop().call_later(self._seconds, _cut, connection)
+        try:
+            yield
+        finally:
+            timer.cancel()
 
     async def read(self, connection: Connection, reading: Reading[A]) -> A:
         """Return what a reading returns."""
@@ -75,12 +99,22 @@ class Queries:
         """Return the rows of each query, after one round trip."""
         if len(queries) == 1:
             return [await self.rows(connection, *queries[0])]
-        async with connection.pipeline():
-            cursors = [
-                await connection.execute(self.text(text), parameters or None, binary=True)
-                for text, parameters in queries
-            ]
+        with self._answering(connection):
+            async with connection.pipeline():
+                cursors = [
+                    await connection.execute(self.text(text), parameters or None, binary=True)
+                    for text, parameters in queries
+                ]
         return [await cursor.fetchall() if cursor.description else [] for cursor in cursors]
+
+
+def _cut(connection: Connection) -> None:
+    # A cancellation would ask the server to cancel the statement, and wait for that.
+    own = socket.socket(fileno=connection.fileno())
+    try:
+        own.shutdown(socket.SHUT_RDWR)
+    finally:
+        own.detach()
 
 
 _BEGIN = Query("BEGIN")

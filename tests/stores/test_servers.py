@@ -652,6 +652,36 @@ async def test_requests_end_in_time_while_their_server_is_away(proxied: Proxied)
         assert await proxied.impatient.find() == []
 
 
+async def test_a_silent_postgres_server_counts_as_lost(
+    proxied_postgres: Proxied, postgres: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("effectflow.stores._postgres_connection._SECONDS_OF_ANSWER", 0.1)
+    [folder] = parse_qs(urlsplit(postgres).query)["host"]
+    url = f"{postgres.replace(folder, str(tmp_path))}&connect_timeout=2"
+    schema = f"s{time.time_ns()}"
+    store = PostgresStore(url, schema=schema, statement_timeout=0.3, reconnect_timeout=0.2)
+
+    async def find() -> None:
+        with pytest.raises(StoreUnavailable):
+            await store.find()
+
+    async def append() -> None:
+        with pytest.raises(SaveFailed) as caught:
+            await store.append(lease, Batch([b"2"], 1))
+        assert caught.value.is_unknown
+
+    async with PostgresStore(postgres, schema=schema) as other, store:
+        lease = await begun(other)
+        assert len(await store.find()) == 1
+        proxied_postgres.proxy.is_silent = True
+        with anyio.fail_after(8):
+            async with anyio.create_task_group() as group:
+                group.start_soon(find)
+                group.start_soon(append)
+        proxied_postgres.proxy.is_silent = False
+        assert len(await store.read("r")) == 2
+
+
 # How long the package waits for a server whose caller is cancelled: to save and release the run, and to
 # close connections.
 LIMITS_OF_A_CANCELLATION = {
