@@ -6,6 +6,7 @@ and of the examples start interpreters of their own.
 
 from __future__ import annotations
 
+import atexit
 import gc
 import importlib
 import json
@@ -134,16 +135,17 @@ def _interpreter() -> socket.socket:
     own, its = socket.socketpair()
     command = [sys.executable, "-m", "tests.programs", str(its.fileno())]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    _interpreters.append(
-        subprocess.Popen(
-            command, cwd=ROOT, env=environment, pass_fds=[its.fileno()], stdin=subprocess.DEVNULL
-        )
+    process = subprocess.Popen(
+        command, cwd=ROOT, env=environment, pass_fds=[its.fileno()], stdin=subprocess.DEVNULL
     )
     its.close()
+
+    def end() -> None:
+        own.close()
+        process.wait()
+
+    atexit.register(end)
     return own
-
-
-_interpreters: list[subprocess.Popen[bytes]] = []
 
 
 # In the interpreter.
