@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any
 
 from effectflow.checkpoint.entries import BeforeStep, Entry, Failed, Finished, Resumed, SetAside
-from effectflow.checkpoint.errors import OutcomeUnknown
+from effectflow.checkpoint.errors import CorruptCheckpoint, OutcomeUnknown
 from effectflow.checkpoint.order import (
     Order,
     RecordedFailure,
@@ -61,11 +61,18 @@ def dead_letters_of(order: Order) -> list[RecordedLetter]:
 
 
 def letter_of(order: Order, path: str) -> RecordedLetter:
-    """Return what is recorded of an item that was set aside at this path."""
+    """Return what is recorded of an item that was set aside at this path.
+
+    Raises CorruptCheckpoint if that is no item of a job.
+    """
     aside = order.set_aside[path]
-    content = cast("dict[str, Any]", aside.value)
-    failures = failures_in(order, flow_of(path))
-    return RecordedLetter(aside.number, path, content["item"], content["failed"], failures)
+    match aside.value:
+        case {"item": item, "failed": int(failed)}:
+            failures = failures_in(order, flow_of(path))
+            return RecordedLetter(aside.number, path, item, failed, failures)
+        case _:
+            what = f"entry {aside.number}, which sets {path!r} aside,"
+            raise CorruptCheckpoint("", "it has no item of a job", what=what, is_damaged=False)
 
 
 def failures_in(order: Order, flow: str) -> tuple[RecordedFailure, ...]:

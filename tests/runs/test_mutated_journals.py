@@ -403,6 +403,14 @@ async def write(store: MemoryStore, sound: Sound, entries: Entries, *, has_ended
     await store.create("r", bodies, summary=replace(info.summary, status=status))
 
 
+async def drop_in_a_copy(sound: Sound, entries: Entries) -> None:
+    """Drop the dead letters of another run with the same journal."""
+    store = MemoryStore()
+    await write(store, sound, entries, has_ended=True)
+    with anyio.move_on_after(0.3):
+        await TestClock().run(sound.workflow.drop_dead_letters("r"), app_on(store))
+
+
 async def problems_with(sound: Sound, entries: Entries, *, has_ended: bool) -> list[str]:
     """Return the unexpected errors of all that reads a journal."""
     problems: list[str] = []
@@ -431,6 +439,7 @@ async def problems_with(sound: Sound, entries: Entries, *, has_ended: bool) -> l
     if not isinstance(checkpoint, Failure | None):
         job_progress(checkpoint)
     await attempt("plan", lambda: made.plan("r").run(app))
+    await attempt("drop", lambda: drop_in_a_copy(sound, entries))
     await attempt("published", lambda: handle.published("progress"))
     for _ in range(3):
         await attempt("send", lambda: handle.send(pause, "go"))

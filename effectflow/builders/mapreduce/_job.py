@@ -23,7 +23,7 @@ from effectflow.builders.progress import JobPlace
 from effectflow.builders.views import View
 from effectflow.checkpoint.durable_fiber import DurableFiber
 from effectflow.checkpoint.entries import ErrorRecord
-from effectflow.checkpoint.errors import NotSerializable
+from effectflow.checkpoint.errors import CorruptCheckpoint, NotSerializable
 from effectflow.checkpoint.failures import read_error, write_error
 from effectflow.checkpoint.step import StepDefinition, durable, save_now
 from effectflow.checkpoint.values import KnownTypes, Tree, digest_of, encode_arguments
@@ -296,7 +296,10 @@ class ItemWork:
         if not job.keeps_dead_letters:
             return TypedFailure(self._stopped(error, self._attempts_of(fiber)))
         path = step_path(fiber.path, DEAD_LETTER, 1)
-        recorded = letter_of(order, path) if path in order.set_aside else None
+        try:
+            recorded = letter_of(order, path) if path in order.set_aside else None
+        except CorruptCheckpoint as error:
+            raise fiber.run.halt(error) from error
         counts = await fiber.set_aside(scope, DEAD_LETTER, lambda: self._content(fiber))
         if not counts:
             return PartialResult.of_dropped(self.key)
