@@ -72,7 +72,7 @@ def at(tree: Tree, path: tuple[int, ...], edit: str, choice: int) -> Tree:
 
 
 def completed_in(entries: list[Entry]) -> set[str]:
-    """Return the steps that a resume of a run must not execute again, as far as no other has their name."""
+    """Return the steps that a resume must not execute again, as far as no others have their names."""
     last = entries[-1]
     void = Spans(last.retry if isinstance(last, Finished) else ())
     counted = [entry for number, entry in enumerate(entries, 1) if number not in void]
