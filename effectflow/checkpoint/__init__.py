@@ -106,6 +106,7 @@ if TYPE_CHECKING:
         Unverified as Unverified,
         plan_resume as plan_resume,
     )
+    from effectflow.checkpoint.rebuilding import rebuilt_run as rebuilt_run
     from effectflow.checkpoint.repair import (
         Repair as Repair,
         repair_run as repair_run,
@@ -166,6 +167,7 @@ if not TYPE_CHECKING:  # a type checker would take every name for one of this pa
             ),
             "plan": "ResumePlan Unverified plan_resume",
             "replay_filter": "ReplayFilter replaying",
+            "rebuilding": "rebuilt_run",
             "repair": "Repair repair_run write_removed",
             "step": (
                 "Step StepInfo current_step run_context save_now started_version step "

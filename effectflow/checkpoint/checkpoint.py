@@ -74,12 +74,14 @@ class Metadata:
         entries: the number of entries in its journal.
         items: the number of branches of each parallel operator that has so far begun steps, by its path;
             None if no items have had a length.
+        unknown: the at-most-once steps that have begun and not ended; None without any.
     """
 
     attempts: dict[str, int] = field(default_factory=dict[str, int])
     resumes: int = 0
     entries: int = 0
     items: dict[str, int] | None = None
+    unknown: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,7 +308,9 @@ def fold(entries: Iterable[Entry], run_id: str) -> Checkpoint:
         state=state,
         completed_steps=tuple(steps.completed.values()),
         history=tuple(item for item in steps.outcomes.values() if item is not None),
-        metadata=Metadata(steps.attempts, resumes, count, steps.items or None),
+        metadata=Metadata(
+            steps.attempts, resumes, count, steps.items or None, tuple(steps.unknown) or None
+        ),
         context=started.context,
         created_at=started.at,
         updated_at=max(started.at, last.at),
@@ -364,7 +368,7 @@ class _Steps:
         outcomes: how each step ended, in the order in which the steps first began; None if it has not.
         completed: the completed steps, without those that the next attempt of an outer step repeats.
         attempts: the number of attempts, in the order in which the steps last began.
-        items: as in `Metadata`.
+        items, unknown: as in `Metadata`.
     """
 
     def __init__(self) -> None:
@@ -372,6 +376,7 @@ class _Steps:
         self.completed: dict[str, CompletedStep] = {}
         self.attempts: dict[str, int] = {}
         self.items: dict[str, int] = {}
+        self.unknown: dict[str, None] = {}
         self._completed_within: dict[str, list[str]] = {}
 
     def begin(self, begun: BeforeStep) -> None:
@@ -381,6 +386,8 @@ class _Steps:
         # A step that begins again moves to the end.
         self.attempts.pop(step, None)
         self.attempts[step] = begun.attempt
+        if begun.at_most_once:
+            self.unknown[step] = None
         if begun.items is not None:
             self.items[str(StepPath(step).flow.operator)] = begun.items
 
@@ -392,6 +399,7 @@ class _Steps:
         if "/" in step:
             for outer in steps_around(step, self.attempts):
                 self._completed_within.setdefault(outer, []).append(step)
+        self.unknown.pop(step, None)
         self.outcomes[step] = HistoryItem(step, "completed")
 
     def fail(self, ended: Failed) -> None:
@@ -400,4 +408,5 @@ class _Steps:
             # The next attempt executes what is inside the step again.
             for inner in self._completed_within.pop(step, ()):
                 self.completed.pop(inner, None)
+        self.unknown.pop(step, None)
         self.outcomes[step] = HistoryItem(step, "failed", f"{error.type}: {error.message}")

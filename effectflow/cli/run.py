@@ -156,6 +156,15 @@ def resume(
             "MODULE:WORKFLOW or MODULE:APP, those of its workflows.",
         ),
     ] = False,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(
+            "--checkpoint",
+            metavar="FILE",
+            help="Resume the run in this file: the checkpoint.json of a FileStore, an export of one "
+            "run, or the text of a Checkpoint.",
+        ),
+    ] = None,
     force: Annotated[
         bool,
         typer.Option(
@@ -166,7 +175,12 @@ def resume(
     ] = False,
 ) -> Answer:
     """Continue a run from where it stopped. Completed steps are skipped."""
-    check_choice(run_id=run_id, latest=latest, all=every)
+    check_choice(run_id=run_id, latest=latest, all=every, checkpoint=checkpoint)
+    if checkpoint is not None:
+        # Imported late, because other resumes do not need it.
+        from effectflow.cli.checkpoint_file import adopt
+
+        access, run_id = adopt(access, checkpoint)
 
     def to_drive(info: RunInfo) -> RunToDrive:
         run_id, module, title = info.run_id, "", ""

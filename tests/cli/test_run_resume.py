@@ -7,8 +7,11 @@ import sys
 import textwrap
 from pathlib import Path
 
+import anyio
 import pytest
 
+from effectflow.checkpoint import Checkpoint, read_checkpoint
+from effectflow.stores import FileStore
 from tests.cli.conftest import ENVIRONMENT, Command
 from tests.programs import ran
 
@@ -312,3 +315,45 @@ def test_a_script_and_the_command_continue_a_run_of_each_other(
     else:
         again = ran(script, env=ENVIRONMENT, cwd=folder, check=True)
         assert "<Success: declined (5,)>" in again.stdout
+
+
+@pytest.mark.parametrize("kind", ["json", "binary", "export", "file"])
+def test_a_run_is_resumed_from_a_checkpoint_in_a_file(
+    effectflow: Command, folder: Path, kind: str
+) -> None:
+    store = ("--store", "file:./runs")
+    started = effectflow("run", "work.tasks:job", "--input", "5", "--run-id", "r", *store)
+    assert started.code == 1, started.err
+    (folder / "key").touch()
+    path = folder / "latest.json"
+    if kind == "file":
+        path = folder / "runs" / "sessions" / "latest" / "checkpoint.json"
+    elif kind == "export":
+        assert effectflow("export", "r", "--output", str(path), *store).code == 0
+    else:
+        checkpoint = anyio.run(read_from, folder / "runs")
+        text = checkpoint.to_json().encode() if kind == "json" else checkpoint.to_binary()
+        path.write_bytes(text)
+
+    ran = effectflow("resume", "--checkpoint", str(path), "--app", "work.tasks")
+    assert ran.code == 0, ran.err
+    assert "Run r continues from its checkpoint of 20" in ran.out
+    here, there = (effectflow("show", "r", *where, "--json") for where in ((), store))
+    # The run stays in a FileStore, and is added to the store of the command otherwise.
+    resumed = there if kind == "file" else here
+    assert resumed.json["status"] == "completed"
+    assert (here.code == 0) == (kind != "file")
+    again = effectflow("resume", "--checkpoint", str(path), "--app", "work.tasks")
+    assert again.code == 0
+
+
+def test_a_file_that_is_no_checkpoint_is_refused(effectflow: Command, folder: Path) -> None:
+    (folder / "other.json").write_text('{"a": 1}')
+    ran = effectflow("resume", "--checkpoint", "other.json", "--app", "work.tasks")
+    assert (ran.code, "is not a checkpoint: give the checkpoint.json" in ran.err) == (2, True)
+    assert effectflow("resume", "r", "--checkpoint", "other.json").code == 2
+
+
+async def read_from(folder: Path) -> Checkpoint:
+    async with FileStore(folder) as store:
+        return await read_checkpoint(store, "r")
