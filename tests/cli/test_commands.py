@@ -161,7 +161,7 @@ def test_a_failure_ends_with_code_1_and_the_command_that_resumes(effectflow: Com
         (["run", ":sell"], "MODULE:WORKFLOW"),
         (["run", "./mall:sell"], "such as shop.orders for the file shop/orders.py"),
         (["run", "mall.py:sell"], "Without .py: give the name of a module"),
-        (["resume"], "give either a run id, --latest or --all"),
+        (["resume"], "give either a run id, --latest, --all or --checkpoint"),
         (["export", "r1", "--latest"], "give either a run id or --latest"),
         (["export", "--json"], "--output"),
         (["list", "--context", "=5"], "KEY=VALUE"),
