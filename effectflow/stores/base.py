@@ -53,7 +53,6 @@ from effectflow.checkpoint.store import (
 from effectflow.stores._base import ReentrantStore
 from effectflow.stores._changes import Announcements
 from effectflow.stores._due import Choice, DueIndex, Lane, Usage, choose
-from effectflow.stores._json import lease_from_json, summary_from_json, to_json
 from effectflow.stores._rules import (
     check_current,
     check_deletable,
@@ -69,7 +68,14 @@ from effectflow.stores._rules import (
     size_in_mailbox,
     woken,
 )
-from effectflow.stores._summaries import UNREADABLE, readable, select
+from effectflow.stores._summaries import (
+    UNREADABLE,
+    lease_from_json,
+    readable,
+    select,
+    summary_from_json,
+    to_json,
+)
 
 __all__ = [
     "CANCEL",
