@@ -83,13 +83,13 @@ class Access:
     Attributes:
         checkpoints: their store and its keys.
         app: the value of `--app`: an App, a workflow or a module; None without it.
-        is_default: whether neither an option nor an App names the store.
+        origin: what names the store: "COMMANDLINE", "ENVIRONMENT", "APP", or "DEFAULT" for nothing.
         as_json: whether the command prints JSON.
     """
 
     checkpoints: Checkpoints
     app: str | None = None
-    is_default: bool = False
+    origin: str = "APP"
     as_json: bool = False
 
     @property
@@ -140,7 +140,7 @@ class Access:
         if isinstance(path, Path) and not path.exists():
             way_out = (
                 "name the store of the runs with --store, or their App with --app MODULE:APP"
-                if self.is_default
+                if self.origin.startswith("DEFAULT")
                 else "`effectflow run`, `effectflow worker` and the program itself create it"
             )
             raise BadUse(f"the store {path} does not exist; {way_out}")
@@ -187,7 +187,7 @@ def access_of(
         for word in (_option(name), without_password(str(given[name])))
     ]
     suggest_for(RunLocation(tuple(words), module=app))
-    return Access(checkpoints, app, origins["store"].startswith("DEFAULT"), as_json)
+    return Access(checkpoints, app, origins["store"], as_json)
 
 
 def _option(name: str) -> str:

@@ -11,6 +11,7 @@ import orjson
 
 from effectflow.checkpoint import (
     Checkpoint,
+    CorruptCheckpoint,
     ExportedRun,
     Seal,
     find_run,
@@ -33,13 +34,15 @@ def adopt(access: Access, path: Path) -> tuple[Access, str]:
     - An export with one run.
     - What `Checkpoint.to_json()` or `to_binary()` returned.
 
-    Raise BadUse for any other file, and CorruptCheckpoint for a damaged one.
+    Raise BadUse for any other file, and CorruptCheckpoint for damaged JSON.
     """
     data, real = read_file(path, f"the checkpoint {path}"), path.resolve()
     if real.name == "checkpoint.json" and real.parent.parent.name == "sessions":
+        if access.origin == "COMMANDLINE":
+            raise BadUse(f"the run in {path} stays in its FileStore: leave out --store")
         url = f"file:{real.parent.parent.parent}"
         store = open_store(url)
-        suggest_for(RunLocation(("--store", url), module=access.app))
+        suggest_for(RunLocation(("--store", url), module=access.app, checkpoint=str(path)))
         checkpoints = replace(access.checkpoints, store=store)
         return replace(access, checkpoints=checkpoints), _json(data, path)["run_id"]
     run = _run_in(data, path, access.seal)
@@ -56,21 +59,21 @@ def adopt(access: Access, path: Path) -> tuple[Access, str]:
 
 def _run_in(data: bytes, path: Path, seal: Seal) -> ExportedRun:
     """Return the run in an export or a checkpoint. Raise BadUse unless it is one run to continue."""
-    lines = data.splitlines()
+    lines = data.splitlines() or [b""]
     if b'"effectflow_export"' in lines[0][:100]:
         runs = [*read_exported(lines)]
         if len(runs) != 1:
             raise BadUse(f"{path} has {len(runs)} runs: `effectflow import` adds them to a store")
         return runs[0]
     if data[:1] != b"{":
-        checkpoint = Checkpoint.from_binary(data)
+        try:
+            checkpoint = Checkpoint.from_binary(data)
+        except CorruptCheckpoint as error:
+            raise _other_file(path) from error
     elif "digest" in _json(data, path):
         checkpoint = Checkpoint.from_json(data.decode())
     else:
-        raise BadUse(
-            f"{path} is not a checkpoint: give the checkpoint.json of a run in a FileStore, an export "
-            "of one run, or what `Checkpoint.to_json()` returned"
-        )
+        raise _other_file(path)
     try:
         return rebuilt_run(checkpoint, seal)
     except ValueError as error:
@@ -81,4 +84,11 @@ def _json(data: bytes, path: Path) -> Any:
     try:
         return dict(orjson.loads(data))
     except (TypeError, ValueError) as error:
-        raise BadUse(f"{path} is not a checkpoint: {error}") from error
+        raise _other_file(path) from error
+
+
+def _other_file(path: Path) -> BadUse:
+    return BadUse(
+        f"{path} is not a checkpoint: give the checkpoint.json of a run in a FileStore, an export of one "
+        "run, or what `Checkpoint.to_json()` or `to_binary()` returned"
+    )

@@ -60,11 +60,12 @@ class RunToDrive:
 
 
 _Status: TypeAlias = Literal[
-    "completed", "failed", "cancelled", "interrupted", "refused", "checkpoint error"
+    "completed", "waits", "failed", "cancelled", "interrupted", "refused", "checkpoint error"
 ]
 
 _EXIT_CODES: dict[_Status, ExitCode] = {
     "completed": ExitCode.DONE,
+    "waits": ExitCode.DONE,
     "failed": ExitCode.WORKFLOW_FAILED,
     "cancelled": ExitCode.WORKFLOW_FAILED,
     "interrupted": ExitCode.INTERRUPTED,
@@ -96,8 +97,10 @@ class _End:
     resume_with: str | None = None
 
 
-def drive(run: RunToDrive) -> Answer:
+def drive(run: RunToDrive, *, leave_waiting: bool = False) -> Answer:
     """Drive a run to its end, or until a signal. Return how it ended.
+
+    With `leave_waiting`, leave it once it only waits.
 
     Raise BadUse or BadEnvironment, before the run is touched, if it cannot be driven.
     """
@@ -112,7 +115,12 @@ def drive(run: RunToDrive) -> Answer:
         checkpoints = dataclasses.replace(known, observers=(*known.observers, progress))
         # A signal cancels only the run, so that the environment can close in an orderly way.
         async with run.loaded.opened_environment(checkpoints) as env:
-            ends.append(await _ended(run, env, progress))
+            with progress.leave_at_rest() if leave_waiting else anyio.CancelScope() as leave:
+                ends.append(await _ended(run, env, progress))
+            if leave.cancelled_caught:
+                ends.append(
+                    _End(run.run_id, "waits", f"It waits for {progress.waits_for}, and is left.")
+                )
 
     try:
         anyio.run(main)
@@ -131,7 +139,7 @@ def drive(run: RunToDrive) -> Answer:
     [end] = ends
     if isinstance(end, BadUse):
         raise end
-    can_be_resumed = end.status in ("interrupted", "failed") and not end.recurs
+    can_be_resumed = end.status in ("interrupted", "failed", "waits") and not end.recurs
     end = dataclasses.replace(
         end,
         began_with=progress.began_with,
@@ -151,13 +159,15 @@ def drive(run: RunToDrive) -> Answer:
 def drive_all(runs: Iterable[tuple[str, Callable[[], RunToDrive]]], *, as_json: bool) -> Answer:
     """Drive runs one after another, until a signal, and say how each ended. Return the worst code.
 
+    Leave a run once it only waits, so that the next one is reached.
+
     `runs` has the id of each run, and the function that makes the rest, which may raise BadUse,
     BadEnvironment or a CheckpointError.
     """
     codes, ends = {ExitCode.DONE}, list[object]()
     for run_id, make in runs:
         try:
-            answer = drive(make())
+            answer = drive(make(), leave_waiting=True)
         except (BadUse, BadEnvironment, CheckpointError) as error:
             is_of_store = isinstance(error, CheckpointError)
             codes.add(ExitCode.CHECKPOINT_ERROR if is_of_store else ExitCode.BAD_USE)

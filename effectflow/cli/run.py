@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import anyio
 import typer
-from returns.result import Failure, Success
+from returns.result import Success
 
 from effectflow import attempt
 from effectflow.builders.kinds import job_progress
@@ -31,6 +31,7 @@ from effectflow.cli.access import Access, CodeOption
 from effectflow.cli.app_loader import (
     LoadedWorkflow,
     demo_workflow,
+    find_app,
     load_workflow,
     workflow_named,
     workflow_names,
@@ -41,6 +42,7 @@ from effectflow.cli.command import Answer, command
 from effectflow.cli.drive import RunToDrive, drive, drive_all
 from effectflow.cli.options import (
     BadUse,
+    ExitCode,
     LatestResumableOption,
     RunArgument,
     check_choice,
@@ -100,6 +102,10 @@ def run(
     ] = False,
 ) -> Answer:
     """Run a workflow on an input. Given the id of a run with the same input, continue that run."""
+    if detach and (access.app is None or find_app(access.app) is None):
+        raise BadUse(
+            "--detach leaves the run to the workers of an App: name it with --app MODULE:APP"
+        )
     if access.app is None:
         loaded = load_workflow(workflow)
         suggest_code(workflow)
@@ -133,14 +139,29 @@ async def _submit(access: Access, loaded: LoadedWorkflow, given: AnyEffect, run_
         # Not raised through the environment, which might wrap it.
         if isinstance(input, Success):
             async with Client(env.checkpoints) as client:
-                await client.submit(loaded.to_start, input.unwrap(), run_id=run_id)
-    if isinstance(input, Failure):
-        raise input.failure()
-    lines = [
-        f"Run {run_id} is submitted. A worker drives it: effectflow worker MODULE:APP",
-        f"Without workers, this drives it: {suggested('resume', run_id)}",
-    ]
-    return Answer({"run_id": run_id, "status": "submitted"}, lines, is_on_one_line=True)
+                handle = await client.submit(loaded.to_start, input.unwrap(), run_id=run_id)
+                return _submitted(run_id, await handle.status(), loaded.found_at)
+    raise input.failure()
+
+
+def _submitted(run_id: str, status: RunStatus, app: str) -> Answer:
+    """Return what happens to a run that was submitted, or had been before."""
+    code, shown, resume = ExitCode.DONE, str(status), suggested("resume", run_id)
+    match status:
+        case RunStatus.COMPLETED | RunStatus.CANCELLED:
+            lines = [f"Run {run_id} is {status}: {suggested('show', run_id)}"]
+        case RunStatus.FAILED:
+            code = ExitCode.WORKFLOW_FAILED
+            lines = [
+                f"Run {run_id} has failed: workers do not continue it; resume it with: {resume}"
+            ]
+        case _:
+            shown = "submitted"
+            lines = [
+                f"Run {run_id} is submitted. A worker drives it: effectflow worker {app}",
+                f"Without workers, this drives it: {resume}",
+            ]
+    return Answer({"run_id": run_id, "status": shown}, lines, code=code, is_on_one_line=True)
 
 
 @command(CodeOption)
@@ -152,8 +173,8 @@ def resume(
         bool,
         typer.Option(
             "--all",
-            help="Resume all runs that can be resumed, oldest first, except those that wait; with --app "
-            "MODULE:WORKFLOW or MODULE:APP, those of its workflows.",
+            help="Resume all runs that can be resumed, oldest first, and leave those that wait; with "
+            "--app MODULE:WORKFLOW or MODULE:APP, those of its workflows.",
         ),
     ] = False,
     checkpoint: Annotated[
@@ -161,8 +182,8 @@ def resume(
         typer.Option(
             "--checkpoint",
             metavar="FILE",
-            help="Resume the run in this file: the checkpoint.json of a FileStore, an export of one "
-            "run, or the text of a Checkpoint.",
+            help="Resume the run in this file: the checkpoint.json of a FileStore, where the run stays, "
+            "an export of one run, or what Checkpoint.to_json or to_binary returned.",
         ),
     ] = None,
     force: Annotated[

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import time
 from functools import partial
 
+import anyio
 from rich.console import Console
 
 from effectflow.builders.kinds import view_of
@@ -14,6 +16,8 @@ from effectflow.checkpoint import (
     ChildStarted,
     Completed,
     EntryAppended,
+    Failed,
+    Interrupted,
     RunResumed,
     RunWaits,
     StepSkipped,
@@ -26,6 +30,9 @@ from effectflow.service.progress import Lines, ProgressObserver, RichBars
 _LONG = 5.0
 """The seconds from which on a wait for a time is worth a line."""
 
+_SECONDS_AT_REST = 0.2
+"""A run that waits is left once no step is in progress, and nothing has happened in it for so long."""
+
 
 class RunProgress:
     """Counts the steps of a run, as an observer, and shows its progress.
@@ -33,11 +40,15 @@ class RunProgress:
     Attributes:
         completed: steps that this process completed.
         skipped: steps of the run whose recorded output was used.
+        waits_for: what the run waits for, in words; "" before it does.
         begun: steps and spawned runs that this process began.
         began_with: the path of the step that a resumed run began with, or None.
     """
 
     def __init__(self, workflow: AnyWorkflow, run_id: str, console: Console) -> None:
+        self.waits_for = ""
+        self._leave: anyio.CancelScope | None = None
+        self._in_progress = set[str]()
         self.console = console
         self.completed = 0
         self.skipped = 0
@@ -53,6 +64,8 @@ class RunProgress:
 
     def notify(self, event: CheckpointEvent) -> None:
         self._shown.notify(event)
+        if self._leave is not None:
+            self._note_rest(event, self._leave)
         match event:
             case RunResumed(run_id):
                 # The first one is the run itself, later ones are runs that its steps drive.
@@ -63,10 +76,31 @@ class RunProgress:
                 self.completed += 1
             case StepSkipped(run_id, has_failed=False) if run_id == self._run_id:
                 self.skipped += 1
-            case RunWaits(run_id, what, until) if until is None or until - time.time() > _LONG:
+            case RunWaits(run_id, what, until) if self._leave is None and _is_long(until):
                 self._wait(run_id, what, until)
             case _:
                 pass
+
+    def leave_at_rest(self) -> anyio.CancelScope:
+        """Return a scope around the run, which is cancelled once the run only waits."""
+        self._leave = anyio.CancelScope()
+        return self._leave
+
+    def _note_rest(self, event: CheckpointEvent, leave: anyio.CancelScope) -> None:
+        """Let the scope end soon if the run waits, and no step is in progress."""
+        match event:
+            case EntryAppended(_, BeforeStep(step=path)):
+                self._in_progress.add(path)
+            case EntryAppended(
+                _, Completed(step=path) | Failed(step=path) | Interrupted(step=path)
+            ):
+                self._in_progress.discard(path)
+            case RunWaits(run_id, what, until) if _is_long(until):
+                self.waits_for = what if run_id == self._run_id else f"run {run_id}"
+            case _:
+                pass
+        is_at_rest = self.waits_for and not self._in_progress
+        leave.deadline = anyio.current_time() + _SECONDS_AT_REST if is_at_rest else math.inf
 
     def close(self) -> None:
         """Close all bars, whose runs this process has left."""
@@ -96,3 +130,7 @@ class RunProgress:
             resume = suggested("resume", self._run_id)
             say(f"Ctrl-C leaves it. A worker continues it, and so does: {resume}", self.console)
         self._waits.add(waits)
+
+
+def _is_long(until: float | None) -> bool:
+    return until is None or until - time.time() > _LONG

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 
@@ -25,11 +26,21 @@ class RunLocation:
         options: the options that name the store and its keys.
         app: the MODULE:APP of the App that says where they are; None without one.
         module: the module with the workflow, if `app` is None; None without one.
+        checkpoint: the file with the run, which `resume` takes instead of a run id; None without one.
     """
 
     options: tuple[str, ...] = ()
     app: str | None = None
     module: str | None = None
+    checkpoint: str | None = None
+
+    def command(self, words: Sequence[str], module: str | None = None) -> str:
+        """Return a command for the runs here."""
+        if self.checkpoint is not None and words[0] == "resume":
+            # An App that brings the workflow has another store, so the command takes no --store.
+            app = ["--app", self.module] if self.module is not None else []
+            return shlex.join(["effectflow", "resume", "--checkpoint", self.checkpoint, *app])
+        return shlex.join(["effectflow", *words, *self.options_of(words[0], module)])
 
     def options_of(self, command: str, module: str | None = None) -> list[str]:
         """Return the options that another command needs."""
@@ -70,7 +81,7 @@ def suggested(*words: str, module: str | None = None) -> str:
         words: the name of the command, and its arguments.
         module: what brings the workflow of the run, for a command that needs its code.
     """
-    return shlex.join(["effectflow", *words, *_location.get().options_of(words[0], module)])
+    return _location.get().command(words, module)
 
 
 def message_of(error: Exception) -> str:

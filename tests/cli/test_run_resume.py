@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import sys
 import textwrap
@@ -10,8 +11,10 @@ from pathlib import Path
 import anyio
 import pytest
 
-from effectflow.checkpoint import Checkpoint, read_checkpoint
-from effectflow.stores import FileStore
+from effectflow.checkpoint import Checkpoint, Checkpoints, read_checkpoint
+from effectflow.cli.app_loader import PlainEnvironment
+from effectflow.service import Client
+from effectflow.stores import FileStore, SqliteStore
 from tests.cli.conftest import ENVIRONMENT, Command
 from tests.programs import ran
 
@@ -347,11 +350,73 @@ def test_a_run_is_resumed_from_a_checkpoint_in_a_file(
     assert again.code == 0
 
 
-def test_a_file_that_is_no_checkpoint_is_refused(effectflow: Command, folder: Path) -> None:
-    (folder / "other.json").write_text('{"a": 1}')
+@pytest.mark.parametrize("data", [b'{"a": 1}', b"{", b"", b"some text", b"\x00\x01"])
+def test_a_file_that_is_no_checkpoint_is_refused(
+    effectflow: Command, folder: Path, data: bytes
+) -> None:
+    (folder / "other.json").write_bytes(data)
     ran = effectflow("resume", "--checkpoint", "other.json", "--app", "work.tasks")
     assert (ran.code, "is not a checkpoint: give the checkpoint.json" in ran.err) == (2, True)
     assert effectflow("resume", "r", "--checkpoint", "other.json").code == 2
+
+
+def test_the_command_after_a_resume_from_a_file_store_resumes_it_again(
+    effectflow: Command, folder: Path
+) -> None:
+    store = ("--store", "file:./runs")
+    effectflow("run", "work.tasks:code", "--input", "5", "--run-id", "r", *store)
+    write_app = (
+        "\nfrom effectflow import App\napp = App([code], environment=PlainEnvironment, checkpoints="
+    )
+    with (folder / "work" / "tasks.py").open("a") as module:
+        module.write(write_app + "Checkpoints(SqliteStore('other.db')))\n")
+    sys.modules.pop("work.tasks")
+    path = str(folder / "runs" / "sessions" / "latest" / "checkpoint.json")
+    given = ("resume", "--checkpoint", path, "--app", "work.tasks:app")
+    ran = effectflow(*given)
+    assert (ran.code, f"Resume it with: effectflow {' '.join(given)}\n" in ran.out) == (1, True)
+    (folder / "key").touch()
+    refused = effectflow(*given[:-1], "work.tasks", *store)
+    assert (refused.code, "leave out --store" in refused.err) == (2, True)
+    assert effectflow(*given).code == 0
+
+
+WAITS = textwrap.dedent("""
+    from effectflow import Signal, workflow
+
+    go = Signal("go", int)
+
+    @workflow
+    async def waits(n: int) -> int:
+        return await go.wait()
+
+    @workflow
+    async def quick(n: int) -> int:
+        return n
+""")
+
+
+def test_resume_all_leaves_a_run_that_waits(effectflow: Command, folder: Path) -> None:
+    (folder / "two.py").write_text(WAITS)
+    two = importlib.import_module("two")
+    env = PlainEnvironment(Checkpoints(SqliteStore("effectflow.db")))
+
+    async def interrupted() -> None:
+        with anyio.move_on_after(0.1):
+            await two.waits.start(1, run_id="w").run(env)
+        async with Client(env.checkpoints) as client:
+            await client.submit(two.quick, 1, run_id="q")
+
+    anyio.run(interrupted)
+    with_app = ("--app", "two")
+    ran = effectflow("resume", "--all", *with_app, "--json")
+    assert [(one["run_id"], one["status"]) for one in ran.json] == [
+        ("w", "waits"),
+        ("q", "completed"),
+    ]
+    assert ran.code == 0
+    assert ran.json[0]["message"] == "It waits for signal go, and is left."
+    assert effectflow("list", "--resumable", "--json").json[0]["run_id"] == "w"
 
 
 async def read_from(folder: Path) -> Checkpoint:

@@ -347,3 +347,32 @@ def test_a_detached_run_is_left_to_a_worker(effectflow: Command, mall: Any) -> N
     assert again.json == {"run_id": "r", "status": "submitted"}
 
     assert effectflow("run", "order", *APP, "--input", '"five"', "--detach").code == 2
+    refused = effectflow("run", "mall:order", "--input", "5", "--detach")
+    assert (refused.code, "name it with --app MODULE:APP" in refused.err) == (2, True)
+
+
+def test_detach_says_that_no_worker_continues_a_run_that_has_ended(
+    effectflow: Command, mall: Any
+) -> None:
+    def detached(run_id: str) -> Ended:
+        return effectflow("run", "order", *APP, "--input", "5", "--run-id", run_id, "--detach")
+
+    for run_id, is_given in (("done", True), ("failed", False)):
+        detached(run_id)
+        with_handle(
+            mall,
+            "order",
+            run_id,
+            lambda handle, given=is_given: handle.send(mall.approval, mall.Approval("ann", given)),
+        )
+    driven(mall, "done", "failed")
+    done, failed = detached("done"), detached("failed")
+    assert (done.code, done.out) == (
+        0,
+        "Run done is completed: effectflow show done --app mall:app\n",
+    )
+    assert failed.code == 1
+    assert failed.out == (
+        "Run failed has failed: workers do not continue it; resume it with: effectflow resume failed "
+        "--app mall:app\n"
+    )
