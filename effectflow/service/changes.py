@@ -52,9 +52,10 @@ async def changes_of(
                         None if info.summary.status is RunStatus.BLOCKED else info.summary.status
                     )
             while not is_over():
-                # Before the entries are read, so that no entry that led to this status is missing.
-                status = (await existing_run(place, run_id)).summary.status
-                for sequence, entry in await tail.read_new():
+                info = await existing_run(place, run_id)
+                status = info.summary.status
+                # Entries that were appended since then may have led to a later status, which comes later.
+                for sequence, entry in await tail.read_new(until=info.length):
                     if isinstance(entry, Published):
                         value = published_value(place, run_id, entry)
                         yield Change(known or status, entry.key, value, sequence)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Never
@@ -11,9 +12,11 @@ import pytest
 from returns.result import Success
 
 from effectflow import Do, Effect, Signal, do, publish, step, workflow
-from effectflow.checkpoint import NotSerializable, RunStatus, read_entries
+from effectflow.checkpoint import NotSerializable, Record, RunStatus, read_entries
 from effectflow.checkpoint.entries import Published
 from effectflow.service import Change, Handle
+from effectflow.stores import MemoryStore
+from effectflow.testing.forwarding import ForwardingStore
 from tests.apps import App, Broken, both_backends, note
 from tests.service.conftest import Service
 from tests.service.lives import act, killed_everywhere, suspended, working
@@ -99,6 +102,36 @@ async def test_one_who_reconnects_sees_nothing_twice_and_misses_nothing(service:
     assert [one.value for one in later if one.key] == ["finish"]
     for number, change in enumerate(seen, 1):
         assert [one async for one in handle.changes(after=change.sequence)] == seen[number:]
+
+
+class Slow(ForwardingStore):
+    """A store in which something else happens before the next read of entries."""
+
+    before: Callable[[], Awaitable[object]] | None = None
+
+    async def read(self, run_id: str, *, after: int = 0) -> list[Record]:
+        before, self.before = self.before, None
+        if before is not None:
+            await before()
+        return await super().read(run_id, after=after)
+
+
+async def test_one_who_reconnects_sees_the_end_that_came_while_the_entries_were_read() -> None:
+    store = Slow(MemoryStore())
+    service = Service(store)
+    handle = await service.client.submit(packed, 1)
+
+    async def end() -> None:
+        async with working(service, packed):
+            await handle.result(timeout=10)
+
+    store.before = end
+    async with aclosing(handle.changes()) as changes:
+        first = await anext(changes)
+    assert first.status is RunStatus.PENDING
+    later = [change async for change in handle.changes(after=first.sequence)]
+    assert [change.key for change in later] == ["progress", None]
+    assert later[-1].status is RunStatus.COMPLETED
 
 
 async def following(handle: Handle[Any, Any], *, until: RunStatus, after: int = 0) -> list[Change]:
