@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 
@@ -25,6 +26,11 @@ from effectflow.checkpoint.observers import CheckpointEvent, CheckpointSaved, En
 from effectflow.checkpoint.run import Run
 from effectflow.checkpoint.stopping import Drain
 
+logger = logging.getLogger(__name__)
+
+_SECONDS_ALONE = 60.0
+"""After this time, others are let in beside a run that is driven alone: it may wait for one of them."""
+
 _PROGRESS = (
     Completed,
     Failed,
@@ -46,17 +52,22 @@ def shows_progress(entry: Entry) -> bool:
 class DrivenRuns:
     """The runs that a worker drives side by side.
 
-    A run that may have killed its process is driven alone until it gets further. The others stop after
-    their steps in progress, and none begins. Steps that take longer than `grace` are not waited for.
+    A run that may have killed its process is driven alone until it gets further, for at most a minute.
+    The others stop after their steps in progress, and none begins. Steps that take longer than `grace`
+    are not waited for.
+
+    `start_soon` starts a task that ends with the worker.
 
     Attributes:
         is_closed: whether no more runs may be taken, because one is driven alone.
         members: the number of runs that are driven.
     """
 
-    def __init__(self, grace: float, on_open: Callable[[], object]) -> None:
+    def __init__(
+        self, grace: float, on_open: Callable[[], object], start_soon: Callable[..., object]
+    ) -> None:
         self.is_closed = False
-        self._grace, self._on_open = grace, on_open
+        self._grace, self._on_open, self._start_soon = grace, on_open, start_soon
         self._drain = Drain()
         self._is_ending = False
         self.members = 0
@@ -88,12 +99,11 @@ class DrivenRuns:
     async def joined(self, run: Run, *, alone: bool) -> AsyncGenerator[None]:
         """Wait until a run may be driven; with `alone`, until no other is. The block drives it."""
         await self._door.acquire()
-        is_open = False
+        opened = anyio.Event()
 
         def open_door() -> None:
-            nonlocal is_open
-            if not is_open:
-                is_open = True
+            if not opened.is_set():
+                opened.set()
                 self._door.release()
                 if alone:
                     self.is_closed = False
@@ -105,6 +115,7 @@ class DrivenRuns:
                 await self._empty()
                 progress = _Progress(run.writer, open_door)
                 run.writer.observers = (*run.writer.observers, progress)
+                self._start_soon(_open_in_time, run.run_id, opened, open_door)
             else:
                 open_door()
             run.drain = self._drain
@@ -125,6 +136,18 @@ class DrivenRuns:
         with anyio.move_on_after(self._grace):
             while self.members:
                 await self._left.wait()
+
+
+async def _open_in_time(run_id: str, opened: anyio.Event, open_door: Callable[[], object]) -> None:
+    with anyio.move_on_after(_SECONDS_ALONE):
+        await opened.wait()
+    if not opened.is_set():
+        logger.warning(
+            "run %r did not get further in %g s alone: others are driven beside it, as it may wait for "
+            "one of them",
+            *(run_id, _SECONDS_ALONE),
+        )
+        open_door()
 
 
 class _Progress:

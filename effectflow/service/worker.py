@@ -6,6 +6,7 @@ import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, Self, TypeVar
 
 import anyio
@@ -234,7 +235,7 @@ class _Shift:
         self._looks = self._idle_look = self._taken = self._idlers = 0
         self._owners: list[Owner] = []
         self._woken = Wakeup()
-        self._runs = DrivenRuns(terms.grace, self._woken.set)
+        self._runs = DrivenRuns(terms.grace, self._woken.set, partial(self._start, self._others))
         self._service = Service(self._runs, terms.suspend_after, terms.max_crashes)
         self._taking = anyio.CancelScope(shield=True)
         self._grace = anyio.CancelScope()

@@ -16,6 +16,7 @@ from effectflow import (
     Signal,
     Workflow,
     bracket,
+    effect,
     from_blocking,
     par,
     pure,
@@ -223,6 +224,33 @@ async def test_a_run_that_is_driven_alone_lets_others_in_once_it_gets_further() 
         assert await other.result(timeout=10) == Success("a")
         # It still waits in memory, beside others.
         assert await suspect.status() is RunStatus.RUNNING
+
+
+async def test_a_run_that_is_driven_alone_lets_others_in_after_a_minute(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("effectflow.runs.driven_runs._SECONDS_ALONE", 0.05)
+    store, world = MemoryStore(), World()
+    service = Service(store, world)
+
+    @step
+    @effect
+    async def wait_for_another(_: App) -> str:
+        other = await service.client.submit(healthy, "a", run_id="other")
+        return (await other.result(timeout=10)).unwrap()
+
+    @workflow
+    def asking(_: None) -> Do[App, Broken, str]:
+        yield from act("begin")
+        return (yield from wait_for_another())
+
+    handle = await service.client.submit(asking, None, run_id="r")
+    await die(store, world, CrashPoint(after("act"), is_durable=False), times=1, made=asking)
+    point = CrashPoint(after("wait_for_another"), is_durable=False)
+    await die(store, world, point, times=2, made=asking)
+    async with working(service, asking, healthy, max_crashes=5):
+        assert await handle.result(timeout=10) == Success("a")
+    assert "run 'r' did not get further in 0.05 s alone" in caplog.text
 
 
 # Programs that differ.
