@@ -168,6 +168,10 @@ def _passes(raised: BaseException) -> bool:
 
 
 async def _block(claim: Claim, error: BaseException) -> None:
+    if isinstance(error, LeaseLost):
+        # Its owner decides what becomes of it.
+        logger.warning("run %r was left: %s", claim.run_id, claim.reason_of(error))
+        return
     is_shown = isinstance(error, CheckpointError) or claim.is_secret
     logger.warning(
         "run %r is blocked: %s",
@@ -175,7 +179,7 @@ async def _block(claim: Claim, error: BaseException) -> None:
         claim.reason_of(error),
         exc_info=None if is_shown else error,
     )
-    if not isinstance(error, LeaseLost) and not await claim.block(error):
+    if not await claim.block(error):
         # It is due at once when it is released, and the store may reject it again at once.
         await anyio.sleep(SECONDS_AFTER_OUTAGE)
 

@@ -15,6 +15,7 @@ from effectflow.checkpoint import (
     Claimed,
     DueRuns,
     Lease,
+    LeaseLost,
     Message,
     Record,
     RunInfo,
@@ -108,6 +109,25 @@ async def test_a_run_that_cannot_be_saved_nor_marked_is_not_taken_again_at_once(
                     await anyio.sleep(0.01)
             await anyio.sleep(0.2)
     assert store.refused == 2
+
+
+class Lost(ForwardingStore):
+    """A store in which another process has taken the run."""
+
+    async def append(self, lease: Lease, batch: Batch) -> None:
+        raise LeaseLost(lease.run_id, "another process has driven it since")
+
+
+async def test_a_run_whose_lease_was_lost_is_not_called_blocked(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    service = Service(Lost(MemoryStore()))
+    await service.client.submit(two_steps, None, run_id="r")
+    async with working(service, two_steps):
+        with anyio.fail_after(10):
+            while "run 'r' was left: run 'r' does not belong" not in caplog.text:
+                await anyio.sleep(0.003)
+    assert "blocked" not in caplog.text
 
 
 class Cancelling(ForwardingStore):
