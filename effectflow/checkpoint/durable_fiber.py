@@ -6,7 +6,6 @@ import math
 from collections.abc import (
     Awaitable,
     Callable,
-    Collection,
     Coroutine,
     Generator,
     Iterable,
@@ -26,6 +25,7 @@ from effectflow.checkpoint.errors import CompensationFailed, DefinitionChanged
 from effectflow.checkpoint.order import E, Kind
 from effectflow.checkpoint.ordered_fiber import Intent, OrderedFiber
 from effectflow.checkpoint.run import Run
+from effectflow.checkpoint.shared_parts import LongOutput
 from effectflow.checkpoint.step_execution import StepExecution
 from effectflow.checkpoint.values import (
     NO_TYPES,
@@ -79,23 +79,8 @@ class DurableFiber(OrderedFiber):
         self._counts: dict[str, int] = {}
         self._codes: dict[str, object] = {}
         self._around: list[tuple[Any, ...]] = []
-        self.long_output: Any = None
+        self.long_output: LongOutput | None = None
         self.turns.fibers[self] = None
-
-    def passed_on(self) -> Collection[int]:
-        """Return the `id` of the newest long output from the journal, and of its own long parts.
-
-        Each digest of a long state costs as much as the state. So a step that it is passed to, as it came
-        from the step before, does not compare it.
-        """
-        output = self.long_output
-        if output is None:
-            return ()
-        parts: Any = getattr(output, "__dict__", output)
-        if not isinstance(parts, dict):
-            return [id(output)]
-        of_parts = cast("dict[str, Any]", parts).values()
-        return [id(output), *(id(part) for part in of_parts if part.__class__ in (list, dict))]
 
     @property
     def is_stopping(self) -> bool:

@@ -95,7 +95,6 @@ class Run:
         has_begun: whether this life has begun anything.
         interrupted_at: the newest `Interrupted` entry of a step, or None.
         savable: the definitions of the steps whose outputs can be saved, by name.
-        known_parts: the values of what recorded outputs have in common.
         ending: how this life ends before its body does; None if it does not, or by a halt or a stop.
     """
 
@@ -147,7 +146,7 @@ class Run:
         self.savable: dict[str, object] = {}
         self.ending: Ending | None = None
         self._is_asked_to_cancel = False
-        self.known_parts = KnownParts()
+        self._known_parts: dict[tuple[tuple[str, type], ...], KnownParts] = {}
         self._held: dict[str, list[Held]] = {}
         self._held_so_far = 0
         self._steps = 0
@@ -444,6 +443,11 @@ class Run:
         if not self.observers and plain_json(value) is not None:
             return value
         return to_tree(value, path=f"{path}: $", types=self.checkpoints.known(types))
+
+    def known_parts(self, types: KnownTypes) -> KnownParts:
+        """Return the values of what recorded outputs of these types have in common."""
+        # Steps may have other classes of the same names.
+        return self._known_parts.setdefault(tuple(types.classes.items()), KnownParts())
 
     def decode(
         self,

@@ -8,7 +8,7 @@ refers to the list that it continues, so each of its items is saved and read onc
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeAlias, cast
 
@@ -24,7 +24,7 @@ _Path: TypeAlias = tuple[str | int, ...]
 _LEAST = 1024
 """The size in bytes above which a reference saves space."""
 
-_MOST_LENGTHS = 256
+_MOST_LISTS = 256
 """The number of lists that another one is compared with, to find the one that it continues."""
 
 _COMMA = ord(",")
@@ -40,8 +40,8 @@ class SharedParts:
 
     def __init__(self, entries: Sequence[Entry] = ()) -> None:
         self._places: dict[bytes, tuple[int, _Path]] = {}
-        # The lengths of the JSON of the newest lists, and their numbers of items.
-        self._lists: dict[int, int] = {}
+        # The lengths of the JSON of the newest lists, and their numbers of items, by their digests.
+        self._lists: dict[bytes, tuple[int, int]] = {}
         self._before = _newest_shortened(entries)
 
     def shorten(self, completed: Completed, sequence: int) -> Completed:
@@ -56,11 +56,9 @@ class SharedParts:
     def _shorten(self, output: Tree, sequence: int) -> _Shortening:
         shortening = _Shortening(output, self._places, self._lists, sequence)
         self._places |= shortening.places
-        for length, count in shortening.lists.items():
-            self._lists.pop(length, None)
-            self._lists[length] = count
-        for length in list(self._lists)[:-_MOST_LENGTHS]:
-            del self._lists[length]
+        self._lists |= shortening.lists
+        for digest in list(self._lists)[:-_MOST_LISTS]:
+            del self._lists[digest]
         return shortening
 
 
@@ -86,14 +84,14 @@ class _Shortening:
         self,
         output: Tree,
         earlier: dict[bytes, tuple[int, _Path]],
-        lengths: dict[int, int],
+        lists: dict[bytes, tuple[int, int]],
         sequence: int,
     ) -> None:
         self._earlier = earlier
-        self._lengths = lengths
+        self._earlier_lists = lists
         self._sequence = sequence
         self.places: dict[bytes, tuple[int, _Path]] = {}
-        self.lists: dict[int, int] = {}
+        self.lists: dict[bytes, tuple[int, int]] = {}
         self.references: list[Tree] = []
         self.output = self._shortened(output, ())
 
@@ -114,7 +112,7 @@ class _Shortening:
         if isinstance(tree, dict):
             return {key: self._shortened(part, (*path, key)) for key, part in tree.items()}
         count = self._refer_to_beginning(text, path)
-        self.lists[len(text)] = len(tree)
+        self.lists[digest] = len(text), len(tree)
         rest = tree[count:]
         if _NUMBERS.issuperset(map(type, rest)):
             return rest
@@ -131,16 +129,17 @@ class _Shortening:
     def _refer_to_beginning(self, text: memoryview, path: _Path) -> int:
         """Refer to the longest list that the list with this JSON continues. Return its length."""
         newest, done, hashed = None, 0, hashlib.sha256()
-        for length in sorted(self._lengths):
+        for length in sorted({length for length, _ in self._earlier_lists.values()}):
             if length < len(text) and text[length] == _COMMA:
                 hashed.update(text[done:length])
                 done = length
-                if hashed.digest() in self._earlier:
-                    newest = hashed.digest(), self._lengths[length]
+                digest = hashed.digest()
+                if digest in self._earlier_lists:
+                    newest = digest
         if newest is None:
             return 0
-        self._refer(newest[0], path)
-        return newest[1]
+        self._refer(newest, path)
+        return self._earlier_lists[newest][1]
 
 
 class Extent(NamedTuple):
@@ -151,6 +150,40 @@ class Extent(NamedTuple):
 
 
 _SCALAR = Extent()
+
+
+class LongOutput:
+    """A long output that the journal gave to a fiber, which may pass it on to the next step.
+
+    The digest of a long state takes as long as saving it. So the next steps that get this one, or one of
+    its long parts, as it came from the journal, do not compare it with what they got before.
+    """
+
+    def __init__(self, value: Any) -> None:
+        self._value = value
+        self._shape = _shape_of(value)
+
+    def as_it_came(self) -> Collection[int]:
+        """Return the `id`s of the output and its long parts; none if a part was added or replaced."""
+        shape = _shape_of(self._value)
+        if len(shape) != len(self._shape):
+            return ()
+        pairs = zip(shape, self._shape, strict=True)
+        if any(now is not then or many != before for (now, many), (then, before) in pairs):
+            return ()
+        return [id(self._value), *(id(part) for part, many in shape if many >= _MANY)]
+
+
+_MANY = 100
+"""The number of items from which a part of an output is long."""
+
+
+def _shape_of(value: Any) -> list[tuple[object, int]]:
+    """Return a value and the parts of a mapping or an object, with the number of items in each."""
+    parts: Any = getattr(value, "__dict__", value)
+    of_parts = cast("dict[str, Any]", parts).values() if isinstance(parts, dict) else ()
+    whole: list[Any] = [value, *of_parts]
+    return [(part, len(part) if part.__class__ in (list, dict) else 0) for part in whole]
 
 
 def restored(

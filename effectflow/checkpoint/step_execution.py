@@ -29,9 +29,16 @@ from effectflow.checkpoint.failures import RecordedDefect, is_exact, read_error,
 from effectflow.checkpoint.order import in_ranges
 from effectflow.checkpoint.ordered_fiber import Intent
 from effectflow.checkpoint.run import Run
+from effectflow.checkpoint.shared_parts import LongOutput
 from effectflow.checkpoint.step import CurrentStep
 from effectflow.checkpoint.stopping import interruption_reason
-from effectflow.checkpoint.values import KnownTypes, check_savable, safe_repr
+from effectflow.checkpoint.values import (
+    KnownTypes,
+    check_savable,
+    is_compared,
+    is_same_digest,
+    safe_repr,
+)
 from effectflow.checkpoint.waits import wait_until_retry
 from effectflow.effects.errors import (
     EffectError,
@@ -95,10 +102,11 @@ class StepExecution:
             fiber.check_function(definition.name, definition.code, definition.function)
         self.since: float | None = None
         self.retry_at: float | None = None
-        self.arguments = self._encode_arguments(fiber.passed_on())
+        output = fiber.long_output
+        self.arguments = self._encode_arguments(() if output is None else output.as_it_came())
 
     def _encode_arguments(self, known: Collection[int] = ()) -> Arguments | None:
-        """Return the arguments to compare; None without any, or if one is among the known ones."""
+        """Return the arguments, of which the known ones need not be compared; None without any."""
         step, run = self.step, self.run
         if step.arguments is None:
             return None
@@ -106,7 +114,12 @@ class StepExecution:
             digest, preview = step.arguments(run.checkpoints.value_options, known)
         except NotSerializable as error:
             raise run.halt(error) from error
-        return Arguments(digest, preview) if digest else None
+        return Arguments(digest, preview)
+
+    def _all_arguments(self) -> Arguments | None:
+        """Return the arguments, with the digests of all."""
+        known = self.arguments
+        return known if known is None or is_compared(known.digest) else self._encode_arguments()
 
     async def outcome(self) -> object:
         """Return the value of the step or a `TypedFailure`, of this life or an earlier one."""
@@ -197,12 +210,13 @@ class StepExecution:
         if isinstance(ended, Completed):
             fiber.succeeds()
             run.last_completed = path
-            known = None if ended.shared is None else run.known_parts
+            types = self.definition.types
+            known = None if ended.shared is None else run.known_parts(types)
             value = run.decode(
                 ended.output, path, self.definition.types, self.definition.output, known
             )
             if known is not None:
-                fiber.long_output = value
+                fiber.long_output = LongOutput(value)
             return value
         types = run.checkpoints.known(self.definition.types)
         failure, unreadable = run.read_failure(ended.error, path, types)
@@ -243,13 +257,17 @@ class StepExecution:
     def _has_arguments(self, recorded: Arguments | None) -> bool:
         """Return whether the arguments equal the recorded ones, as far as they are known."""
         current = self.arguments
-        return recorded is None or current is None or recorded.digest == current.digest
+        if recorded is None or current is None:
+            return True
+        return is_same_digest(recorded.digest, current.digest)
 
     def _check_arguments(self, recorded: Arguments | None) -> None:
         """Halt if an earlier life executed the step with other arguments."""
         run, current = self.run, self.arguments
         if recorded is None or current is None or self._has_arguments(recorded):
             return
+        current = self._all_arguments()
+        assert current is not None
         was, now = recorded.shown, current.shown
         if run.checkpoints.encryption is not None:
             was, now = (f"arguments of digest {one.digest}" for one in (recorded, current))
@@ -331,9 +349,7 @@ class StepExecution:
         """Record that an attempt begins. Return whether it must be saved first."""
         run, fiber, definition = self.run, self.fiber, self.definition
         fiber.begins()
-        if self.arguments is None:
-            # It was taken for the recorded one, as long as there was one.
-            self.arguments = self._encode_arguments()
+        self.arguments = self._all_arguments()
         entry = BeforeStep(
             self.path,
             number,

@@ -6,7 +6,6 @@ what the next version would have saved.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
@@ -183,8 +182,8 @@ def _chain(version: str, migrations: Mapping[int, Migration]) -> tuple[StepMigra
 def _migrate(state: Tree, chain: tuple[StepMigration, ...], what: str) -> Tree:
     if not chain or state is None:
         return state
-    # A migration may change its argument in place.
-    migrated: Any = copy.deepcopy(state)
+    # A migration may change its argument in place, and each part is one of its own.
+    migrated: Any = decode_json(encode_json(state))
     try:
         for migration in chain:
             if migration.state is not None:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, strategies as st
 from returns.result import Success
 
-from effectflow import Checkpoints, Do, Effect, pure, step, workflow
+from effectflow import Checkpoints, Do, Effect, Workflow, pure, step, workflow
 from effectflow.checkpoint import (
     BeforeStep,
     Completed,
@@ -254,6 +254,124 @@ async def test_a_changed_argument_is_refused_after_long_outputs() -> None:
     refused = (await changed.resume("r").run(app)).failure()
     assert isinstance(refused, StepInputChanged)
     assert refused.step == "reply#31"
+
+
+@step
+def charge(conversation: Conversation, amount: int) -> Effect[App, str, str]:
+    return pure(f"{amount} for {conversation.turns}")
+
+
+@pytest.mark.parametrize("amount", [5, 7])
+async def test_the_other_arguments_beside_a_long_output_are_compared(amount: int) -> None:
+    def charging(amount: int) -> Workflow[App, str, None, str]:
+        @workflow(name="charging")
+        def body() -> Do[App, str, str]:
+            conversation = Conversation(0, [])
+            for _ in range(20):
+                conversation = yield from reply(conversation, 100)
+            charged = yield from charge(conversation, amount)
+            yield from give(0)
+            return charged
+
+        return body
+
+    app = App(Checkpoints(MemoryStore()))
+    with pytest.raises(IndexError):
+        await charging(5).start(run_id="r").run(app)
+    app.values.append("given")
+    resumed = await charging(amount).resume("r").run(app)
+    if amount == 5:
+        assert resumed == Success("5 for 20")
+    else:
+        assert isinstance(resumed.failure(), StepInputChanged)
+        assert "amount=5" in str(resumed.failure())
+        assert "amount=7" in str(resumed.failure())
+
+
+@step
+def texts(count: int) -> Effect[App, str, dict[str, list[str]]]:
+    # The JSON of both lists has the same length.
+    return pure({"short": ["a" * 5] * 2 * count, "long": ["b" * 13] * count})
+
+
+@step
+def one_more(lists: dict[str, list[str]], name: str) -> Effect[App, str, dict[str, list[str]]]:
+    return pure({**lists, name: [*lists[name], "new"]})
+
+
+@workflow
+def growing_texts(name: str) -> Do[App, str, dict[str, list[str]]]:
+    lists = yield from texts(750)
+    lists = yield from one_more(lists, name)
+    yield from give(0)
+    return lists
+
+
+@pytest.mark.parametrize("name", ["short", "long"])
+async def test_lists_of_the_same_size_are_told_apart(name: str) -> None:
+    app = App(Checkpoints(MemoryStore()))
+    with pytest.raises(IndexError):
+        await growing_texts.start(name, run_id="r").run(app)
+    app.values.append("given")
+    resumed = (await growing_texts.resume("r").run(app)).unwrap()
+    assert resumed[name] == [*(["a" * 5] * 1500 if name == "short" else ["b" * 13] * 750), "new"]
+
+
+@dataclass(frozen=True)
+class Tagged:
+    text: str
+    tags: list[str] = field(default_factory=list[str], compare=False)
+
+
+@step
+def tagged(number: int) -> Effect[App, str, list[Tagged]]:
+    return pure([Tagged("x" * 9000)])
+
+
+@workflow
+def tagging() -> Do[App, str, list[list[str]]]:
+    first = yield from tagged(1)
+    second = yield from tagged(2)
+    second[0].tags.append("seen")
+    third = yield from tagged(3)
+    yield from give(0)
+    return [each[0].tags for each in (first, second, third)]
+
+
+async def test_objects_that_can_be_changed_are_separate_although_they_have_a_hash() -> None:
+    app = App(Checkpoints(MemoryStore()))
+    with pytest.raises(IndexError):
+        await tagging.start(run_id="r").run(app)
+    app.values.append("given")
+    assert await tagging.resume("r").run(app) == Success([[], ["seen"], []])
+
+
+def test_classes_with_one_name_in_two_steps_are_told_apart() -> None:
+    @dataclass(frozen=True)
+    class Other:
+        role: str
+        text: str
+
+    Other.__name__ = "Message"
+
+    def messages_of(kind: type[Any], name: str) -> Effect[App, str, list[Any]]:
+        return pure([kind("user", "x" * 9000)]).checkpointed(name, output=list[kind])
+
+    @workflow
+    def both() -> Do[App, str, list[str]]:
+        found = [
+            (yield from messages_of(Message, "one")),
+            (yield from messages_of(Message, "two")),
+            (yield from messages_of(Other, "three")),
+        ]
+        yield from give(0)
+        return [type(each[0]).__qualname__.rpartition(".")[2] for each in found]
+
+    app = App(Checkpoints(MemoryStore()))
+    with pytest.raises(IndexError):
+        both.start(run_id="r").run_sync(app)
+    app.values.append("given")
+    assert both.resume("r").run_sync(app) == Success(["Message", "Message", "Other"])
 
 
 def sealed_outputs(*outputs: tuple[Any, Any]) -> list[bytes]:

@@ -28,6 +28,8 @@ from effectflow.checkpoint.values.encodings import (
     encode_cbor as encode_cbor,
     encode_compact as encode_compact,
     encode_json as encode_json,
+    is_compared as is_compared,
+    is_same_digest as is_same_digest,
     tree_digest as tree_digest,
 )
 from effectflow.checkpoint.values.exceptions import safe_repr as safe_repr

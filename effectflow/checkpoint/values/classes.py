@@ -196,6 +196,13 @@ class RecordClass:
     slots: tuple[str, ...]
     keeps_fields: bool
 
+    @property
+    def is_frozen(self) -> bool:
+        """Whether it is a plain data class whose fields keep their values."""
+        return self.keeps_fields and getattr(
+            getattr(self.kind, "__dataclass_params__", None), "frozen", False
+        )
+
     def take(self, value: Any) -> dict[str, Any]:
         """Return the fields of an instance. Raises ValueError for a missing or an additional one."""
         if self.keeps_fields:
@@ -343,6 +350,7 @@ def _is_plain_data_class(kind: Any, fields: Mapping[str, str | None]) -> bool:
         and code.co_argcount + code.co_kwonlyargcount == 1 + len(fields)
         and hasattr(module, "__file__")
         and not hasattr(kind, "__post_init__")
+        and type(kind).__call__ is type.__call__
         and kind.__new__ is object.__new__
         and kind.__getattribute__ is object.__getattribute__
         and (kind.__setattr__ is object.__setattr__ or kind.__dataclass_params__.frozen)

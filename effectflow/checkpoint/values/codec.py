@@ -210,7 +210,7 @@ def _decode(tree: Any, walk: _Walk) -> Any:
     found = known.values.get(id(tree))
     if found is None:
         value = _decode_mapping(tree, walk)
-        if _has_own_hash(value):
+        if is_immutable(value):
             known.values[id(tree)] = tree, value
             known.passed[id(value)] = set()
         elif SCALARS.issuperset(map(type, tree.values())) and _has_plain_keys(tree):
@@ -236,15 +236,30 @@ _FLAT = object()
 """Takes the place of the value of a dict of scalars, which is copied each time."""
 
 
-def _has_own_hash(value: Any) -> bool:
-    """Return whether a value has a hash that is not that of its identity, so that nothing changes it."""
-    if value.__class__.__hash__ is object.__hash__:
-        return False
-    try:
-        hash(value)
-    except TypeError:
-        return False
-    return True
+_IMMUTABLE = SCALARS | {
+    bytes,
+    datetime,
+    date,
+    time,
+    timedelta,
+    Decimal,
+    Fraction,
+    UUID,
+}
+
+
+def is_immutable(value: Any) -> bool:
+    """Return whether nothing changes a value: for example, a frozen data class of texts and numbers."""
+    cls = value.__class__
+    if cls in _IMMUTABLE or isinstance(value, Enum):
+        return True
+    if cls is tuple or cls is frozenset:
+        return all(map(is_immutable, value))
+    return (
+        is_record(cls)
+        and (record := record_of(cls)).is_frozen
+        and all(map(is_immutable, record.take(value).values()))
+    )
 
 
 def _decode_mapping(tree: dict[str, Any], walk: _Walk) -> Any:

@@ -240,7 +240,10 @@ def encode_arguments(
 ) -> tuple[str, str]:
     """Return the digest of named arguments, as `digest_of`, and a preview for `render_arguments`.
 
-    Both are empty if the `id` of an argument is in `known`: then they are not compared.
+    If there are several, and their JSON is long, each has a digest of its own: see `is_same_digest`.
+
+    Parameters:
+        known: the `id`s of arguments that need not be compared. If there is one, nothing is previewed.
 
     The preview is the beginning of the JSON that the digest is taken of: 200 characters, and "..." if
     there is more. Raises NotSerializable as `digest_of`.
@@ -250,7 +253,7 @@ def encode_arguments(
         '{"item":"cap","n":2}'
     """
     if known and not {id(part) for part in bound.values()}.isdisjoint(known):
-        return "", ""
+        return _digest_of_each(bound, options, known, path), ""
     # Plain data has no secrets.
     data = shown = plain_json(bound, orjson.OPT_SORT_KEYS)
     if data is None or shown is None:
@@ -258,7 +261,39 @@ def encode_arguments(
         shown = data if data.find(b'"$secret"') < 0 else sorted_json(_masked(orjson.loads(data)))
     text = shown[:_PREVIEW_BYTES].decode("utf-8", "ignore")
     preview = text if len(text) <= PREVIEW else text[:PREVIEW] + "..."
+    if len(data) >= _LONG and len(bound) > 1:
+        return _digest_of_each(bound, options, (), path), preview
     return sha256(data).hexdigest()[:16], preview
+
+
+_LONG = 8192
+"""The size of the JSON of arguments, in bytes, from which each has a digest of its own."""
+
+_NOT_COMPARED = "*"
+"""Takes the place of the digest of an argument that is not compared."""
+
+
+def _digest_of_each(
+    bound: Mapping[str, object], options: ValueOptions, known: Collection[int], path: str
+) -> str:
+    return ".".join(
+        _NOT_COMPARED if id(part) in known else digest_of(part, path=path, options=options)
+        for _, part in sorted(bound.items())
+    )
+
+
+def is_same_digest(recorded: str, current: str) -> bool:
+    """Return whether two digests of `encode_arguments` are equal, as far as they are compared."""
+    if _NOT_COMPARED not in current:
+        return recorded == current
+    pairs = zip(recorded.split("."), current.split("."), strict=False)
+    is_same = all(one == other or other == _NOT_COMPARED for one, other in pairs)
+    return is_same and recorded.count(".") == current.count(".")
+
+
+def is_compared(digest: str) -> bool:
+    """Return whether a digest of `encode_arguments` is that of all arguments."""
+    return _NOT_COMPARED not in digest
 
 
 PREVIEW = 200
