@@ -76,6 +76,10 @@ def _without_stop(text: str) -> str:
     return text if text.endswith("..") else text.removesuffix(".")
 
 
+_OR_BY_COMMAND = " (on the command line, --force)"
+"""`show` prints the reason why a run is blocked as a worker, which may be a program, has recorded it."""
+
+
 class RunNotFound(CheckpointError):
     """No run in the store has this id. `nearest` has similar ids."""
 
@@ -176,11 +180,13 @@ class DefinitionChanged(CheckpointError):
         changes += [f"step {old!r} is now {new!r}" for old, new in self.renamed]
         if detail:
             changes.append(detail)
+        by_command = _OR_BY_COMMAND if what is None else ""
         super().__init__(
             f"workflow {workflow!r} has changed since {what or f'run {run_id!r}'} was started: "
             f"{'; '.join(changes) or 'its fingerprint differs'}",
             f"{'Resume' if what is None else 'Read'} it with the code that it was started with, give the "
-            "workflow a version and a migration, or pass force=True if the change does not matter to it.",
+            f"workflow a version and a migration, or pass force=True{by_command} if the change does not "
+            "matter to it.",
         )
 
 
@@ -304,13 +310,13 @@ class OutcomeUnknown(CheckpointError):
             super().__init__(
                 f"step {step!r} of run {run_id!r} is marked at_most_once, has begun before, and would "
                 "run again: it maps a dead letter, or came after its job. Nothing was changed",
-                "To run it again, pass force=True.",
+                f"To run it again, pass force=True{_OR_BY_COMMAND}.",
             )
             return
         super().__init__(
             f"step {step!r} of run {run_id!r} is marked at_most_once, and was interrupted: it may or "
             "may not have happened",
-            "Find out, then resume with force=True to run it again.",
+            f"Find out, then resume with force=True{_OR_BY_COMMAND} to run it again.",
         )
 
 

@@ -77,9 +77,10 @@ def load_app(reference: str) -> App[Any]:
     """Return the App at `MODULE:NAME`. Raise BadUse if there is none."""
     app = find_app(reference)
     if app is None:
-        raise BadUse(
-            f"{reference!r} is not an App: give the MODULE:NAME of one, such as shop.service:app"
-        )
+        module = reference.partition(":")[0]
+        apps = [f"{module}:{name}" for name in sorted(_members(_import(module), App))]
+        ways = f"try {' or '.join(apps)}" if apps else "give the MODULE:NAME of one"
+        raise BadUse(f"{reference!r} is not an App: {ways}")
     return app
 
 
@@ -138,6 +139,8 @@ def workflow_named(name: str, app: str) -> LoadedWorkflow:
     if service is not None:
         if name not in service.workflows:
             known = _listed(service.workflows)
+            if (own := name.rpartition(":")[2]) in service.workflows:
+                raise BadUse(f"with the App {app!r}, give only the name of its workflow: {own}")
             raise BadUse(f"the App {app!r} has no workflow {name!r}; it has: {known}")
         return LoadedWorkflow(service.workflows[name], service.opened_environment, app)
     if ":" in app:
@@ -155,7 +158,13 @@ def workflow_of_run(
     Without `--app`, find only the demo: a module name from a store is shown, but never imported.
     """
     if app is not None:
-        return workflow_named(workflow_name, app)
+        loaded = workflow_named(workflow_name, app)
+        if (found := loaded.workflow.name) != workflow_name:
+            raise BadUse(
+                f"run {run_id!r} is of workflow {workflow_name!r}, and {app!r} is workflow {found!r}: "
+                f"{app_hint(module)}"
+            )
+        return loaded
     if is_demo(workflow_name, module):
         return demo_workflow()
     raise BadUse(f"run {run_id!r} is of workflow {workflow_name!r}: {app_hint(module)}")

@@ -49,7 +49,7 @@ class RunToDrive:
         loaded: its workflow.
         access: where it is.
         effect: drives it. It fails with BadUse for an input that does not fit.
-        title: what to say first.
+        title: what to say once it has begun.
     """
 
     run_id: str
@@ -106,7 +106,12 @@ def drive(run: RunToDrive, *, leave_waiting: bool = False) -> Answer:
     """
     errors, progress = (
         Console(stderr=True),
-        RunProgress(run.loaded.workflow, run.run_id, Console(stderr=run.access.as_json)),
+        RunProgress(
+            run.loaded.workflow,
+            run.run_id,
+            Console(stderr=run.access.as_json),
+            title="" if run.access.as_json else run.title,
+        ),
     )
     ends: list[_End | BadUse] = []
 
@@ -202,8 +207,6 @@ async def _ended(run: RunToDrive, env: HasCheckpoints, progress: RunProgress) ->
         text = f"Stopping after {signal}. A second signal ends the process at once."
         say(text, progress.console)
 
-    if run.title and not run.access.as_json:
-        say(run.title, progress.console)
     origin: str | None = None
     try:
         result: Result[Any, Any] = await run_until_signal(

@@ -98,6 +98,7 @@ def list_runs(
             RunStatus.RUNNING if one == CRASHED else RunStatus(one) for one in statuses
         ),
         parent=parent,
+        crashed=filters.only_crashed,
         tenant=dict(pairs).get("tenant"),
         updated_since=None if since is None else _read_moment(since, time.time()),
         resumable=resumable,
@@ -160,7 +161,7 @@ async def _find(
 
 @dataclass(frozen=True, slots=True)
 class _Filters:
-    """What stores do not filter by.
+    """What stores do not filter by. They know no status `crashed` among others.
 
     Attributes:
         statuses: only runs that the commands show with one of these; empty means any.
@@ -171,9 +172,15 @@ class _Filters:
     context: tuple[tuple[str, str], ...]
 
     @property
+    def only_crashed(self) -> bool:
+        """Whether only crashed runs are wanted, which stores find."""
+        return self.statuses == frozenset({CRASHED})
+
+    @property
     def are_needed(self) -> bool:
         """Whether the store finds more than what is wanted."""
-        return bool(self.context or self.statuses & {RunStatus.RUNNING, CRASHED})
+        mixed = self.statuses & {RunStatus.RUNNING, CRASHED} and not self.only_crashed
+        return bool(self.context or mixed)
 
     async def accept(self, access: Access, info: RunInfo, now: float) -> bool:
         """Return whether a run is wanted. Raise CheckpointError if its context cannot be read."""
@@ -286,7 +293,7 @@ def _note(info: RunInfo, now: float) -> str:
     left = None if summary.due_at is None else summary.due_at - now
     if summary.details.blocked:
         again = "now" if left is None or left <= 0 else f"in {in_words(left)}"
-        return f"tried again {again}: {summary.details.blocked}"
+        return cut(f"tried again {again}: {summary.details.blocked}", 80)
     if summary.details.waits_for:
         until = "" if left is None else f", at most {in_words(left)}" if left > 0 else "; is due"
         return f"waits for {summary.details.waits_for}{until}"

@@ -45,7 +45,11 @@ class RunProgress:
         began_with: the path of the step that a resumed run began with, or None.
     """
 
-    def __init__(self, workflow: AnyWorkflow, run_id: str, console: Console) -> None:
+    def __init__(
+        self, workflow: AnyWorkflow, run_id: str, console: Console, *, title: str = ""
+    ) -> None:
+        """Create it. It says `title` once the run has begun or is resumed, and not if that is refused."""
+        self._title = title
         self.waits_for = ""
         self._leave: anyio.CancelScope | None = None
         self._in_progress = set[str]()
@@ -63,6 +67,9 @@ class RunProgress:
         self._shown = ProgressObserver(bars)
 
     def notify(self, event: CheckpointEvent) -> None:
+        if self._title and isinstance(event, RunResumed | EntryAppended):
+            say(self._title, self.console)
+            self._title = ""
         self._shown.notify(event)
         if self._leave is not None:
             self._note_rest(event, self._leave)

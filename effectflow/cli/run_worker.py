@@ -55,7 +55,7 @@ def worker(
     """
     loaded = load_app(app)
     try:
-        own, limits = _limits(limit or (), per_second or ())
+        own, limits = _limits(loaded, limit or (), per_second or ())
         made = Worker(loaded, limit=own, grace=grace, limits=limits)
     except ValueError as error:
         raise BadUse(str(error)) from error
@@ -83,10 +83,14 @@ def _workflows(app: App[Any]) -> str:
     return ", ".join(sorted(app.workflows)) or "no workflows"
 
 
-def _limits(limits: Iterable[str], rates: Iterable[str]) -> tuple[int, Mapping[str, Limit]]:
+def _limits(
+    app: App[Any], limits: Iterable[str], rates: Iterable[str]
+) -> tuple[int, Mapping[str, Limit]]:
     """Return the limit of the worker and those of workflows. Raise BadUse for what is not a number."""
     most = {name: int(n) for name, n in _numbers("--limit", limits, int)}
     per_second = dict(_numbers("--per-second", rates, float))
+    if "" in per_second:
+        raise BadUse(f"--per-second takes WORKFLOW=N; the App has: {_workflows(app)}")
     own = most.pop("", 100)
     return own, {name: Limit(most.get(name), per_second.get(name)) for name in most | per_second}
 

@@ -40,13 +40,16 @@ def export_runs(
     ] = None,
     latest: LatestOption = False,
     output: Annotated[
-        Path | None, typer.Option(help="The file to write; by default standard output.")
+        Path | None,
+        typer.Option(help="The file to write; by default, and with -, standard output."),
     ] = None,
 ) -> Answer:
     """Write runs as lines of JSON, which `import` reads into a store of any kind.
 
     Skip runs that cannot be read, and name them at the end.
     """
+    if output == Path("-"):
+        output = None
     if access.as_json and output is None:
         raise BadUse("an export is JSON: leave out --json, or write it to a file with --output")
     if run_ids:

@@ -129,7 +129,8 @@ class Worker(Generic[Env]):
         unknown = sorted(set(limits or {}) - set(app.workflows))
         if unknown:
             raise ValueError(
-                f"limits names workflows that the App does not have: {', '.join(unknown)}"
+                f"limits names workflows that the App does not have: {', '.join(unknown)}; it has: "
+                f"{', '.join(sorted(app.workflows)) or 'none'}"
             )
         service_of(app.checkpoints.store, "a worker")
         self.app = app

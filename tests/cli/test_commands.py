@@ -332,6 +332,12 @@ def test_runs_can_be_exported_and_imported(effectflow: Command, folder: Path) ->
     assert "differ from the imported ones" in ran.err
 
 
+def test_an_export_to_a_dash_is_on_standard_output(effectflow: Command, folder: Path) -> None:
+    effectflow("run", "mall:sell", "--input", '{"item": "cap"}', "--run-id", "r")
+    assert effectflow("export", "r", "--output", "-").out == effectflow("export", "r").out
+    assert not (folder / "-").exists()
+
+
 def test_export_skips_and_names_damaged_runs(effectflow: Command, folder: Path) -> None:
     store = ("--store", "file:./runs")
     for run_id in ("a", "bad", "c"):

@@ -360,6 +360,29 @@ def test_a_file_that_is_no_checkpoint_is_refused(
     assert effectflow("resume", "r", "--checkpoint", "other.json").code == 2
 
 
+def test_the_workflow_of_another_run_is_refused_before_it_is_said_to_continue(
+    effectflow: Command, folder: Path
+) -> None:
+    fail_all(effectflow, "code")
+    ran = effectflow("resume", "code", "--app", "work.tasks:steps")
+    assert (ran.code, ran.out) == (2, "")
+    assert "run 'code' is of workflow 'code', and 'work.tasks:steps' is workflow 'steps'" in ran.err
+    assert "try --app work.tasks" in ran.err
+
+
+def test_a_refused_resume_does_not_say_that_the_run_continues(
+    effectflow: Command, folder: Path
+) -> None:
+    fail_all(effectflow, "steps")
+    tasks = folder / "work" / "tasks.py"
+    tasks.write_text(WORK.replace("[add, with_key]", "[with_key]"))
+    sys.modules.pop("work.tasks")
+    ran = effectflow("resume", "steps", "--app", "work.tasks")
+    assert (ran.code, "has changed" in ran.out, "continues from" in ran.out) == (4, True, False), (
+        ran.out
+    )
+
+
 def test_the_command_after_a_resume_from_a_file_store_resumes_it_again(
     effectflow: Command, folder: Path
 ) -> None:

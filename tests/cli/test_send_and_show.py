@@ -63,16 +63,21 @@ def test_a_run_remembers_the_app_as_a_hint_and_never_imports_it(effectflow: Comm
         (["list", *APP, "--store", "sqlite:///effectflow.db"], "leave out --store"),
         (["list", *APP, "--key-file", "key"], "leave out --key-file"),
         (["list", "--app", "nowhere:app"], "cannot import module 'nowhere'"),
-        (["list", "--app", "mall:order"], "'mall:order' is not an App: give the MODULE:NAME of"),
+        (["list", "--app", "mall:order"], "'mall:order' is not an App: try mall:app or mall:empty"),
+        (["run", "mall:order", *APP], "give only the name of its workflow: order"),
         (["show", "r", "--app", "mall"], "'mall' is not an App"),
         (["cancel", "r", "--app", "mall:ap"], "has no App or workflow 'ap'; it has: app, "),
         (["resume", "r", "--app", "mall:ap"], "has no App or workflow 'ap'; it has: app, "),
-        (["worker", "mall:order"], "'mall:order' is not an App: give the MODULE:NAME of one"),
+        (["worker", "mall:order"], "'mall:order' is not an App: try mall:app"),
         (["worker", "mall"], "'mall' is not an App"),
         (["worker", "mall:app", "--limit", "order"], "--limit takes WORKFLOW=N"),
         (["worker", "mall:app", "--per-second", "order=x"], "--per-second takes WORKFLOW=N"),
+        (
+            ["worker", *APP[1:], "--per-second", "3"],
+            "--per-second takes WORKFLOW=N; the App has: deliver,",
+        ),
         (["worker", "mall:app", "--limit", "0"], "limit must be an int >= 1"),
-        (["worker", "mall:app", "--limit", "paint=1"], "the App does not have: paint"),
+        (["worker", "mall:app", "--limit", "paint=1"], "does not have: paint; it has: deliver,"),
         (
             ["worker", "mall:app", "--limit", "order=0"],
             "limit must be an int >= 1",
@@ -292,7 +297,10 @@ def test_a_run_that_does_not_fit_the_program_is_shown_as_blocked_with_the_reason
     assert "'note'" in run["blocked"]
     assert "tried again in" in effectflow("list", *APP, "--status", "blocked").out
     assert effectflow("list", *APP, "--status", "suspended", "--json").json == []
+    table = effectflow("list", *APP).out
+    assert max(map(len, table.splitlines())) < 160
     shown = effectflow("show", "o1", *APP).out
+    assert "--force" in shown
     assert "(tried again at 20" in shown
     assert ", until " not in shown, "when it is tried again is not the end of its wait"
     # Another build of the program can continue it.
