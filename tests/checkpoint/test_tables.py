@@ -126,7 +126,14 @@ def test_a_frame_of_pandas_comes_back_with_its_types_index_and_names(frame: pd.D
 def test_a_series_comes_back_with_its_name(name: Any) -> None:
     series = pd.Series([1.5, None], index=["a", "b"], name=name)
     pd.testing.assert_series_equal(restored(series), series, check_exact=True)
-    assert restored(pl.Series("x", [1, None])).equals(pl.Series("x", [1, None]), check_names=True)
+
+
+@pytest.mark.parametrize("name", ["", "size", "column_0"])
+def test_a_series_of_polars_comes_back_with_its_name(name: str) -> None:
+    series = pl.Series(name, [1, None])
+    assert restored(series).equals(series, check_names=True, check_dtypes=True)
+    frame = pl.DataFrame({"column_1": [1], name: [2]})
+    assert restored(frame).equals(frame)
 
 
 def test_a_frame_of_polars_comes_back_with_its_schema() -> None:
@@ -167,8 +174,16 @@ def test_equal_tables_have_equal_digests_however_they_were_cut() -> None:
         (pd.DataFrame({"a": [1, "x"]}), "pandas.DataFrame cannot be saved: .*column a"),
         (pd.DataFrame({"a": [[1], [2]]}), "pandas.DataFrame cannot be saved: .*column name"),
         (pd.DataFrame([[1, 2]], columns=["a", "a"]), "Duplicate column names"),
-        (pl.DataFrame({"a": [object()]}), "polars.DataFrame cannot be saved: .*not as .*Object"),
-        (pl.LazyFrame({"a": [1]}), "a LazyFrame cannot be saved"),
+        (
+            pl.DataFrame({"a": [object()]}),
+            "its column 'a' is of type Object: cast it or leave it out",
+        ),
+        (pl.DataFrame({str(n): [n] for n in range(60)} | {"59": [object()]}), "its column '59' is"),
+        (pl.Series("big", [1], dtype=pl.Int128), "its column 'big' is of type Int128: cast it"),
+        (
+            pl.LazyFrame({"a": [1]}),
+            "a LazyFrame cannot be saved: .* Save what `.collect\\(\\)` returns",
+        ),
         (pd.Timestamp("2026"), "a Timestamp cannot be saved .* Convert it to a datetime, take"),
     ],
     ids=lambda case: case if isinstance(case, str) else type(case).__name__,

@@ -60,6 +60,8 @@ from effectflow.effects.effect import Effect
 
 def cannot_be_saved(cls: type[Any]) -> str:
     """Return why no object of this class can be saved, and what to do."""
+    if cls.__name__ == "LazyFrame" and cls.__module__.startswith("polars."):
+        return "a LazyFrame cannot be saved: it has no data yet. Save what `.collect()` returns"
     known = next((base.__name__ for base in cls.__mro__ if base in SAVED_CLASSES), None)
     convert = f"Convert it to {_with_article(known)}, take" if known else "Take"
     return (

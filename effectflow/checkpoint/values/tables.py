@@ -193,18 +193,32 @@ def _build_pandas_series(data: bytes, _: object, frequency: str | None, has_name
 
 
 def _take_polars(frame: Any) -> tuple[bytes]:
-    taken = _take_arrow(frame.to_arrow())
-    schema = _build_polars(*taken, frame.shape).schema
-    if schema != frame.schema:
-        # A column of Python objects does.
-        raise ValueError(f"it would come back as {schema}, not as {frame.schema}")
-    return taken
+    empty = frame.clear()
+    if not _keeps_schema(empty):
+        name = next(name for name in empty.columns if not _keeps_schema(empty.select(name)))
+        raise ValueError(
+            f"its column {name!r} is of type {frame.schema[name]}: cast it or leave it out"
+        )
+    return _take_arrow(frame.to_arrow())
+
+
+def _keeps_schema(empty: Any) -> bool:
+    """Return whether a frame without rows comes back with its schema. Python objects would not."""
+    try:
+        again = _build_polars(*_take_arrow(empty.to_arrow()), empty.shape)
+    except ImportError:
+        raise
+    except Exception:
+        return False
+    return bool(again.schema == empty.schema)
 
 
 def _build_polars(data: bytes, _: object) -> Any:
     table = _read_arrow(data)
+    names = table.column_names
     try:
-        return _library("polars").from_arrow(table)
+        # It would call an unnamed column `column_0`.
+        frame = _library("polars").from_arrow(table.rename_columns([*map(str, range(len(names)))]))
     except Exception:
         raise
     except BaseException as panic:
@@ -212,6 +226,8 @@ def _build_polars(data: bytes, _: object) -> Any:
         if type(panic).__name__ != "PanicException":
             raise
         raise ValueError(str(panic)) from None
+    frame.columns = names
+    return frame
 
 
 def _take_polars_series(series: Any) -> tuple[bytes]:
