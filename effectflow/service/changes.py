@@ -21,7 +21,9 @@ class Change:
     """A change of a run: it has a new status, or it published a value.
 
     Attributes:
-        status: the status of the run after the change.
+        status: the status of the run after the change. A run is running when it publishes a value, so
+            the status of a value is `RUNNING`, even for one who reads it after the end of the run. Only
+            the last change says how the run has ended.
         key: the key of the published value; None for a new status.
         value: the published value.
         sequence: the number of the entry up to which the run has been followed, for
@@ -46,19 +48,20 @@ async def changes_of(
             info = await existing_run(place, run_id)
             if skipped := min(after, info.length):
                 has_published = await tail.skip_to(skipped)
-                # No entry tells that a run is blocked, and one that publishes does not tell its status.
-                if info.length == skipped and not has_published:
-                    known = (
-                        None if info.summary.status is RunStatus.BLOCKED else info.summary.status
-                    )
+                if has_published:
+                    known = RunStatus.RUNNING
+                # No entry tells that a run is blocked.
+                elif info.length == skipped and info.summary.status is not RunStatus.BLOCKED:
+                    known = info.summary.status
             while not is_over():
                 info = await existing_run(place, run_id)
                 status = info.summary.status
                 # Entries that were appended since then may have led to a later status, which comes later.
                 for sequence, entry in await tail.read_new(until=info.length):
                     if isinstance(entry, Published):
+                        known = RunStatus.RUNNING
                         value = published_value(place, run_id, entry)
-                        yield Change(known or status, entry.key, value, sequence)
+                        yield Change(known, entry.key, value, sequence)
                 if status is not known:
                     known = status
                     yield Change(status, sequence=tail.length)

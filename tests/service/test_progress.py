@@ -64,6 +64,8 @@ async def test_the_last_value_can_be_read_also_after_the_end(service: Service) -
         assert await handle.result() == Success(Progress(3, 3))
     assert await handle.published("progress") == Progress(2, 3)
     assert await handle.published("other") is None
+    statuses = [change.status for change in [change async for change in handle]]
+    assert statuses == [RunStatus.RUNNING] * 3 + [RunStatus.COMPLETED]
 
 
 async def test_a_value_can_be_read_while_the_run_waits(service: Service) -> None:
