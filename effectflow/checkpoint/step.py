@@ -321,11 +321,22 @@ class Step(Generic[P, Env, E, A]):
         return nodes.Step(self.definition, nodes.Suspend(call, self._shown), call.arguments)
 
     if not TYPE_CHECKING:
-        # Hidden from type checkers, which therefore reject `yield from step`.
+        # Hidden from type checkers, which therefore reject `yield from step` and the others.
         def __iter__(self) -> Never:
-            raise TypeError(
-                f"step {self.name!r} is not called: write `yield from {call_of(self.function)}`"
-            )
+            raise TypeError(self._not_called(before="yield from "))
+
+        def __await__(self) -> Never:
+            raise TypeError(self._not_called(before="await "))
+
+        def __getattr__(self, name: str) -> Never:
+            problem = f"'Step' object has no attribute {name!r}"
+            if hasattr(Effect, name):
+                problem = self._not_called(after=f".{name}(...)")
+            raise AttributeError(problem, name=name, obj=self)
+
+        def _not_called(self, *, before: str = "", after: str = "") -> str:
+            call = f"{before}{call_of(self.function)}{after}"
+            return f"step {self.name!r} is not called: write `{call}`"
 
     def __repr__(self) -> str:
         return f"<Step {self.name!r}>"

@@ -70,8 +70,7 @@ async def _work(made: Worker[Any], name: str) -> None:
             await anyio.sleep_forever()
 
     def hurrying(signal_name: str) -> None:
-        logger.info("%s again: steps in progress are interrupted", signal_name)
-        made.hurry()
+        made.hurry(f"{signal_name} again")
 
     try:
         await run_until_signal(serve, on_second_signal=hurrying)

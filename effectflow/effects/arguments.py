@@ -147,7 +147,11 @@ def check_items(operator: str, items: object) -> None:
 
 def not_an_effect(found: object) -> str:
     """Return the message for something that should be an effect."""
-    if inspect.isgenerator(found):
+    if effectful_decorator(found) == "workflow":
+        hint = START_A_WORKFLOW
+    elif effectful_decorator(found) is not None:
+        hint = "did you forget to call it?"
+    elif inspect.isgenerator(found):
         hint = "decorate the generator function with @do"
     elif inspect.isawaitable(found):
         hint = (
@@ -155,8 +159,6 @@ def not_an_effect(found: object) -> str:
             "from_async(lambda env: ...)"
         )
         close_coroutine(found)
-    elif effectful_decorator(found) == "workflow":
-        hint = START_A_WORKFLOW
     elif callable(found):
         hint = "did you forget to call it?"
     elif isinstance(found, Iterable) and not isinstance(found, str | bytes):

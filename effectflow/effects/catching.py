@@ -7,6 +7,7 @@ from typing import Any, Generic, Never, TypeVar, overload
 from returns.result import Failure, Result, Success
 
 from effectflow.effects import nodes
+from effectflow.effects.arguments import check_effects
 from effectflow.effects.effect import Effect
 from effectflow.effects.trails import TypedFailure, show_trail
 from effectflow.effects.type_variables import E1, E2, E3, E4, E5, E6, E7, E8
@@ -95,6 +96,7 @@ class Catch(Generic[C]):
     def __call__(self, effect: Effect[Env, C | E, A], /) -> Effect[Env, E, Result[A, C]]: ...
     def __call__(self, effect: Effect[Any, Any, Any], /) -> Effect[Any, Any, Any]:
         """Return the effect without the failures of these classes."""
+        check_effects("catch", effect)
         classes = self._classes
 
         def catch(failed: TypedFailure) -> nodes.AnyEffect | None:

@@ -443,12 +443,20 @@ class Workflow(Generic[Env, E, Input, Out]):
             )
 
     if not TYPE_CHECKING:
-        # Hidden from type checkers, which therefore reject both.
+        # Hidden from type checkers, which therefore reject all of these.
         def __call__(self, *_: object, **__: object) -> Never:
             raise TypeError(f"workflow {self.name!r} cannot be called: {START_A_WORKFLOW}")
 
         def __iter__(self) -> Never:
             raise TypeError(f"workflow {self.name!r} is not an effect: {START_A_WORKFLOW}")
+
+        __await__ = __iter__
+
+        def __getattr__(self, name: str) -> Never:
+            problem = f"{type(self).__name__!r} object has no attribute {name!r}"
+            if hasattr(Effect, name):
+                problem = f"workflow {self.name!r} is not an effect: {START_A_WORKFLOW}"
+            raise AttributeError(problem, name=name, obj=self)
 
     def __repr__(self) -> str:
         return f"<Workflow {self.name!r} version {self.version!r}>"

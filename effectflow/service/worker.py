@@ -176,14 +176,17 @@ class Worker(Generic[Env]):
             raise RuntimeError("this worker is not open: `async with worker:` opens it")
         await self._shift.idle()
 
-    def hurry(self) -> None:
+    def hurry(self, reason: str = "hurry()") -> None:
         """Interrupt steps in progress at once when the context ends, instead of after `grace`.
 
         Use it for a second signal from an impatient user. Call it in the event loop, also while the
         worker ends.
+
+        Parameters:
+            reason: why, for the log, such as "SIGTERM again".
         """
         if self._shift is not None:
-            self._shift.hurry()
+            self._shift.hurry(reason)
 
     @asynccontextmanager
     async def _serve(self) -> AsyncGenerator[None]:
@@ -240,6 +243,7 @@ class _Shift:
         self._service = Service(self._runs, terms.suspend_after, terms.max_crashes)
         self._taking = anyio.CancelScope(shield=True)
         self._grace = anyio.CancelScope()
+        self._hurry = ""
         self._is_ending = anyio.Event()
         self._has_taken_last = anyio.Event()
 
@@ -265,7 +269,9 @@ class _Shift:
             await self._has_taken_last.wait()
             while self._driving:
                 await self._woken.wait()
-        if self._driving:
+        if self._driving and self._hurry:
+            logger.info("%s: steps in progress are interrupted", self._hurry)
+        elif self._driving:
             logger.warning("the steps of %d runs did not end in time", len(self._driving))
         _cancel({self._taking, *self._driving})
 
@@ -291,8 +297,9 @@ class _Shift:
         is_driving = not self._runs.is_resting or self._runs.members < runs
         return not is_driving and len(self._resting_schedules) == schedules
 
-    def hurry(self) -> None:
+    def hurry(self, reason: str) -> None:
         """Give steps in progress no more time to end."""
+        self._hurry = reason
         self._grace.cancel()
 
     def _start(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any, Never, Protocol, TypeVar, cast
@@ -27,7 +29,8 @@ from effectflow import (
     workflow,
 )
 from effectflow.checkpoint import NotSerializable, RunConflict
-from effectflow.effects import die, emit, from_async
+from effectflow.effects import asks, catch, die, emit, from_async
+from effectflow.executors.pickling import dumps, loads
 from effectflow.stores import MemoryStore, SqliteStore
 from effectflow.testing import RecordingObserver
 
@@ -69,6 +72,14 @@ def yielding(yielded: Any) -> Any:
     @workflow
     def body(_: int) -> Do[Environment, Any, int]:
         return (yield from yielded)
+
+    return body
+
+
+def awaiting(awaited: Any) -> Any:
+    @workflow
+    async def body(_: int) -> int:
+        return await awaited
 
     return body
 
@@ -159,6 +170,18 @@ CASES: dict[str, tuple[Callable[[], object], str]] = {
     "a step that is not called": (
         lambda: run(yielding(doubled).start(1)),
         r"step 'double' is not called: write `yield from double\(number\)`",
+    ),
+    "a step that is awaited": (
+        lambda: run(awaiting(doubled).start(1)),
+        r"step 'double' is not called: write `await double\(number\)`",
+    ),
+    "a step that is caught": (
+        lambda: catch(ValueError)(cast("Any", doubled)),
+        r"catch: expected an effect and got <Step 'double'>: did you forget to call it\?",
+    ),
+    "a workflow that is awaited": (
+        lambda: run(awaiting(order).start(1)),
+        r"'order' is not an effect: use its .start\(...\)",
     ),
     "a workflow in place of an effect": (
         lambda: run(yielding(order).start(1)),
@@ -501,6 +524,27 @@ def test_an_input_of_an_undeclared_class_asks_for_an_annotation() -> None:
         NotSerializable, match=r"annotate the function that .* takes it as its input"
     ):
         raise ended.failure()
+
+
+def test_a_method_of_an_effect_says_how_to_make_one_of_a_step_or_a_workflow() -> None:
+    with pytest.raises(AttributeError, match=r"write `double\(number\)\.timeout\(\.\.\.\)`"):
+        cast("Any", doubled).timeout(1)
+    with pytest.raises(AttributeError, match=r"'order' is not an effect: use its .start"):
+        cast("Any", order).timeout(1)
+    assert not hasattr(doubled, "timeout")
+    assert not hasattr(order, "timeout")
+    with pytest.raises(AttributeError, match=r"^'Step' object has no attribute 'nmae'"):
+        cast("Any", doubled).nmae()
+    assert loads(dumps(doubled)).name == copy(doubled).name == "double"
+    assert inspect.signature(doubled) == inspect.signature(doubled.function)
+
+
+def test_a_step_may_be_a_value() -> None:
+    def the_step(_: object) -> Any:
+        return doubled
+
+    assert asks(the_step).run_sync(None) == Success(doubled)
+    assert effect(the_step)().run_sync(None) == Success(doubled)
 
 
 def test_a_conflict_shows_both_inputs() -> None:

@@ -310,6 +310,20 @@ async def test_a_step_that_does_not_end_in_time_is_interrupted_and_continues_els
         assert await handle.result() == Success(1)
 
 
+async def test_a_worker_that_is_hurried_as_it_ends_says_first_that_it_ends(
+    service: Service, gate: Gate, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "effectflow.service.worker")
+    async with service.worker(guarded, grace=600) as worker:
+        await worker.client.submit(guarded, None)
+        await gate.until(inside=1)
+        worker.hurry("SIGTERM again")  # as the second of two signals at once does
+    assert caplog.messages == [
+        "the worker ended: steps in progress may end, and no other begins",
+        "SIGTERM again: steps in progress are interrupted",
+    ]
+
+
 @both_backends
 async def test_cancelling_the_scope_of_a_worker_still_grants_its_steps_their_grace(
     service: Service, gate: Gate
