@@ -33,6 +33,7 @@ from effectflow.checkpoint.checkpoint import iso_time
 from effectflow.checkpoint.entries import write_entry
 from effectflow.checkpoint.journal_reader import read_existing
 from effectflow.checkpoint.order import Spans
+from effectflow.checkpoint.schema import LATEST
 from effectflow.checkpoint.values import Tree
 from effectflow.cli.access import Access, ServiceOption
 from effectflow.cli.command import Answer, command
@@ -112,7 +113,7 @@ def _entry_text(entry: Entry, aside: Sequence[int]) -> str:
         case Local(path, end=end):
             return f"Local        {path}: {end}"
         case Value(path, value):
-            return f"Value        {path} = {bounded(value, 60)}"
+            return f"Value        {path} = {_value_text(path, value)}"
         case SetAside(path):
             return f"SetAside     {path}"
         case Signalled(path, topic):
@@ -128,6 +129,14 @@ def _entry_text(entry: Entry, aside: Sequence[int]) -> str:
                 return f"Finished     {status}"
             what = f"{error.type}: {error.message}" if error else bounded(output, 60)
             return f"Finished     {status}: {what}"
+
+
+def _value_text(path: str, value: Tree) -> str:
+    """Return a recorded value; that of a timeout is the time when it ends."""
+    is_deadline = path.rpartition("/")[2].partition("#")[0] == "timeout"
+    if is_deadline and isinstance(value, float) and 0 <= value <= LATEST:
+        return when(value)
+    return bounded(value, 60)
 
 
 def _reason_of(resumed: Resumed, aside: Sequence[int]) -> str:

@@ -285,11 +285,15 @@ def _table_lines(runs: Sequence[RunInfo], notes: Sequence[str], now: float) -> I
     return table(rows)
 
 
+_QUALIFIED = re.compile(r"^(?:\w+\.)+(?=\w+(?::|$))")
+"""The module of the class of an error."""
+
+
 def _note(info: RunInfo, now: float) -> str:
     """Return why a run does not continue now, or ""."""
     summary = info.summary
     if summary.status is RunStatus.FAILED:
-        return cut(summary.details.error, 60)
+        return cut(_QUALIFIED.sub("", summary.details.error), 60)
     left = None if summary.due_at is None else summary.due_at - now
     if summary.details.blocked:
         again = "now" if left is None or left <= 0 else f"in {in_words(left)}"
@@ -303,7 +307,7 @@ def _note(info: RunInfo, now: float) -> str:
 
 
 def owner_of(info: RunInfo) -> str:
-    """Return the process that drives a run, or that drove it when it failed or crashed; "" if unknown."""
+    """Return the process that drives a run, or that drove it last; "" if unknown."""
     text = info.summary.details.owner if info.lease is None else info.lease.owner
     owner = Owner.parse(text)
     return text if owner is None else f"process {owner.pid} on {owner.host.split('/')[0]}"
@@ -311,7 +315,7 @@ def owner_of(info: RunInfo) -> str:
 
 def run_tree(info: RunInfo, now: float) -> dict[str, Tree]:
     """Return one line about a run as plain data."""
-    summary = info.summary
+    summary, owner = info.summary, owner_of(info) or None
     return {
         "run_id": info.run_id,
         "workflow": summary.workflow,
@@ -322,7 +326,8 @@ def run_tree(info: RunInfo, now: float) -> dict[str, Tree]:
         "due_at": iso_time(summary.due_at),
         "blocked": summary.details.blocked or None,
         "error": summary.details.error or None,
-        "owner": owner_of(info) or None,
+        "owner": owner if info.is_held(now) else None,
+        "last_owner": owner,
         "parent": summary.parent or None,
         "priority": summary.priority,
         "dead_letters": summary.details.dead_letters,

@@ -157,10 +157,12 @@ def _rows(view: _RunView) -> Iterable[tuple[str, str]]:
     yield "module", checkpoint.module or "unknown"
     yield "status", str(checkpoint.status) if info is None else shown_status(info, view.at)
     if info is not None:
-        if info.summary.details.error:
+        if info.summary.details.error and (
+            checkpoint.finished is None or checkpoint.finished.error is None
+        ):
             yield "error", info.summary.details.error
         if owner := owner_of(info):
-            yield "owner", owner
+            yield "owner" if info.is_held(view.at) else "last owner", owner
         yield from _summary_rows(info.summary, checkpoint.suspended_at, view.at)
     if head is None:
         yield "position", "before its first step"
@@ -295,6 +297,7 @@ _AS_IT_IS_NOW = (
     "blocked",
     "error",
     "owner",
+    "last_owner",
     "parent",
     "priority",
     "resumable",

@@ -6,6 +6,7 @@ import atexit
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Protocol
@@ -26,6 +27,7 @@ from effectflow.checkpoint.observers import (
     RunResumed,
     StepSkipped,
 )
+from effectflow.effects.clock import in_words
 
 _SECONDS_BETWEEN_LINES = 2.0
 
@@ -39,7 +41,7 @@ def progress() -> Observer:
     count for the speed.
 
     In a notebook, tqdm draws the bar if it is installed, otherwise rich; elsewhere, rich comes first. If
-    standard error is no terminal, a line is printed every two seconds.
+    standard error is no terminal, a line is printed every two seconds and at the end.
 
     Raises ModuleNotFoundError if neither is installed.
 
@@ -153,7 +155,9 @@ def _note(now: JobProgress) -> str:
 
 
 class Lines:
-    """Prints a line for each run, at most one every two seconds.
+    """Prints a line for each run, at most one every two seconds, and one when its life has ended.
+
+    A life without items that ends before its first line has none.
 
     Parameters:
         say: prints a line.
@@ -162,16 +166,32 @@ class Lines:
     def __init__(self, say: Callable[[str], object]) -> None:
         self._say = say
         self._printed_at = time.monotonic()
+        self._open: dict[str, _Line] = {}
 
     def show(self, run_id: str, done: int, total: int | None, what: str, note: str) -> None:
         now = time.monotonic()
+        line = self._open.setdefault(run_id, _Line(now))
+        noun = what.removesuffix("s") if (done if total is None else total) == 1 else what
+        line.text = f"{done}{'' if total is None else f' of {total}'} {noun} done"
+        line.is_worth_saying |= what == "items"
         if now - self._printed_at >= _SECONDS_BETWEEN_LINES:
             self._printed_at = now
-            of_total = "" if total is None else f" of {total}"
-            self._say(f"{done}{of_total} {what} done{note and f', {note}'}")
+            line.is_worth_saying = True
+            self._say(f"{line.text}{note and f', {note}'}")
 
     def close(self, run_id: str) -> None:
-        pass
+        line = self._open.pop(run_id, None)
+        if line is not None and line.is_worth_saying:
+            self._say(f"{line.text} in {in_words(time.monotonic() - line.began)}")
+
+
+@dataclass(slots=True)
+class _Line:
+    """What one run has done, in words, since `began`."""
+
+    began: float
+    text: str = ""
+    is_worth_saying: bool = False
 
 
 class RichBars:

@@ -307,6 +307,19 @@ def test_a_run_that_does_not_fit_the_program_is_shown_as_blocked_with_the_reason
     assert effectflow("resume", "o1", *APP).code == 0
 
 
+def test_the_history_shows_the_deadline_of_a_timeout_as_a_time(
+    effectflow: Command, folder: Path
+) -> None:
+    (folder / "late.py").write_text(
+        "from effectflow import pure, workflow\n"
+        "@workflow\n"
+        "async def late(n: int) -> int:\n"
+        "    return await pure(n).timeout(1000)\n"
+    )
+    effectflow("run", "late:late", "--input", "1", "--run-id", "r")
+    assert "Value        timeout = 20" in effectflow("history", "r").out
+
+
 def test_the_history_in_json_has_times_in_iso_8601(effectflow: Command, mall: Any) -> None:
     submitted(mall, "remind", 2.0, "r")
     driven(mall, "r")

@@ -14,7 +14,7 @@ from rich.console import Console
 from effectflow import Checkpoints, Do, Effect, par_traverse, progress, pure, sleep, step, workflow
 from effectflow.checkpoint import Observer
 from effectflow.mapreduce import MapReduce
-from effectflow.service.progress import ProgressObserver, RichBars
+from effectflow.service.progress import Lines, ProgressObserver, RichBars
 from effectflow.stores import MemoryStore
 
 
@@ -131,7 +131,19 @@ def test_tqdm_draws_the_bars_of_a_notebook(monkeypatch: pytest.MonkeyPatch) -> N
     assert [(one.n, one.total) for one in made] == [(3, 3)]
 
 
-def test_without_a_terminal_a_bar_is_a_line_at_times(capfd: pytest.CaptureFixture[str]) -> None:
+def test_without_a_terminal_a_bar_is_a_line_at_times_and_at_the_end(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     doubles.start([1, 2, 3]).run_sync(env_of(MemoryStore(), progress()))
-    # The run takes less than two seconds.
+    # The run takes less than two seconds, so the last line is the only one.
+    assert capfd.readouterr() == ("", "3 of 3 items done in 0s\n")
+    one_after_another.start(2).run_sync(env_of(MemoryStore(), progress()))
     assert capfd.readouterr() == ("", "")
+
+
+def test_lines_count_one_step_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = list[str]()
+    monkeypatch.setattr("effectflow.service.progress._SECONDS_BETWEEN_LINES", 0.0)
+    lines = ProgressObserver(Lines(said.append))
+    one_after_another.start(1).run_sync(env_of(MemoryStore(), lines))
+    assert [line.partition(",")[0] for line in said] == ["1 step done", "1 step done in 0s"]
