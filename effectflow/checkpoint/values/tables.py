@@ -13,13 +13,13 @@ from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from struct import unpack_from
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 MAX_BYTES = 32 * 1024 * 1024
 """The number of bytes in one array or table. Data of more belongs into a file."""
 
-_MAX_ROWS_WITHOUT_BYTES = 1_000_000
-"""The number of rows that a table may have although they take less than one bit each."""
+_MAX_ITEMS_WITHOUT_BYTES = 10_000_000
+"""The number of items that a value may have although they take less than one bit each."""
 
 _SCALAR_KINDS = "biufUS"
 """The kinds of types of numpy whose scalars have an exact value in Python."""
@@ -43,9 +43,12 @@ def is_numpy_scalar(cls: type[Any]) -> bool:
 
 def take_scalar(value: Any) -> tuple[str, Any]:
     """Return the type of a numpy scalar as text, and its value. Raises ValueError if it has none."""
-    dtype, item = value.dtype, value.item()
+    dtype = value.dtype
+    # Its item() has no NUL at the end.
+    item = value[:] if isinstance(value, str | bytes) else value.item()
     is_exact = isinstance(item, bool | int | float | str | bytes) and dtype.kind in _SCALAR_KINDS
-    if not is_exact or dtype.type is not value.__class__:
+    # A numpy.longlong would come back as another class, as both have the same type as text.
+    if not is_exact or build_scalar(dtype.str, item).__class__ is not value.__class__:
         name = f"numpy.{value.__class__.__name__}"
         raise ValueError(f"a {name} is saved only as an array: write numpy.asarray(...)")
     return dtype.str, item
@@ -125,8 +128,10 @@ def _build_array(data: bytes, shape: list[int], described: str) -> Any:
     from ast import literal_eval
 
     dtype = _library("numpy.lib.format").descr_to_dtype(literal_eval(described))
-    if dtype.hasobject or math.prod(shape) * dtype.itemsize != len(data):
+    items = math.prod(shape)
+    if dtype.hasobject or items * dtype.itemsize != len(data):
         raise ValueError(f"its bytes are not those of {dtype} in the shape {shape}")
+    _check_count(items, data)
     # Of a bytearray, because an array of bytes could not be changed.
     return _library("numpy").ndarray(tuple(shape), dtype, bytearray(data))
 
@@ -135,23 +140,70 @@ def _take_arrow(table: Any) -> tuple[bytes]:
     pyarrow = _library("pyarrow")
     # Taken row by row, so that equal tables have equal bytes, however they are cut and whatever there is
     # in the place of a null.
-    rows = table.take(pyarrow.array(range(len(table)), pyarrow.int64())).combine_chunks()
+    rows = table.take(_numbers(len(table))).combine_chunks()
     sink = pyarrow.BufferOutputStream()
     with pyarrow.ipc.new_stream(sink, rows.schema) as writer:
         writer.write_table(rows)
     data: bytes = sink.getvalue().to_pybytes()
-    if not _read_arrow(data).schema.equals(table.schema, check_metadata=True):
+    again = _read_arrow(data)
+    if not again.schema.equals(table.schema, check_metadata=True):
         raise ValueError("its schema would come back as another one")
+    if again.shape != table.shape:
+        # The stream does not tell the number of rows if there are no columns.
+        raise ValueError(f"its shape would come back as {again.shape}, not {table.shape}")
     return (data,)
+
+
+def _numbers(count: int) -> Any:
+    """Return the numbers below `count`, without an object for each."""
+    pyarrow, compute = _library("pyarrow"), _library("pyarrow.compute")
+    numbers = pyarrow.array([0], pyarrow.int64())
+    while len(numbers) < count:
+        numbers = pyarrow.concat_arrays([numbers, compute.add(numbers, len(numbers))])
+    return numbers[:count]
 
 
 def _read_arrow(data: bytes) -> Any:
     _refuse_compressed(data)
     table = _library("pyarrow").ipc.open_stream(data).read_all()
     table.validate(full=True)
-    if len(table) > max(8 * len(data), _MAX_ROWS_WITHOUT_BYTES):
-        raise ValueError(f"it has {len(table):,} rows in {len(data):,} bytes")
+    items = sum(_items_of(chunk) for column in table.columns for chunk in column.chunks)
+    _check_count(max(len(table), items), data)
     return table
+
+
+def _items_of(array: Any) -> int:
+    """Return the number of items in an array of Arrow, as another library may hold them.
+
+    Raise ValueError for types whose items may share their bytes, and so become much more.
+    """
+    types, kind = _library("pyarrow").types, array.type
+    if any(getattr(types, f"is_{name}")(kind) for name in _SHARING_TYPES):
+        raise ValueError(f"it has the type {kind}: cast it to one without views or runs")
+    if hasattr(array, "storage"):
+        return _items_of(array.storage)
+    if types.is_dictionary(kind):
+        return len(array) + _items_of(array.dictionary)
+    if types.is_struct(kind) or types.is_union(kind):
+        parts = [array.field(number) for number in range(kind.num_fields)]
+    else:
+        parts = [array.values] if hasattr(array, "values") else []
+    return max(len(array), sum(map(_items_of, parts)))
+
+
+_SHARING_TYPES = (
+    "string_view",
+    "binary_view",
+    "list_view",
+    "large_list_view",
+    "run_end_encoded",
+)
+
+
+def _check_count(items: int, data: bytes) -> None:
+    """Raise ValueError if a few bytes would become many items."""
+    if items > max(8 * len(data), _MAX_ITEMS_WITHOUT_BYTES):
+        raise ValueError(f"it has {items:,} items in {len(data):,} bytes")
 
 
 def _build_arrow(data: bytes, _: object) -> Any:
@@ -183,13 +235,38 @@ def _build_pandas(data: bytes, _: object, frequency: str | None) -> Any:
 
 
 def _take_pandas_series(series: Any) -> tuple[Any, ...]:
-    has_name = series.name is not None
-    return *_take_pandas(series.to_frame() if has_name else series.to_frame("")), has_name
+    name = series.name
+    data, frequency = _take_pandas(series.to_frame("" if name is None else name))
+    for has_name in (False,) if name is None else (True, _PLAIN):
+        if _typed(_build_pandas_series(data, None, frequency, has_name).name) == _typed(name):
+            return data, frequency, has_name
+    raise ValueError(f"its name {name!r} would come back as another one: use a str")
 
 
 def _build_pandas_series(data: bytes, _: object, frequency: str | None, has_name: object) -> Any:
     series = _build_pandas(data, _, frequency).iloc[:, 0]
-    return series if has_name else series.rename(None)
+    if not has_name:
+        series.name = None
+    elif has_name == _PLAIN:
+        series.name = _plain(series.name)
+    return series
+
+
+_PLAIN = "plain"
+"""Stands for a name of a series without scalars of numpy, as which the numbers in names come back."""
+
+
+def _plain(name: Any) -> Any:
+    if isinstance(name, tuple):
+        return tuple(map(_plain, cast("tuple[Any, ...]", name)))
+    return name.item() if is_numpy_scalar(name.__class__) else name
+
+
+def _typed(name: Any) -> object:
+    """Return what is equal for names of the same value and class."""
+    if isinstance(name, tuple):
+        return [*map(_typed, cast("tuple[Any, ...]", name))]
+    return name.__class__, repr(name)
 
 
 def _take_polars(frame: Any) -> tuple[bytes]:
