@@ -30,6 +30,7 @@ terminals and logs.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 from effectflow.effects.errors import Copyable
 
@@ -417,22 +418,43 @@ class NotSerializable(CheckpointError):
 
 
 class SaveFailed(CheckpointError):
-    """The store could not make an entry durable. Earlier entries still are.
+    """The store could not make something durable. What it made durable before still is.
 
-    `is_unknown` tells whether the entries may have been written anyway: they were sent and not
-    acknowledged, or written and not synced to disk.
+    `what` is "entry", "run" for a new run, or "message". `is_unknown` tells whether it may have been
+    written anyway: it was sent and not acknowledged, or written and not synced to disk.
     """
 
-    def __init__(self, run_id: str, reason: str, *, is_unknown: bool = False) -> None:
+    def __init__(
+        self,
+        run_id: str,
+        reason: str,
+        *,
+        is_unknown: bool = False,
+        what: Literal["entry", "run", "message"] = "entry",
+    ) -> None:
         self.run_id = run_id
         self.reason = reason
         self.is_unknown = is_unknown
+        self.what = what
         outcome = "may or may not have been" if is_unknown else "could not be"
-        super().__init__(
-            f"a checkpoint of run {run_id!r} {outcome} saved: {_without_stop(reason)}. "
-            "Every entry before it is safe",
-            "Resume the run when the cause is fixed.",
-        )
+        because = _without_stop(reason)
+        match what:
+            case "entry":
+                super().__init__(
+                    f"a checkpoint of run {run_id!r} {outcome} saved: {because}. Every entry before it "
+                    "is safe",
+                    "Resume the run when the cause is fixed.",
+                )
+            case "run":
+                super().__init__(
+                    f"run {run_id!r} {outcome} created: {because}",
+                    "Start it again when the cause is fixed.",
+                )
+            case "message":
+                super().__init__(
+                    f"a message for run {run_id!r} {outcome} saved: {because}",
+                    "Send it again when the cause is fixed.",
+                )
 
 
 class StoreUnavailable(CheckpointError):

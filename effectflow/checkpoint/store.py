@@ -14,11 +14,16 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from types import TracebackType
-from typing import Protocol, Self, runtime_checkable
+from typing import Literal, Protocol, Self, runtime_checkable
 
 import orjson
 
-from effectflow.checkpoint.errors import CheckpointError, CorruptCheckpoint, StoreUnavailable
+from effectflow.checkpoint.errors import (
+    CheckpointError,
+    CorruptCheckpoint,
+    SaveFailed,
+    StoreUnavailable,
+)
 from effectflow.checkpoint.lease import Lease
 from effectflow.checkpoint.schema import LATEST, frozen, schema_of
 from effectflow.effects.arguments import check_count
@@ -614,14 +619,22 @@ class store_errors:  # noqa: N801, used like a function in `with`
 
     Parameters:
         run_id: the run that the block is about; None for many.
+        saves: what the block saves, which a SaveFailed names.
     """
 
     # Not made by `contextmanager`, which takes three times as long.
-    __slots__ = ("_run_id", "_store")
+    __slots__ = ("_run_id", "_saves", "_store")
 
-    def __init__(self, store: CheckpointStore, run_id: str | None = None) -> None:
+    def __init__(
+        self,
+        store: CheckpointStore,
+        run_id: str | None = None,
+        *,
+        saves: Literal["entry", "run", "message"] = "entry",
+    ) -> None:
         self._store = store
         self._run_id = run_id
+        self._saves: Literal["entry", "run", "message"] = saves
 
     def __enter__(self) -> None:
         pass
@@ -629,6 +642,10 @@ class store_errors:  # noqa: N801, used like a function in `with`
     def __exit__(
         self, _kind: object, error: BaseException | None, _traceback: TracebackType | None
     ) -> None:
+        if isinstance(error, SaveFailed) and self._saves != "entry":
+            raise SaveFailed(
+                error.run_id, error.reason, is_unknown=error.is_unknown, what=self._saves
+            ) from error
         if not isinstance(error, Exception) or isinstance(error, CheckpointError):
             return
         what = "" if self._run_id is None else f" for run {self._run_id!r}"

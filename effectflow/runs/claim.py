@@ -125,7 +125,7 @@ class Claim:
     async def create(self, body: bytes, summary: RunSummary) -> bool:
         """Create the run with its first entry, and hold it. Return False if it exists."""
         checkpoints = self.place.checkpoints
-        with store_errors(checkpoints.store, self.run_id):
+        with store_errors(checkpoints.store, self.run_id, saves="run"):
             created = await create_or_delete(
                 *(checkpoints.store, self.run_id, [body]),
                 summary=summary,

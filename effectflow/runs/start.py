@@ -166,7 +166,7 @@ async def submit_run(
     details = RunDetails(started.kind, started.version)
     summary = summary_of(started, RunStatus.PENDING, due_at=due_at, details=details)
     while True:
-        with store_errors(checkpoints.store, run_id):
+        with store_errors(checkpoints.store, run_id, saves="run"):
             if await checkpoints.store.create(run_id, [body], summary=summary) is not None:
                 return True
         if await _is_same(place, run_id, given, parent):

@@ -381,7 +381,7 @@ async def send_value(
     body = seal_message(checkpoints.seal, run_id, signal.topic, key, tree)
     async with checkpoints.store as store:
         try:
-            with store_errors(checkpoints.store, run_id):
+            with store_errors(checkpoints.store, run_id, saves="message"):
                 service = service_of(store, "a signal")
                 await service.send(run_id, signal.topic, key=key, body=body)
         except RunEnded:
@@ -394,7 +394,7 @@ async def send_value(
 async def request_cancel(checkpoints: Checkpoints, run_id: str) -> None:
     """Request the cancellation of a run. The errors are those of `Handle.cancel`."""
     async with checkpoints.store as store:
-        with store_errors(checkpoints.store, run_id):
+        with store_errors(checkpoints.store, run_id, saves="message"):
             service = service_of(store, "a cancellation")
             key, body = cancel_request(checkpoints.seal, run_id)
             await service.send(run_id, CANCEL, key=key, body=body)

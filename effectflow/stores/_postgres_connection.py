@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import re
 import socket
 import threading
 import time
@@ -121,11 +122,20 @@ _BEGIN = Query("BEGIN")
 _COMMIT = Query("COMMIT")
 
 
+_UNKNOWN_OPTION = re.compile(r'invalid URI query parameter: "(\w+)"')
+
+
 def parsed(dsn: str) -> dict[str, Any]:
     try:
         parameters = conninfo.conninfo_to_dict(dsn)
-    except psycopg.ProgrammingError:
-        parameters = None
+    except psycopg.ProgrammingError as error:
+        parameters, unknown = None, _UNKNOWN_OPTION.search(str(error))
+        # In `host=h password=my key=1`, this may be a part of the password.
+        if unknown is not None and "://" in dsn:
+            raise ValueError(
+                "the connection string of the PostgreSQL server has an option that the driver does not "
+                f"know: {unknown[1]}"
+            ) from None
     # A password that contains a / is parsed as the port, and the driver would show it.
     if parameters is None or not _are_ports(parameters.get("port")):
         raise ValueError(

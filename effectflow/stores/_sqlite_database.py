@@ -519,10 +519,13 @@ def _is_of_a_request(error: Exception) -> bool:
     return code & 0xFF != sqlite3.SQLITE_IOERR or code == sqlite3.SQLITE_IOERR_WRITE
 
 
+_MAKE_WRITABLE = "Make the file and its folder writable, or choose another file"
+
+
 def _explain(error: Exception, lock_timeout: float) -> str:
     text = str(error)
     if isinstance(error, OSError):
-        return f"it cannot be opened: {text}"
+        return f"it cannot be opened: {text}. {_MAKE_WRITABLE}"
     if "not a database" in text:
         return "it is not an SQLite database and was not changed. Choose another file"
     if "locked" in text:
@@ -533,5 +536,7 @@ def _explain(error: Exception, lock_timeout: float) -> str:
     if "full" in text:
         return f"the disk has no space left for it ({text}). Free some space"
     if "readonly" in text:
-        return "it is read-only. Make the file and its folder writable, or choose another file"
+        return f"it is read-only. {_MAKE_WRITABLE}"
+    if "unable to open" in text:
+        return f"it cannot be opened ({text}). {_MAKE_WRITABLE}"
     return f"it cannot be used: {text}"

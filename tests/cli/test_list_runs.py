@@ -271,13 +271,22 @@ def test_a_database_that_may_not_be_written_can_be_read(
     effectflow: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start(effectflow, "r")
+    start(effectflow, "bad", "hat")
     before = {path.name: path.read_bytes() for path in folder.glob("effectflow*")}
     # The tests may run as root, who may write everything.
     monkeypatch.setattr(os, "access", lambda *_: False)
 
-    assert ids(effectflow("list", "--json")) == ["r"]
+    assert ids(effectflow("list", "--json")) == ["bad", "r"]
     for command in ("show", "history", "verify"):
         assert effectflow(command, "r").code == 0
     ran = effectflow("run", "orders:sell", "--input", '"cap"')
-    assert (ran.code, "read-only" in ran.out) == (4, True)
+    assert (ran.code, "could not be created: effectflow.db: it is read-only" in ran.out) == (
+        4,
+        True,
+    )
+    assert "Start it again when the cause is fixed." in ran.out
+    cancelled = effectflow("cancel", "bad")
+    assert (cancelled.code, cancelled.out) == (4, "")
+    assert "a message for run 'bad' could not be saved: effectflow.db: it is" in cancelled.err
+    assert "Send it again when the cause is fixed." in cancelled.err
     assert {path.name: path.read_bytes() for path in folder.glob("effectflow*")} == before

@@ -1156,6 +1156,11 @@ async def test_a_store_that_cannot_be_opened_names_its_host_and_database(
     assert "s3cret" not in "".join(traceback.format_exception(missing.value))
 
 
+def test_an_option_that_the_driver_does_not_know_is_named() -> None:
+    with pytest.raises(ValueError, match="an option that the driver does not know: nonsense"):
+        PostgresStore("postgresql://me@host/db?nonsense=1")
+
+
 @pytest.mark.parametrize(
     "url",
     [
