@@ -124,7 +124,8 @@ class FileStore(ReentrantStore, CheckpointStore):
         try:
             await in_thread(partial(make_folder, self.directory / "sessions"), self._threads)
         except OSError as error:
-            raise StoreUnavailable(str(self.directory), f"it cannot be created: {error}") from error
+            reason = f"it cannot be created: {error}. Choose a folder that can be written"
+            raise StoreUnavailable(str(self.directory), reason) from error
 
     async def _close(self) -> None:
         pass

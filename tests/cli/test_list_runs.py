@@ -267,6 +267,22 @@ def test_watch_tells_how_far_running_jobs_are(
     assert re.search(r"^items +2 of 5 done$", effectflow("show", "r").out, re.MULTILINE)
 
 
+@pytest.mark.parametrize(
+    ("store", "advice"),
+    [
+        ("sqlite:///folder", "Make the file and its folder writable, or choose another file"),
+        ("file:./file/runs", "Choose a folder that can be written"),
+    ],
+)
+def test_a_store_that_cannot_be_created_gives_advice(
+    effectflow: Command, folder: Path, store: str, advice: str
+) -> None:
+    (folder / "folder").mkdir()
+    (folder / "file").touch()
+    ran = effectflow("run", "orders:sell", "--input", '"cap"', "--store", store)
+    assert (ran.code, advice in ran.out) == (4, True), ran
+
+
 def test_a_database_that_may_not_be_written_can_be_read(
     effectflow: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
