@@ -38,7 +38,7 @@ from effectflow.effects.coroutines import awaited, awaiting
 from effectflow.effects.errors import ExecutorError, Exit, RetryExhausted, TimedOut, TracedError
 from effectflow.effects.retry import FailedAttempt, RetryPolicy, check_bounded, retried
 from effectflow.effects.scope import EffectObserver, Operator, Scope, supervised
-from effectflow.effects.tracebacks import hide_frames, shown_failure
+from effectflow.effects.tracebacks import hide_frames, passing_code, shown_failure
 from effectflow.effects.trails import TypedFailure, our_notes, refuse_failure
 from effectflow.effects.type_variables import (
     A2,
@@ -859,3 +859,5 @@ from effectflow.effects.interpreter import (  # noqa: E402
     interpret_limited,
     raise_failure,
 )
+
+passing_code.add(Effect.run_or_raise.__code__)

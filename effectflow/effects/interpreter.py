@@ -93,6 +93,7 @@ from effectflow.effects.nodes import (
 from effectflow.effects.paths import ACQUISITION
 from effectflow.effects.scope import Operator, Scope
 from effectflow.effects.signatures import declares
+from effectflow.effects.tracebacks import passing_code
 from effectflow.effects.trails import (
     Suppressed,
     TypedFailure,
@@ -432,6 +433,7 @@ def raise_failure(failed: TypedFailure) -> NoReturn:
 
 
 raising_code.update([interpret.__code__, raise_failure.__code__])
+passing_code.add(raise_failure.__code__)
 
 
 async def interpret_limited(

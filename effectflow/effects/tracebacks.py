@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from os.path import dirname, sep
-from types import FrameType, TracebackType
+from types import CodeType, FrameType, TracebackType
 from typing import Any, cast
 
 from effectflow.effects.debug import IS_DEBUG
@@ -15,11 +15,14 @@ _LIBRARY = dirname(dirname(__file__)) + sep
 _LOOPS = frozenset({"anyio", "asyncio", "trio", "outcome", "concurrent", "contextlib", "threading"})
 """The packages that call this library, or that it calls, to wait."""
 
+passing_code: set[CodeType] = set()
+"""The code of our functions that raise only errors from elsewhere, so they do not say where."""
+
 
 def hide_frames(raised: BaseException) -> None:
     """Remove the frames of this library from an exception that leaves it, and from its causes.
 
-    The innermost frame stays: it says where the exception was raised. In debug mode (`python -X dev`),
+    The innermost frame stays if it says where the exception was raised. In debug mode (`python -X dev`),
     all frames stay.
     """
     todo: list[BaseException | None] = [] if IS_DEBUG else [raised]
@@ -65,7 +68,7 @@ def _shown(error: BaseException) -> TracebackType | None:
             called_by_us = False
             shown.append(each)
     if called_by_us and frames and isinstance(error, Exception):
-        shown.append(frames[-1])
+        shown += [each for each in frames[-1:] if each.tb_frame.f_code not in passing_code]
     return _joined(shown, None)
 
 

@@ -1,10 +1,11 @@
 """Pickle values between the processes of one program.
 
 cloudpickle sends by value what another process cannot import: lambdas, closures, and what `__main__`
-defines. This module adds two things:
+defines. This module adds three things:
 
 - An exception comes back field for field. Plain pickle calls its class with `args`, which fails or
   changes the message if `__init__` takes other arguments than it passes on.
+- Code keeps the name of its file.
 - A class that was sent by value and comes back is the original class, unchanged. cloudpickle finds the
   class again, but replaces its methods by copies that see other globals.
 
@@ -16,6 +17,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable
 from io import BytesIO
+from types import CodeType
 from typing import Any, TypeAlias, TypeVar, cast
 from weakref import WeakSet
 
@@ -48,6 +50,11 @@ class _Pickler(_CloudPickler):
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, BaseException):
             return _reduced_exception(obj)
+        if isinstance(obj, CodeType):
+            # cloudpickle leaves out the file, which tracebacks show.
+            make, arguments = self.dispatch_table[CodeType](obj)
+            named = (obj.co_filename if each == "<dynamic-code>" else each for each in arguments)
+            return make, tuple(named)
         reduced: Any = _CloudPickler.reducer_override(self, obj)
         if not isinstance(obj, type) or reduced is NotImplemented or len(reduced) < 6:
             return reduced

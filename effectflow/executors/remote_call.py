@@ -22,6 +22,7 @@ from effectflow.effects.fiber import PLAIN
 from effectflow.effects.interpreter import interpret
 from effectflow.effects.resources import entered
 from effectflow.effects.scope import RunningStep, Scope, running_step
+from effectflow.effects.tracebacks import hide_frames
 from effectflow.effects.trails import TypedFailure, add_note
 from effectflow.executors.pickling import dumps, loads
 
@@ -122,6 +123,7 @@ async def answer(call: bytes, env: Any) -> bytes:
 
 def defect_reply(defect: Exception) -> bytes:
     """Return the reply of a call that ended in a defect."""
+    hide_frames(defect)
     text = "".join(traceback.format_exception(defect))
     origin = f"raised in worker process {os.getpid()} on {platform.node()}:\n{text}"
     try:

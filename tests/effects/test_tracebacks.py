@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from effectflow import Do, Effect, do, effect, fail, from_blocking, par, pure, sleep
-from effectflow.effects import from_fn, tracebacks
+from effectflow.effects import EffectError, from_fn, tracebacks
 
 
 class Declined(Exception):
@@ -132,6 +132,13 @@ def test_where_effectflow_itself_raised_stays() -> None:
     with pytest.raises(TypeError) as raised:
         from_fn(lambda _: sleep("soon").run_sync(None)).run_sync(None)  # pyright: ignore[reportArgumentType]
     assert "effectflow" in traceback.extract_tb(raised.value.__traceback__)[-1].filename
+
+
+def test_a_failure_that_nothing_raised_shows_where_it_was_run() -> None:
+    for error in ("refused", Declined()):
+        with pytest.raises((EffectError, Declined)) as raised:
+            fail(error).run_sync_or_raise(None)
+        assert lines_of(raised.value) == []
 
 
 def test_debug_mode_shows_all_frames(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -172,6 +172,7 @@ async def test_a_defect_has_the_traceback_of_its_worker_as_a_note(executor: AnyE
     (note,) = raised.value.__notes__
     assert "worker process" in note
     assert ", in explode\n" in note
+    assert "/effectflow/effects/" not in note
 
 
 async def test_a_function_that_raises_instead_of_returning_an_effect_is_a_defect(

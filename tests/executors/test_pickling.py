@@ -172,3 +172,12 @@ def test_lambdas_and_closures_can_be_pickled() -> None:
 def test_a_class_that_can_be_imported_is_pickled_by_name(kind: type) -> None:
     assert loads(dumps(kind)) is kind
     assert len(dumps(kind)) < 100
+
+
+def test_code_that_is_sent_keeps_the_name_of_its_file() -> None:
+    def local() -> None:
+        pass
+
+    again = loads(dumps(local))
+    assert again is not local
+    assert again.__code__.co_filename == __file__
