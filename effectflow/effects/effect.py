@@ -860,4 +860,4 @@ from effectflow.effects.interpreter import (  # noqa: E402
     raise_failure,
 )
 
-passing_code.add(Effect.run_or_raise.__code__)
+passing_code.add(vars(Effect)["run_or_raise"].__code__)

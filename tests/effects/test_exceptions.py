@@ -158,6 +158,10 @@ def test_a_copy_of_an_exception_is_whole_and_has_its_own_notes(
         assert error.__notes__ == ["a note", "a note of the library"]
 
 
+def test_a_traceback_names_no_private_module() -> None:
+    assert not [kind for kind in PUBLIC if "._" in kind.__module__]
+
+
 def test_the_exceptions_are_found() -> None:
     names = {kind.__name__ for kind in EXCEPTIONS}
 

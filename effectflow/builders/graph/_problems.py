@@ -24,6 +24,8 @@ from effectflow.runs.workflow import Workflow
 class InvalidGraph(InvalidDefinition):
     """The description of a graph has problems. `problems` lists all of them."""
 
+    __module__ = "effectflow.graphs"
+
     def __init__(self, graph: str, problems: Iterable[str]) -> None:
         self.graph = graph
         super().__init__(f"graph {graph!r}", problems)

@@ -41,12 +41,16 @@ class GraphError(Copyable, Exception):
         node: where the run stopped.
     """
 
+    __module__ = "effectflow.graphs"
+
     graph: str
     node: str
 
 
 class NoEdge(GraphError):
     """A node is complete, and no condition of its edges holds. `edges` describes those edges."""
+
+    __module__ = "effectflow.graphs"
 
     def __init__(self, graph: str, node: str, edges: Sequence[str]) -> None:
         self.graph = graph
@@ -63,6 +67,8 @@ class MaxIterationsExceeded(GraphError):
 
     `node` is the node that it would have visited next; `visits` counts the visits of each node.
     """
+
+    __module__ = "effectflow.graphs"
 
     def __init__(
         self, graph: str, node: str, max_iterations: int, visits: Mapping[str, int]

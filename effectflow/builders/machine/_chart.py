@@ -256,6 +256,8 @@ def _states_in(outcome: object) -> Iterator[object]:
 class InvalidMachine(InvalidDefinition):
     """The definition of a state machine has problems. `problems` lists all of them."""
 
+    __module__ = "effectflow.machines"
+
     def __init__(self, machine: str, problems: Iterable[str]) -> None:
         self.machine = machine
         super().__init__(f"state machine {machine!r}", problems)

@@ -210,6 +210,8 @@ class NoTransition(Copyable, Exception):
         violations: for each of them whose guard has several checks, all that returned False.
     """
 
+    __module__ = "effectflow.machines"
+
     def __init__(
         self,
         state: object,
@@ -245,6 +247,8 @@ class TransitionExhausted(RetryExhausted[str]):
         elapsed: seconds from the beginning of the first attempt to the end of the last.
     """
 
+    __module__ = "effectflow.machines"
+
     def __init__(
         self, transition: str, state: object, feedback: str, attempts: int, elapsed: float
     ) -> None:
@@ -270,6 +274,8 @@ class UndeclaredState(Copyable, Exception):
         declared: the states that the transition declares for this outcome.
         actual: the state that the action yielded.
     """
+
+    __module__ = "effectflow.machines"
 
     def __init__(self, transition: str, outcome: str, declared: StateSet, actual: object) -> None:
         self.transition = transition

@@ -82,6 +82,8 @@ class ItemFailed(Copyable, Exception, Generic[E]):
     A resume retries the item, unless `map` is a `@step` that is not retryable.
     """
 
+    __module__ = "effectflow.mapreduce"
+
     def __init__(
         self,
         job: str,
@@ -115,6 +117,8 @@ class TooManyFailures(Copyable, Exception):
         max_failures: the number of items that may fail, or their share.
         failed: the number of items that had failed.
     """
+
+    __module__ = "effectflow.mapreduce"
 
     def __init__(self, job: str, max_failures: float, failed: int) -> None:
         self.job = job
