@@ -43,7 +43,10 @@ from effectflow.cli.render import bounded, when
 
 @command(ServiceOption, latest=LatestOption)
 async def history(access: Access, run_id: str) -> Answer:
-    """Show the journal of a run, one entry per line."""
+    """Show the journal of a run, one entry per line.
+
+    With --json, entries have no `output` after 64 MiB of outputs with common parts.
+    """
     entries = await read_existing(access.store, run_id, access.seal)
     return Answer(_entry_trees(entries) if access.as_json else None, _journal_lines(entries))
 
@@ -53,14 +56,20 @@ _TIMES = ("at", "retry_at", "until")
 
 
 def _entry_trees(entries: Iterable[Entry]) -> list[Tree]:
-    """Return entries as plain data; without outputs once they are too long together."""
+    """Return entries as plain data; without `output` once these are too long together."""
     trees: list[Tree] = []
     left = _MOST_OUTPUT
     for entry in entries:
+        is_too_long = False
         if isinstance(entry, Completed) and entry.shared is not None:
             left -= len(orjson.dumps(entry.output))
-            entry = replace(entry, output=entry.output if left > 0 else None, shared=None)
-        trees.append(_entry_tree(entry))
+            is_too_long = left <= 0
+            entry = replace(entry, shared=None)
+        tree = _entry_tree(entry)
+        if is_too_long:
+            # Absent, because null is the output None.
+            del tree["output"]
+        trees.append(tree)
     return trees
 
 
@@ -68,7 +77,7 @@ _MOST_OUTPUT = 64 * 1024 * 1024
 """The bytes of outputs with common parts that are shown, where each has these parts again."""
 
 
-def _entry_tree(entry: Entry) -> Tree:
+def _entry_tree(entry: Entry) -> dict[str, Tree]:
     """Return an entry as plain data, with its times in ISO 8601."""
     tree = write_entry(entry)
     times = {name: iso_time(tree[name]) for name in _TIMES if name in tree}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
-from typing import Annotated
+from typing import Annotated, Any
 
 import orjson
 import typer
@@ -51,7 +51,10 @@ async def show(
         int | None, typer.Option(min=1, help="Show the run as it was after this many entries.")
     ] = None,
 ) -> Answer:
-    """Show the state of a run, now or after an earlier entry."""
+    """Show the state of a run, now or after an earlier entry.
+
+    With --json, its steps have no `output` if these have more than 64 MiB together.
+    """
     try:
         view = await _view_of(access, run_id, at=at)
     except ValueError as error:
@@ -255,20 +258,23 @@ def _message_text(message: Message, value: Tree | CheckpointError) -> str:
     )
 
 
-def _saved(checkpoint: Checkpoint) -> str:
-    """Return the JSON of a checkpoint; without the outputs of its steps if they are too long together."""
+def _saved(checkpoint: Checkpoint) -> dict[str, Any]:
+    """Return a checkpoint as plain data; its steps without `output` if these are too long together."""
     try:
-        return checkpoint.to_json()
+        return orjson.loads(checkpoint.to_json())
     except NotSerializable:
         steps = tuple(replace(step, output=None) for step in checkpoint.completed_steps)
-        return replace(checkpoint, completed_steps=steps).to_json()
+        tree = orjson.loads(replace(checkpoint, completed_steps=steps).to_json())
+        for step in tree["completed_steps"]:
+            del step["output"]
+        return tree
 
 
 def _view_tree(view: _RunView) -> Tree:
     """Return the view of one run as plain data, with the progress of a job."""
     checkpoint = view.checkpoint
     tree = {
-        **orjson.loads(_saved(checkpoint)),
+        **_saved(checkpoint),
         "dead_letters": view.dead_letters,
         "published": {key: plain_tree(value) for key, value in view.published.items()},
     }
