@@ -98,6 +98,7 @@ EXAMPLES: dict[str, Any] = {
     "tuple[str, ...]": ("first", "second"),
     "ErrorRecord": ErrorRecord("app.Declined", "no money", {"args": [5], "state": {}}),
     "StateSet": StateSet.named("paid", "sent"),
+    "Literal['entry', 'run', 'message']": "message",
 }
 
 
