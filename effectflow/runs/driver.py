@@ -177,7 +177,10 @@ async def _drive(
         void = run.retry()
         # What the resume has said stays, even if this life has added nothing else.
         run.writer.open()
-        await run.writer.save()
+        try:
+            await run.writer.save()
+        except Halt:
+            return _halted(run, ending)
         written = await read_run(claim.place, run.run_id)
         assert written is not None
         resumed = Resumed(claim.lease.owner, run.now(), void=void)

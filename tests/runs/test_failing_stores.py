@@ -9,13 +9,25 @@ import anyio
 import pytest
 from returns.result import Failure, Success
 
-from effectflow import Checkpoints, Do, Effect, fail, par, pure, sleep, spawn, step, workflow
+from effectflow import (
+    Checkpoints,
+    Do,
+    Effect,
+    fail,
+    par,
+    pure,
+    sleep,
+    spawn,
+    step,
+    workflow,
+)
 from effectflow.checkpoint import (
     Batch,
     CheckpointPolicy,
     CheckpointStore,
     Completed,
     DefinitionChanged,
+    Failed,
     Lease,
     LeaseLost,
     RunCancelled,
@@ -27,12 +39,13 @@ from effectflow.checkpoint import (
     Taken,
     find_run,
     read_entries,
+    save_now,
     verify_run,
 )
 from effectflow.effects import from_async
 from effectflow.service import Client
 from effectflow.stores import MemoryStore
-from effectflow.testing import Fault, FaultyStore, SaveFails, TakenOver, Unavailable
+from effectflow.testing import CrashPoint, Fault, FaultyStore, SaveFails, TakenOver, Unavailable
 from effectflow.testing.forwarding import ForwardingStore
 from tests.apps import App, both_backends
 from tests.runs.journals import in_turn, made_of
@@ -349,3 +362,27 @@ async def test_a_failed_save_ends_the_branches_that_wait(
     with anyio.fail_after(10), faulty.life():
         failed = await made.start(None, run_id="r").run(App(Checkpoints(faulty, policy=policy)))
         assert isinstance(failed.failure(), SaveFailed | StoreUnavailable | LeaseLost)
+
+
+@pytest.mark.parametrize("is_durable", [True, False])
+async def test_a_store_that_fails_before_a_recorded_failure_is_tried_again_fails_the_resume(
+    store: MemoryStore, is_durable: bool
+) -> None:
+    @step
+    def refused() -> Effect[App, str, None]:
+        return fail("no")
+
+    @workflow
+    def refusing() -> Do[App, str, None]:
+        yield from refused().on_exit(lambda _: save_now("it has failed"))
+
+    # The process dies after the failure of the step, and before that of the run.
+    dying = FaultyStore(store, [CrashPoint(3, is_durable=True)])
+    with dying.life():
+        await refusing.start(run_id="r").run(App(Checkpoints(dying)))
+    assert any(isinstance(entry, Failed) for entry in await read_entries(store, "r"))
+    failing = FaultyStore(store, [SaveFails(1, is_durable=is_durable)])
+    with failing.life():
+        failed = await refusing.resume("r").run(App(Checkpoints(failing)))
+        assert isinstance(failed.failure(), SaveFailed)
+    assert await refusing.resume("r").run(App(Checkpoints(store))) == Failure("no")
