@@ -287,7 +287,7 @@ class Handle(Generic[E_co, Out_co]):
         Raises NotSerializable, with the path of the part, for a value that is not as the signal declares
         or cannot be saved; RunNotFound; RunConflict for a run of another workflow; RunEnded if the run is
         completed or cancelled and has not received the value before; and MailboxFull if too many values
-        wait for the run: 16 MiB of them, with 1 KiB more for each.
+        wait for the run: 16 MiB of them as stored, with 1 KiB more for each.
         """
         async with self._checkpoints.store:
             await self._status()
