@@ -241,7 +241,7 @@ async def create_or_delete(
 
 async def _delete_created(store: CheckpointStore, run_id: str, owner: str) -> None:
     """Delete a run if this owner has created it."""
-    with suppress(RunBusy, RunNotFound):
+    with suppress(RunNotFound):
         taken = await store.claim(run_id, owner=owner, seconds=_SECONDS_TO_DELETE)
         if taken.info.lease is not None and taken.info.lease.owner == owner:
             await store.delete(run_id, lease=taken.lease)
