@@ -145,7 +145,7 @@ class _Count:
             now = job.progress()
             return now.items_done + now.items_failed, now.items_total, "items", _note(now)
         speed = self._completed / max(time.monotonic() - self._began, 1e-9)
-        return self._completed + self._skipped, None, "steps", f"{speed:.0f}/s"
+        return self._completed + self._skipped, None, "steps", f"{speed:.3g}/s"
 
 
 def _note(now: JobProgress) -> str:
