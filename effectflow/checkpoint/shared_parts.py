@@ -16,6 +16,7 @@ import orjson
 
 from effectflow.checkpoint.entries import MAX_ENTRY_BYTES, Completed, Entry
 from effectflow.checkpoint.values import Tree
+from effectflow.checkpoint.values.classes import is_record, record_of
 from effectflow.checkpoint.values.encodings import MAX_ENTRY_LEVELS
 
 _Path: TypeAlias = tuple[str | int, ...]
@@ -180,9 +181,11 @@ _MANY = 100
 
 def _shape_of(value: Any) -> list[tuple[object, int]]:
     """Return a value and the parts of a mapping or an object, with the number of items in each."""
-    parts: Any = getattr(value, "__dict__", value)
-    of_parts = cast("dict[str, Any]", parts).values() if isinstance(parts, dict) else ()
-    whole: list[Any] = [value, *of_parts]
+    cls = value.__class__
+    parts: Any = value if cls is dict else getattr(value, "__dict__", {})
+    if is_record(cls):
+        parts = {name: getattr(value, name, None) for name in record_of(cls).parameters}
+    whole: list[Any] = [value, *parts.values()]
     return [(part, len(part) if part.__class__ in (list, dict) else 0) for part in whole]
 
 

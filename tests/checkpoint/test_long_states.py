@@ -6,6 +6,7 @@ import hashlib
 import sys
 import zlib
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal, cast
 
 import pytest
@@ -286,6 +287,102 @@ async def test_the_other_arguments_beside_a_long_output_are_compared(amount: int
         assert isinstance(resumed.failure(), StepInputChanged)
         assert "amount=5" in str(resumed.failure())
         assert "amount=7" in str(resumed.failure())
+
+
+@step
+def advanced(state: dict[str, Any], by: int) -> Effect[App, str, dict[str, Any]]:
+    return pure({**state, "turn": state["turn"] + by})
+
+
+@step
+def picked(numbers: list[int], at: int) -> Effect[App, str, int]:
+    return pure(numbers[at])
+
+
+@workflow
+def picking(sizes: list[int]) -> Do[App, str, int]:
+    size, count = sizes
+    state: dict[str, Any] = {"text": "x" * size, "numbers": list(range(count)), "turn": 0}
+    state = yield from advanced(state, 1)
+    state = yield from advanced(state, 2)
+    state = yield from advanced(state, 3)
+    number = yield from picked(state["numbers"], 7)
+    yield from give(0)
+    return number
+
+
+# Around the sizes from which an entry is long, arguments are, and a list is.
+@pytest.mark.parametrize("size", [7900, 8000, 8050, 8100, 8140, 8180, 20_000])
+@pytest.mark.parametrize("count", [10, 99, 100, 2000])
+async def test_unchanged_code_is_never_refused_for_its_arguments(size: int, count: int) -> None:
+    app = App(Checkpoints(MemoryStore()))
+    with pytest.raises(IndexError):
+        await picking.start([size, count], run_id="r").run(app)
+    app.values.append("given")
+    assert await picking.resume("r").run(app) == Success(7)
+
+
+@dataclass(frozen=True)
+class Counted:
+    text: str
+
+    @cached_property
+    def words(self) -> list[str]:
+        return self.text.split()
+
+
+@dataclass(slots=True)
+class Noted:
+    text: str
+    notes: list[str]
+
+
+@step
+def counted(count: int) -> Effect[App, str, list[Counted]]:
+    return pure([Counted("hello " * 500 + str(number)) for number in range(count)])
+
+
+@step
+def noted(state: Noted) -> Effect[App, str, Noted]:
+    return pure(Noted(state.text, list(state.notes)))
+
+
+@workflow
+def counting_words() -> Do[App, str, list[int]]:
+    lists = [(yield from counted(5)), (yield from counted(6)), (yield from counted(7))]
+    lists[1][0].words.append("more")
+    yield from give(0)
+    return [len(each[0].words) for each in lists]
+
+
+async def test_cached_properties_of_outputs_are_separate_objects() -> None:
+    app = App(Checkpoints(MemoryStore()))
+    with pytest.raises(IndexError):
+        await counting_words.start(run_id="r").run(app)
+    app.values.append("given")
+    assert await counting_words.resume("r").run(app) == Success([501, 502, 501])
+
+
+async def test_what_changed_code_adds_to_a_long_output_is_noticed() -> None:
+    def noting(more: list[str]) -> Workflow[App, str, None, Noted]:
+        @workflow(name="noting")
+        def body() -> Do[App, str, Noted]:
+            state = Noted("x" * 20_000, [])
+            state = yield from noted(state)
+            state = yield from noted(state)
+            state.notes += more
+            state = yield from noted(state)
+            yield from give(0)
+            return state
+
+        return body
+
+    app = App(Checkpoints(MemoryStore()))
+    with pytest.raises(IndexError):
+        await noting([]).start(run_id="r").run(app)
+    app.values.append("given")
+    refused = (await noting(["new"]).resume("r").run(app)).failure()
+    assert isinstance(refused, StepInputChanged)
 
 
 @step

@@ -198,10 +198,13 @@ class RecordClass:
 
     @property
     def is_frozen(self) -> bool:
-        """Whether it is a plain data class whose fields keep their values."""
-        return self.keeps_fields and getattr(
-            getattr(self.kind, "__dataclass_params__", None), "frozen", False
+        """Whether it is a plain data class whose instances have only fields that keep their values."""
+        parameters = getattr(self.kind, "__dataclass_params__", None)
+        bases: tuple[type, ...] = self.kind.__mro__
+        is_cached = any(
+            isinstance(part, cached_property) for base in bases for part in vars(base).values()
         )
+        return self.keeps_fields and getattr(parameters, "frozen", False) and not is_cached
 
     def take(self, value: Any) -> dict[str, Any]:
         """Return the fields of an instance. Raises ValueError for a missing or an additional one."""
