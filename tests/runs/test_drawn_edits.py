@@ -37,6 +37,14 @@ def with_names(tree: Tree, numbers: Iterator[int]) -> Tree:
     return replace(tree, parts=parts, name=f"s{next(numbers)}")
 
 
+UNNAMED = {"call", "graph", "job"}
+"""The parts that have the same name in every program."""
+
+
+def kinds_of(tree: Tree) -> list[str]:
+    return [tree.kind, *(kind for part in tree.parts for kind in kinds_of(part))]
+
+
 def edited(tree: Tree, edit: str, place: int, choice: int) -> Tree:
     """Return a tree that differs in one place. Numbers choose the place, and what is there instead."""
     places = list(paths_in(tree))
@@ -115,6 +123,8 @@ def test_an_edit_is_refused_before_anything_is_executed_or_repeats_nothing(examp
         before = with_names(tree, count())
         after = edited(before, *edit)
         assume(end_of(after) not in (None, "hang"))
+        # Nothing tells two of them apart, so the end of one stands for another that takes its place.
+        assume(sum(kind in UNNAMED for kind in kinds_of(after)) <= 1)
         anyio.run(check_edit, before, after, point)
 
     logging.disable(logging.CRITICAL)

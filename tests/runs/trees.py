@@ -245,7 +245,8 @@ class _Building:
                 around = self.around(parts[0], uses, releases)
                 return with_checkpointing(f"around {tree.name}", around, error=Broken | TimedOut)
             case "limited step":
-                return limited(self.around(parts[0], uses, releases), _limit(parts[0]))
+                around = self.around(parts[0], uses, releases)
+                return limited(around, f"around {tree.name}", _limit(parts[0]))
             case "call":
                 return nested(part(0)).call(None)
             case "graph":
@@ -309,10 +310,10 @@ def _limit(part: Tree) -> float:
     return 10 if end_of(part) == "hang" else 1000
 
 
-def limited(effect: AnyEffect, seconds: float) -> AnyEffect:
+def limited(effect: AnyEffect, name: str, seconds: float) -> AnyEffect:
     """Return a step with a timeout."""
 
-    @step(timeout=seconds)
+    @step(name=name, timeout=seconds)
     def around() -> Effect[TreeApp, Broken, Any]:
         return effect
 
