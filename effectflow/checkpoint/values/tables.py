@@ -296,8 +296,6 @@ def _build_polars(data: bytes, _: object) -> Any:
     try:
         # It would call an unnamed column `column_0`.
         frame = _library("polars").from_arrow(table.rename_columns([*map(str, range(len(names)))]))
-    except Exception:
-        raise
     except BaseException as panic:
         # What its code in Rust raises for malformed data is no Exception.
         if type(panic).__name__ != "PanicException":
