@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import accumulate, zip_longest
+from itertools import zip_longest
 from typing import Any
 
 import psycopg
@@ -18,6 +18,7 @@ import psycopg
 from effectflow.checkpoint.errors import SaveFailed, StoreUnavailable
 from effectflow.checkpoint.lease import Lease, uptime
 from effectflow.checkpoint.store import Batch, RunSummary, notifies_parent
+from effectflow.stores._packed import packed
 from effectflow.stores._postgres_connection import (
     CLOSING_SECONDS,
     Connection,
@@ -40,8 +41,7 @@ class Save:
     Attributes:
         run_id: its run.
         row: its columns in the table `wanted` of the statement, perhaps without the last ones.
-        bodies: the new records.
-        after: the number of the record that they follow.
+        records: the rows of the new records.
         tells: whether watchers are told about it.
         is_unknown: whether it was sent without an answer, so that it may have been written.
         answer: resolved with what the statement returned, or None if it did not write this save.
@@ -49,8 +49,7 @@ class Save:
 
     run_id: str
     row: Sequence[object]
-    bodies: Sequence[bytes]
-    after: int
+    records: Sequence[tuple[int, bytes]]
     tells: bool
     is_unknown: bool = False
     answer: asyncio.Future[Sequence[Any] | None] = field(
@@ -79,7 +78,7 @@ def creation(
     up = uptime()
     until = None if up is None or not owner else up + seconds
     row = (key_of(run_id), run_id, len(bodies), owner, seconds, until, *summary_columns(summary))
-    return Save(run_id, row, bodies, 0, tells=True)
+    return Save(run_id, row, packed(bodies, 0), tells=True)
 
 
 def plain_append(lease: Lease, batch: Batch) -> Save | None:
@@ -93,7 +92,8 @@ def plain_append(lease: Lease, batch: Batch) -> Save | None:
     length = batch.after + len(batch.bodies)
     row = (key_of(run_id), lease.owner, lease.fence, batch.after, length, seen, batch.release)
     columns = () if summary is None else summary_columns(summary)
-    return Save(run_id, (*row, *columns), batch.bodies, batch.after, tells=summary is not None)
+    records = packed(batch.bodies, batch.after)
+    return Save(run_id, (*row, *columns), records, tells=summary is not None)
 
 
 _ANY = 2**63 - 1
@@ -101,8 +101,11 @@ _ANY = 2**63 - 1
 _SUMMARY = ", ".join(SUMMARY_COLUMNS)
 _TYPES = {"created_at": "float8", "due_at": "float8", "priority": "bigint"}
 _SUMMARIES = ", ".join(f"%b::{_TYPES.get(name, 'text')}[]" for name in SUMMARY_COLUMNS)
-_BODY = "(%b::bytea[])[(skipped + sequence - after)::int]"
-"""The body of an entry, from an array of those of all saves. `skipped` counts those before."""
+_RECORDS = (
+    "unnest(%b::bigint[], %b::bigint[], %b::bytea[])"
+    " AS records (place, sequence, body) USING (place)"
+)
+"""The rows of the records of all saves. `place` is that of the save."""
 
 
 def write_creations(_width: int) -> str:
@@ -113,11 +116,10 @@ def write_creations(_width: int) -> str:
 _CREATE = f"""
     WITH wanted AS MATERIALIZED (
         -- In the order of the keys, so that programs that create the same runs do not deadlock.
-        SELECT DISTINCT ON (key) *, now() AS written_at, 0 AS after
+        SELECT DISTINCT ON (key) *, now() AS written_at
         FROM unnest(%b::bytea[], %b::text[], %b::bigint[], %b::text[], %b::float8[], %b::float8[],
-                    {_SUMMARIES}, %b::bigint[])
-            WITH ORDINALITY
-            AS wanted (key, run_id, length, owner, seconds, until, {_SUMMARY}, skipped, place)
+                    {_SUMMARIES})
+            WITH ORDINALITY AS wanted (key, run_id, length, owner, seconds, until, {_SUMMARY}, place)
         ORDER BY key
     ), created AS (
         INSERT INTO @runs ({", ".join(CREATED_COLUMNS)})
@@ -127,8 +129,8 @@ _CREATE = f"""
         RETURNING number, key, updated_at, fence, expires_at, expires_at_uptime
     ), written AS (
         INSERT INTO @entries (run, sequence, written_at, body)
-        SELECT number, sequence, updated_at, {_BODY}
-        FROM created JOIN wanted USING (key), generate_series(after + 1, length) AS sequence
+        SELECT number, sequence, updated_at, body
+        FROM created JOIN wanted USING (key) JOIN {_RECORDS}
     )
     SELECT place, updated_at, fence, expires_at, expires_at_uptime
     FROM created JOIN wanted USING (key)
@@ -151,9 +153,9 @@ def write_appends(width: int) -> str:
         WITH wanted AS MATERIALIZED (
             SELECT * FROM unnest(
                 %b::bytea[], %b::text[], %b::bigint[], %b::bigint[], %b::bigint[], %b::bigint[],
-                %b::bool[], {_SUMMARIES + "," if has_summaries else ""} %b::bigint[])
+                %b::bool[]{", " + _SUMMARIES if has_summaries else ""})
                 WITH ORDINALITY AS wanted (key, owner, fence, after, new_length, seen, releases,
-                                           {_SUMMARY + "," if has_summaries else ""} skipped, place)
+                                           {_SUMMARY + "," if has_summaries else ""} place)
         ), ready AS MATERIALIZED (
             SELECT runs.number, now() AS written_at, wanted.* FROM wanted JOIN @runs USING (key)
             WHERE runs.owner = wanted.owner AND runs.fence = wanted.fence
@@ -165,11 +167,10 @@ def write_appends(width: int) -> str:
                 updated_at = CASE new_length WHEN after THEN updated_at ELSE written_at END,
                 owner = CASE WHEN releases THEN '' ELSE runs.owner END
             FROM ready WHERE runs.number = ready.number
-            RETURNING runs.number, place, written_at, after, new_length, skipped
+            RETURNING runs.number, place, written_at
         ), written AS (
             INSERT INTO @entries (run, sequence, written_at, body)
-            SELECT number, sequence, written_at, {_BODY}
-            FROM changed, generate_series(after + 1, new_length) AS sequence
+            SELECT number, sequence, written_at, body FROM changed JOIN {_RECORDS}
         )
         SELECT place FROM changed
     """
@@ -241,7 +242,7 @@ class Writer:
         """Pop the oldest queued saves, up to the batch limits."""
         count = size = 0
         for save in self._waiting[:_SAVES_PER_BATCH]:
-            size += sum(map(len, save.bodies))
+            size += sum(len(body) for _, body in save.records)
             if count and size > _BYTES_PER_BATCH:
                 break
             count += 1
@@ -271,11 +272,11 @@ class Writer:
             return
         connection = await self.connection()
         columns = [[*column] for column in zip_longest(*(save.row for save in todo))]
-        skipped = [0, *accumulate(len(save.bodies) for save in todo)][:-1]
-        bodies = [bytes(body) for save in todo for body in save.bodies]
+        records = [(place, *row) for place, save in enumerate(todo, 1) for row in save.records]
+        rows_of_all = [[row[part] for row in records] for part in range(3)]
         statement = self._statement(len(columns))
         try:
-            rows = await self._queries.rows(connection, statement, (*columns, skipped, bodies))
+            rows = await self._queries.rows(connection, statement, (*columns, *rows_of_all))
         except psycopg.Error as error:
             if not is_refusal(error):
                 for save in todo:

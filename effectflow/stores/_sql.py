@@ -37,6 +37,7 @@ from effectflow.checkpoint.store import (
     Taken,
     notifies_parent,
 )
+from effectflow.stores._packed import packed, records_in
 from effectflow.stores._rules import (
     check_deletable,
     check_free,
@@ -88,6 +89,7 @@ SCHEMA = """
     CREATE INDEX runs_due ON @runs (workflow, status, priority, due_at)
         WHERE due_at IS NOT NULL AND owner = '';
     CREATE INDEX runs_held ON @runs (workflow) WHERE owner <> '';
+    -- The records of an append are one row, see `_packed`: the number of the last one, and all of them.
     CREATE TABLE @entries (
         run INTEGER NOT NULL,
         sequence INTEGER NOT NULL,
@@ -286,7 +288,7 @@ def create(
                 " SELECT number, ?, ?, ? FROM @runs WHERE key = ?",
                 (sequence, now, body, key),
             )
-            for sequence, body in enumerate(bodies, 1)
+            for sequence, body in packed(bodies, 0)
         ]
         info = RunInfo(run_id, summary, now, len(bodies), lease)
         return Commit(info, [Query(_CREATE, row), *entries])
@@ -296,13 +298,15 @@ def create(
 
 def _has_written(number: int, after: int, bodies: Sequence[bytes]) -> Steps[bool]:
     """Return whether a run has these records."""
+    wanted = packed(bodies, after)
     [rows] = yield [
         Query(
-            "SELECT body FROM @entries WHERE run = ? AND sequence > ? ORDER BY sequence LIMIT ?",
-            (number, after, len(bodies)),
+            "SELECT sequence, body FROM @entries"
+            " WHERE run = ? AND sequence > ? ORDER BY sequence LIMIT ?",
+            (number, after, len(wanted)),
         )
     ]
-    return [bytes(body) for (body,) in rows] == [*map(bytes, bodies)]
+    return [(sequence, bytes(body)) for sequence, body in rows] == wanted
 
 
 _FREE: tuple[str, int, float, float | None] = ("", 0, 0.0, None)
@@ -421,7 +425,7 @@ def append(lease: Lease, batch: Batch, *, is_repeated: bool = False) -> Attempt[
             changed.clear()
         changes = [
             _entry(number, sequence, now, body)
-            for sequence, body in enumerate(batch.bodies, batch.after + 1)
+            for sequence, body in packed(batch.bodies, batch.after)
         ]
         if takes:
             here = f"run = ? AND number IN ({marks(takes)})"
@@ -508,17 +512,24 @@ def truncate(lease: Lease, after: int, summary: RunSummary) -> Steps[Commit[None
     [rows] = yield [Query(_STATE, (key_of(lease.run_id),))]
     state = _State(*rows[0]) if rows else _NO_RUN
     check_holder(lease, state.owner, state.fence)
-    [[(length, at)]] = yield [
+    number = state.number
+    [[(length,)], rows] = yield [
         Query(
-            "SELECT coalesce(max(sequence), 0), max(written_at) FROM @entries"
-            " WHERE run = ? AND sequence <= ?",
-            (state.number, max(after, 1)),
-        )
+            "SELECT coalesce(max(sequence), 0) FROM @entries WHERE run = ? AND sequence <= ?",
+            (number, after),
+        ),
+        Query(f"{_RECORDS} run = ? {_NEXT_RECORDS}", (number, after - 1, 1)),
     ]
-    check_kept(lease, length, after=after)
+    kept = [one for one in records_in(row[1:] for row in rows) if one.sequence <= after]
+    check_kept(lease, kept[-1].sequence if kept else length, after=after)
+    at, [(_, last, *_)] = kept[-1].written_at, rows
     changed = dict(zip(SUMMARY_COLUMNS, summary_columns(summary), strict=True))
-    cut = Query("DELETE FROM @entries WHERE run = ? AND sequence > ?", (state.number, after))
-    return Commit(None, [cut, _update(state.number, length=after, updated_at=at, **changed)])
+    changes = [Query("DELETE FROM @entries WHERE run = ? AND sequence > ?", (number, after))]
+    if last > after:
+        bodies = [one.body for one in kept]
+        for sequence, body in packed(bodies, after - len(bodies)):
+            changes.append(_entry(number, sequence, at, body))
+    return Commit(None, [*changes, _update(number, length=after, updated_at=at, **changed)])
 
 
 def delete(run_id: str, lease: Lease | None) -> Attempt[None]:
@@ -648,7 +659,7 @@ def read(run_id: str, after: int) -> Steps[list[Record]]:
     while True:
         # Each query has its own snapshot. That is safe, because a journal only grows at its end.
         [rows] = yield [Query(text, (run, last, _ROWS_PER_READ))]
-        records += [Record(sequence, at, bytes(body)) for _, sequence, at, body in rows]
+        records += records_in((row[1:] for row in rows), after=after)
         if len(rows) < _ROWS_PER_READ:
             return records
         # By its number, which a new run with the same id does not have.

@@ -22,6 +22,7 @@ from effectflow.effects.threads import in_thread
 from effectflow.stores import _sql as sql
 from effectflow.stores._base import as_unavailable
 from effectflow.stores._changes import Announcements
+from effectflow.stores._packed import packed
 from effectflow.stores._sql import Attempt, Ended, Query, Reading, Rows, Steps, advance
 from effectflow.stores._sql_due import ClaimMemory
 from effectflow.stores._sql_store import SqlStore
@@ -37,7 +38,7 @@ class SqliteStore(SqlStore):
     """Keeps runs in an SQLite file (in WAL mode), which several processes may use at once.
 
     One thread writes, and commits all waiting entries together, so that many runs share the price of
-    one commit. A step costs one row for each of its entries, however long the run is.
+    one commit. A step costs one row, however long the run is.
 
     Parameters:
         path: the file; it and its folder are created if they are missing.
@@ -196,7 +197,7 @@ def _plain_append(lease: Lease, batch: Batch) -> Callable[[sqlite3.Connection], 
             _transaction(sql.append(lease, batch))(database)
             return
         [(number,)] = rows
-        entries = [(number, sequence, now, body) for sequence, body in enumerate(bodies, after + 1)]
+        entries = [(number, last, now, body) for last, body in packed(bodies, after)]
         # Its cursor must not leave the thread of the connection.
         database.executemany(_ADD, entries)
 

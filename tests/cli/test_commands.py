@@ -197,7 +197,7 @@ def test_verify_reports_the_damaged_run(effectflow: Command, folder: Path) -> No
     database = sqlite3.connect(folder / "effectflow.db")
     database.execute(
         "UPDATE entries SET body = CAST(replace(CAST(body AS TEXT), '\"output\":1', '\"output\":7')"
-        " AS BLOB) WHERE sequence = 3"
+        " AS BLOB) WHERE sequence = 4"
         " AND run = (SELECT number FROM runs WHERE run_id = 'bad')"
     )
     database.commit()
@@ -218,9 +218,12 @@ def test_repair_makes_a_damaged_run_resumable(effectflow: Command, folder: Path)
     effectflow("run", "mall:sell", "--input", '{"item": "cap"}', "--run-id", "r/1")
     assert "There is nothing to repair" in effectflow("repair", "r/1").out
     with closing(sqlite3.connect(folder / "effectflow.db")) as database, database:
-        [body] = database.execute("SELECT body FROM entries WHERE sequence = 3").fetchone()
-        bad = body.replace(b'"output":1', b'"output":7')
-        database.execute("UPDATE entries SET body = ? WHERE sequence = 3", (bad,))
+        [body] = database.execute("SELECT body FROM entries WHERE sequence = 4").fetchone()
+        row = body.replace(b'"output":1', b'"output":7')
+        database.execute("UPDATE entries SET body = ? WHERE sequence = 4", (row,))
+        # The row has two entries, after the size of the first one.
+        [size, entries] = row.split(b"\n", 1)
+        bad = entries[: int(size)]
     ran = effectflow("resume", "r/1", "--app", "mall")
     assert (ran.code, "`effectflow repair r/1`" in ran.out) == (4, True)
 

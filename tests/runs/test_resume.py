@@ -587,12 +587,12 @@ async def test_a_run_whose_last_entries_are_missing_is_not_run_again(tmp_path: P
         app = app_on(store)
         await three_acts.start("a", run_id="r").run_or_raise(app)
         with closing(sqlite3.connect(path)) as database, database:
-            database.execute("DELETE FROM entries WHERE sequence > 3")
+            database.execute("DELETE FROM entries WHERE sequence > 4")
 
         for effect in (three_acts.resume("r"), three_acts.start("a", run_id="r")):
             error = (await effect.run(app)).failure()
             assert isinstance(error, CorruptCheckpoint)
-            assert "what came after entry 3 is missing" in str(error)
+            assert "what came after entry 4 is missing" in str(error)
     assert app.world.done == ["a1", "a2", "a3"]
 
 

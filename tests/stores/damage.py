@@ -37,8 +37,9 @@ async def change_entry(store: CheckpointStore, number: int, run_id: str = "r") -
             client, key = in_redis(store, run_id)
             client.hset(key, str(number), changed(client.hget(key, str(number))))
         case _:
+            await spread(store, run_id)
             change = f"UPDATE entries SET body = ? WHERE sequence = ? AND {OF_RUN}"
-            in_database(store, change, changed(body), number, run_id)
+            in_database(store, change, b"\n" + changed(body), number, run_id)
 
 
 async def remove_entry(store: CheckpointStore, number: int, run_id: str = "r") -> None:
@@ -47,8 +48,21 @@ async def remove_entry(store: CheckpointStore, number: int, run_id: str = "r") -
         client, key = in_redis(store, run_id)
         client.hdel(key, str(number))
     else:
+        await spread(store, run_id)
         removal = f"DELETE FROM entries WHERE sequence = ? AND {OF_RUN}"
         in_database(store, removal, number, run_id)
+
+
+async def spread(store: CheckpointStore, run_id: str) -> None:
+    """Give each entry of a run a row of its own, so that the others stay as they are."""
+    records = await store.read(run_id)
+    in_database(store, f"DELETE FROM entries WHERE {OF_RUN}", run_id)
+    insertion = (
+        "INSERT INTO entries (run, sequence, written_at, body)"
+        " SELECT number, ?, ?, ? FROM runs WHERE run_id = ?"
+    )
+    for one in records:
+        in_database(store, insertion, one.sequence, one.written_at, b"\n" + one.body, run_id)
 
 
 async def change_status(
