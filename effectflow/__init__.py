@@ -2,12 +2,14 @@
 
 The names here are those of every day. The rest is in `effectflow.effects`, `effectflow.checkpoint`,
 `effectflow.runs`, `effectflow.machines`, `effectflow.graphs`, `effectflow.mapreduce`,
-`effectflow.iterative`, `effectflow.stores`, `effectflow.executors`, `effectflow.service` and
-`effectflow.testing`.
+`effectflow.iterative`, `effectflow.stores`, `effectflow.executors`, `effectflow.service`,
+`effectflow.observe` and `effectflow.testing`.
 
-Importing this package imports what every effect needs. The rest is imported with its first use.
+Importing this package imports what every effect needs. The rest is imported with its first use. It logs
+nothing before the program configures `logging`.
 """
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 from effectflow.effects import (
@@ -90,6 +92,9 @@ if not TYPE_CHECKING:  # a type checker would take every name for one of this pa
             "stores": "SqliteStore",
         },
     )
+
+# As Python advises for libraries: what is logged is for the program to decide.
+logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 
 def _make_durable(

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         Metadata as Metadata,
         fold as fold,
     )
+    from effectflow.checkpoint.current_life import replaying as replaying
     from effectflow.checkpoint.definition import Definition as Definition
     from effectflow.checkpoint.entries import (
         Arguments as Arguments,
@@ -112,10 +113,6 @@ if TYPE_CHECKING:
         repair_run as repair_run,
         write_removed as write_removed,
     )
-    from effectflow.checkpoint.replay_filter import (
-        ReplayFilter as ReplayFilter,
-        replaying as replaying,
-    )
     from effectflow.checkpoint.store import (
         Batch as Batch,
         Changes as Changes,
@@ -142,6 +139,7 @@ if not TYPE_CHECKING:  # a type checker would take every name for one of this pa
         {
             "checkpoint": "Checkpoint CompletedStep HistoryItem Metadata fold",
             "checkpoints": "CheckpointPolicy Checkpoints HasCheckpoints",
+            "current_life": "replaying",
             "definition": "Definition",
             "entries": (
                 "Arguments BeforeStep CancelRequested ChildEnded ChildStarted Completed "
@@ -166,7 +164,6 @@ if not TYPE_CHECKING:  # a type checker would take every name for one of this pa
                 "RunWaits StepSkipped"
             ),
             "plan": "ResumePlan Unverified plan_resume",
-            "replay_filter": "ReplayFilter replaying",
             "rebuilding": "rebuilt_run",
             "repair": "Repair repair_run write_removed",
             "step": (

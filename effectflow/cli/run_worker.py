@@ -16,6 +16,7 @@ from effectflow.checkpoint import Limit
 from effectflow.checkpoint.errors import printable
 from effectflow.cli.app_loader import load_app
 from effectflow.cli.options import BadUse
+from effectflow.observe import Fields, ReplayFilter, RunFields
 from effectflow.service import App, StoppedBySignal, Worker, run_until_signal
 
 logger = logging.getLogger(__name__)
@@ -112,6 +113,8 @@ def _log_lines(*, as_json: bool) -> None:
         return
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_JsonLine() if as_json else _Line())
+    handler.addFilter(RunFields())
+    handler.addFilter(ReplayFilter())
     logging.basicConfig(handlers=[handler])
     logging.getLogger("effectflow").setLevel(logging.INFO)
 
@@ -130,15 +133,18 @@ class _Line(logging.Formatter):
 
 
 class _JsonLine(logging.Formatter):
-    """The same as a JSON object."""
+    """The same as a JSON object, with the fields of the run that the record is about."""
 
     def format(self, record: logging.LogRecord) -> str:
-        line = {
+        line: dict[str, object] = {
             "time": _time(record).isoformat(),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
         }
+        for name in Fields.__annotations__:
+            if value := getattr(record, name, None):
+                line[name] = value
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         return orjson.dumps(line).decode()

@@ -90,13 +90,16 @@ _background: set[Any] = set()
 
 
 def spawn_background(work: Callable[[], Coroutine[Any, Any, object]]) -> None:
-    """Start a task that belongs to the running event loop only, and to no task group."""
+    """Start a task that belongs to the running event loop only, and to no task group.
+
+    It has none of the context variables of the caller, because it outlives what they are about.
+    """
     loop = _asyncio_loop()
     if loop is None:
         # The running program has imported it already; this package does not depend on it.
         sys.modules["trio"].lowlevel.spawn_system_task(work)
         return
-    task = loop.create_task(work())
+    task = loop.create_task(work(), context=Context())
     # The loop itself keeps only weak references.
     _background.add(task)
     task.add_done_callback(_background.discard)

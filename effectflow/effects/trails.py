@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
@@ -10,6 +11,8 @@ from typing import Any, Generic, Self, TypeVar
 from weakref import WeakKeyDictionary
 
 T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
 
 
 class TypedFailure:
@@ -211,7 +214,4 @@ def show_trail(error: T, trail: tuple[str, ...]) -> T:
 
 def log_hidden(hidden: BaseException | None, message: str, *arguments: object) -> None:
     """Log an exception that another end of an effect hides."""
-    # Imported late, because few programs need it, and it takes four milliseconds.
-    import logging
-
-    logging.getLogger(__name__).error(message, *arguments, exc_info=hidden)
+    logger.error(message, *arguments, exc_info=hidden)

@@ -6,8 +6,8 @@ from contextlib import nullcontext
 
 import anyio
 
+from effectflow.checkpoint.current_life import life_of
 from effectflow.checkpoint.endings import Cancelled, Ending, Raised, ending_of
-from effectflow.checkpoint.replay_filter import life_of
 from effectflow.checkpoint.run import Run
 from effectflow.checkpoint.suspension import attended
 from effectflow.effects.errors import LeftToResume

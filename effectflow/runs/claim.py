@@ -167,6 +167,12 @@ class Claim:
         """Whether logs and summaries, which are not encrypted, must show no values of the run."""
         return self.place.checkpoints.encryption is not None
 
+    @property
+    def log_fields(self) -> dict[str, object]:
+        """The run, its workflow and the worker, for `extra` of log records outside of its code."""
+        workflow = self.place.blueprint.definition.name
+        return {"run_id": self.run_id, "workflow": workflow, "worker": self.lease.owner}
+
     def reason_of(self, error: BaseException) -> str:
         """Return why the run is blocked, in words."""
         if self.is_secret and _may_quote_values(error):
@@ -298,7 +304,7 @@ class Claim:
         try:
             yield
         except Exception as error:
-            logger.warning("run %r was not %s: %r", self.run_id, what, error)
+            logger.warning("run %r was not %s: %r", self.run_id, what, error, extra=self.log_fields)
 
     def check_is_whole(self, known: Checkpoint) -> None:
         """Raise CorruptCheckpoint if entries are missing at the end of the journal."""

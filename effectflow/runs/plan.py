@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, cast
 
+from effectflow.checkpoint.current_life import life_of
 from effectflow.checkpoint.durable_fiber import DurableFiber
 from effectflow.checkpoint.endings import Ending, FailedWith, Halted, Raised
 from effectflow.checkpoint.entries import Resumed
@@ -13,7 +14,6 @@ from effectflow.checkpoint.journal_reader import run_not_found
 from effectflow.checkpoint.journal_writer import NoJournal
 from effectflow.checkpoint.order import Order, read_order
 from effectflow.checkpoint.plan import Planning, ResumePlan, skipped_steps
-from effectflow.checkpoint.replay_filter import life_of
 from effectflow.checkpoint.run import Run
 from effectflow.checkpoint.store import RunStatus
 from effectflow.effects.errors import Halt, Parked

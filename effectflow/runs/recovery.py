@@ -29,7 +29,7 @@ from effectflow.checkpoint.errors import (
     RunNotFound,
 )
 from effectflow.checkpoint.lease import Owner
-from effectflow.checkpoint.store import RunSummary, Taken
+from effectflow.checkpoint.store import Taken
 from effectflow.effects.clock import Clock
 from effectflow.effects.errors import Halt
 from effectflow.effects.event_loop import is_cancellation
@@ -78,9 +78,9 @@ async def recover_run(
         owner: the owner of the lease of `taken`.
     """
     what = f"run {taken.lease.run_id!r} of {workflow.name!r}"
-    logger.info("%s is taken, %s", what, taken.info.summary.status)
     place = Place.of(_contained(workflow.blueprint), checkpoints, env, Scope(clock))
     claim = Claim.of(place, taken, owner)
+    logger.info("%s is taken, %s", what, taken.info.summary.status, extra=claim.log_fields)
     async with claim:
         try:
             found = await read_run(place, taken.lease.run_id)
@@ -90,7 +90,7 @@ async def recover_run(
             if deaths >= service.max_crashes:
                 error = CrashedTooOften(claim.run_id, deaths, after)
                 await record_failure(claim, found, error)
-                logger.warning("run %r has failed: %s", claim.run_id, error)
+                logger.warning("run %r has failed: %s", claim.run_id, error, extra=claim.log_fields)
                 return
             if deaths >= _DEATHS_SIDE_BY_SIDE:
                 service = replace(service, is_alone=True)
@@ -98,6 +98,7 @@ async def recover_run(
                     "run %r is driven alone until it gets further than %s: %d processes in a row ended "
                     "while they drove it",
                     *(claim.run_id, after, deaths),
+                    extra=claim.log_fields,
                 )
             ending = await continue_run(claim, found, service=service)
         except BaseException as raised:
@@ -108,33 +109,40 @@ async def recover_run(
         else:
             await _report(claim, ending)
         finally:
-            _log_end(what, claim.summary)
+            _log_end(what, claim)
 
 
 async def _report(claim: Claim, ending: Ending) -> None:
     """Log how a life has ended. Block the run if it cannot be continued here."""
-    run_id, is_secret = claim.run_id, claim.is_secret
+    run_id, is_secret, fields = claim.run_id, claim.is_secret, claim.log_fields
     match ending:
         case Halted(error) | CutShort(error):
             await _block(claim, error)
         case FailedWith(failure):
             error = failure.error
             shown = without_text(error) if is_secret else repr(error)
-            logger.warning("run %r has failed: %s", run_id, shown)
+            logger.warning("run %r has failed: %s", run_id, shown, extra=fields)
         case Raised(error):
             # It is in the journal, where people look for it.
             shown = without_text(error) if is_secret else repr(error)
             trace = None if is_secret else error
-            logger.warning("run %r has failed with a defect: %s", run_id, shown, exc_info=trace)
+            logger.warning(
+                "run %r has failed with a defect: %s",
+                run_id,
+                shown,
+                exc_info=trace,
+                extra=fields,
+            )
         case Returned() | Cancelled() | Suspension():
             pass
 
 
-def _log_end(what: str, summary: RunSummary | None) -> None:
+def _log_end(what: str, claim: Claim) -> None:
+    summary = claim.summary
     assert summary is not None
     waits_for = summary.details.waits_for
     waiting = f", waits for {waits_for}" if waits_for else ""
-    logger.info("%s is released, %s%s", what, summary.status, waiting)
+    logger.info("%s is released, %s%s", what, summary.status, waiting, extra=claim.log_fields)
 
 
 def _contained(blueprint: Blueprint) -> Blueprint:
@@ -170,7 +178,9 @@ def _passes(raised: BaseException) -> bool:
 async def _block(claim: Claim, error: BaseException) -> None:
     if isinstance(error, LeaseLost):
         # Its owner decides what becomes of it.
-        logger.warning("run %r was left: %s", claim.run_id, claim.reason_of(error))
+        logger.warning(
+            "run %r was left: %s", claim.run_id, claim.reason_of(error), extra=claim.log_fields
+        )
         return
     is_shown = isinstance(error, CheckpointError) or claim.is_secret
     logger.warning(
@@ -178,6 +188,7 @@ async def _block(claim: Claim, error: BaseException) -> None:
         claim.run_id,
         claim.reason_of(error),
         exc_info=None if is_shown else error,
+        extra=claim.log_fields,
     )
     if not await claim.block(error):
         # It is due at once when it is released, and the store may reject it again at once.

@@ -156,6 +156,11 @@ def test_signals_and_cancellation_come_from_other_processes(
         "run 'by client' of 'order' is released, suspended, waits for signal approval" in messages
     )
     assert "run 'cancelled' of 'order' is released, cancelled" in messages
+    assert {line.get("run_id") for line in logged if line.get("workflow") == "order"} == {
+        "by client",
+        "by command",
+        "cancelled",
+    }
     assert messages[-1] == "the worker of mall:app has ended"
 
 

@@ -30,8 +30,9 @@ from effectflow import (
     with_checkpointing,
     workflow,
 )
-from effectflow.checkpoint import ReplayFilter, replaying
+from effectflow.checkpoint import replaying
 from effectflow.effects import from_fn
+from effectflow.observe import ReplayFilter
 from effectflow.stores import MemoryStore
 from effectflow.testing import CrashPoint, FaultyStore, after, before
 from tests.apps import App, app_on, both_backends, cut_off, note

@@ -1,8 +1,7 @@
-"""Whether the code of a run repeats what an earlier life of the run has done, such as logging a line."""
+"""The life of a run that the running code belongs to, and whether it repeats what an earlier one did."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -11,17 +10,18 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from effectflow.checkpoint.turns import Turns
 
-_current: ContextVar[Turns | None] = ContextVar("current_turns", default=None)
+current_life: ContextVar[Turns | None] = ContextVar("current_life", default=None)
+"""The turns of the life whose code runs in this context; None outside of runs."""
 
 
 @contextmanager
 def life_of(turns: Turns) -> Generator[None]:
-    """Let `replaying` tell about this life, in the block and in the tasks that it starts."""
-    token = _current.set(turns)
+    """Make this the current life, in the block and in the tasks that it starts."""
+    token = current_life.set(turns)
     try:
         yield
     finally:
-        _current.reset(token)
+        current_life.reset(token)
 
 
 def replaying() -> bool:
@@ -39,16 +39,5 @@ def replaying() -> bool:
         >>> replaying()
         False
     """
-    turns = _current.get()
+    turns = current_life.get()
     return turns is not None and turns.is_replaying
-
-
-class ReplayFilter(logging.Filter):
-    """Drops the log records that a replay repeats: `handler.addFilter(ReplayFilter())`.
-
-    A line that a process logged just before its death may be logged again.
-    """
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether the record is new."""
-        return super().filter(record) and not replaying()
