@@ -36,6 +36,7 @@ from effectflow.checkpoint.values import (
     encode_compact,
     encode_json,
     tree_digest,
+    write_json,
 )
 from effectflow.effects.paths import StepPath, steps_around
 
@@ -143,7 +144,7 @@ class Checkpoint:
     def to_json(self) -> str:
         """Return the checkpoint as readable JSON, with times in ISO 8601; `from_json` reads it back."""
         tree = _over_times(self.to_tree(), iso_time)
-        return orjson.dumps(tree, option=orjson.OPT_INDENT_2).decode()
+        return write_json(tree, orjson.OPT_INDENT_2).decode()
 
     def to_binary(self) -> bytes:
         """Return the checkpoint in compact binary form; `from_binary` reads it back."""
@@ -195,7 +196,7 @@ def _check_size(checkpoint: Checkpoint) -> None:
     """Raise NotSerializable if the outputs of the steps are longer than what is read back."""
     size = 0
     for step in checkpoint.completed_steps:
-        size += len(orjson.dumps(step.output))
+        size += len(write_json(step.output))
         if size > MAX_COMPACT_BYTES:
             raise NotSerializable(
                 f"the checkpoint {checkpoint.id!r}",

@@ -218,8 +218,9 @@ class Seal:
                 f"is larger than {MAX_ENTRY_BYTES:,}: store large data elsewhere and save a reference",
             )
         if len(payload) >= _LARGE:
-            if shorten is not None:
-                payload = encode_entry(shorten(entry), self.format)
+            shorter = entry if shorten is None else shorten(entry)
+            if shorter is not entry:
+                payload = encode_entry(shorter, self.format)
             if _is_compressible(payload):
                 payload = _COMPRESSED + zlib.compress(payload, 1)
         if self.encryption is not None:
@@ -297,7 +298,10 @@ class Seal:
         """
         is_text = payload[:1] == b"{"
         if self.key is None:
-            digest = sha256(previous + payload).digest()
+            hashed = sha256(previous)
+            # A copy of both in one would take longer than this call.
+            hashed.update(payload)
+            digest = hashed.digest()
             return (b"\nsha256:" + hexlify(digest) if is_text else digest + b"S"), digest
         digest = hmac.digest(self.key, previous + payload, "sha256")
         return (b"\nhmac:" + hexlify(digest) if is_text else digest + b"H"), digest

@@ -52,7 +52,9 @@ class SharedParts:
             self._before = None
             self._shorten(output, number)
         shortening = self._shorten(completed.output, sequence)
-        return replace(completed, output=shortening.output, shared=shortening.references or None)
+        if not shortening.references:
+            return completed
+        return replace(completed, output=shortening.output, shared=shortening.references)
 
     def _shorten(self, output: Tree, sequence: int) -> _Shortening:
         shortening = _Shortening(output, self._places, self._lists, sequence)
@@ -94,13 +96,23 @@ class _Shortening:
         self.places: dict[bytes, tuple[int, _Path]] = {}
         self.lists: dict[bytes, tuple[int, int]] = {}
         self.references: list[Tree] = []
-        self.output = self._shortened(output, ())
+        self._texts: dict[int, str] = {}
+        self.output = self._shortened(output, (), self._json_of(output))
 
-    def _shortened(self, tree: Tree, path: _Path) -> Tree:
-        if not isinstance(tree, str | list | dict):
-            return tree
-        data = orjson.dumps(tree)
-        if len(data) < _LEAST:
+    def _json_of(self, tree: Tree) -> bytes:
+        return orjson.dumps(tree, default=self._text_of)
+
+    def _text_of(self, data: bytes) -> str:
+        """Return text that takes the place of bytes: so they are hashed once, and not written."""
+        text = self._texts.get(id(data))
+        if text is None:
+            digest = hashlib.sha256(data).hexdigest()
+            text = self._texts[id(data)] = digest.ljust(_LEAST if len(data) >= _LEAST else 0)
+        return text
+
+    def _shortened(self, tree: Tree, path: _Path, data: bytes) -> Tree:
+        """Return a tree, given its JSON, without its parts that earlier outputs have."""
+        if len(data) < _LEAST or not isinstance(tree, str | list | dict):
             return tree
         # Without its last byte, the JSON of a list begins that of each list that continues it.
         text = memoryview(data)[:-1]
@@ -111,13 +123,20 @@ class _Shortening:
         if isinstance(tree, str):
             return tree
         if isinstance(tree, dict):
-            return {key: self._shortened(part, (*path, key)) for key, part in tree.items()}
+            return {
+                key: self._shortened(part, (*path, key), self._json_of(part))
+                for key, part in tree.items()
+            }
         count = self._refer_to_beginning(text, path)
         self.lists[digest] = len(text), len(tree)
         rest = tree[count:]
         if _NUMBERS.issuperset(map(type, rest)):
             return rest
-        return [self._shortened(part, (*path, index)) for index, part in enumerate(rest, count)]
+        texts = map(self._json_of, rest)
+        return [
+            part if len(text) < _LEAST else self._shortened(part, (*path, index), text)
+            for index, (part, text) in enumerate(zip(rest, texts, strict=True), count)
+        ]
 
     def _refer(self, digest: bytes, path: _Path) -> bool:
         found = self._earlier.get(digest)

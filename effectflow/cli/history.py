@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-import orjson
-
 from effectflow.checkpoint import (
     BeforeStep,
     CancelRequested,
@@ -34,7 +32,7 @@ from effectflow.checkpoint.entries import write_entry
 from effectflow.checkpoint.journal_reader import read_existing
 from effectflow.checkpoint.order import Spans
 from effectflow.checkpoint.schema import LATEST
-from effectflow.checkpoint.values import Tree
+from effectflow.checkpoint.values import Tree, write_json
 from effectflow.cli.access import Access, ServiceOption
 from effectflow.cli.command import Answer, command
 from effectflow.cli.options import LatestOption
@@ -62,7 +60,7 @@ def _entry_trees(entries: Iterable[Entry]) -> list[Tree]:
     for entry in entries:
         is_too_long = False
         if isinstance(entry, Completed) and entry.shared is not None:
-            left -= len(orjson.dumps(entry.output))
+            left -= len(write_json(entry.output))
             is_too_long = left <= 0
             entry = replace(entry, shared=None)
         tree = _entry_tree(entry)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
+from base64 import b64encode
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from itertools import takewhile
@@ -49,6 +50,8 @@ def print_json(data: object, *, on_one_line: bool = False) -> None:
 def _plain(value: object) -> object:
     if isinstance(value, Exception):
         return message_of(value)
+    if isinstance(value, bytes):
+        return b64encode(value).decode()
     if dataclasses.is_dataclass(value):
         return fields_of(value)
     raise TypeError(f"{value!r} has no JSON")

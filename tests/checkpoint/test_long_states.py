@@ -7,6 +7,7 @@ import sys
 import zlib
 from dataclasses import dataclass, field
 from functools import cached_property
+from random import Random
 from typing import Any, Literal, cast
 
 import pytest
@@ -16,6 +17,7 @@ from returns.result import Success
 from effectflow import Checkpoints, Do, Effect, Workflow, pure, step, workflow
 from effectflow.checkpoint import (
     BeforeStep,
+    Checkpoint,
     Completed,
     CorruptCheckpoint,
     Encryption,
@@ -26,6 +28,7 @@ from effectflow.checkpoint import (
     Seal,
     Started,
     StepInputChanged,
+    read_checkpoint,
     read_entries,
     verify_run,
 )
@@ -83,6 +86,24 @@ async def test_a_state_that_hardly_changes_is_saved_about_once(
     assert [output["visits"] for output in outputs] == [*range(1, 41), 40]
     assert all(output["text"] == LONG for output in outputs)
     assert await graph.resume("r").run(app) == result
+
+
+@pytest.mark.parametrize("format", ["json", "cbor"])
+async def test_long_bytes_are_saved_once_and_in_cbor_as_they_are(
+    format: Literal["json", "cbor"],
+) -> None:
+    blob = Random(1).randbytes(300_000)
+    values = [{"blob": blob, "n": 1}, [blob, blob], blob]
+    app = App(Checkpoints(MemoryStore(), format=format), values)
+    assert await all_values.start(3, run_id="r").run(app) == Success(values)
+    # Compression would not make random bytes shorter. The output of the run has all of them again.
+    first, *others = [len(record.body) for record in await app.checkpoints.store.read("r")][2:-1:2]
+    size = len(blob) * (1 if format == "cbor" else 4 / 3)
+    assert size <= first < size + 500
+    assert max(others) < 500
+    checkpoint = await read_checkpoint(app.checkpoints.store, "r")
+    assert Checkpoint.from_json(checkpoint.to_json()) == checkpoint
+    assert Checkpoint.from_binary(checkpoint.to_binary()) == checkpoint
 
 
 async def test_observers_get_whole_outputs() -> None:

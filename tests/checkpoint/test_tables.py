@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from base64 import b64decode, b64encode
+from base64 import b64encode
 from contextlib import suppress
 from dataclasses import dataclass
 from random import Random
@@ -314,7 +314,7 @@ def test_damaged_tables_are_rejected_or_are_other_tables(table: Any) -> None:
     random = Random(7)
     content: Any = cast("dict[str, Any]", to_tree(table, types=NOTHING))["$table"]
     for _ in range(50):
-        damaged = bytearray(b64decode(content[2]))
+        damaged = bytearray(content[2])
         damaged[random.randrange(len(damaged))] = random.randrange(256)
         with suppress(MalformedValue):
             from_tree(

@@ -461,7 +461,7 @@ def test_the_form_of_values_that_json_lacks() -> None:
         {"$fraction": ["1", "3"]},
         {"$decimal": "1.50"},
         {"$uuid": "00000000-0000-0000-0000-000000000001"},
-        {"$bytes": "AA=="},
+        {"$bytes": b"\x00"},
         {"$int": "18446744073709551616"},
     ]
 

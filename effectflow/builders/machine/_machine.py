@@ -28,6 +28,7 @@ from effectflow.checkpoint.values import (
     render_tree,
     to_tree,
     tree_digest,
+    write_json,
 )
 from effectflow.effects.paths import flow_of
 from effectflow.runs.migrations import StateMigration, migrated
@@ -209,7 +210,7 @@ class Machine(Generic[S]):
 
         Raises NotSerializable, with the path, for a state that could not be restored exactly.
         """
-        return orjson.dumps(self.form.sealed(self), option=orjson.OPT_INDENT_2).decode()
+        return write_json(self.form.sealed(self), orjson.OPT_INDENT_2).decode()
 
     def to_binary(self) -> bytes:
         """Return the machine as compact binary data, for `StateMachine.from_binary`.

@@ -43,6 +43,7 @@ from effectflow.checkpoint.values.plain import (
     from_tree as from_tree,
     plain_json as plain_json,
     to_tree as to_tree,
+    write_json as write_json,
 )
 from effectflow.checkpoint.values.rendering import (
     plain_tree as plain_tree,

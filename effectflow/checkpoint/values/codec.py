@@ -43,6 +43,7 @@ from effectflow.checkpoint.values.plain import (
     KnownParts,
     MalformedValue,
     Tree,
+    bytes_of,
     is_scalar,
     sorted_json,
 )
@@ -655,7 +656,7 @@ _TABLE: _Kind = _atom("$table", partial(_taken, take_table), build_table)
 _KINDS: tuple[_Kind, ...] = (
     _atom("$int", _encode_int, _decode_int),
     _atom("$float", repr, _decode_float),
-    _atom("$bytes", lambda it: b64encode(it).decode(), partial(b64decode, validate=True)),
+    _atom("$bytes", lambda it: it, bytes_of),
     _atom("$datetime", _encode_moment, partial(_decode_moment, datetime)),
     _atom("$date", date.isoformat, date.fromisoformat),
     _atom("$time", _encode_moment, partial(_decode_moment, time)),

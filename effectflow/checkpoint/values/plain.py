@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import gc
 import math
+from base64 import b64decode
+from binascii import b2a_base64
 from typing import Any, TypeAlias, TypeGuard, Union
 
 import orjson
@@ -15,8 +17,11 @@ import orjson
 from effectflow.checkpoint.values.classes import KnownTypes
 from effectflow.effects.errors import Copyable
 
-Tree: TypeAlias = Union[bool, int, float, str, "list[Tree]", "dict[str, Tree]", None]
-"""Plain data, as JSON has it: the form in which every value is saved."""
+Tree: TypeAlias = Union[bool, int, float, str, bytes, "list[Tree]", "dict[str, Tree]", None]
+"""Plain data, as JSON has it: the form in which every value is saved.
+
+The content of a `$bytes` is bytes, which JSON has as base64.
+"""
 
 
 class KnownParts:
@@ -96,9 +101,30 @@ def from_tree(
     return decode(tree, path, types, known)
 
 
+def write_json(tree: Tree, option: int = 0) -> bytes:
+    """Return the JSON of a tree, with its bytes as base64."""
+    return orjson.dumps(tree, default=_base64_json, option=option)
+
+
 def sorted_json(tree: Tree) -> bytes:
     """Return the JSON of a tree, with the keys of every object in order."""
-    return orjson.dumps(tree, option=orjson.OPT_SORT_KEYS)
+    return write_json(tree, orjson.OPT_SORT_KEYS)
+
+
+_PIECE = 3 << 18
+"""The number of bytes that are written as base64 in one call, which lets no other thread run."""
+
+
+def _base64_json(data: object) -> orjson.Fragment:
+    if not isinstance(data, bytes):
+        raise TypeError(f"a {type(data).__name__} cannot be part of a saved value")
+    view = memoryview(data)
+    pieces = (
+        b2a_base64(view[start : start + _PIECE], newline=False)
+        for start in range(0, len(view), _PIECE)
+    )
+    # Text that needs no escapes is copied faster than it is written.
+    return orjson.Fragment(b'"' + b"".join(pieces) + b'"')
 
 
 _DOLLAR = ord("$")
@@ -183,6 +209,11 @@ def _is_plain(value: Any) -> bool:
             return True
         level = [part for part in parts if part.__class__ in _CONTAINERS]
     return False
+
+
+def bytes_of(content: Any) -> bytes:
+    """Return bytes that a tree has, as base64 if nobody has read them. Raises ValueError or TypeError."""
+    return content if isinstance(content, bytes) else b64decode(content, validate=True)
 
 
 def is_scalar(value: Any) -> TypeGuard[bool | int | float | str | None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from base64 import b64encode
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import timedelta
@@ -106,6 +107,7 @@ def _render_fields(trees: Mapping[str, Any]) -> str:
 _RENDERERS: Mapping[str, Callable[[Any], str]] = {
     "$int": str,
     "$float": str,
+    "$bytes": lambda content: f"bytes({content!r})" if isinstance(content, str) else repr(content),
     "$tuple": lambda content: f"({_render_items(content)}{',' if len(content) == 1 else ''})",
     "$set": lambda content: f"{{{_render_items(content)}}}" if content else "set()",
     "$frozenset": lambda content: f"frozenset({{{_render_items(content)}}})",
@@ -134,6 +136,8 @@ def plain_tree(tree: Tree) -> Tree:
     """
     if isinstance(tree, list):
         return [plain_tree(part) for part in tree]
+    if isinstance(tree, bytes):
+        return b64encode(tree).decode()
     if not isinstance(tree, dict):
         return tree
     match tree:

@@ -1,4 +1,4 @@
-"""Arrays, data frames and tables of numpy, pandas, polars and pyarrow as text, and back.
+"""Arrays, data frames and tables of numpy, pandas, polars and pyarrow as bytes, and back.
 
 Arrays are saved as their bytes, and tables in the stream format of Arrow. Nothing is pickled, so parts
 that are Python objects are rejected. This module imports none of these libraries unless a value, or what
@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import math
 import sys
-from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from struct import unpack_from
 from typing import Any, NamedTuple, cast
+
+from effectflow.checkpoint.values.plain import bytes_of
 
 MAX_BYTES = 32 * 1024 * 1024
 """The number of bytes in one array or table. Data of more belongs into a file."""
@@ -25,7 +26,7 @@ _SCALAR_KINDS = "biufUS"
 """The kinds of types of numpy whose scalars have an exact value in Python."""
 
 Content = list[Any]
-"""What is saved: the class, the shape, the data as text, and what else there is to know."""
+"""What is saved: the class, the shape, the data as bytes, and what else there is to know."""
 
 
 def name_of_table(cls: type[Any]) -> str | None:
@@ -83,13 +84,13 @@ def take_table(value: Any) -> Content:
             f"a {name} of {len(data):,} bytes is too large, the limit is {MAX_BYTES:,}: write it to a "
             "file, and save the path"
         )
-    return [name, [*value.shape], b64encode(data).decode(), *more]
+    return [name, [*value.shape], data, *more]
 
 
 def build_table(content: Content) -> Any:
     """Return the value of what `take_table` returned. Raises an exception for anything else."""
-    name, shape, text, *more = content
-    data = b64decode(text, validate=True)
+    name, shape, given, *more = content
+    data = bytes_of(given)
     if len(data) > MAX_BYTES:
         raise ValueError(f"it has {len(data):,} bytes")
     built = _FORMS[name].build(data, shape, *more)
