@@ -157,7 +157,12 @@ class LeaseLost(CheckpointError):
 class DefinitionChanged(CheckpointError):
     """The workflow differs from the one that the run was started with.
 
-    `what` names saved data that does not belong to a run in a store.
+    Attributes:
+        added, removed, renamed: the declared steps that differ, renamed ones as pairs of names.
+        recorded: the path of the recorded operation that the code does not reach in its place; "" if the
+            definitions differ.
+        reached: the paths that it reaches instead; none if it ends before.
+        changes: all that differs, in words.
     """
 
     def __init__(
@@ -170,9 +175,14 @@ class DefinitionChanged(CheckpointError):
         renamed: Sequence[tuple[str, str]] = (),
         detail: str = "",
         what: str | None = None,
+        recorded: str = "",
+        reached: Sequence[str] = (),
     ) -> None:
+        """Create the error. `what` names saved data that does not belong to a run in a store."""
         self.run_id = run_id
         self.workflow = workflow
+        self.recorded = recorded
+        self.reached: tuple[str, ...] = tuple(reached)
         self.added: tuple[str, ...] = tuple(added)
         self.removed: tuple[str, ...] = tuple(removed)
         self.renamed: tuple[tuple[str, str], ...] = tuple(renamed)
@@ -181,6 +191,7 @@ class DefinitionChanged(CheckpointError):
         changes += [f"step {old!r} is now {new!r}" for old, new in self.renamed]
         if detail:
             changes.append(detail)
+        self.changes: tuple[str, ...] = tuple(changes)
         by_command = _OR_BY_COMMAND if what is None else ""
         super().__init__(
             f"workflow {workflow!r} has changed since {what or f'run {run_id!r}'} was started: "

@@ -125,22 +125,28 @@ def resumed_at(checkpoint: Checkpoint) -> str | None:
             return None
 
 
+_IN_PROGRESS = "it is within a step that is in progress, and whose code a check does not run"
+
+
 class Planning:
     """What a replay finds out that ends at the frontier, where a resume would begin something.
 
     Attributes:
+        is_check: whether only the code is checked. Such a replay also enters calls of workflows that are
+            in progress, and refuses no unknown outcomes.
         is_parked: whether a fiber has ended because a plan must not do what comes next.
         reason: why the first fiber has.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_check: bool = False) -> None:
+        self.is_check = is_check
         self.is_parked = False
         self.reason = ""
         self._start: list[str] = []
         self._retry: list[str] = []
         self._skip: list[str] = []
         self._waiting: list[str] = []
-        self._unverified: list[Unverified] = []
+        self._unverified: dict[str, str] = {}
         self._failures: list[tuple[str, object]] = []
 
     def park(self, reason: str) -> None:
@@ -162,15 +168,17 @@ class Planning:
 
         `frontier` has the places of the fibers that wait there.
         """
-        if isinstance(entry, CancelRequested):
+        if isinstance(entry, CancelRequested) and not self.is_check:
             return self.is_parked
-        path = path_of(entry)
+        path = path_of(entry) or "its cancellation"
         if any(is_within(path, place) for place in frontier):
             if isinstance(entry, Completed):
                 self._skip.append(path)
+            if self.is_check:
+                self._unverified.setdefault(path, _IN_PROGRESS)
             return True
-        if self.is_parked and isinstance(entry, BeforeStep):
-            self._unverified.append(Unverified(path, self.reason))
+        if self.is_parked and (self.is_check or isinstance(entry, BeforeStep)):
+            self._unverified.setdefault(path, self.reason)
         return self.is_parked
 
     def waits(self, place: str) -> None:
@@ -204,7 +212,7 @@ class Planning:
             tuple(self._skip),
             tuple(recurs),
             tuple(self._waiting),
-            tuple(self._unverified),
+            tuple(Unverified(*one) for one in self._unverified.items()),
             ending.error if isinstance(ending, Halted) else None,
             reason="" if self._start else self.reason,
         )

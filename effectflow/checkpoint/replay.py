@@ -291,7 +291,12 @@ class Replay:
                 f". Step {self.undeclared!r} raised an exception that it does not declare, and the "
                 "replay raises a RecordedDefect in its place: declare it, if the code handles it"
             )
-        return DefinitionChanged(turns.run.run_id, turns.run.workflow, detail=detail)
+        return DefinitionChanged(
+            *(turns.run.run_id, turns.run.workflow),
+            detail=detail,
+            recorded=path_of(entry) or "its cancellation",
+            reached=found,
+        )
 
     def _skip(self, entry: Ordered) -> None:
         if entry.__class__ is not CancelRequested:

@@ -145,6 +145,7 @@ class StepDefinition:
         code: distinguishes its function from others with the same name; None if that is not known.
         function: the qualified name of its function, for messages.
         output: the annotation of what it yields; None if that is not known.
+        is_body: whether its code is the body of a workflow, which acts only in steps.
     """
 
     name: str
@@ -156,6 +157,7 @@ class StepDefinition:
     code: object = None
     function: str | None = None
     output: object = None
+    is_body: bool = False
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):

@@ -195,7 +195,9 @@ class StepExecution:
                     order.abandon(run.turns.replay.number_taken, ended)
                     return await self.attempt(order.begun.get(path))
                 detail = f"{path!r} was cancelled, and now nothing cancels it"
-                raise run.halt(DefinitionChanged(run.run_id, run.workflow, detail=detail))
+                raise run.halt(
+                    DefinitionChanged(run.run_id, run.workflow, detail=detail, recorded=path)
+                )
             fiber.adopt(operator)
             for number in (*_numbers_in(ended.inside), run.turns.replay.number_taken):
                 fiber.follows(path, number)
@@ -285,13 +287,17 @@ class StepExecution:
         turns, path, definition = self.fiber.turns, self.path, self.definition
         is_unknown = False
         if begun is not None and not turns.is_live:
+            planning, has_within = self.run.planning, turns.order.has_within(path)
+            is_check = planning is not None and planning.is_check
             is_unknown = definition.at_most_once and path in turns.order.open
-            is_unknown = is_unknown and not self.run.force
-            is_planned = self.run.planning is not None
-            if turns.order.has_within(path) and not is_planned and not is_unknown:
+            # Code may fit a run whose outcome is unknown.
+            is_unknown = is_unknown and not (self.run.force or is_check)
+            may_enter = planning is None or (is_check and definition.is_body)
+            if has_within and may_enter and not is_unknown:
                 return await self._continue(turns.order.begun[path].attempt)
-            unknown = path if is_unknown else self._unknown_within() if is_planned else None
-            if unknown is not None and (is_planned or turns.order.has_within(path)):
+            is_plan = planning is not None and not is_check
+            unknown = path if is_unknown else self._unknown_within() if is_plan else None
+            if unknown is not None and (is_plan or has_within):
                 raise self.run.halt(OutcomeUnknown(self.run.run_id, unknown))
         if not (turns.is_live and turns.is_alone):
             intent = Intent.BEGIN if begun is None else Intent.CONTINUE

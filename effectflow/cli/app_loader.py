@@ -107,6 +107,22 @@ def app_of_runs(reference: str) -> App[Any] | None:
     return app
 
 
+def app_of_workflows(reference: str, checkpoints: Checkpoints) -> App[Any]:
+    """Return an App of the workflow at `MODULE:NAME`, or of those of a module, with these checkpoints.
+
+    Raise BadUse if there are none, and BadEnvironment if the module does not make what they need.
+    """
+    module_name, _, name = reference.partition(":")
+    module = _import(module_name)
+    workflows = (
+        [load_workflow(reference).workflow] if name else [*_members(module, Workflow).values()]
+    )
+    if not workflows:
+        raise BadUse(f"module {module_name!r} has no workflow")
+    make = _environment_of(module, *workflows)
+    return App(dict.fromkeys(workflows), environment=make, checkpoints=checkpoints)
+
+
 def load_signal(reference: str) -> Signal[Any]:
     """Return the signal at `MODULE:NAME`. Raise BadUse if there is none."""
     if not reference.partition(":")[2]:
@@ -194,21 +210,28 @@ def _in_module(
     if name not in workflows:
         known = _listed(workflows)
         raise BadUse(f"module {module.__name__!r} has no workflow {name!r}; it has: {known}")
-    make: Any = getattr(module, "environment", None)
-    if not callable(make):
-        names, declared = needs_of(workflows[name].blueprint)
-        if names:
-            raise BadEnvironment(
-                f"module {module.__name__!r} has no function `environment(checkpoints)`, and workflow "
-                f"{workflows[name].name!r} needs an environment with {', '.join(sorted(names))} "
-                f"({declared}). Define the function in that module, and let it return the environment; "
-                "or give the MODULE:APP of an App that has the workflow"
-            )
-        make = PlainEnvironment
     source = f"`environment(checkpoints)` of module {module.__name__!r}"
+    make = _environment_of(module, workflows[name])
     return LoadedWorkflow(
         workflows[name], lambda checkpoints: made_environment(make, checkpoints, source)
     )
+
+
+def _environment_of(module: ModuleType, *workflows: AnyWorkflow) -> Any:
+    """Return what makes the environment of workflows of a module. Raise BadEnvironment for lack of it."""
+    make: Any = getattr(module, "environment", None)
+    if callable(make):
+        return make
+    for workflow in workflows:
+        names, declared = needs_of(workflow.blueprint)
+        if names:
+            raise BadEnvironment(
+                f"module {module.__name__!r} has no function `environment(checkpoints)`, and workflow "
+                f"{workflow.name!r} needs an environment with {', '.join(sorted(names))} "
+                f"({declared}). Define the function in that module, and let it return the environment; "
+                "or give the MODULE:APP of an App that has the workflow"
+            )
+    return PlainEnvironment
 
 
 def _member(reference: str, what: str, *kinds: type) -> Any:

@@ -84,6 +84,11 @@ COMMANDS = {
         "Show what a resume of a run would do, without doing it. Exit with 4 if it would be rejected.",
         "plan census-1f0c7a2e9b3d",
     ),
+    "check": Row(
+        "check:check",
+        "Replay all unfinished runs by the code of an App, and list those that it would not continue.",
+        "check shop.service:app --store postgresql://host/shop",
+    ),
     "export": Row(
         "transfer:export_runs",
         "Write runs as lines of JSON, which `import` reads into a store of any kind.",

@@ -724,8 +724,9 @@ async def _run_finalizer(
         scope.fiber.unwinds(scope.cancelling_operator() if is_cut else None)
     try:
         finalizer = frame.finalizer(ended)
-        if finalizer.__class__ in _SYNCHRONOUS and not inside.is_planned:
-            return await interpret(finalizer, env, inside), None
+        if finalizer.__class__ in _SYNCHRONOUS:
+            # A plan goes on without it, as nothing is recorded of it.
+            return None if inside.is_planned else await interpret(finalizer, env, inside), None
     except Exception as defect:
         return _FinalizerDefect(defect), None
     return await scope.fiber.supervise(partial(_finalizer_work, finalizer, env, inside))

@@ -23,8 +23,13 @@ from effectflow.runs.run_ids import check_run_id
 from effectflow.runs.stored_run import Place, StoredRun, context_of, input_of, read_run
 
 
-async def plan_run(place: Place, run_id: str, *, effects: bool) -> ResumePlan:
-    """Return what a resume would do. With `effects`, run all effects between steps."""
+async def plan_run(
+    place: Place, run_id: str, *, effects: bool, is_check: bool = False
+) -> ResumePlan:
+    """Return what a resume would do. With `effects`, run all effects between steps.
+
+    `is_check` says that only the code is checked: see `Planning`.
+    """
     check_run_id(run_id)
     found = await read_run(place, run_id)
     if found is None:
@@ -47,7 +52,7 @@ async def plan_run(place: Place, run_id: str, *, effects: bool) -> ResumePlan:
     while True:
         at = place.scope.clock.now().timestamp()
         entries = (*entries, Resumed("", at, void=void)) if void else entries
-        planning = Planning()
+        planning = Planning(is_check=is_check)
         run = _run_to_plan(place, found, read_order(entries, removed), planning)
         ending = await _end_at_the_frontier(place, run, blueprint.body(input))
         void = run.retry()

@@ -312,4 +312,4 @@ def decode_as(
         return of_type(from_tree(tree, path=path, types=types), declared, path=path)
     except MalformedValue as error:
         reason = f"its {what} is not what the workflow declares: {error}. {CLASS_CHANGED}"
-        raise CorruptCheckpoint(run_id, reason) from error
+        raise CorruptCheckpoint(run_id, reason, is_damaged=False) from error

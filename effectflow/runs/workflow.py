@@ -228,7 +228,9 @@ class Workflow(Generic[Env, E, Input, Out]):
         blueprint = self.blueprint
         saved = blueprint.save_input(input)
         definition = StepDefinition(
-            as_name(self.name), blueprint.output_types, output=blueprint.output_type
+            *(as_name(self.name), blueprint.output_types),
+            output=blueprint.output_type,
+            is_body=True,
         )
         called = durable(
             definition,

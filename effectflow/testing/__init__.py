@@ -8,6 +8,11 @@ from typing import TYPE_CHECKING
 from effectflow.effects.imports import lazy_names
 
 if TYPE_CHECKING:
+    from effectflow.service.check import (
+        Checked as Checked,
+        Misfit as Misfit,
+        check_runs as check_runs,
+    )
     from effectflow.testing import store_conformance as store_conformance
     from effectflow.testing.crash import crash_everywhere as crash_everywhere
     from effectflow.testing.doubles import (
@@ -40,6 +45,7 @@ if not TYPE_CHECKING:  # a type checker would take every name for one of this pa
     __getattr__, __dir__, __all__ = lazy_names(
         __name__,
         {
+            ".service.check": "Checked Misfit check_runs",
             "crash": "crash_everywhere",
             "doubles": "RecordingObserver TestClock",
             "exploration": "ExplorationFailed explore",
