@@ -59,12 +59,16 @@ class Journal:
         return first
 
 
-async def read_journal(store: CheckpointStore, run_id: str, seal: Seal) -> Journal:
+async def read_journal(
+    store: CheckpointStore, run_id: str, seal: Seal, first: Record | None = None
+) -> Journal:
     """Return the journal of a run; empty if it does not exist.
 
-    Raises CorruptCheckpoint for an entry that differs from what was written there.
+    `first` is its only record, if that is known. Raises CorruptCheckpoint for an entry that differs from
+    what was written there.
     """
-    journal, problem = await open_records(await store.read(run_id), run_id, seal)
+    records = await store.read(run_id) if first is None else [first]
+    journal, problem = await open_records(records, run_id, seal)
     if problem is not None:
         raise problem
     return journal

@@ -35,6 +35,8 @@ class Mailbox:
 
     Attributes:
         seen: the number of the newest message that was read.
+        is_known_empty: whether the claim of the run found no message, so that the first `refresh` need
+            not look.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class Mailbox:
     ) -> None:
         """Create the mailbox of a run. `received` has the topic and key of each message that it took."""
         self.seen = 0
+        self.is_known_empty = False
         self._received = set(received)
         self._run_id = run_id
         self._checkpoints = checkpoints
@@ -76,7 +79,8 @@ class Mailbox:
             raise self._writer.halt(error) from error
 
     async def _refresh(self, store: CheckpointStore) -> None:
-        if not isinstance(store, ServiceStore):
+        if self.is_known_empty or not isinstance(store, ServiceStore):
+            self.is_known_empty = False
             return
         # All fibers that ask before a read begins share the read.
         self._asked += 1

@@ -358,10 +358,13 @@ class Taken:
         lease: the new lease.
         info: the run as it was before the claim. It has a lease if the last owner died or let the lease
             expire.
+        first: the only record of a run that has received no message, if the store has read it with the
+            claim. The claimant then need not ask for its journal and its messages.
     """
 
     lease: Lease
     info: RunInfo
+    first: Record | None = None
 
 
 @dataclass(frozen=True, slots=True)

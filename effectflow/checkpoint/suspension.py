@@ -54,7 +54,8 @@ class _Attendant:
         self._run = run
         self._drain = drain
         self._suspend_after = suspend_after
-        self._has_changed = False
+        # A message may have arrived since the claim.
+        self._has_changed = run.mailbox.is_known_empty
         self._is_waiting = False
         self._passed_on = 0
         self.woken = Wakeup()

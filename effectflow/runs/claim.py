@@ -97,6 +97,7 @@ class Claim:
         finished: the last entry of the run once it is complete.
         input: the input of the run, in its saved form, once the run is driven.
         writer: the writer of the run once it is driven, which also releases the lease.
+        has_no_message: whether a worker has taken the run, and found that it has received no message.
     """
 
     def __init__(self, place: Place, run_id: str) -> None:
@@ -105,6 +106,7 @@ class Claim:
         self.input: Tree = None
         self.writer: JournalWriter | None = None
         self.run_id = run_id
+        self.has_no_message = False
         self._key = (id(place.checkpoints.store), run_id)
         self._overlap: _Overlap | None = None
         if not place.checkpoints.preserve:
@@ -142,6 +144,7 @@ class Claim:
         """Return the claim of a run that a worker has taken for this owner."""
         claim = Claim(place, taken.lease.run_id)
         claim._owner, claim._lease, claim._info = owner, taken.lease, taken.info
+        claim.has_no_message = taken.first is not None
         return claim
 
     @property

@@ -158,6 +158,7 @@ async def continue_run(
     # The order takes the entry into account that precedes everything that this life adds.
     order, digest = read_order((*entries, resumed), removed), found.journal.digest
     run = _life_of(claim, resumed, digest, order, found, force=force)
+    run.mailbox.is_known_empty = claim.has_no_message
     if place.checkpoints.observers:
         run.notify(RunResumed(known.run_id, resumed_at(known)))
     with keep_lease(run.writer):

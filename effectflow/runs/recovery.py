@@ -83,7 +83,7 @@ async def recover_run(
     logger.info("%s is taken, %s", what, taken.info.summary.status, extra=claim.log_fields)
     async with claim:
         try:
-            found = await read_run(place, taken.lease.run_id)
+            found = await read_run(place, taken.lease.run_id, taken.first)
             if found is None:
                 raise RunNotFound(taken.lease.run_id)
             deaths, after = deaths_in_a_row(found.journal.entries) if claim.was_left else (0, "")

@@ -21,7 +21,7 @@ from effectflow.checkpoint.failures import read_failure
 from effectflow.checkpoint.journal_reader import Journal, read_end, read_journal
 from effectflow.checkpoint.observers import CheckpointLoaded, tell
 from effectflow.checkpoint.schema import frozen
-from effectflow.checkpoint.store import RunInfo, RunStatus, find_run, store_errors
+from effectflow.checkpoint.store import Record, RunInfo, RunStatus, find_run, store_errors
 from effectflow.checkpoint.values import (
     NO_TYPES,
     KnownTypes,
@@ -196,11 +196,14 @@ async def _last_entry(place: Place, info: RunInfo) -> Finished | None:
         count *= _ENTRIES_AT_THE_END
 
 
-async def read_run(place: Place, run_id: str) -> StoredRun | None:
-    """Return a run of this workflow, with its whole journal; None if there is none."""
+async def read_run(place: Place, run_id: str, first: Record | None = None) -> StoredRun | None:
+    """Return a run of this workflow, with its whole journal; None if there is none.
+
+    `first` is its only record, if that is known.
+    """
     blueprint, checkpoints = place.blueprint, place.checkpoints
     with store_errors(checkpoints.store, run_id):
-        written = await read_journal(checkpoints.store, run_id, checkpoints.seal)
+        written = await read_journal(checkpoints.store, run_id, checkpoints.seal, first)
     if not written.entries:
         return None
     checkpoint = fold(written.entries, run_id)

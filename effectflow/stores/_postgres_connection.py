@@ -53,7 +53,10 @@ class Queries:
     ) -> list[Any]:
         """Return the rows of a statement, which is a transaction of its own."""
         with self._answering(connection):
-            cursor = await connection.execute(self.text(statement), parameters, binary=True)
+            # Prepared at once: they are few, and to plan one takes longer than to execute it.
+            cursor = await connection.execute(
+                self.text(statement), parameters, prepare=True, binary=True
+            )
         return await cursor.fetchall() if cursor.description else []
 
     @contextmanager

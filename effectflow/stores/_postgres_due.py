@@ -11,10 +11,12 @@ from effectflow.stores._due import in_order
 from effectflow.stores._postgres_connection import Connection, Queries
 from effectflow.stores._sql import COLUMNS, LARGEST, Row, Rows, readable_runs
 from effectflow.stores._sql_due import (
+    HAS_ONLY_FIRST,
     IN_LANE,
     NEXT_DUE_AT,
     ClaimMemory,
     dead_leases,
+    first_of,
     lanes,
     leases_in_use,
 )
@@ -40,9 +42,10 @@ class DueClaims:
         taken, owners = list[Taken](), [*self._due.owners]
         while True:
             rows = await self._claim(connection, dead, owners)
-            claimed = [row[1:] for row in rows if row[1] is not None]
+            claimed = [row[1:-1] for row in rows if row[1] is not None]
+            bodies = {row[1]: row[-1] for row in rows}
             readable = memory.readable(claimed)
-            taken += _taken(readable, dead)
+            taken += _taken(readable, dead, bodies)
             if len(readable) == len(claimed):
                 taken.sort(key=lambda run: in_order(run.info))
                 return Claimed((*taken,), rows[0][0])
@@ -80,14 +83,22 @@ class DueClaims:
         """Return the runs that an attempt claimed whose answer was lost."""
         statement = f"SELECT {COLUMNS} FROM @runs WHERE owner <> '' AND owner = ANY(?::text[])"
         rows = await self._queries.rows(connection, statement, ([*self._due.owners],))
-        return tuple(_taken(readable_runs(rows), {}))
+        return tuple(_taken(readable_runs(rows), {}, {}))
 
 
-def _taken(claimed: Iterable[tuple[Row, RunInfo]], dead: Mapping[int, Lease]) -> Generator[Taken]:
-    """Yield the claimed runs. `dead` has the leases that some had before, by number."""
+def _taken(
+    claimed: Iterable[tuple[Row, RunInfo]],
+    dead: Mapping[int, Lease],
+    bodies: Mapping[int, bytes | None],
+) -> Generator[Taken]:
+    """Yield the claimed runs.
+
+    `dead` has the leases that some had before, and `bodies` the only entries of some, by number.
+    """
     for row, info in claimed:
         assert info.lease is not None
-        yield Taken(info.lease, replace(info, lease=dead.get(row[0])))
+        before = replace(info, lease=dead.get(row[0]))
+        yield Taken(info.lease, before, first_of(info, bodies.get(row[0])))
 
 
 _CLAIM = f""",
@@ -113,8 +124,8 @@ _CLAIM = f""",
         FROM chosen WHERE runs.number = chosen.number
         RETURNING runs.*
     )
-    SELECT next.at, {COLUMNS} FROM (SELECT min({NEXT_DUE_AT}) AS at FROM lanes) AS next
-    LEFT JOIN taken ON true
+    SELECT next.at, {COLUMNS}, (SELECT body FROM @entries WHERE {HAS_ONLY_FIRST})
+    FROM (SELECT min({NEXT_DUE_AT}) AS at FROM lanes) AS next LEFT JOIN taken AS runs ON true
 """
 """Continues the query of `lanes`. Locks and writes nothing if there is nothing to claim. Returns the new
 lease of each run, and in each row when the next of the others is due."""

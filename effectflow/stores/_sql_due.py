@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 
 from effectflow.checkpoint.lease import Lease, deaths_seen_once
 from effectflow.checkpoint.schema import LATEST
-from effectflow.checkpoint.store import Claimed, DueRuns, RunInfo, RunStatus, Taken
+from effectflow.checkpoint.store import Claimed, DueRuns, Record, RunInfo, RunStatus, Taken
 from effectflow.stores._due import Lane, Usage, choose_due, in_order, starts_from_json
+from effectflow.stores._packed import records_in
 from effectflow.stores._sql import (
     COLUMNS,
     Commit,
@@ -161,14 +162,31 @@ def claim_due(due: DueRuns, memory: ClaimMemory) -> Steps[Commit[Claimed]]:
     choice = yield from _choose(due, memory, locks=True)
     runs: list[Taken] = []
     changes: list[Query] = []
+    numbers = [row[0] for row, _ in choice.rows]
+    [found] = (yield [Query(_FIRST.format(marks(numbers)), numbers)]) if numbers else [()]
+    bodies = {row[0]: row[1] for row in found}
     for (row, info), owner in zip(choice.rows, due.owners, strict=False):
         lease, change = take(row, owner, due.seconds)
-        runs.append(Taken(lease, info))
+        runs.append(Taken(lease, info, first_of(info, bodies.get(row[0]))))
         changes.append(change)
     for workflow, starts in choice.starts.items():
         note = "UPDATE @limits SET starts = ? WHERE workflow = ?"
         changes.append(Query(note, (json.dumps(starts), workflow)))
     return Commit(Claimed((*runs,), choice.next_due_at), changes)
+
+
+HAS_ONLY_FIRST = (
+    "run = runs.number AND sequence = 1 AND runs.length = 1 AND runs.newest_message = 0"
+    f" AND length(body) <= {2**16}"
+)
+"""Chooses the only entry of a run without messages. A claim takes many runs, and leaves long entries."""
+
+_FIRST = f"SELECT number, body FROM @runs JOIN @entries ON {HAS_ONLY_FIRST} WHERE number IN ({{}})"
+
+
+def first_of(info: RunInfo, body: bytes | None) -> Record | None:
+    """Return the only record of a run, given the body of its row."""
+    return None if body is None else records_in([(1, info.updated_at, body)])[0]
 
 
 _LIMITS = "SELECT workflow, starts FROM @limits WHERE workflow IN ({})"

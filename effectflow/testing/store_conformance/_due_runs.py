@@ -106,6 +106,19 @@ async def a_due_run_is_claimed_with_an_ordinary_lease(s: Service) -> None:
     assert await _taken(s) == ["r"]
 
 
+async def a_claim_returns_a_record_only_if_it_is_all_that_a_run_has(s: Service) -> None:
+    """A store need not return any."""
+    await _create_due(s, "new", "received")
+    await s.store.send("received", "signal:a", key="a")
+    new, received = (await _claim_due(s)).runs
+
+    assert new.first is None or [new.first] == await s.store.read("new")
+    assert received.first is None
+    await s.append(new.lease, b"2", summary=DUE, release=True)
+    [grown] = (await _claim_due(s)).runs
+    assert grown.first is None
+
+
 async def due_runs_are_claimed_by_priority_and_then_by_due_time(s: Service) -> None:
     """Whatever their status is, if they have not ended."""
     there = {"low": (-1, 1.0), "later": (0, 3.0), "earlier": (0, 2.0), "future": (99, 200.0)}
