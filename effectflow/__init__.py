@@ -46,6 +46,7 @@ if TYPE_CHECKING:
         RunQuery as RunQuery,
         RunStatus as RunStatus,
         current_step as current_step,
+        patched as patched,
         step as step,
         with_checkpointing as with_checkpointing,
     )
@@ -79,7 +80,7 @@ if not TYPE_CHECKING:  # a type checker would take every name for one of this pa
             "builders.code": "workflow",
             "checkpoint": (
                 "CheckpointError Checkpoints HasCheckpoints Limit RunCancelled RunQuery "
-                "RunStatus current_step step with_checkpointing"
+                "RunStatus current_step patched step with_checkpointing"
             ),
             "effects": (
                 "Do Effect EffectError EmptyRace RetryExhausted RetryPolicy TimedOut ask "

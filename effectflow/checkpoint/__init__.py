@@ -15,6 +15,7 @@ from effectflow.checkpoint.step import (
     Step as Step,
     StepInfo as StepInfo,
     current_step as current_step,
+    patched as patched,
     run_context as run_context,
     save_now as save_now,
     started_version as started_version,
@@ -167,7 +168,7 @@ if not TYPE_CHECKING:  # a type checker would take every name for one of this pa
             "rebuilding": "rebuilt_run",
             "repair": "Repair repair_run write_removed",
             "step": (
-                "Step StepInfo current_step run_context save_now started_version step "
+                "Step StepInfo current_step patched run_context save_now started_version step "
                 "with_checkpointing"
             ),
             "store": (

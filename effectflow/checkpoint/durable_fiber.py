@@ -91,6 +91,10 @@ class DurableFiber(OrderedFiber):
         return self.turns.is_unordered
 
     @property
+    def begins_anew(self) -> bool:
+        return self.turns.replay.next_entry is None
+
+    @property
     def started_version(self) -> str | None:
         return self.run.started_version
 

@@ -675,3 +675,43 @@ def started_version() -> Effect[object, Never, str | None]:
     return nodes.Suspend(
         lambda _, scope: nodes.Pure(scope.fiber.started_version), ("started_version",)
     )
+
+
+def patched(name: str) -> Effect[object, Never, bool]:
+    """Yield whether this run takes new code here: False if an earlier life has gone on with the old code.
+
+    It yields True in new runs, and in old ones that have recorded nothing after this place. False is for
+    replays of what the code before has recorded. The answer is recorded, so all later lives get the same.
+    Outside runs it is True.
+
+    Each place has an answer of its own, also in each round of a loop. If the new code is in several
+    places that belong together, ask once, at the first one, and keep the answer in a variable.
+
+    To remove it: once no unfinished run takes the old code (`effectflow check` with code that only has
+    the new branch says so), keep the new branch, and delete the old one and the call. Runs that have
+    recorded an answer ignore it.
+
+    Parameters:
+        name: what the change is, for the journal. Give each change another name.
+
+    Raises ValueError for a name that cannot name a step.
+
+    Example:
+        >>> from effectflow import Do, do, patched, pure
+        >>> @do
+        ... def price(amount: int) -> Do[object, str, int]:
+        ...     if (yield from patched("vat")):
+        ...         amount = yield from pure(amount * 119 // 100)
+        ...     return amount
+        >>> price(100).run_sync(None)
+        <Success: 119>
+    """
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"{name!r} cannot name a change: see the names of steps")
+    path = f"patched:{name}"
+
+    def ask(_env: object, scope: Scope) -> AnyEffect:
+        fiber = scope.fiber
+        return nodes.Pure(fiber.value(path, bool, lambda: fiber.begins_anew))
+
+    return nodes.Suspend(ask, ("patched", name))

@@ -39,6 +39,11 @@ class Fiber:
         return None
 
     @property
+    def begins_anew(self) -> bool:
+        """Whether nothing is recorded from here on, so that no earlier life has done what comes next."""
+        return True
+
+    @property
     def is_unordered(self) -> bool:
         """Whether nothing that this fiber does has to wait for its turn."""
         return True

@@ -40,7 +40,7 @@ OPERATORS = """[
     attempt(double, KeyError, OSError), suspend(double), ask(), sleep(3), now(), save_now('why'),
     publish('progress', 5),
     random(), uuid(), never(), transition_info(),
-    checkout('c-1'), run_context(), started_version(),
+    checkout('c-1'), run_context(), started_version(), patched('vat'),
     par(pure(1), fail('no')), par_all([pure(1)], limit=2), par_try_all([pure(1), fail('no')]),
     traverse([1], double), par_traverse([1], double, limit=2, key=str), par_traverse((1,), double),
     par_reduce([1, 2], double, double, limit=2), race([pure(1), fail('no')]), first_success([pure(1)]),

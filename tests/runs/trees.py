@@ -21,6 +21,7 @@ from effectflow import (
     par,
     par_all,
     par_traverse,
+    patched,
     pure,
     race,
     sleep,
@@ -109,7 +110,7 @@ def end_of(tree: Tree) -> End | None:
             return _LEAVES[tree.kind]
         case (("seq" | "graph" | "async traverse"), [first, second]):
             return first if first != "ok" else second
-        case (("call" | "step"), [only]):
+        case (("call" | "step" | "patched"), [only]):
             return only
         case "result", [only]:
             return "ok" if only == "fail" else only
@@ -247,6 +248,10 @@ class _Building:
             case "limited step":
                 around = self.around(parts[0], uses, releases)
                 return limited(around, f"around {tree.name}", _limit(parts[0]))
+            case "patched":
+                first, second = self.step(Tree("ok", name=tree.name), uses, releases), part(0)
+                new = first.and_then(lambda _: second)
+                return patched(tree.name).and_then(lambda is_new: new if is_new else second)
             case "call":
                 return nested(part(0)).call(None)
             case "graph":

@@ -25,7 +25,7 @@ from effectflow import (
     with_checkpointing,
     workflow,
 )
-from effectflow.checkpoint import ResumePlan, StepInfo, started_version
+from effectflow.checkpoint import ResumePlan, StepInfo, patched, started_version
 
 
 @dataclass(frozen=True)
@@ -97,6 +97,7 @@ assert_type(charge_in_time(1), Effect[App, PaymentError | TimedOut, str])
 assert_type(charge_again_in_time(1), Effect[App, PaymentError | TimedOut, str])
 assert_type(note(1), Effect[App, TimedOut, str])
 assert_type(started_version(), Effect[object, Never, str | None])
+assert_type(patched("vat"), Effect[object, Never, bool])
 
 
 @workflow
