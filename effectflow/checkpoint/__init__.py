@@ -60,6 +60,7 @@ if TYPE_CHECKING:
         Waiting as Waiting,
     )
     from effectflow.checkpoint.errors import (
+        ChangeRejected as ChangeRejected,
         CompensationFailed as CompensationFailed,
         CorruptCheckpoint as CorruptCheckpoint,
         CrashedTooOften as CrashedTooOften,
@@ -148,7 +149,7 @@ if not TYPE_CHECKING:  # a type checker would take every name for one of this pa
                 "Resumed SetAside Signalled Started Suspended TimerFired Value Waiting"
             ),
             "errors": (
-                "CheckpointError CompensationFailed CorruptCheckpoint CrashedTooOften "
+                "ChangeRejected CheckpointError CompensationFailed CorruptCheckpoint CrashedTooOften "
                 "DefinitionChanged LeaseLost NotSerializable OutcomeUnknown RunBusy "
                 "MailboxFull RunCancelled RunConflict RunEnded RunNotEnded RunNotFound SaveFailed "
                 "StepInputChanged StoreUnavailable UnsupportedVersion"

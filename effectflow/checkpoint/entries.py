@@ -48,6 +48,9 @@ class Started:
         module: the module that defines the workflow. It is shown to users, and never imported.
         priority: workers take runs with a higher priority first.
         parent: the run that spawned it; empty without one.
+        forked_from: the run, and the entry of it, from which this one was made, such as "order-7@12";
+            empty without one.
+        by: who made it of that run.
     """
 
     run_id: str
@@ -64,11 +67,13 @@ class Started:
     module: str = ""
     priority: int = 0
     parent: str = ""
+    forked_from: str = ""
+    by: str = ""
 
 
 @frozen
 class Resumed:
-    """A process continues the run. This entry comes before the first one that the process adds.
+    """A process continues or changes the run. This entry comes before the first one that it adds.
 
     Attributes:
         owner: the process.
@@ -79,6 +84,7 @@ class Resumed:
             these steps later, with the same arguments, the recorded result stands.
         dropped: the entries with which something was set aside that counts no longer.
         after_crash: whether the worker found that the process before it had died with the run.
+        by: who changed the run, such as "ann@host"; empty if a process continues it.
     """
 
     owner: str
@@ -90,6 +96,7 @@ class Resumed:
     abandoned: Ranges = ()
     dropped: Ranges = ()
     after_crash: bool = False
+    by: str = ""
 
 
 @frozen

@@ -12,6 +12,7 @@
     ├── RunNotEnded          the run has not ended, so it has no result
     ├── RunCancelled         the run was cancelled and cannot continue
     ├── RunEnded             the run is completed or cancelled, so it receives no messages
+    ├── ChangeRejected       a run cannot be changed as someone asked
     ├── MailboxFull          too much waits in the mailbox of the run for another message
     ├── CompensationFailed   an undo failed, so the run waits for someone to resume it
     ├── CrashedTooOften      the run crashed its process again and again, so workers do not continue it
@@ -238,6 +239,15 @@ class RunEnded(CheckpointError):
         )
 
 
+class ChangeRejected(CheckpointError):
+    """A run cannot be changed as someone asked. Nothing was changed. `reason` says why."""
+
+    def __init__(self, run_id: str, reason: str, hint: str) -> None:
+        self.run_id = run_id
+        self.reason = reason
+        super().__init__(f"run {run_id!r} was not changed: {reason}", hint)
+
+
 class MailboxFull(CheckpointError):
     """Too much waits in the mailbox of the run for another signal. Nothing was sent.
 
@@ -328,7 +338,8 @@ class OutcomeUnknown(CheckpointError):
         super().__init__(
             f"step {step!r} of run {run_id!r} is marked at_most_once, and was interrupted: it may or "
             "may not have happened",
-            f"Find out, then resume with force=True{_OR_BY_COMMAND} to run it again.",
+            "Find out. If it happened, give its output with complete_step; if not, resume with force=True"
+            f"{_OR_BY_COMMAND} to run it again.",
         )
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from effectflow.checkpoint.checkpoint import Checkpoint
 from effectflow.checkpoint.definition import Definition
@@ -20,6 +21,9 @@ from effectflow.checkpoint.errors import CheckpointError
 from effectflow.checkpoint.order import path_of
 from effectflow.checkpoint.store import RunStatus
 from effectflow.effects.paths import is_within, outermost
+
+if TYPE_CHECKING:
+    from effectflow.checkpoint.step import StepDefinition
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,14 +136,18 @@ class Planning:
     """What a replay finds out that ends at the frontier, where a resume would begin something.
 
     Attributes:
+        wanted: the paths of steps that the replay looks for, also within steps in progress.
         is_check: whether only the code is checked. Such a replay also enters calls of workflows that are
-            in progress, and refuses no unknown outcomes.
+            in progress.
+        found: the definitions of the wanted steps that it has reached, by path.
         is_parked: whether a fiber has ended because a plan must not do what comes next.
         reason: why the first fiber has.
     """
 
-    def __init__(self, *, is_check: bool = False) -> None:
+    def __init__(self, wanted: Collection[str] = (), *, is_check: bool = False) -> None:
+        self.wanted = wanted
         self.is_check = is_check
+        self.found: dict[str, StepDefinition] = {}
         self.is_parked = False
         self.reason = ""
         self._start: list[str] = []
@@ -153,6 +161,21 @@ class Planning:
         """Note that a fiber does not go on."""
         self.is_parked = True
         self.reason = self.reason or reason
+
+    def reaches(self, path: str, definition: StepDefinition) -> None:
+        """Note that the code has reached a step."""
+        if path in self.wanted:
+            self.found[path] = definition
+
+    @property
+    def refuses_unknown(self) -> bool:
+        """Whether a step of unknown outcome is a problem, as it is for a resume."""
+        return not (self.is_check or self.wanted)
+
+    def enters(self, path: str, definition: StepDefinition) -> bool:
+        """Return whether the replay enters a step that is in progress."""
+        is_checked = self.is_check and definition.is_body
+        return is_checked or any(is_within(one, path) for one in self.wanted)
 
     def skips(self, path: str, ended: Completed | Failed) -> None:
         """Note that a resume uses the recorded outcome of a step."""

@@ -1,8 +1,9 @@
-"""Rebuild a run from its `Checkpoint`, so that a store without its journal can continue it."""
+"""Make a run from entries, or from its `Checkpoint`, so that a store without its journal continues it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from effectflow.checkpoint.checkpoint import Checkpoint, summary_of
 from effectflow.checkpoint.entries import (
@@ -15,6 +16,7 @@ from effectflow.checkpoint.entries import (
 )
 from effectflow.checkpoint.integrity import UNSIGNED, Seal, first_digest
 from effectflow.checkpoint.journal_reader import ExportedRun
+from effectflow.checkpoint.shared_parts import SharedParts
 from effectflow.checkpoint.store import RunDetails, RunStatus
 from effectflow.effects.paths import StepPath, steps_around
 
@@ -38,15 +40,28 @@ def rebuilt_run(checkpoint: Checkpoint, seal: Seal = UNSIGNED) -> ExportedRun:
         raise ValueError(
             f"run {checkpoint.run_id!r} is {checkpoint.status}: there is nothing to continue"
         )
-    started, *rest = _entries(checkpoint)
+    entries = [*_entries(checkpoint)]
+    started = entries[0]
     assert isinstance(started, Started)
-    digest, bodies = first_digest(checkpoint.run_id), list[bytes]()
-    for entry in (started, *rest):
-        body, digest = seal.close(entry, digest)
-        bodies.append(body)
+    bodies = sealed_entries(checkpoint.run_id, entries, seal)
     details = RunDetails(checkpoint.kind, checkpoint.definition.version)
     summary = summary_of(started, RunStatus.INTERRUPTED, due_at=None, details=details)
-    return ExportedRun(checkpoint.run_id, summary, tuple(bodies))
+    return ExportedRun(checkpoint.run_id, summary, bodies)
+
+
+def sealed_entries(run_id: str, entries: Iterable[Entry], seal: Seal) -> tuple[bytes, ...]:
+    """Return the entries of a run that is made, as a store keeps them. Outputs have all their parts."""
+    digest, bodies, shared = first_digest(run_id), list[bytes](), SharedParts()
+
+    def shorten(entry: Entry) -> Entry:
+        return shared.shorten(entry, len(bodies) + 1) if isinstance(entry, Completed) else entry
+
+    for entry in entries:
+        if isinstance(entry, Completed) and entry.shared is not None:
+            entry = replace(entry, shared=None)
+        body, digest = seal.close(entry, digest, shorten=shorten)
+        bodies.append(body)
+    return tuple(bodies)
 
 
 def _entries(checkpoint: Checkpoint) -> Iterator[Entry]:

@@ -44,7 +44,6 @@ from effectflow.effects.errors import (
     EffectError,
     ExecutorError,
     Halt,
-    Parked,
     RetryExhausted,
     TracedError,
 )
@@ -98,6 +97,8 @@ class StepExecution:
         self.path = fiber.next_path(definition.name)
         self.env = env
         self.scope = scope
+        if run.planning is not None:
+            run.planning.reaches(self.path, definition)
         if definition.code is not None:
             fiber.check_function(definition.name, definition.code, definition.function)
         self.since: float | None = None
@@ -288,14 +289,13 @@ class StepExecution:
         is_unknown = False
         if begun is not None and not turns.is_live:
             planning, has_within = self.run.planning, turns.order.has_within(path)
-            is_check = planning is not None and planning.is_check
+            refuses_unknown = planning is None or planning.refuses_unknown
             is_unknown = definition.at_most_once and path in turns.order.open
-            # Code may fit a run whose outcome is unknown.
-            is_unknown = is_unknown and not (self.run.force or is_check)
-            may_enter = planning is None or (is_check and definition.is_body)
+            is_unknown = is_unknown and refuses_unknown and not self.run.force
+            may_enter = planning is None or planning.enters(path, definition)
             if has_within and may_enter and not is_unknown:
                 return await self._continue(turns.order.begun[path].attempt)
-            is_plan = planning is not None and not is_check
+            is_plan = planning is not None and refuses_unknown
             unknown = path if is_unknown else self._unknown_within() if is_plan else None
             if unknown is not None and (is_plan or has_within):
                 raise self.run.halt(OutcomeUnknown(self.run.run_id, unknown))
@@ -516,7 +516,7 @@ class StepExecution:
         if isinstance(raised, Exception):
             self._check_outcome(current, raised)
             add_note(raised, f"in step {path!r} of run {run.run_id!r}, attempt {current.attempt}")
-        if run.writer.halted is not None or isinstance(raised, Parked):
+        if run.writer.halted is not None or run.planning is not None:
             return
         hides_stop = isinstance(raised, Exception) and scope.hides_stop(raised)
         if isinstance(raised, Exception) and not hides_stop:

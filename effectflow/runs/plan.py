@@ -2,25 +2,43 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from effectflow.checkpoint.current_life import life_of
 from effectflow.checkpoint.durable_fiber import DurableFiber
 from effectflow.checkpoint.endings import Ending, FailedWith, Halted, Raised
-from effectflow.checkpoint.entries import Resumed
+from effectflow.checkpoint.entries import Ranges, Resumed
 from effectflow.checkpoint.errors import RunCancelled
 from effectflow.checkpoint.journal_reader import run_not_found
 from effectflow.checkpoint.journal_writer import NoJournal
 from effectflow.checkpoint.order import Order, read_order
 from effectflow.checkpoint.plan import Planning, ResumePlan, skipped_steps
 from effectflow.checkpoint.run import Run
+from effectflow.checkpoint.step import StepDefinition
 from effectflow.checkpoint.store import RunStatus
 from effectflow.effects.errors import Halt, Parked
 from effectflow.effects.nodes import AnyEffect
+from effectflow.effects.paths import is_within
 from effectflow.runs.body import replay_body
 from effectflow.runs.run_ids import check_run_id
 from effectflow.runs.stored_run import Place, StoredRun, context_of, input_of, read_run
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """Where a replay has ended.
+
+    Attributes:
+        plan: what a resume would do from there.
+        steps: the definitions of the wanted steps that it has reached, by path.
+        void: the entries that are left out, so that failures are tried again.
+    """
+
+    plan: ResumePlan
+    steps: Mapping[str, StepDefinition]
+    void: Ranges
 
 
 async def plan_run(
@@ -34,17 +52,38 @@ async def plan_run(
     found = await read_run(place, run_id)
     if found is None:
         raise await run_not_found(place.checkpoints.store, run_id)
-    blueprint, known = place.blueprint, found.checkpoint
+    known = found.checkpoint
     skip = skipped_steps(known)
     if known.status is RunStatus.COMPLETED:
         return ResumePlan(skip=skip, is_complete=True)
     if known.status is RunStatus.CANCELLED:
         return ResumePlan(skip=skip, problem=RunCancelled(run_id))
-    changed = blueprint.definition.changed_since(known.definition, run_id)
+    return (await replay_to_frontier(place, found, effects=effects, is_check=is_check)).plan
+
+
+async def replay_to_frontier(
+    place: Place,
+    found: StoredRun,
+    *,
+    effects: bool,
+    wanted: Collection[str] = (),
+    is_check: bool = False,
+) -> Reached:
+    """Replay a run until a resume would begin something. Record nothing.
+
+    Parameters:
+        effects: whether to run all effects between steps.
+        wanted: the paths of steps to look for. A failure that one of them has led to is tried again,
+            even if a resume does not, so that the replay ends where the step is in progress.
+        is_check: as in `Planning`.
+    """
+    blueprint, known = place.blueprint, found.checkpoint
+    changed = blueprint.definition.changed_since(known.definition, known.run_id)
     if changed is not None:
-        return ResumePlan(skip=skip, problem=changed)
+        return Reached(ResumePlan(skip=skipped_steps(known), problem=changed), {}, ())
     entries = found.journal.entries
     void = () if known.finished is None else known.finished.retry
+    left_out = void
     input = input_of(known, blueprint)
     removed = blueprint.removed(found.written.entries)
     place = replace(place, scope=place.scope.copy())
@@ -52,14 +91,28 @@ async def plan_run(
     while True:
         at = place.scope.clock.now().timestamp()
         entries = (*entries, Resumed("", at, void=void)) if void else entries
-        planning = Planning(is_check=is_check)
+        planning = Planning(wanted, is_check=is_check)
         run = _run_to_plan(place, found, read_order(entries, removed), planning)
         ending = await _end_at_the_frontier(place, run, blueprint.body(input))
+        has_failed = isinstance(ending, FailedWith | Raised) and not run.turns.is_over
+        is_wanted = has_failed and _tries_wanted_again(run, wanted)
         void = run.retry()
-        has_failed = isinstance(ending, FailedWith | Raised)
-        if not has_failed or run.turns.is_over or not run.is_tried_again():
-            return planning.plan(ending)
+        if not (is_wanted or (has_failed and run.is_tried_again())):
+            return Reached(planning.plan(ending), planning.found, left_out)
         # The process died between the failure and the end of the run, so a resume tries it again.
+        left_out = (*left_out, *void)
+
+
+def _tries_wanted_again(run: Run, wanted: Collection[str]) -> bool:
+    """Let the failures of the wanted steps be tried again. Return whether there are any."""
+    found = [
+        cause
+        for cause in run.root.open_failures()
+        if any(one == cause.step or is_within(one, cause.step) for one in wanted)
+    ]
+    for cause in found:
+        cause.is_retryable = True
+    return bool(found)
 
 
 def _run_to_plan(place: Place, found: StoredRun, order: Order, planning: Planning) -> Run:

@@ -42,6 +42,9 @@ Input2 = TypeVar("Input2")
 Out2 = TypeVar("Out2")
 S = TypeVar("S")
 
+KEPT: Any = object()
+"""The input of a fork that has the input of the other run."""
+
 
 @cache
 def _runs():  # typed by inference, as a module
@@ -401,6 +404,162 @@ class Workflow(Generic[Env, E, Input, Out]):
             return await plan_run(place, run_id, effects=effects)
 
         return self._durably(perform, ("plan", run_id, Options(effects=effects)))
+
+    def complete_step(
+        self: Workflow[Env2, Any, Any, Any],
+        run_id: str,
+        step: str,
+        value: object,
+        *,
+        by: str | None = None,
+        effects: bool = False,
+    ) -> Effect[Env2, CheckpointError, None]:
+        """Record that a step of a run has completed with this value, without executing it.
+
+        Use it for an at-most-once step whose outcome is unknown, once you have found out that it
+        happened, and for a step that cannot succeed, such as an undo whose work was done by hand. The
+        step must have begun, and be what a resume would try again. The run is not continued here: the
+        next worker takes it, or `resume` does. A process that drives the run must end first.
+
+        Parameters:
+            run_id: the run.
+            step: the path of the step, as `history` shows it.
+            value: what the step yields; it is checked against the declared type of the step.
+            by: who gives it, for the journal; by default the user of this process and the host.
+            effects: run all effects between steps to find the step; see `plan`.
+
+        Fails with ChangeRejected if the step is not in progress; NotSerializable for a value of another
+        type; RunNotFound, RunBusy, RunEnded, RunConflict, DefinitionChanged and CorruptCheckpoint. Then
+        nothing was changed.
+
+        Example:
+            >>> from dataclasses import dataclass
+            >>> from effectflow import Checkpoints, Do, step, workflow
+            >>> from effectflow.stores import MemoryStore
+            >>> @dataclass(frozen=True)
+            ... class Shop:
+            ...     checkpoints: Checkpoints
+            >>> @step
+            ... async def charge(amount: int) -> str:
+            ...     raise ConnectionError("the bank does not answer")
+            >>> @workflow
+            ... def checkout(amount: int) -> Do[Shop, Exception, str]:
+            ...     return (yield from charge(amount))
+            >>> shop = Shop(Checkpoints(MemoryStore()))
+            >>> try:
+            ...     checkout.start(7, run_id="o1").run_sync(shop)
+            ... except ConnectionError as error:
+            ...     print(error)
+            the bank does not answer
+            >>> checkout.complete_step("o1", "charge", "paid in cash").run_sync(shop)
+            <Success: None>
+            >>> checkout.resume("o1").run_sync(shop)
+            <Success: paid in cash>
+        """
+        return self._settle("complete_step", run_id, step, value, by=by, effects=effects)
+
+    def fail_step(
+        self: Workflow[Env2, Any, Any, Any],
+        run_id: str,
+        step: str,
+        error: object,
+        *,
+        by: str | None = None,
+        effects: bool = False,
+    ) -> Effect[Env2, CheckpointError, None]:
+        """Record that a step of a run has failed with this error, without executing it again.
+
+        So the code of the workflow handles the failure, and its compensations run. The step is not
+        attempted again. Otherwise, this is like `complete_step`.
+
+        Parameters:
+            error: the error, of a class that the step declares.
+        """
+        return self._settle("fail_step", run_id, step, error, by=by, effects=effects)
+
+    def _settle(
+        self, name: str, run_id: str, step: str, outcome: object, *, by: str | None, effects: bool
+    ) -> Effect[Any, CheckpointError, None]:
+        async def perform(place: Place) -> None:
+            from effectflow.runs.control import asker
+            from effectflow.runs.settling import Settlement, settle_step
+
+            settlement = Settlement(
+                step, lambda _definition: outcome, name == "fail_step", by or asker(), effects
+            )
+            await settle_step(place, run_id, settlement)
+
+        return self._durably(perform, (name, run_id, step, outcome, Options(effects=effects)))
+
+    @overload
+    def fork(
+        self: Workflow[Env2, Any, Any, Any],
+        run_id: str,
+        *,
+        at: int | str | None = None,
+        changes: Mapping[str, object] | None = None,
+        new_run_id: str | None = None,
+        by: str | None = None,
+        effects: bool = False,
+    ) -> Effect[Env2, CheckpointError, str]: ...
+    @overload
+    def fork(
+        self: Workflow[Env2, Any, Input2, Any],
+        run_id: str,
+        *,
+        input: Input2,
+        new_run_id: str | None = None,
+        by: str | None = None,
+    ) -> Effect[Env2, CheckpointError, str]: ...
+    def fork(
+        self: Workflow[Env2, Any, Any, Any],
+        run_id: str,
+        *,
+        at: int | str | None = None,
+        changes: Mapping[str, object] | None = None,
+        input: Any = KEPT,
+        new_run_id: str | None = None,
+        by: str | None = None,
+        effects: bool = False,
+    ) -> Effect[Env2, CheckpointError, str]:
+        """Make a new run from the beginning of another one, and yield its id. The other run stays.
+
+        What the other run has recorded up to there counts in the new one, and nothing of it is executed
+        again: neither its steps, nor what they did elsewhere. The new run executes the rest. The next
+        worker takes it, or `resume` does. Steps in it have other idempotency keys. `show` tells where it
+        comes from.
+
+        Parameters:
+            run_id: the run to begin with, in any state.
+            at: the number of an entry: everything up to it counts. Or the path of a step, which the new
+                run executes again. By default, the last entry of the `changes`; without any, the first
+                entry, so that everything is executed again.
+            changes: other outputs of completed steps, by their paths; checked against their types.
+            input: another input. The new run begins anew.
+            new_run_id: the id of the new run; a random one by default.
+            by: who makes it, for the journal; by default the user of this process and the host.
+            effects: run all effects between steps, to reach the steps; see `plan`.
+
+        Fails with ChangeRejected for an entry or a step that does not exist, and if a spawned run or an
+        at-most-once step is in progress there; NotSerializable for an output of another type;
+        StepInputChanged or DefinitionChanged if what is recorded after a change does not fit it;
+        RunConflict if the new run exists; RunNotFound and CorruptCheckpoint. Then nothing was changed.
+
+        The idea: forks of LangGraph and DBOS.
+        """
+
+        async def perform(place: Place) -> str:
+            from effectflow.runs.control import asker
+            from effectflow.runs.forking import Fork, fork_run
+
+            check_new_run_id(new_run_id)
+            fork = Fork(by or asker(), at, dict(changes or {}), input, new_run_id, effects)
+            return await fork_run(place, run_id, fork)
+
+        given = {} if input is KEPT else {"input": input}
+        return self._durably(
+            perform, ("fork", run_id, Options(at=at, changes=changes, effects=effects, **given))
+        )
 
     def _durably(
         self, perform: Callable[[Place], Awaitable[Any]], shown: tuple[object, ...]

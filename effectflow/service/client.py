@@ -38,6 +38,8 @@ from effectflow.effects.clock import Clock, Duration, SystemClock, finite_time, 
 from effectflow.effects.scope import Scope
 from effectflow.effects.type_variables import Fitting
 from effectflow.runs import Workflow
+from effectflow.runs.control import asker, retry_run
+from effectflow.runs.forking import Fork, fork_run
 from effectflow.runs.run_ids import check_new_run_id, new_run_id
 from effectflow.runs.start import submit_run
 from effectflow.runs.stored_run import Place, run_info
@@ -78,6 +80,8 @@ class Client:
 
     Parameters:
         checkpoints: where and how to store the runs; or what has them as `checkpoints`, such as an `App`.
+        by: who changes runs with it, for their journals; by default the user of this process and the
+            host, such as "ann@host".
         clock: tells the time.
 
     Example:
@@ -97,11 +101,18 @@ class Client:
     """
 
     def __init__(
-        self, checkpoints: Checkpoints | HasCheckpoints, *, clock: Clock | None = None
+        self,
+        checkpoints: Checkpoints | HasCheckpoints,
+        *,
+        by: str | None = None,
+        clock: Clock | None = None,
     ) -> None:
         found: object = getattr(checkpoints, "checkpoints", checkpoints)
         check_type(found, Checkpoints, "a Client takes an App, or Checkpoints(store)")
         self.checkpoints = cast("Checkpoints", found)
+        if by is not None:
+            check_text("by", by)
+        self.by = by or asker()
         self._clock: Clock = clock or SystemClock()
 
     async def __aenter__(self) -> Self:
@@ -269,6 +280,37 @@ class Handle(Generic[E_co, Out_co]):
         async with self._checkpoints.store:
             await self._status()
             await request_cancel(self._checkpoints, self.run_id)
+
+    async def retry(self) -> None:
+        """Let the next worker try the run again, which has failed, is blocked, or was interrupted.
+
+        What the failure came from is tried again, as by `Workflow.resume`. If the failure of the run
+        recurs, because its step does not retry it, give the outcome of the step (`complete_step`), or
+        fork the run at the step.
+
+        Raises RunNotFound; RunConflict for a run of another workflow; RunEnded if the run is completed
+        or cancelled; RunBusy while a process drives it; ChangeRejected if it is pending or suspended.
+        """
+        async with self._checkpoints.store:
+            await self._status()
+            clock = self._place.scope.clock
+            await retry_run(self._checkpoints, self.run_id, by=self._client.by, clock=clock)
+
+    async def rerun(self, *, run_id: str | None = None) -> Handle[E_co, Out_co]:
+        """Make a new run with the input of this one, and return its handle. This one stays as it is.
+
+        A worker drives it. To repeat only what came after a step, use `Workflow.fork`.
+
+        Parameters:
+            run_id: the id of the new run; a random one by default.
+
+        Raises RunNotFound, RunConflict for a run of another workflow or if the new run exists, and
+        CorruptCheckpoint.
+        """
+        check_new_run_id(run_id)
+        async with self._checkpoints.store:
+            made = await fork_run(self._place, self.run_id, Fork(self._client.by, run_id=run_id))
+        return Handle(self._client, self._place, self._workflow, made)
 
     async def send(
         self, signal: Signal[T], value: Fitting[T], *, idempotency_key: str | None = None

@@ -1,0 +1,176 @@
+"""Change a run that no process drives: claim it, append entries, and release it in the same commit."""
+
+from __future__ import annotations
+
+import getpass
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+
+import anyio
+
+from effectflow.checkpoint.checkpoint import Checkpoint, fold
+from effectflow.checkpoint.checkpoints import Checkpoints
+from effectflow.checkpoint.entries import Entry, Interrupted, Resumed
+from effectflow.checkpoint.errors import ChangeRejected, RunEnded, SaveFailed
+from effectflow.checkpoint.journal_reader import (
+    Journal,
+    check_against,
+    read_journal,
+    run_not_found,
+)
+from effectflow.checkpoint.journal_writer import JournalWriter
+from effectflow.checkpoint.lease import claim_or_release, end_claim
+from effectflow.checkpoint.lease_keeper import keep_lease
+from effectflow.checkpoint.shared_parts import SharedParts
+from effectflow.checkpoint.store import RunStatus, due_at_once, find_run, store_errors
+from effectflow.effects.clock import Clock
+from effectflow.effects.errors import Halt
+from effectflow.runs.run_ids import check_run_id
+
+
+def asker() -> str:
+    """Return who asks by default: the user of this process and its host, such as "ann@host"."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError, ImportError):
+        # A container may run a user without a name.
+        user = "unknown"
+    return f"{user}@{socket.gethostname()}"
+
+
+@dataclass(frozen=True, slots=True)
+class HeldRun:
+    """A run while it is changed.
+
+    Attributes:
+        run_id: its id.
+        journal: its journal as it is in the store.
+        checkpoint: the fold of the journal.
+        status: its status according to the store, which knows of a block.
+        owner: the owner of the lease.
+        now: the time, in seconds since the epoch.
+    """
+
+    run_id: str
+    journal: Journal
+    checkpoint: Checkpoint
+    status: RunStatus
+    owner: str
+    now: float
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What is done to a run.
+
+    Attributes:
+        entries: what is appended, at least one entry.
+        status: the status of the run from then on.
+        due_at: when a worker may take it, in seconds since the epoch; None if none may.
+    """
+
+    entries: Sequence[Entry]
+    status: RunStatus
+    due_at: float | None
+
+
+def goes_on(held: HeldRun, resumed: Resumed, *entries: Entry, reason: str) -> Change:
+    """Return the change after which the run is interrupted, and the next worker continues it."""
+    state = held.checkpoint.state
+    step = None if state is None else state.step
+    last = Interrupted(step, in_progress=False, reason=reason, at=held.now)
+    return Change([resumed, *entries, last], RunStatus.INTERRUPTED, due_at_once(held.now))
+
+
+async def change_run(
+    checkpoints: Checkpoints,
+    run_id: str,
+    change: Callable[[HeldRun], Awaitable[Change]],
+    *,
+    clock: Clock,
+) -> None:
+    """Change a run while its lease is held, or leave it as it is if `change` raises.
+
+    Raise RunNotFound, RunBusy while a process drives the run, RunEnded if it is completed or cancelled,
+    CorruptCheckpoint, SaveFailed, and what `change` raises.
+    """
+    check_run_id(run_id)
+    # A change that cannot be saved was not made.
+    checkpoints = replace(checkpoints, on_save_error="fail")
+    store = checkpoints.store
+    with store_errors(store, run_id):
+        info = await find_run(store, run_id)
+        if info is None:
+            raise await run_not_found(store, run_id)
+        _check_has_not_ended(run_id, info.summary.status)
+        owner, taken = await claim_or_release(store, run_id, seconds=checkpoints.lease_length)
+    writer: JournalWriter | None = None
+    is_released = False
+    try:
+        with store_errors(store, run_id):
+            journal = await read_journal(store, run_id, checkpoints.seal)
+        checkpoint, summary = fold(journal.entries, run_id), taken.info.summary
+        check_against(taken.info, checkpoint)
+        _check_has_not_ended(run_id, summary.status)
+        state = checkpoint.state
+        writer = JournalWriter(
+            run_id,
+            checkpoints,
+            lease=taken.lease,
+            length=len(journal.entries),
+            digest=journal.digest,
+            summary=summary,
+            opening=None,
+            newest_step=None if state is None else state.step,
+            shared=SharedParts(journal.entries),
+        )
+        now = clock.now().timestamp()
+        held = HeldRun(run_id, journal, checkpoint, summary.status, taken.lease.owner, now)
+        with keep_lease(writer):
+            await _append(writer, await change(held))
+    finally:
+        if writer is not None:
+            is_released = await writer.release()
+        else:
+            with anyio.move_on_after(5, shield=True):
+                await store.release(taken.lease)
+                is_released = True
+        end_claim(owner, is_released=is_released)
+
+
+async def _append(writer: JournalWriter, change: Change) -> None:
+    *entries, last = change.entries
+    try:
+        for entry in entries:
+            writer.add(entry)
+        if not await writer.finish(last, change.status, due_at=change.due_at):
+            raise SaveFailed(writer.run_id, "the store rejected the change")
+    except Halt as halt:
+        raise halt.reason from None
+
+
+def _check_has_not_ended(run_id: str, status: RunStatus) -> None:
+    if status.has_ended:
+        raise RunEnded(run_id, status)
+
+
+async def retry_run(checkpoints: Checkpoints, run_id: str, *, by: str, clock: Clock) -> None:
+    """Let the next worker try a run again that has failed, is blocked, or was interrupted.
+
+    The errors are those of `Handle.retry`.
+    """
+
+    async def change(held: HeldRun) -> Change:
+        if held.status in (RunStatus.PENDING, RunStatus.SUSPENDED):
+            raise ChangeRejected(
+                run_id,
+                f"it is {held.status}, so there is nothing to try again",
+                "A worker continues it when it is due.",
+            )
+        finished = held.checkpoint.finished
+        void = () if finished is None else finished.retry
+        resumed = Resumed(held.owner, held.now, void=void, by=by)
+        return goes_on(held, resumed, reason=f"retried by {by}")
+
+    await change_run(checkpoints, run_id, change, clock=clock)
