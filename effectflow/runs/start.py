@@ -9,6 +9,7 @@ from effectflow.checkpoint.checkpoint import summary_of
 from effectflow.checkpoint.endings import Ending, Halted
 from effectflow.checkpoint.entries import FORMAT, Started
 from effectflow.checkpoint.errors import (
+    NotSerializable,
     RunBusy,
     RunCancelled,
     RunConflict,
@@ -58,26 +59,33 @@ async def start_run(
     """
     context = place.scope.context if context is None else context
     blueprint = place.blueprint
-    # An id that was made for this run belongs to no other one.
-    is_new = run_id is None
     run_id = new_run_id(blueprint.definition.name) if run_id is None else run_id
     given, saved_context = GivenInput.of(blueprint, input), _context_tree(context)
     claim = Claim(place, run_id)
-    info = None if is_new else await run_info(place, run_id)
+    check_run_id(run_id)
+    info = None
+    try:
+        blueprint.check_types(input)
+    except NotSerializable:
+        # An existing run has another input, or one of the type that was declared then.
+        info = await run_info(place, run_id)
+        if info is None:
+            raise
+    started = _new_started(place, run_id, given, saved_context)
+    body, digest = place.checkpoints.seal.close(started, first_digest(run_id))
+    summary = running_summary(started, started.version, 0, started.at)
+    # Most runs are new, so others are looked up only after this.
+    if info is None and await claim.create(body, summary):
+        async with claim:
+            if claim.is_too_late:
+                await claim.discard()
+                completion = claim.deleted_meanwhile(given)
+                assert completion is not None
+                return output_of(completion, blueprint, run_id)
+            return await _outcome(claim, await begin_run(claim, started, digest, input))
+    info = info or await run_info(place, run_id)
     if info is not None and (completion := await completion_of(place, info, given)) is not None:
         return await claim.deliver(completion)
-    if info is None:
-        blueprint.check_types(input)
-        started = _new_started(place, run_id, given, saved_context)
-        body, digest = place.checkpoints.seal.close(started, first_digest(run_id))
-        if await claim.create(body, running_summary(started, started.version, 0, started.at)):
-            async with claim:
-                if claim.is_too_late:
-                    await claim.discard()
-                    completion = claim.deleted_meanwhile(given)
-                    assert completion is not None
-                    return output_of(completion, blueprint, run_id)
-                return await _outcome(claim, await begin_run(claim, started, digest, input))
     try:
         await claim.begin()
     except RunNotFound:

@@ -214,7 +214,7 @@ async def test_a_run_that_is_found_complete_once_it_is_claimed_is_deleted(again:
     failing = app_on(memory, failing={"act 1"})
     await acts.start(2, run_id="r").run(failing)
     failing.world.recover()
-    store = Gate(memory, is_after=True)
+    store = Gate(memory)
     app = app_on(store, preserve=False)
 
     async def complete() -> None:
@@ -228,18 +228,26 @@ async def test_a_run_that_is_found_complete_once_it_is_claimed_is_deleted(again:
 
 
 class Gate(ForwardingStore):
-    """Lets the first look at a run wait until `opened`, after it has looked or before."""
+    """Lets a request wait until `opened`: the creation of a run, the first look at it, or its answer."""
 
-    def __init__(self, store: Any, *, is_after: bool) -> None:
+    def __init__(self, store: Any, where: str = "answer") -> None:
         super().__init__(store)
-        self.is_after = is_after
+        self.where = where
         self.opened: anyio.Event | None = anyio.Event()
 
-    async def find(self, query: RunQuery = RunQuery()) -> list[RunInfo]:
-        found = await super().find(query) if self.is_after else []
-        if self.opened is not None:
+    async def _wait(self, where: str) -> None:
+        if self.where == where and self.opened is not None:
             await self.opened.wait()
-        return found if self.is_after else await super().find(query)
+
+    async def create(self, run_id: str, bodies: Any, **options: Any) -> RunInfo | None:
+        await self._wait("creation")
+        return await super().create(run_id, bodies, **options)
+
+    async def find(self, query: RunQuery = RunQuery()) -> list[RunInfo]:
+        await self._wait("look")
+        found = await super().find(query)
+        await self._wait("answer")
+        return found
 
 
 async def at_once(first: Callable[[], Awaitable[Any]], second: Callable[[], Awaitable[Any]]) -> Any:
@@ -256,11 +264,18 @@ async def at_once(first: Callable[[], Awaitable[Any]], second: Callable[[], Awai
     return outcome[0]
 
 
-@pytest.mark.parametrize("is_after", [False, True])
-async def test_a_start_that_began_before_the_deletion_returns_the_output(is_after: bool) -> None:
-    """Another start in its process completes the run while it looks for it, and deletes it."""
-    store = Gate(MemoryStore(), is_after=is_after)
+@pytest.mark.parametrize("where", ["creation", "look", "answer"])
+async def test_a_start_that_began_before_the_deletion_returns_the_output(where: str) -> None:
+    """Another start in its process completes the run meanwhile, and deletes it."""
+    memory = MemoryStore()
+    store = Gate(memory, where)
     app = app_on(store, preserve=False)
+
+    async def begin() -> None:
+        """Let there be a run, unless the start is to create it. It has failed after its first step."""
+        if where != "creation":
+            failing = app_on(memory, preserve=False, failing={"act 1"})
+            await acts.start(2, run_id="r").run(failing)
 
     async def complete() -> None:
         opened, store.opened = store.opened, None
@@ -269,18 +284,20 @@ async def test_a_start_that_began_before_the_deletion_returns_the_output(is_afte
         assert await store.find() == []
         opened.set()
 
+    executed = ["act 0", "act 1"] if where == "creation" else ["act 1"]
+    await begin()
     assert await at_once(lambda: acts.start(2, run_id="r").run(app), complete) == Success(2)
-    assert app.world.done == ["act 0", "act 1"]
+    assert app.world.done == executed
 
     store.opened = anyio.Event()
-    store.is_after = True
+    await begin()
     conflict = await at_once(lambda: acts.start(3, run_id="r").run(app), complete)
     assert isinstance(conflict.failure(), RunConflict)
-    assert app.world.done == ["act 0", "act 1"] * 2
+    assert app.world.done == executed * 2
 
     # One that begins after the deletion executes it again.
     assert await acts.start(2, run_id="r").run(app) == Success(2)
-    assert app.world.done == ["act 0", "act 1"] * 3
+    assert app.world.done == [*executed * 2, "act 0", "act 1"]
 
 
 @pytest.mark.parametrize("what", ["start", "resume"])
@@ -289,7 +306,7 @@ async def test_a_run_that_another_process_completed_and_deleted_is_not_executed(
     failing = app_on(memory, preserve=False, failing={"act 1"})
     await acts.start(2, run_id="r").run(failing)
     failing.world.recover()
-    store = Gate(memory, is_after=True)
+    store = Gate(memory)
     app = app_on(store, preserve=False)
     begun = acts.start(2, run_id="r") if what == "start" else acts.resume("r")
 
