@@ -6,6 +6,7 @@ At its end as many get a place as the limit allows, and the others wait until on
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Collection
 
 from effectflow.checkpoint.baton import Baton
@@ -22,6 +23,8 @@ class Branches:
         self._order = order
         self._forks: dict[str, Operator] = {}
         self._begun: set[str] = set()
+        # The branches without a place, by the paths of their operators.
+        self._without_place: dict[str, deque[OrderedFiber]] = {}
 
     @property
     def forks(self) -> Collection[Operator]:
@@ -36,6 +39,7 @@ class Branches:
     def end(self, path: str) -> None:
         """Forget an operator whose branches have all ended."""
         self._forks.pop(path, None)
+        self._without_place.pop(path, None)
 
     def begin_recorded(self, path: str, owner: OrderedFiber) -> bool:
         """Begin a recorded branch, even if others fill the limit. Return whether that is possible.
@@ -59,6 +63,7 @@ class Branches:
                 inside = [fiber for fiber in self._baton.fibers if fiber.fork is fork]
                 if len(inside) > fork.limit:
                     inside.sort(key=lambda fiber: not self._has_entries(fiber.line))
+                    self._without_place[fork.path] = deque(inside[fork.limit :])
                     for fiber in inside[fork.limit :]:
                         fiber.has_place = False
 
@@ -73,7 +78,19 @@ class Branches:
             self._baton.ready.append(fiber)
         else:
             assert around.fork is not None
-            around.fork.pending.append(fiber)
+            around.fork.pending[fiber] = None
+
+    def awaits_place(self, fiber: OrderedFiber) -> bool:
+        """Return whether a fiber waits for a place within a limit."""
+        around = self.without_place(fiber) if self._without_place else None
+        return around is not None and around.fork is not None and fiber in around.fork.pending
+
+    def withdraw(self, fiber: OrderedFiber) -> None:
+        """Let a fiber no longer wait for a place."""
+        around = self.without_place(fiber)
+        assert around is not None
+        assert around.fork is not None
+        del around.fork.pending[fiber]
 
     def without_place(self, fiber: OrderedFiber) -> OrderedFiber | None:
         """Return the fiber, or one around it, that must wait for a place within a limit; or None."""
@@ -86,14 +103,16 @@ class Branches:
 
     def give_place(self, fork: Operator) -> None:
         """Let a branch go on that waited for its place within the limit, as another one has ended."""
-        waiting = [
-            fiber for fiber in self._baton.fibers if fiber.fork is fork and not fiber.has_place
-        ]
-        if waiting:
-            waiting[0].has_place = True
-            pending, fork.pending = fork.pending, []
-            for fiber in pending:
-                self.let_go_on(fiber)
+        waiting = self._without_place.get(fork.path)
+        while waiting:
+            fiber = waiting.popleft()
+            # Its branch may have ended.
+            if fiber.fork is fork and not fiber.has_place:
+                fiber.has_place = True
+                pending, fork.pending = fork.pending, {}
+                for one in pending:
+                    self.let_go_on(one)
+                return
 
 
 def is_in(path: str, line: str) -> bool:

@@ -515,6 +515,9 @@ class DurableFiber(OrderedFiber):
 
     def branch(self) -> DurableFiber:
         child = DurableFiber(self.run, self)
+        if self.branches is None:
+            self.branches = {}
+        self.branches[child] = None
         self.turns.ready.append(child)
         return child
 
@@ -524,6 +527,8 @@ class DurableFiber(OrderedFiber):
 
     def end(self) -> None:
         del self.turns.fibers[self]
+        if self.parent is not None and self.parent.branches is not None:
+            del self.parent.branches[self]
         self.turns.release(self)
 
     def enter(self, operator: Operator, key: object) -> None:
@@ -582,7 +587,7 @@ class DurableFiber(OrderedFiber):
         return any(fiber.step.startswith(inside) for fiber in self.turns.fibers)
 
     def cancels(self) -> None:
-        self.turns.wake_cancelled()
+        self.turns.wake_cancelled(self)
 
     def joins(self, operator: Operator) -> None:
         known = operator.causes if operator.is_decided else operator.collected

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Iterable
 from functools import cached_property
 
@@ -53,7 +54,8 @@ class Mailbox:
         self._run_id = run_id
         self._checkpoints = checkpoints
         self._writer = writer
-        self._messages: list[Message] = []
+        # By topic, oldest first.
+        self._messages: dict[str, deque[Message]] = {}
         self._values: dict[int, Tree] = {}
         self._asked = self._answered = 0
 
@@ -97,18 +99,24 @@ class Mailbox:
                 if message.topic == NOTICE or (message.topic, message.key) in self._received:
                     self._writer.take(message.number)
                 else:
-                    self._messages.append(message)
+                    self._messages.setdefault(message.topic, deque()).append(message)
 
     def first(self, topic: str) -> Message | None:
         """Return the oldest message about a topic that was not taken."""
-        for message in [message for message in self._messages if message.topic == topic]:
+        messages = self._messages.get(topic)
+        while messages:
+            message = messages[0]
             if message.number in self._values:
                 return message
+            if (topic, message.key) in self._received:
+                # It repeats one that was taken.
+                self._writer.take(messages.popleft().number)
+                continue
             try:
                 value = open_message(self._checkpoints.seal, self._run_id, message)
             except CorruptCheckpoint as error:
                 logger.warning("a message is not received: %s", error)
-                self._messages.remove(message)
+                messages.popleft()
             except CheckpointError as error:
                 raise self._writer.halt(error) from error
             else:
@@ -121,14 +129,8 @@ class Mailbox:
         return self._values[message.number]
 
     def take(self, message: Message) -> None:
-        """Remove a message, and what repeats it. The next append removes them from the store."""
+        """Remove a message that `first` has returned. The next append removes it from the store."""
         del self._values[message.number]
-        taken = message.topic, message.key
-        self._received.add(taken)
-        left: list[Message] = []
-        for one in self._messages:
-            if (one.topic, one.key) == taken:
-                self._writer.take(one.number)
-            else:
-                left.append(one)
-        self._messages = left
+        self._messages[message.topic].popleft()
+        self._received.add((message.topic, message.key))
+        self._writer.take(message.number)

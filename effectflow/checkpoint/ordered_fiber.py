@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 
@@ -49,6 +49,7 @@ class OrderedFiber(Fiber):
 
     Attributes:
         parent: the fiber whose operator began it; None for the body of the run.
+        branches: the fibers that its operators have begun and that have not ended; None without any.
         line: the path of the branch that it runs; empty for the body.
         step: the path of the innermost step that it is in; empty outside of steps.
         place: the path of what it does or waits for, for messages and for a cancellation of the run.
@@ -61,6 +62,7 @@ class OrderedFiber(Fiber):
     """
 
     __slots__ = (
+        "branches",
         "failures",
         "fork",
         "has_place",
@@ -79,6 +81,7 @@ class OrderedFiber(Fiber):
 
     def __init__(self, parent: OrderedFiber | None) -> None:
         self.parent = parent
+        self.branches: dict[OrderedFiber, None] | None = None
         self.line = "" if parent is None else parent.line
         self.step = "" if parent is None else parent.step
         self.place = ""
@@ -87,6 +90,12 @@ class OrderedFiber(Fiber):
         self.has_place = True
         self.waiter: Waiter | None = None
         self.resting: Rest | None = None
+
+    def with_branches(self) -> Iterator[OrderedFiber]:
+        """Yield this fiber and all fibers within it, as the program began them."""
+        yield self
+        for branch in self.branches or ():
+            yield from branch.with_branches()
 
     def open_failures(self) -> list[Cause]:
         """Return the failures that its state comes from, and that nothing has let stand."""

@@ -219,8 +219,9 @@ class Replay:
         It got further when it ran before.
         """
         turns = self._turns
-        for fiber in turns.fibers:
-            if fiber in turns.arrived and (fiber.line == line or is_in(fiber.line, line)):
+        arrived = set(turns.arrived)
+        for fiber in turns.fibers if arrived else ():
+            if fiber in arrived and (fiber.line == line or is_in(fiber.line, line)):
                 turns.arrived.remove(fiber)
                 turns.grant(fiber)
                 return True

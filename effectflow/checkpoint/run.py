@@ -386,7 +386,7 @@ class Run:
         assert operator.cut is not None
         operator.is_decided = True
         operator.cut.cancel()
-        self.turns.wake_cancelled()
+        self.turns.wake_cancelled(self.root)
 
     def has_reached(self, place: str) -> bool:
         """Return whether the body has reached the place where the run was cancelled."""

@@ -47,7 +47,7 @@ class Turns(Baton):
         self.run = run
         self.order = order
         self.is_live = not order.entries and not order.values and not is_planned
-        self.frontier: list[OrderedFiber] = []
+        self.frontier: dict[OrderedFiber, None] = {}
         self.on_idle: Callable[[], object] | None = None
         self.replay = Replay(self, order)
         self.branches = Branches(self, order)
@@ -119,7 +119,7 @@ class Turns(Baton):
             # It waits for a place within a limit.
             self.branches.let_go_on(fiber)
         else:
-            self.frontier.append(fiber)
+            self.frontier[fiber] = None
         self.release(fiber)
         await self.regain(fiber, scope)
         if not intent.ends_later:
@@ -135,8 +135,8 @@ class Turns(Baton):
             deadline.begin_live()
         # What has happened meanwhile comes before anything new begins.
         waiting = [fiber for fiber in self.frontier if fiber.intent is Intent.WAIT]
-        self.frontier = [fiber for fiber in self.frontier if fiber.intent is not Intent.WAIT]
         for fiber in waiting:
+            del self.frontier[fiber]
             self.branches.let_go_on(fiber)
 
     def begin_live(self) -> None:
@@ -149,15 +149,15 @@ class Turns(Baton):
 
     def _end_cut_off(self) -> bool:
         """Let the steps end in a plan that a resume does not enter again, as they were cut off."""
-        for fiber in self.frontier[:]:
+        for fiber in list(self.frontier):
             is_cancelled = fiber.scope.cancelling_operator() is not None
             if is_cancelled and fiber.intent.ends_later and not self.order.had_within(fiber.place):
-                self.frontier.remove(fiber)
+                del self.frontier[fiber]
                 self.arrived.append(fiber)
         return bool(self.arrived)
 
     def _begin_frontier(self) -> None:
-        frontier, self.frontier = self.frontier, []
+        frontier, self.frontier = self.frontier, {}
         self.next_turn()
         for fiber in frontier:
             is_cancelled = fiber.scope.cancelling_operator() is not None
@@ -166,18 +166,25 @@ class Turns(Baton):
             else:
                 self.branches.let_go_on(fiber)
 
-    def wake_cancelled(self) -> None:
-        """Let the fibers run that an operator has cancelled at the frontier or in a wait."""
-        for fiber in self.frontier[:]:
-            if not fiber.intent.ends_later and fiber.scope.cancelling_operator() is not None:
-                self.frontier.remove(fiber)
-                self.ready.append(fiber)
-        for fiber in self.fibers:
-            if fiber.resting is not None and fiber.resting.scope.cancelling_operator() is not None:
+    def wake_cancelled(self, outer: OrderedFiber) -> None:
+        """Let the fibers run that an operator of `outer` has cancelled at the frontier or in a wait.
+
+        Only these: there may be thousands of others.
+        """
+        for fiber in outer.with_branches():
+            rest = fiber.resting
+            is_in_place = rest is None and fiber not in self.frontier
+            if is_in_place and not self.branches.awaits_place(fiber):
+                continue
+            scope = fiber.scope if rest is None else rest.scope
+            if scope.cancelling_operator() is None:
+                continue
+            if rest is not None:
                 fiber.resting = None
                 self.ready.append(fiber)
-        for fork in self.branches.forks:
-            for fiber in fork.pending[:]:
-                if fiber.scope.cancelling_operator() is not None:
-                    fork.pending.remove(fiber)
-                    (self.arrived if fiber.intent.ends_later else self.ready).append(fiber)
+            elif is_in_place:
+                self.branches.withdraw(fiber)
+                (self.arrived if fiber.intent.ends_later else self.ready).append(fiber)
+            elif not fiber.intent.ends_later:
+                del self.frontier[fiber]
+                self.ready.append(fiber)

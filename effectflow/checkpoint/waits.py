@@ -339,4 +339,4 @@ class Deadline:
         cause.follow(path, self._known[0])
         operator.causes = [cause]
         self._cut.cancel()
-        self._fiber.turns.wake_cancelled()
+        self._fiber.turns.wake_cancelled(self._fiber)

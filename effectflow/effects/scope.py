@@ -295,7 +295,7 @@ class Operator:
         self.suppressed: list[Suppressed] = []
         self.causes: list[Any] = []
         self.collected: list[Any] = []
-        self.pending: list[Any] = []
+        self.pending: dict[Any, None] = {}
         self.outer = outer
         self.inside = outer.under(self)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any, Generic, Never, TypeVar, overload
 
 from effectflow.checkpoint.causes import Cause
@@ -221,7 +220,9 @@ class _Spawn:
 def _has_gone_on(fiber: DurableFiber) -> bool:
     """Return whether a fiber has begun something after this, so that the run exists."""
     turns, line = fiber.turns, fiber.line
-    left = islice(turns.order.entries, turns.replay.position, None)
+    entries = turns.order.entries
+    # Not a slice: to get to its beginning takes as long as the past is.
+    left = (entries[at] for at in range(turns.replay.position, len(entries)))
     begun = (path_of(entry) for entry in left if isinstance(entry, BEGINNINGS))
     return any(not line or is_within(path, line) for path in begun)
 
