@@ -16,7 +16,7 @@ from effectflow.stores._sql import SCHEMA
 _LOCK = 0x45464657
 """The advisory lock ("EFFW") that lets only one program at a time change the schema."""
 
-_UNRELEASED = 3
+_UNRELEASED = 4
 """The versions before the first release. Their schemas are rejected."""
 
 _TYPES = {

@@ -22,7 +22,7 @@ from functools import lru_cache
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from effectflow.checkpoint.errors import CorruptCheckpoint, LeaseLost, RunNotFound
-from effectflow.checkpoint.lease import Lease, deaths_seen_once
+from effectflow.checkpoint.lease import Lease
 from effectflow.checkpoint.schema import LATEST
 from effectflow.checkpoint.store import (
     NOTICE,
@@ -31,7 +31,6 @@ from effectflow.checkpoint.store import (
     Record,
     RunDetails,
     RunInfo,
-    RunQuery,
     RunStatus,
     RunSummary,
     Taken,
@@ -72,6 +71,9 @@ SCHEMA = """
         tenant TEXT NOT NULL,
         details TEXT NOT NULL,
         updated_at REAL NOT NULL,
+        -- Of a run that is not running, so that no step of a run changes it or its index.
+        settled_at REAL
+            GENERATED ALWAYS AS (CASE WHEN status <> 'running' THEN updated_at END) STORED,
         length INTEGER NOT NULL,
         -- The number of its newest message, taken or not.
         newest_message INTEGER NOT NULL,
@@ -83,8 +85,15 @@ SCHEMA = """
         expires_at REAL NOT NULL,
         expires_at_uptime REAL
     );
-    CREATE INDEX runs_newest_first ON @runs (created_at DESC);
-    CREATE INDEX runs_of_parent ON @runs USING hash (parent) WHERE parent <> '';
+    -- The lanes of `_sql_find`.
+    CREATE INDEX runs_of_status ON @runs (status, created_at DESC);
+    CREATE INDEX runs_of_workflow ON @runs ((workflow || ':' || status), created_at DESC);
+    CREATE INDEX runs_of_parent ON @runs ((substr(parent, 1, 64) || ':' || status), created_at DESC)
+        WHERE parent <> '';
+    CREATE INDEX runs_of_tenant ON @runs ((substr(tenant, 1, 64) || ':' || status), created_at DESC)
+        WHERE tenant <> '';
+    CREATE INDEX runs_settled ON @runs (status, settled_at) WHERE settled_at IS NOT NULL;
+    CREATE INDEX runs_by_id ON @runs (substr(run_id, 1, 64));
     -- The runs that are free. Without those that are held, a claim finds one at once.
     CREATE INDEX runs_due ON @runs (workflow, status, priority, due_at)
         WHERE due_at IS NOT NULL AND owner = '';
@@ -121,6 +130,9 @@ SCHEMA = """
         starts TEXT NOT NULL
     );
 """
+
+IN_ORDER = " ORDER BY created_at DESC, run_id OFFSET 0"
+"""What the parts of a UNION ALL need so that PostgreSQL merges them. SQLite does so without it."""
 
 LARGEST = 2**63 - 1
 """The largest number that databases keep."""
@@ -668,81 +680,3 @@ def read(run_id: str, after: int) -> Steps[list[Record]]:
 
 _RECORDS = "SELECT run, sequence, written_at, body FROM @entries WHERE"
 _NEXT_RECORDS = "AND sequence > ? ORDER BY sequence LIMIT ?"
-
-
-def find(query: RunQuery) -> Steps[list[RunInfo]]:
-    """Return runs, as `CheckpointStore.find`."""
-    # The database cannot check whether an owner is alive.
-    checks_owners, is_dead = query.resumable or query.crashed, deaths_seen_once()
-    found: list[RunInfo] = []
-    place = query.after
-    while query.limit is None or len(found) < query.limit:
-        count = _ROWS_PER_READ
-        if query.limit is not None and not checks_owners:
-            count = min(count, query.limit - len(found))
-        [rows] = yield [_page(query, place, count)]
-        if query.run_id is not None and rows:
-            # This raises if the run is damaged.
-            info_of(rows[0])
-        for row, info in readable_runs(rows):
-            if not (checks_owners and info.lease and info.lease.is_held(row[-1], is_dead)):
-                found.append(info)
-        if len(rows) < count:
-            break
-        # From the last run on, not by position, because runs come and go between the queries.
-        place = rows[-1][4], rows[-1][1]
-    return found[: query.limit]
-
-
-def damaged_runs() -> Steps[list[str]]:
-    """Return the ids of damaged runs, as `CheckpointStore.damaged_runs`."""
-    damaged: list[str] = []
-    place: tuple[float, str] | None = None
-    while True:
-        [rows] = yield [_page(RunQuery(), place, _ROWS_PER_READ)]
-        for row in rows:
-            try:
-                info_of(row)
-            except CorruptCheckpoint as error:
-                damaged.append(error.run_id)
-        if len(rows) < _ROWS_PER_READ:
-            return sorted(damaged)
-        place = rows[-1][4], rows[-1][1]
-
-
-def _page(query: RunQuery, after: tuple[float, str] | None, limit: int) -> Query:
-    """Return the query for the next runs that match, but for the liveness of their owners."""
-    conditions, parameters = ["1 = 1"], list[object]()
-
-    def add(condition: str, *values: object) -> None:
-        conditions.append(condition)
-        parameters.extend(values)
-
-    if query.run_id is not None:
-        add("key = ?", key_of(query.run_id))
-    if query.workflow is not None:
-        add("workflow = ?", query.workflow)
-    if query.prefix:
-        add("instr(run_id, ?) = 1", query.prefix)
-    if query.parent is not None:
-        # So that the index of parents is used.
-        add("parent = ? AND parent <> ''" if query.parent else "parent = ?", query.parent)
-    if query.tenant is not None:
-        add("tenant = ?", query.tenant)
-    if query.statuses:
-        add(f"status IN ({marks([*query.statuses])})", *map(str, query.statuses))
-    if query.updated_before is not None:
-        add("updated_at < ?", query.updated_before)
-    if query.updated_since is not None:
-        add("updated_at >= ?", query.updated_since)
-    if query.crashed:
-        add("status = 'running'")
-    elif query.resumable:
-        add("status NOT IN ('completed', 'cancelled')")
-    if after is not None:
-        add("created_at <= ? AND (created_at < ? OR run_id > ?)", after[0], *after)
-    return Query(
-        f"SELECT {COLUMNS} FROM @runs WHERE {' AND '.join(conditions)}"
-        " ORDER BY created_at DESC, run_id LIMIT ?",
-        (*parameters, limit),
-    )

@@ -24,6 +24,7 @@ from effectflow.stores._base import ReentrantStore
 from effectflow.stores._rules import check_first
 from effectflow.stores._sql import Attempt, Reading
 from effectflow.stores._sql_due import ClaimMemory, claim_due, next_due
+from effectflow.stores._sql_find import damaged_runs, find
 
 A = TypeVar("A")
 
@@ -78,10 +79,10 @@ class SqlStore(ReentrantStore, ServiceStore):
         return await self._read(lambda: sql.read(run_id, after))
 
     async def find(self, query: RunQuery = RunQuery()) -> list[RunInfo]:
-        return await self._read(lambda: sql.find(query))
+        return await self._read(lambda: find(query))
 
     async def damaged_runs(self) -> list[str]:
-        return await self._read(sql.damaged_runs)
+        return await self._read(damaged_runs)
 
     async def delete(self, run_id: str, *, lease: Lease | None = None) -> None:
         await self._change(sql.delete(run_id, lease))

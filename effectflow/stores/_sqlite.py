@@ -238,4 +238,4 @@ def _execute(database: sqlite3.Connection, query: Query) -> sqlite3.Cursor:
 def _in_sqlite(text: str) -> str:
     """Return a statement of `_sql` for SQLite, in which a transaction locks the whole file."""
     unlocked = text.replace(" FOR UPDATE SKIP LOCKED", "").replace(" FOR UPDATE", "")
-    return unlocked.replace("@", "")
+    return unlocked.replace(sql.IN_ORDER, "").replace("@", "")

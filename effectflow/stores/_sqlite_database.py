@@ -47,10 +47,10 @@ _COMMITS_BETWEEN_LOOKS = 100
 _REQUESTS_PER_COMMIT = 1000
 
 _APPLICATION_ID = 0x45464657  # "EFFW"
-_SCHEMA_VERSION = 4
+_SCHEMA_VERSION = 5
 """Those before it were never released."""
 
-_SCHEMA = SCHEMA.replace("@", "").replace(" USING hash", "").replace("\n    );", "\n    ) STRICT;")
+_SCHEMA = SCHEMA.replace("@", "").replace("\n    );", "\n    ) STRICT;")
 
 
 def open_database(path: Path, durability: str, *, lock_timeout: float) -> sqlite3.Connection:
