@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Annotated
 
@@ -72,7 +72,7 @@ def list_runs(
         typer.Option(
             metavar="KEY=VALUE",
             help="Show only runs with this in their context. Repeat it for several. Stores find runs by "
-            "their tenant; for other keys, this reads all runs.",
+            "their tenant; for other keys, this reads the runs one after the other.",
         ),
     ] = None,
     parent: Annotated[
@@ -103,7 +103,7 @@ def list_runs(
         updated_since=None if since is None else _read_moment(since, time.time()),
         resumable=resumable,
         # A store applies its limit before the filters here.
-        limit=None if filters.are_needed else limit + 1,
+        limit=_PAGE if filters.are_needed else limit + 1,
     )
 
     progress = _Progress(access) if watch else None
@@ -124,6 +124,8 @@ def list_runs(
 
 
 _SECONDS_BETWEEN_TABLES = 2.0
+_PAGE = 500
+"""How many runs to ask the store for at a time, if not all of them are shown."""
 
 
 async def _find(
@@ -132,10 +134,7 @@ async def _find(
     """Return the runs that match. Raise BadUse if the store has no run of the workflow at all."""
     now, store = time.time(), access.store
     runs, problems = list[RunInfo](), list[str]()
-    candidates = await store.find(query)
-    if not candidates and query.workflow is not None:
-        await _check_is_known(store, query.workflow)
-    for info in candidates:
+    async for info in _in_pages(store, query):
         try:
             if await filters.accept(access, info, now):
                 runs.append(info)
@@ -143,6 +142,8 @@ async def _find(
             problems.append(f"effectflow: its context is unknown: {message_of(error)}")
         if len(runs) > limit:
             break
+    if not runs and query.workflow is not None:
+        await _check_is_known(store, query.workflow)
     code = ExitCode.CHECKPOINT_ERROR if problems else ExitCode.DONE
     if len(runs) > limit:
         problems.insert(0, f"There are more than these {limit} runs: --limit shows more.")
@@ -157,6 +158,16 @@ async def _find(
     else:
         lines = [f"No run matches; `{suggested('list')}` shows all runs."]
     return Answer([run_tree(info, now) for info in runs], lines, problems, code)
+
+
+async def _in_pages(store: CheckpointStore, query: RunQuery) -> AsyncIterator[RunInfo]:
+    """Yield the runs of a query. The next page is read only when it is needed."""
+    while page := await store.find(query):
+        for info in page:
+            yield info
+        if len(page) < (query.limit or 0):
+            return
+        query = replace(query, after=page[-1].place)
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,11 +216,14 @@ def _texts_of(context: Tree) -> dict[str, tuple[str, ...]]:
 
 
 async def _check_is_known(store: CheckpointStore, workflow: str) -> None:
-    """Raise BadUse, which lists the known workflows, if the store has no run of this one."""
-    runs = await store.find(RunQuery(limit=None))
-    known = sorted({info.summary.workflow for info in runs})
-    if known and workflow not in known:
-        raise BadUse(f"this store has no run of workflow {workflow!r}, only of: {', '.join(known)}")
+    """Raise BadUse, which lists those of the newest runs, if the store has no run of this workflow."""
+    if await store.find(RunQuery(workflow=workflow, limit=1)):
+        return
+    if newest := await store.find(RunQuery(limit=_PAGE)):
+        names = ", ".join(sorted({info.summary.workflow for info in newest}))
+        raise BadUse(
+            f"this store has no run of workflow {workflow!r}; its newest runs are of: {names}"
+        )
 
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
