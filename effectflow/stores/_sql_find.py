@@ -30,9 +30,9 @@ from effectflow.stores._sql import (
 _ROWS_PER_READ = 500
 """A search is done in pieces, so that none keeps the database busy for long."""
 
-_FEW = 3000
+_FEW = 2000
 """As many runs are read and sorted within 10 ms. If more of a million runs are in a range, a page of a
-hundred is among about 30,000 of them."""
+hundred is among about 50,000 of them, and usually among much fewer: old runs were updated long ago."""
 
 _CLOCKS_DIFFER = 600.0
 """A run seems to be updated before it was created if the clock of its creator was ahead. It is found all
