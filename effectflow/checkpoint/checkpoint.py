@@ -93,7 +93,8 @@ class Checkpoint:
     `completed_steps` leaves out what the next attempt of a step around it executes again.
     `state` is None until the first step begins, and `finished` is None until the run ends.
     `suspended_at` is the time of the suspension, if that is the newest entry. `module` defined the
-    workflow when the run started; it is a hint for users, and may be "".
+    workflow when the run started; it is a hint for users, and may be "". `forked_from` has the run, and
+    its entry, from which the run was made, such as "order-7@12"; empty without one.
     """
 
     version: int
@@ -113,6 +114,7 @@ class Checkpoint:
     finished: Finished | None = None
     module: str = ""
     suspended_at: float | None = None
+    forked_from: str = ""
 
     @property
     def id(self) -> str:
@@ -318,6 +320,7 @@ def fold(entries: Iterable[Entry], run_id: str) -> Checkpoint:
         finished=finished,
         module=started.module,
         suspended_at=last.at if isinstance(last, Suspended) else None,
+        forked_from=started.forked_from,
     )
 
 

@@ -49,6 +49,21 @@ COMMANDS = {
         "Send the value of a signal to a run, which receives it where it waits for the signal.",
         """send order-7 shop.orders:approval '{"by": "ann"}' --app shop.service:app""",
     ),
+    "complete-step": Row(
+        "settle:complete_step",
+        "Record that a step of a run has completed with a value, without executing it.",
+        """complete-step order-7 charge '"paid in cash"' --app shop.orders""",
+    ),
+    "fail-step": Row(
+        "settle:fail_step",
+        "Record that a step of a run has failed with an error, without executing it again.",
+        "fail-step order-7 charge 'no account' --app shop.orders",
+    ),
+    "fork": Row(
+        "fork:fork",
+        "Make a new run from the beginning of another one, which stays as it is.",
+        "fork order-7 --at charge --app shop.orders",
+    ),
     "dead-letters": Row(
         "dead_letters:dead_letters",
         "Show the items of map-reduce jobs that failed, and how each attempt ended; retry or drop them.",

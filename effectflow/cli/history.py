@@ -95,9 +95,10 @@ def _entry_text(entry: Entry, aside: Sequence[int]) -> str:
     """Return an entry as text. `aside` are the numbers of earlier entries that set something aside."""
     match entry:
         case Started():
-            return f"Started      {entry.workflow} version {entry.version}"
+            fork = f", forked from {entry.forked_from} by {entry.by}" if entry.forked_from else ""
+            return f"Started      {entry.workflow} version {entry.version}{fork}"
         case Resumed(owner):
-            return f"Resumed      by {owner}{_reason_of(entry, aside)}"
+            return f"Resumed      by {entry.by or owner}{_reason_of(entry, aside)}"
         case BeforeStep(step, attempt):
             return f"BeforeStep   {step}, attempt {attempt}"
         case Completed(step, output, duration):

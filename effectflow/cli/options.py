@@ -28,6 +28,15 @@ LatestOption = Annotated[
 LatestResumableOption = Annotated[
     bool, typer.Option("--latest", help="Take the newest run that can be resumed.")
 ]
+ByOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME", help="Who asks, for the journal: by default the user and the host."
+    ),
+]
+EffectsOption = Annotated[
+    bool, typer.Option("--effects", help="Run the effects between steps, too, to reach the step.")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 

@@ -158,6 +158,8 @@ def _rows(view: _RunView) -> Iterable[tuple[str, str]]:
     yield "run", checkpoint.run_id
     yield "workflow", f"{checkpoint.workflow} (version {checkpoint.definition.version})"
     yield "module", checkpoint.module or "unknown"
+    if checkpoint.forked_from:
+        yield "forked from", checkpoint.forked_from
     yield "status", str(checkpoint.status) if info is None else shown_status(info, view.at)
     if info is not None:
         if info.summary.details.error and (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -23,6 +23,7 @@ from effectflow.checkpoint.errors import ChangeRejected, RunConflict
 from effectflow.checkpoint.journal_reader import Journal, run_not_found
 from effectflow.checkpoint.order import Order, Spans, in_ranges, read_order
 from effectflow.checkpoint.rebuilding import sealed_entries
+from effectflow.checkpoint.step import StepDefinition
 from effectflow.checkpoint.store import RunDetails, RunStatus, due_at_once, store_errors
 from effectflow.checkpoint.values import Tree
 from effectflow.runs.plan import replay_to_frontier
@@ -44,6 +45,7 @@ class Fork:
         run_id: the id of the new run; None for a random one.
         by: who makes it.
         effects: whether the replay that checks it runs all effects between steps.
+        read: returns the value of a change, given the definition of the step and what `changes` has.
     """
 
     by: str
@@ -52,6 +54,7 @@ class Fork:
     input: Any = KEPT
     run_id: str | None = None
     effects: bool = False
+    read: Callable[[StepDefinition, Any], Any] = lambda _definition, value: value
 
 
 async def fork_run(place: Place, run_id: str, fork: Fork) -> str:
@@ -221,7 +224,7 @@ async def _saved_changes(place: Place, known: StoredRun, fork: Fork) -> dict[str
                 "between steps.",
             )
     return {
-        step: saved_output(place, step, reached.steps[step], value)
+        step: saved_output(place, step, reached.steps[step], fork.read(reached.steps[step], value))
         for step, value in fork.changes.items()
     }
 

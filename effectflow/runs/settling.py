@@ -26,14 +26,12 @@ class Settlement:
         outcome: returns the value that it yields or the error that it fails with, given its definition.
         is_failure: whether the step fails.
         by: who gives it.
-        effects: whether the replay that finds the step runs all effects between steps.
     """
 
     step: str
     outcome: Callable[[StepDefinition], Any]
     is_failure: bool
     by: str
-    effects: bool = False
 
     @property
     def reason(self) -> str:
@@ -42,11 +40,17 @@ class Settlement:
         return f"step {self.step!r} {verb} by {self.by}"
 
 
-async def settle_step(place: Place, run_id: str, settlement: Settlement) -> None:
-    """Record the outcome of a step that has begun, and let the next worker continue the run."""
+async def settle_step(
+    place: Place, run_id: str, settlement: Settlement, *, effects: bool = False
+) -> None:
+    """Record the outcome of a step that has begun, and let the next worker continue the run.
+
+    With `effects`, the replay that finds the step runs all effects between steps. The errors are those of
+    `Workflow.complete_step`.
+    """
 
     async def change(held: HeldRun) -> Change:
-        definition, order, resumed = await _reach(place, held, settlement)
+        definition, order, resumed = await _reach(place, held, settlement, effects=effects)
         outcome = settlement.outcome(definition)
         turn = order.last_turn + 1
         if settlement.is_failure:
@@ -60,14 +64,14 @@ async def settle_step(place: Place, run_id: str, settlement: Settlement) -> None
 
 
 async def _reach(
-    place: Place, held: HeldRun, settlement: Settlement
+    place: Place, held: HeldRun, settlement: Settlement, *, effects: bool
 ) -> tuple[StepDefinition, Order, Resumed]:
     """Replay a run up to a step that is in progress. Return what is known there."""
     found = await read_run(place, held.run_id)
     if found is None:
         raise RunNotFound(held.run_id)
     step = settlement.step
-    reached = await replay_to_frontier(place, found, effects=settlement.effects, wanted={step})
+    reached = await replay_to_frontier(place, found, effects=effects, wanted={step})
     plan = reached.plan
     if plan.problem is not None:
         raise plan.problem

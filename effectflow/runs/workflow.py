@@ -484,10 +484,9 @@ class Workflow(Generic[Env, E, Input, Out]):
             from effectflow.runs.control import asker
             from effectflow.runs.settling import Settlement, settle_step
 
-            settlement = Settlement(
-                step, lambda _definition: outcome, name == "fail_step", by or asker(), effects
-            )
-            await settle_step(place, run_id, settlement)
+            is_failure = name == "fail_step"
+            settlement = Settlement(step, lambda _definition: outcome, is_failure, by or asker())
+            await settle_step(place, run_id, settlement, effects=effects)
 
         return self._durably(perform, (name, run_id, step, outcome, Options(effects=effects)))
 

@@ -113,8 +113,14 @@ def test_the_commands_of_the_table_work_as_written(effectflow: Command, killed: 
         assert ended.code == 0, (command, ended)
 
 
+def of_service(name: str) -> str:
+    """Return the command of this name that the table shows for the service."""
+    [found] = [one for one in table_of_commands() if "shop" in one and one.split()[1] == name]
+    return found
+
+
 def test_the_commands_of_the_service_work_as_written(folder: Path, effectflow: Command) -> None:
-    run, worker, send, _ = [one for one in table_of_commands() if "shop" in one]
+    run, worker, send = map(of_service, ("run", "worker", "send"))
 
     drive_until(folder, run, "waits for signal approval", code=3)
     assert "was sent signal 'approval'" in effectflow(*shlex.split(send)[1:]).out
@@ -124,7 +130,7 @@ def test_the_commands_of_the_service_work_as_written(folder: Path, effectflow: C
 def test_the_order_of_the_table_can_be_cancelled_while_it_waits(
     folder: Path, effectflow: Command
 ) -> None:
-    run, worker, _, cancel = [one for one in table_of_commands() if "shop" in one]
+    run, worker, cancel = map(of_service, ("run", "worker", "cancel"))
 
     drive_until(folder, run, "waits for signal approval", code=3)
     assert "was asked to cancel itself" in effectflow(*shlex.split(cancel)[1:]).out
