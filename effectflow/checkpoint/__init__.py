@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from effectflow.checkpoint.current_life import replaying as replaying
     from effectflow.checkpoint.definition import Definition as Definition
     from effectflow.checkpoint.entries import (
-        Arguments as Arguments,
         BeforeStep as BeforeStep,
         CancelRequested as CancelRequested,
         ChildEnded as ChildEnded,
@@ -144,7 +143,7 @@ if not TYPE_CHECKING:  # a type checker would take every name for one of this pa
             "current_life": "replaying",
             "definition": "Definition",
             "entries": (
-                "Arguments BeforeStep CancelRequested ChildEnded ChildStarted Completed "
+                "BeforeStep CancelRequested ChildEnded ChildStarted Completed "
                 "Entry ErrorRecord Failed Finished HeadState Interrupted Local Published "
                 "Resumed SetAside Signalled Started Suspended TimerFired Value Waiting"
             ),

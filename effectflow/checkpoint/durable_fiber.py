@@ -59,6 +59,7 @@ class DurableFiber(OrderedFiber):
     Attributes:
         run, turns: the run, and the order of its life.
         path: that of the innermost step that it is in, or of its line outside of steps.
+        output: what its newest step yielded.
     """
 
     __slots__ = (
@@ -66,6 +67,7 @@ class DurableFiber(OrderedFiber):
         "_codes",
         "_counts",
         "long_output",
+        "output",
         "path",
         "run",
         "turns",
@@ -80,6 +82,7 @@ class DurableFiber(OrderedFiber):
         self._codes: dict[str, object] = {}
         self._around: list[tuple[Any, ...]] = []
         self.long_output: LongOutput | None = None
+        self.output: object = None
         self.turns.fibers[self] = None
 
     @property

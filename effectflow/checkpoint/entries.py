@@ -13,6 +13,8 @@ On disk, an entry is JSON or CBOR, distinguished by the first byte: see `docs/fo
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+from math import inf
 from typing import Any, Literal, TypeAlias
 
 from effectflow.checkpoint.errors import CorruptCheckpoint, UnsupportedVersion
@@ -174,25 +176,13 @@ class CancelRequested:
 
 
 @frozen
-class Arguments:
-    """The arguments of a step: a digest to compare, and the beginning of their JSON to show."""
-
-    digest: str
-    preview: str
-
-    @property
-    def shown(self) -> str:
-        """The arguments as text for people."""
-        return render_arguments(self.preview)
-
-
-@frozen
 class BeforeStep:
     """An attempt of a step is about to begin. `attempt` counts from 1.
 
     Attributes:
-        arguments: the arguments of the step.
-        function: the qualified name of its function, for messages.
+        arguments: a digest of the arguments of the step, to compare them.
+        preview: the beginning of their JSON, for people. If they are long, it leaves out the output of
+            the step before, and is empty if there are no others.
         at_most_once: whether the step is not executed again silently.
         turn: its turn in the order of the run; of all entries with this field.
         items: the number of branches of the operator that the step is in. Only the first step that one of
@@ -200,13 +190,20 @@ class BeforeStep:
     """
 
     step: str
-    attempt: int
+    attempt: int = 1
     at: float = 0.0
-    arguments: Arguments | None = None
-    function: str | None = None
+    arguments: str | None = None
+    preview: str = ""
     at_most_once: bool = False
     turn: int = 0
     items: int | None = None
+
+    @property
+    def shown(self) -> str:
+        """The arguments as text for people."""
+        if self.arguments is not None and not self.preview:
+            return "the output of the step before"
+        return render_arguments(self.preview)
 
 
 @frozen
@@ -514,9 +511,11 @@ def read_entry(tree: Mapping[str, Any]) -> Entry:
     return _SCHEMAS[tree["entry"]].read(tree)
 
 
-def encode_entry(entry: Entry, format: Format = "json") -> bytes:
-    """Return an entry as bytes."""
+def encode_entry(entry: Entry, format: Format = "json", *, before: float = inf) -> bytes:
+    """Return an entry as bytes. `before` is the time of the entry before it."""
     tree = _WRITERS[entry.__class__](entry)
+    if entry.at == before and entry.__class__ is BeforeStep and before:
+        del tree["at"]
     return encode_json(tree) if format == "json" else encode_cbor(tree)
 
 
@@ -540,6 +539,11 @@ def decode_entry(data: bytes, run_id: str, sequence: int) -> Entry:
             "wrote it"
         )
         raise CorruptCheckpoint(run_id, reason, sequence=sequence, is_damaged=False) from error
+
+
+def with_time(entry: Entry, before: float) -> Entry:
+    """Return an entry that was read after one of the time `before`, with its time."""
+    return replace(entry, at=before) if entry.__class__ is BeforeStep and not entry.at else entry
 
 
 def _check_format(version: object, run_id: str) -> None:

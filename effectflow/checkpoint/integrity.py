@@ -2,24 +2,27 @@
 
 Every entry ends with a digest of itself and the previous digest, so an entry that was changed, removed,
 moved, or taken from another run is detected. The chain is the one of Haber and Stornetta's
-time-stamping. With a key it is an HMAC (RFC 2104), which cannot be forged without the key.
+time-stamping. With a key it is an HMAC (RFC 2104), which cannot be forged without the key. Both are
+truncated to 128 bits, as in HMAC-SHA-256-128 (RFC 4868): a forger gains nothing from two entries with
+the same digest, so this is as hard to forge as 256 bits, and a step is written in less space.
 
 ::
 
-    JSON        {...}\\nsha256:<64 hex digits>
-    CBOR        <map><32 bytes><S or H>
-    compressed  <02><zlib of one of the above><32 bytes><S or H>
-    encrypted   <01><length of key id><key id><12 bytes><ciphertext><32 bytes><S or H>
+    JSON        {...}\\n<22 digits of base64><S or H>
+    CBOR        <map><16 bytes><S or H>
+    compressed  <02><zlib of one of the above><16 bytes><S or H>
+    encrypted   <01><length of key id><key id><12 bytes><ciphertext><16 bytes><S or H>
 """
 
 from __future__ import annotations
 
 import hmac
+import math
 import os
 import re
 import zlib
 from base64 import b64decode, b64encode
-from binascii import hexlify
+from binascii import Error, a2b_base64, b2a_base64
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -155,9 +158,12 @@ class Encryption:
             ) from None
 
 
-_PLAIN, _KEYED = b"sha256", b"hmac"
-_DIGEST = 32
-_TEXT_TRAILER = re.compile(rb"\n(sha256|hmac):[0-9a-f]{64}")
+_PLAIN, _KEYED = b"S", b"H"
+_DIGEST = 16
+_DIGITS = 22
+"""The digits of a digest in base64, without the padding."""
+
+_TRAILER = re.compile(rb"\n[A-Za-z0-9+/]{22}[SH]|(?s:.{16})[SH]")
 
 
 def first_digest(run_id: str) -> bytes:
@@ -171,8 +177,8 @@ def digest_in(record: Record) -> bytes:
     if body[:1] != b"{":
         return body[-_DIGEST - 1 : -1]
     try:
-        return bytes.fromhex(body[-2 * _DIGEST :].decode())
-    except ValueError:
+        return a2b_base64(body[-_DIGITS - 1 : -1] + b"==")
+    except Error:
         return b""
 
 
@@ -205,13 +211,19 @@ class Seal:
             raise ValueError("a key needs at least 16 bytes; secrets.token_bytes(32) creates one")
 
     def close(
-        self, entry: Entry, previous: bytes, *, shorten: Callable[[Entry], Entry] | None = None
+        self,
+        entry: Entry,
+        previous: bytes,
+        *,
+        before: float = math.inf,
+        shorten: Callable[[Entry], Entry] | None = None,
     ) -> tuple[bytes, bytes]:
         """Return an entry as bytes, and its digest, which follows `previous`.
 
-        A large entry is replaced by what `shorten` returns, and compressed if that makes it shorter.
+        `before` is the time of the entry before it, which a step that begins at once does not repeat. A
+        large entry is replaced by what `shorten` returns, and compressed if that makes it shorter.
         """
-        payload = encode_entry(entry, self.format)
+        payload = encode_entry(entry, self.format, before=before)
         if len(payload) > MAX_ENTRY_BYTES:
             raise NotSerializable(
                 f"an entry of {len(payload):,} bytes",
@@ -265,11 +277,9 @@ class Seal:
         return decode_entry(payload, run_id, record.sequence)
 
     def _what_is_wrong(self, payload: bytes, trailer: bytes) -> ValueError:
-        kind = {b"S": _PLAIN, b"H": _KEYED}.get(trailer[_DIGEST:])
-        if text := _TEXT_TRAILER.fullmatch(trailer):
-            kind = text[1]
-        if kind is None or not payload:
+        if not payload or not _TRAILER.fullmatch(trailer):
             return ValueError("it is cut off, or was never an entry")
+        kind = trailer[-1:]
         if kind == _KEYED and self.key is None:
             return _OtherKey("it is signed: pass its key, Checkpoints(key=...) or --key-file")
         if kind == _PLAIN and self.key is not None:
@@ -294,17 +304,18 @@ class Seal:
     def _trailer(self, payload: bytes, previous: bytes) -> tuple[bytes, bytes]:
         """Return what follows a payload: its digest, which follows `previous`. And the digest alone.
 
-        A digest has one form: other case or blanks are rejected.
+        A digest has one form: other digits or blanks are rejected.
         """
-        is_text = payload[:1] == b"{"
         if self.key is None:
             hashed = sha256(previous)
             # A copy of both in one would take longer than this call.
             hashed.update(payload)
-            digest = hashed.digest()
-            return (b"\nsha256:" + hexlify(digest) if is_text else digest + b"S"), digest
-        digest = hmac.digest(self.key, previous + payload, "sha256")
-        return (b"\nhmac:" + hexlify(digest) if is_text else digest + b"H"), digest
+            digest, kind = hashed.digest()[:_DIGEST], _PLAIN
+        else:
+            digest, kind = hmac.digest(self.key, previous + payload, "sha256")[:_DIGEST], _KEYED
+        if payload[:1] != b"{":
+            return digest + kind, digest
+        return b"\n" + b2a_base64(digest, newline=False)[:_DIGITS] + kind, digest
 
 
 UNSIGNED = Seal()
@@ -313,9 +324,8 @@ UNSIGNED = Seal()
 
 def _split(body: bytes) -> tuple[bytes, bytes]:
     """Return the payload of an entry, and its trailer."""
-    start = body.rfind(b"\n") if body[:1] == b"{" else len(body) - _DIGEST - 1
-    if start < 0:
-        start = 0
+    size = _DIGITS + 2 if body[:1] == b"{" else _DIGEST + 1
+    start = max(len(body) - size, 0)
     return body[:start], body[start:]
 
 

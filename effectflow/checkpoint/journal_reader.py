@@ -13,7 +13,7 @@ import anyio.lowlevel
 import orjson
 
 from effectflow.checkpoint.checkpoint import Checkpoint, fold
-from effectflow.checkpoint.entries import Completed, Entry, Started
+from effectflow.checkpoint.entries import Completed, Entry, Started, with_time
 from effectflow.checkpoint.errors import (
     CheckpointError,
     CorruptCheckpoint,
@@ -85,6 +85,7 @@ async def open_records(
     outputs: dict[int, Tree] = {}
     extents: dict[int, Extent] = {}
     problem: CheckpointError | None = None
+    time_before = 0.0
     records.reverse()
     breathed_at = time.monotonic()
     while records:
@@ -97,6 +98,8 @@ async def open_records(
                 reason = f"its entry {len(entries) + 1} is missing before entry {record.sequence}"
                 raise CorruptCheckpoint(run_id, reason, intact=len(entries))
             entry, digest = seal.open(record, run_id, digest)
+            entry = with_time(entry, time_before)
+            time_before = entry.at
             if isinstance(entry, Completed):
                 if entry.shared is not None:
                     entry = _restored(entry, outputs, extents, run_id, record.sequence)

@@ -76,6 +76,7 @@ class NoJournal(_Halting):
     """The writer of a plan, which adds no entries."""
 
     is_released = True
+    time = 0.0
 
     def add(self, entry: Entry) -> int:
         """Add nothing. Return a number that no entry has."""
@@ -96,6 +97,7 @@ class JournalWriter(_Halting):
         is_ending: whether the last append has begun, so that the lease may already be released.
         is_released: whether the lease was released.
         length, durable_length: the number of entries that were added, and of those that are durable.
+        time: that of the newest entry of this life, in seconds since the epoch; 0 before.
         summary, durable_summary: the summary of the run, and the last one that was saved, or None.
         completed_since_save: the number of steps that have completed since the last save.
         observers: receive the entries that are added, and learn of saves.
@@ -130,6 +132,7 @@ class JournalWriter(_Halting):
         self.observers = checkpoints.observers
         self._seal = checkpoints.seal
         self._digest = digest
+        self.time = 0.0
         self._shared = shared
         self._opening = opening
         self._newest_step = newest_step
@@ -156,10 +159,13 @@ class JournalWriter(_Halting):
         if self._opening is not None:
             self.open()
         try:
-            body, self._digest = self._seal.close(entry, self._digest, shorten=self._shorten)
+            body, self._digest = self._seal.close(
+                entry, self._digest, before=self.time, shorten=self._shorten
+            )
         except NotSerializable as error:
             raise self.halt(error) from error
         self._buffer.append(body)
+        self.time = entry.at
         self.length += 1
         if self.due is None:
             self._linger_from_now()

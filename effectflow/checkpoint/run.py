@@ -64,6 +64,9 @@ _ANNOTATE = (
     "returns it, or the value"
 )
 
+_AT_ONCE = 0.001
+"""In seconds."""
+
 _BREATH = 0.02
 """The seconds after which a run that never waits lets other tasks run."""
 
@@ -411,6 +414,15 @@ class Run:
     def _now(self) -> float:
         """Return the time of the run's clock, in seconds since the epoch."""
         return self.clock.now().timestamp()
+
+    def time_of_beginning(self) -> float:
+        """Return the time of a step that begins now.
+
+        If it begins at once after the newest entry, that is the time of this one, which is then not
+        written again.
+        """
+        now, newest = self.now(), self.writer.time
+        return newest if 0.0 <= now - newest < _AT_ONCE else now
 
     def time_after(self, seconds: float) -> float:
         """Return the time when this many seconds have passed, or the last one that can be recorded."""

@@ -395,12 +395,14 @@ class StepCall:
                 add_hint(error, self._way_out())
             raise
 
-    def arguments(self, options: ValueOptions, known: Collection[int] = ()) -> tuple[str, str]:
+    def arguments(
+        self, options: ValueOptions, known: Collection[int] = (), before: object = None
+    ) -> tuple[str, str]:
         """Return the digest of the arguments and a preview; see `encode_arguments`."""
         step = self.step
         try:
             bound = step.bind(self.args, self.kwargs)
-            return encode_arguments(bound, options, known, path=step.definition.name)
+            return encode_arguments(bound, options, known, before, path=step.definition.name)
         except (TypeError, NotSerializable):
             # An environment that is passed cannot be saved, and that is not what is wrong with it.
             misfit = misfit_of(step.function, self.args, self.kwargs)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeGuard, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard, cast
 
 import anyio.lowlevel
 
 from effectflow.checkpoint.causes import Cause, void_with
 from effectflow.checkpoint.entries import (
-    Arguments,
     BeforeStep,
     Completed,
     ErrorRecord,
@@ -37,6 +36,7 @@ from effectflow.checkpoint.values import (
     check_savable,
     is_compared,
     is_same_digest,
+    render_arguments,
     safe_repr,
 )
 from effectflow.checkpoint.waits import wait_until_retry
@@ -60,6 +60,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _ENDS = (Completed, Failed, Interrupted)
+
+
+class Arguments(NamedTuple):
+    """The digest of the arguments of a step, and a preview: see `encode_arguments`."""
+
+    digest: str
+    preview: str
 
 
 class StepExecution:
@@ -104,15 +111,21 @@ class StepExecution:
         self.since: float | None = None
         self.retry_at: float | None = None
         output = fiber.long_output
-        self.arguments = self._encode_arguments(() if output is None else output.as_it_came())
+        known = () if output is None else output.as_it_came()
+        self.arguments = self._encode_arguments(known, fiber.output)
 
-    def _encode_arguments(self, known: Collection[int] = ()) -> Arguments | None:
-        """Return the arguments, of which the known ones need not be compared; None without any."""
+    def _encode_arguments(
+        self, known: Collection[int] = (), before: object = None
+    ) -> Arguments | None:
+        """Return the arguments, of which the known ones need not be compared; None without any.
+
+        Those that come from the output `before` are not shown.
+        """
         step, run = self.step, self.run
         if step.arguments is None:
             return None
         try:
-            digest, preview = step.arguments(run.checkpoints.value_options, known)
+            digest, preview = step.arguments(run.checkpoints.value_options, known, before)
         except NotSerializable as error:
             raise run.halt(error) from error
         return Arguments(digest, preview)
@@ -120,7 +133,9 @@ class StepExecution:
     def _all_arguments(self) -> Arguments | None:
         """Return the arguments, with the digests of all."""
         known = self.arguments
-        return known if known is None or is_compared(known.digest) else self._encode_arguments()
+        if known is None or is_compared(known.digest):
+            return known
+        return self._encode_arguments((), self.fiber.output)
 
     async def outcome(self) -> object:
         """Return the value of the step or a `TypedFailure`, of this life or an earlier one."""
@@ -136,7 +151,7 @@ class StepExecution:
         if path in order.places and (done := turns.replay.take_completed(fiber, path)) is not None:
             begun, completed = done
             fiber.begins()
-            self._check_arguments(begun.arguments)
+            self._check_arguments(begun)
             fiber.follows(path, turns.replay.number_taken)
             return self._result_of(completed)
         while True:
@@ -175,7 +190,7 @@ class StepExecution:
         """Return the recorded beginning of the step, in its place. Halt if its arguments have changed."""
         begun = await self.fiber.reach_begin(self.path, self.scope, BeforeStep)
         if begun is not None:
-            self._check_arguments(begun.arguments)
+            self._check_arguments(begun)
         return begun
 
     async def replay(self, ended: Completed | Failed | Interrupted) -> object:
@@ -220,6 +235,7 @@ class StepExecution:
             )
             if known is not None:
                 fiber.long_output = LongOutput(value)
+            fiber.output = value
             return value
         types = run.checkpoints.known(self.definition.types)
         failure, unreadable = run.read_failure(ended.error, path, types)
@@ -248,34 +264,34 @@ class StepExecution:
         """
         run, path = self.run, self.path
         begun = run.turns.order.begun.get(path)
-        has_arguments = begun is None or self._has_arguments(begun.arguments)
+        has_arguments = begun is None or self._has_arguments(begun)
         if left is not None and has_arguments:
             return True
         if self.definition.at_most_once:
             if begun is not None:
-                self._check_arguments(begun.arguments)
+                self._check_arguments(begun)
             raise run.halt(OutcomeUnknown(run.run_id, path))
         return False
 
-    def _has_arguments(self, recorded: Arguments | None) -> bool:
+    def _has_arguments(self, begun: BeforeStep) -> bool:
         """Return whether the arguments equal the recorded ones, as far as they are known."""
-        current = self.arguments
-        if recorded is None or current is None or is_same_digest(recorded.digest, current.digest):
+        recorded, current = begun.arguments, self.arguments
+        if recorded is None or current is None or is_same_digest(recorded, current.digest):
             return True
         # Short arguments have one digest, although one of them is a part of a long output.
         self.arguments = current = self._all_arguments()
-        return current is None or recorded.digest == current.digest
+        return current is None or recorded == current.digest
 
-    def _check_arguments(self, recorded: Arguments | None) -> None:
+    def _check_arguments(self, begun: BeforeStep) -> None:
         """Halt if an earlier life executed the step with other arguments."""
-        run, current = self.run, self.arguments
-        if recorded is None or current is None or self._has_arguments(recorded):
+        run = self.run
+        if self._has_arguments(begun):
             return
-        current = self._all_arguments()
+        current = self._all_arguments() if begun.preview else self._encode_arguments()
         assert current is not None
-        was, now = recorded.shown, current.shown
+        was, now = begun.shown, render_arguments(current.preview)
         if run.checkpoints.encryption is not None:
-            was, now = (f"arguments of digest {one.digest}" for one in (recorded, current))
+            was, now = (f"arguments of digest {one}" for one in (begun.arguments, current.digest))
         raise run.halt(StepInputChanged(run.run_id, self.path, was, now))
 
     # An attempt.
@@ -357,13 +373,14 @@ class StepExecution:
         """Record that an attempt begins. Return whether it must be saved first."""
         run, fiber, definition = self.run, self.fiber, self.definition
         fiber.begins()
-        self.arguments = self._all_arguments()
+        self.arguments = arguments = self._all_arguments()
+        digest, preview = (None, "") if arguments is None else arguments
         entry = BeforeStep(
             self.path,
             number,
-            run.now(),
-            self.arguments,
-            definition.function,
+            run.time_of_beginning(),
+            digest,
+            preview,
             definition.at_most_once,
             fiber.turns.turn,
             fiber.items_to_record(),
@@ -453,10 +470,12 @@ class StepExecution:
         output = run.encode(value, path, definition.types, definition.output)
         run.writer.completed_since_save += 1
         run.last_completed = path
-        duration = run.clock.monotonic() - began
+        # In microseconds: the other digits say nothing.
+        duration = round(run.clock.monotonic() - began, 6)
         stands = self._has_stood()
         run.end_step(Completed(path, output, duration, run.now(), stands, None, run.turns.turn))
         self.fiber.succeeds()
+        self.fiber.output = value
 
     def _has_stood(self) -> bool:
         """Return whether something has begun because an operator has cancelled the step."""

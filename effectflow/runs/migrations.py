@@ -110,7 +110,7 @@ def upgrade(
                 changes = {**current}
             case BeforeStep():
                 # Its digests were made of the arguments and the item before the migration.
-                changes = {"arguments": None}
+                changes = {"arguments": None, "preview": ""}
             case Completed(step=step, output=output) if gives_state is None or gives_state(step):
                 changes = {"output": _migrate(output, chain, f"the output of {step!r}")}
             case Finished(output=output):

@@ -139,7 +139,7 @@ def test_the_digest_of_arguments_is_that_of_their_dict(bound: dict[str, Any]) ->
         return
     digest, preview = encode_arguments(bound, path="step")
     assert digest == expected
-    assert len(preview) <= 203
+    assert len(preview) <= 83
     assert render_arguments(preview).isprintable()
 
 
@@ -181,17 +181,26 @@ def test_a_preview_is_rendered_as_in_python(value: object, rendered: str) -> Non
 @pytest.mark.parametrize(
     ("bound", "rendered"),
     [
-        ({"pad": "x" * 300}, f"(pad='{'x' * 192}..."),
-        ({"word": "\u65e5" * 300}, "(word='" + "\u65e5" * 191 + "..."),
-        ({"all": list(range(100, 200))}, f"(all=[{', '.join(map(str, range(100, 148)))}..."),
-        ({"it": [Order(7)] * 9}, "(it=[" + "Order(id=7), " * 6 + "{..."),
+        ({"pad": "x" * 300}, f"(pad='{'x' * 72}..."),
+        ({"word": "\u65e5" * 300}, "(word='" + "\u65e5" * 71 + "..."),
+        ({"all": list(range(100, 200))}, f"(all=[{', '.join(map(str, range(100, 118)))}..."),
+        ({"it": [Order(7)] * 9}, "(it=[" + "Order(id=7), " * 2 + "{..."),
     ],
     ids=["text", "wide text", "list", "records"],
 )
 def test_a_long_preview_ends_where_it_was_cut(bound: dict[str, object], rendered: str) -> None:
     _, preview = encode_arguments(bound, path="step")
-    assert len(preview) == 203
+    assert len(preview) == 83
     assert render_arguments(preview) == rendered
+
+
+def test_the_output_of_the_step_before_is_not_shown_again() -> None:
+    state = {"text": "x" * 100}
+    assert encode_arguments({"state": state}, before=state, path="step")[1] == ""
+    _, preview = encode_arguments({"state": state, "n": 1}, before=state, path="step")
+    assert render_arguments(preview) == "(n=1, state='...')"
+    # What is short is always shown.
+    assert encode_arguments({"n": 7}, before=7, path="step")[1] == '{"n":7}'
 
 
 def test_an_empty_call_has_a_preview() -> None:

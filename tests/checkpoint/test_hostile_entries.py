@@ -25,6 +25,7 @@ from effectflow.checkpoint import (
 )
 from effectflow.stores import MemoryStore
 from tests.apps import App, cut_off
+from tests.sealing import sealed
 
 pytestmark = pytest.mark.anyio
 
@@ -55,19 +56,15 @@ def failed(error: dict[str, Any]) -> dict[str, Any]:
     return {"entry": "failed", "step": "add", "error": error, "retryable": False, "at": 3.0}
 
 
-def sealed(tree: Any, before: bytes, form: Format) -> tuple[bytes, bytes]:
-    """Return an entry as docs/format.md describes it, and its digest, which follows another one."""
-    payload = orjson.dumps(tree) if form == "json" else cbor2.dumps(tree)
-    digest = hashlib.sha256(before + payload).digest()
-    trailer = b"\nsha256:" + digest.hex().encode() if form == "json" else digest + b"S"
-    return payload + trailer, digest
+def encoded(tree: Any, form: Format) -> bytes:
+    return orjson.dumps(tree) if form == "json" else cbor2.dumps(tree)
 
 
 async def write_run(store: CheckpointStore, trees: list[Any], form: Format) -> None:
     """Write a run as docs/format.md describes it."""
     digest, bodies = hashlib.sha256(b"r").digest(), list[bytes]()
     for tree in trees:
-        body, digest = sealed(tree, digest, form)
+        body, digest = sealed(encoded(tree, form), digest)
         bodies.append(body)
     summary = RunSummary("adding", RunStatus.RUNNING, 1.0)
     await store.create("r", bodies, summary=summary)
@@ -177,7 +174,7 @@ async def test_a_message_that_is_another_entry_is_left_in_the_mailbox(
     async with MemoryStore() as store:
         app = App(Checkpoints(store))
         await cut_off(waiting.start(None, run_id="r"), app)
-        await store.send("r", go.topic, key="k", body=sealed(COMPLETED, place, form)[0])
+        await store.send("r", go.topic, key="k", body=sealed(encoded(COMPLETED, form), place)[0])
         await cut_off(waiting.resume("r"), app)
         assert [message.key for message in await store.mailbox("r")] == ["k"]
     assert "message 'k' to run 'r' about 'signal:go'" in caplog.text

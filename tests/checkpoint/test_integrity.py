@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Literal
@@ -34,6 +33,7 @@ from effectflow.checkpoint.integrity import first_digest
 from effectflow.effects import traverse
 from effectflow.stores import MemoryStore
 from tests.apps import App
+from tests.sealing import sealed
 from tests.sweeps import in_pairs
 
 KEY = bytes(range(32))
@@ -240,14 +240,9 @@ async def read_spliced(*bodies: bytes) -> list[Entry]:
     async with MemoryStore() as store:
         chained: list[bytes] = []
         for body in bodies:
-            payload = body[:-33] if body[:1] == b"\x01" else body.rpartition(b"\n")[0]
-            digest = hashlib.sha256(digest + payload).digest()
-            is_binary = payload[:1] == b"\x01"
-            chained.append(
-                payload + digest + b"S"
-                if is_binary
-                else payload + b"\nsha256:" + digest.hex().encode()
-            )
+            payload = body[:-17] if body[:1] == b"\x01" else body.rpartition(b"\n")[0]
+            chain, digest = sealed(payload, digest)
+            chained.append(chain)
         await store.create("r", chained, summary=SUMMARY)
         return await read_entries(store, "r", Seal(encryption=SECRETS))
 

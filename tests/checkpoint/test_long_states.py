@@ -37,6 +37,7 @@ from effectflow.effects import from_fn
 from effectflow.graphs import StateGraph
 from effectflow.stores import MemoryStore
 from effectflow.testing import RecordingObserver, crash_everywhere
+from tests.sealing import sealed
 
 pytestmark = pytest.mark.anyio
 
@@ -543,10 +544,9 @@ async def hostile(payload: bytes) -> CorruptCheckpoint:
     """Return how a run with this payload as its only entry is refused."""
     store, seal = MemoryStore(), Seal()
 
-    previous = hashlib.sha256(b"r").digest()
-    digest = hashlib.sha256(previous + payload).digest()
+    body, _ = sealed(payload, hashlib.sha256(b"r").digest())
     summary = RunSummary("w", RunStatus.RUNNING, 0.0)
-    await store.create("r", [payload + digest + b"S"], summary=summary)
+    await store.create("r", [body], summary=summary)
     with pytest.raises(CorruptCheckpoint) as refused:
         await read_entries(store, "r", seal)
     return refused.value

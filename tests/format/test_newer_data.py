@@ -25,6 +25,7 @@ from effectflow.stores import MemoryStore
 from tests.format.conftest import unzipped
 from tests.format.workflows import Shop, listed
 from tests.format.write import SEALS
+from tests.sealing import sealed
 
 pytestmark = pytest.mark.anyio
 
@@ -49,8 +50,8 @@ async def with_entries(
     digest, bodies = hashlib.sha256(run_id.encode()).digest(), list[bytes]()
     for tree in trees:
         payload = json.dumps(tree).encode()
-        digest = hashlib.sha256(digest + payload).digest()
-        bodies.append(payload + b"\nsha256:" + digest.hex().encode())
+        body, digest = sealed(payload, digest)
+        bodies.append(body)
     async with MemoryStore() as changed:
         await changed.create(run_id, bodies, summary=info.summary)
         yield changed

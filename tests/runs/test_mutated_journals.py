@@ -66,6 +66,7 @@ from effectflow.stores import MemoryStore
 from effectflow.testing import TestClock
 from tests.apps import App, Broken, World, app_on, note
 from tests.runs.journals import AnyWorkflow, act, in_turn
+from tests.sealing import payload_of, sealed
 from tests.service.conftest import Service
 from tests.service.lives import working
 from tests.sweeps import examples as examples_of
@@ -284,7 +285,7 @@ async def _rested(service: Service) -> None:
 
 def payloads_of(bodies: Sequence[bytes]) -> Entries:
     """Return the entries in a journal, as docs/format.md describes them, without their digests."""
-    return [json.loads(body[: body.rindex(b"\nsha256:")]) for body in bodies]
+    return [json.loads(payload_of(body)) for body in bodies]
 
 
 # Mutations.
@@ -391,8 +392,8 @@ async def write(store: MemoryStore, sound: Sound, entries: Entries, *, has_ended
     digest, bodies = hashlib.sha256(b"r").digest(), list[bytes]()
     for entry in entries:
         payload = json.dumps(entry, separators=(",", ":"), ensure_ascii=False).encode()
-        digest = hashlib.sha256(digest + payload).digest()
-        bodies.append(payload + b"\nsha256:" + digest.hex().encode())
+        body, digest = sealed(payload, digest)
+        bodies.append(body)
     await Client(Checkpoints(store)).submit(sound.workflow, sound.input, run_id="r")
     info = await find_run(store, "r")
     assert info is not None

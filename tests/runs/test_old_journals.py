@@ -35,6 +35,7 @@ from effectflow.checkpoint.integrity import Seal
 from effectflow.service import App as Service, Worker
 from effectflow.stores import MemoryStore
 from tests.apps import App, app_on, note
+from tests.sealing import sealed
 
 pytestmark = pytest.mark.anyio
 
@@ -87,8 +88,8 @@ async def written(store: CheckpointStore, trees: list[dict[str, Any]]) -> list[b
     digest, bodies = hashlib.sha256(b"r").digest(), list[bytes]()
     for tree in trees:
         payload = json.dumps(tree).encode()
-        digest = hashlib.sha256(digest + payload).digest()
-        bodies.append(payload + b"\nsha256:" + digest.hex().encode())
+        body, digest = sealed(payload, digest)
+        bodies.append(body)
     summary = RunSummary("order", RunStatus.INTERRUPTED, 1.0, due_at=1.0)
     await store.create("r", bodies, summary=summary)
     return bodies

@@ -421,8 +421,7 @@ async def test_a_step_may_be_a_plain_function_of_the_environment(store: MemorySt
 
     result, app = await in_two_lives(picking, store, "hat", "Broken")
     [begun, *_] = [e for e in await read_entries(store, "r") if isinstance(e, BeforeStep)]
-    assert begun.arguments is not None
-    assert begun.arguments.shown.startswith("(item=Item(name='cap'")
+    assert begun.shown.startswith("(item=Item(name='cap'")
     assert result == Success(Item("cap", Size.SMALL))
     assert app.world.done == ["cap", "hat", "Broken", "Broken"]
 

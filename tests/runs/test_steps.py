@@ -7,21 +7,23 @@ from typing import Any
 
 import anyio
 import pytest
-from returns.result import Success
+from returns.result import Failure, Success
 
 from effectflow import (
     Do,
     Effect,
     RetryPolicy,
+    Workflow,
     current_step,
     effect,
+    fail,
     from_blocking,
     pure,
     step,
     with_checkpointing,
     workflow,
 )
-from effectflow.checkpoint import Arguments, BeforeStep, read_entries
+from effectflow.checkpoint import BeforeStep, StepInputChanged, read_entries
 from effectflow.effects import from_fn
 from effectflow.stores import MemoryStore
 from tests.apps import App, app_on, both_backends, note
@@ -118,7 +120,7 @@ def keep(first: object = 1, second: object = 2) -> Effect[App, Any, int]:
     return pure(1)
 
 
-async def arguments_of(store: MemoryStore, *calls: Effect[App, Any, int]) -> list[Arguments]:
+async def begun_with(store: MemoryStore, *calls: Effect[App, Any, int]) -> list[BeforeStep]:
     @workflow
     def calling(_: None) -> Do[App, Any, None]:
         for call in calls:
@@ -126,7 +128,7 @@ async def arguments_of(store: MemoryStore, *calls: Effect[App, Any, int]) -> lis
 
     assert await calling.start(None, run_id="r").run(app_on(store)) == Success(None)
     entries = await read_entries(store, "r")
-    return [one.arguments for one in entries if isinstance(one, BeforeStep) and one.arguments]
+    return [one for one in entries if isinstance(one, BeforeStep) and one.arguments]
 
 
 @pytest.mark.parametrize(
@@ -145,8 +147,8 @@ async def arguments_of(store: MemoryStore, *calls: Effect[App, Any, int]) -> lis
 async def test_arguments_are_shown_by_the_parameters_that_took_them(
     store: MemoryStore, call: Effect[App, Any, int], expected: str
 ) -> None:
-    [arguments] = await arguments_of(store, call)
-    assert arguments.shown == expected
+    [begun] = await begun_with(store, call)
+    assert begun.shown == expected
 
 
 @pytest.mark.parametrize(
@@ -160,8 +162,8 @@ async def test_arguments_are_shown_by_the_parameters_that_took_them(
 async def test_an_argument_may_be_given_by_position_or_by_name(
     store: MemoryStore, one: Effect[App, Any, int], other: Effect[App, Any, int]
 ) -> None:
-    first, second = await arguments_of(store, one, other)
-    assert first == second
+    first, second = await begun_with(store, one, other)
+    assert first.arguments == second.arguments
 
 
 async def test_no_two_steps_share_an_idempotency_key(store: MemoryStore) -> None:
@@ -177,3 +179,35 @@ async def test_no_two_steps_share_an_idempotency_key(store: MemoryStore) -> None
     for run_id, name in [("a", "b:c"), ("a:b", "c"), ("a%3Ab", "c")]:
         await made_of(partial(sending, name)).start(None, run_id=run_id).run_or_raise(app_on(store))
     assert keys == ["a:b:c", "a%3Ab:c", "a%253Ab:c"]
+
+
+@step
+def longer(state: dict[str, str], by: str = "") -> Effect[App, Any, dict[str, str]]:
+    return pure({"text": state["text"] + by + "x" * 100})
+
+
+async def test_a_long_output_that_is_passed_on_is_recorded_once(store: MemoryStore) -> None:
+    def passing(change: str) -> Workflow[App, Any, None, None]:
+        @workflow(name="passing")
+        def body(_: None) -> Do[App, Any, None]:
+            state = yield from longer({"text": ""})
+            state["text"] += change
+            state = yield from longer(state)
+            yield from longer(state, "y")
+            yield from fail("not yet")
+
+        return body
+
+    assert await passing("").start(None, run_id="r").run(app_on(store)) == Failure("not yet")
+    begun = [one for one in await read_entries(store, "r") if isinstance(one, BeforeStep)]
+    assert [one.shown for one in begun] == [
+        "(state={'text': ''})",
+        "the output of the step before",
+        "(by='y', state='...')",
+    ]
+
+    refused = (await passing("changed").resume("r").run(app_on(store))).failure()
+    assert isinstance(refused, StepInputChanged)
+    assert "completed with the output of the step before, and is now called with (state" in str(
+        refused
+    )

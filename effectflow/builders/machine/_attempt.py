@@ -201,7 +201,7 @@ class Attempt:
         delay = (pending.retry_at - updated_at).total_seconds()
         await scope.fiber.sleep_until(scope, pending.retry_at.timestamp(), delay)
 
-    def _describe(self, options: ValueOptions, _known: object = ()) -> tuple[str, str]:
+    def _describe(self, options: ValueOptions, *_: object) -> tuple[str, str]:
         """Describe the state as the argument: a resume must reach the step in the same state."""
         state = self.machine.current
         return digest_of(state, path="state", options=options), f"({name_of(state)})"

@@ -303,6 +303,7 @@ def encode_arguments(
     bound: Mapping[str, object],
     options: ValueOptions = NO_OPTIONS,
     known: Collection[int] = (),
+    before: object = None,
     *,
     path: str,
 ) -> tuple[str, str]:
@@ -312,8 +313,10 @@ def encode_arguments(
 
     Parameters:
         known: the `id`s of arguments that need not be compared. If there is one, nothing is previewed.
+        before: the output of the step before. The preview of long arguments leaves it out, because the
+            journal has it already; it is empty if there are no others.
 
-    The preview is the beginning of the JSON that the digest is taken of: 200 characters, and "..." if
+    The preview is the beginning of the JSON that the digest is taken of: 80 characters, and "..." if
     there is more. Raises NotSerializable as `digest_of`.
 
     Example:
@@ -329,6 +332,9 @@ def encode_arguments(
         shown = data if data.find(b'"$secret"') < 0 else sorted_json(_masked(orjson.loads(data)))
     text = shown[:_PREVIEW_BYTES].decode("utf-8", "ignore")
     preview = text if len(text) <= PREVIEW else text[:PREVIEW] + "..."
+    if len(text) > PREVIEW and before is not None and any(one is before for one in bound.values()):
+        marked = {name: "..." if one is before else one for name, one in bound.items()}
+        preview = encode_arguments(marked, options, path=path)[1] if len(bound) > 1 else ""
     if len(data) >= _LONG and len(bound) > 1:
         return _digest_of_each(bound, options, (), path), preview
     return sha256(data).hexdigest()[:16], preview
@@ -364,7 +370,7 @@ def is_compared(digest: str) -> bool:
     return _NOT_COMPARED not in digest
 
 
-PREVIEW = 200
+PREVIEW = 80
 """The number of characters in a preview of arguments."""
 
 _PREVIEW_BYTES = 4 * (PREVIEW + 1)

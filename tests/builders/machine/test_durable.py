@@ -88,7 +88,7 @@ async def test_each_attempt_is_a_step_with_the_name_of_its_transition(store: Mem
     assert isinstance(second, dict)
     assert (second["outcome"], second["state"]) == ("moved", {"$enum": ["Order", "PAID"]})
     begun = [entry for entry in await read_entries(store, "r") if isinstance(entry, BeforeStep)]
-    assert [entry.arguments and entry.arguments.shown for entry in begun] == [
+    assert [entry.shown for entry in begun] == [
         "(NEW)",
         "(NEW)",
         "(PAID)",
