@@ -16,11 +16,11 @@ from effectflow.cli.settle import value_of
 from effectflow.cli.suggestions import suggested
 from effectflow.effects.clock import SystemClock
 from effectflow.effects.scope import Scope
+from effectflow.runs.blueprint import KEPT
 from effectflow.runs.control import asker
 from effectflow.runs.forking import Fork, fork_run
 from effectflow.runs.run_ids import check_new_run_id
 from effectflow.runs.stored_run import Place
-from effectflow.runs.workflow import KEPT
 
 
 @command(CodeOption, latest=LatestOption)

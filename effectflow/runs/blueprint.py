@@ -35,6 +35,10 @@ def unchanged(value: Any) -> Any:
     return value
 
 
+KEPT: Any = object()
+"""Given as the input of a fork, it keeps the input of the other run."""
+
+
 class Wrapped(NamedTuple):
     """What a workflow yields that is not simply the next state: `output` in words, `state_of` as code."""
 

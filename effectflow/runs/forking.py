@@ -26,11 +26,11 @@ from effectflow.checkpoint.rebuilding import sealed_entries
 from effectflow.checkpoint.step import StepDefinition
 from effectflow.checkpoint.store import RunDetails, RunStatus, due_at_once, store_errors
 from effectflow.checkpoint.values import Tree
+from effectflow.runs.blueprint import KEPT
 from effectflow.runs.plan import replay_to_frontier
 from effectflow.runs.run_ids import check_run_id, new_run_id
 from effectflow.runs.settling import saved_output
 from effectflow.runs.stored_run import Place, StoredRun, read_run
-from effectflow.runs.workflow import KEPT
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from effectflow.effects.nodes import Options, Perform, Suspend
 from effectflow.effects.paths import as_name
 from effectflow.effects.scope import Scope
 from effectflow.effects.trails import TypedFailure
-from effectflow.runs.blueprint import Blueprint, unchanged
+from effectflow.runs.blueprint import KEPT, Blueprint, unchanged
 from effectflow.runs.migrations import Migration
 from effectflow.runs.run_ids import check_new_run_id
 from effectflow.runs.step_list import blueprint_of_steps
@@ -41,9 +41,6 @@ E2 = TypeVar("E2")
 Input2 = TypeVar("Input2")
 Out2 = TypeVar("Out2")
 S = TypeVar("S")
-
-KEPT: Any = object()
-"""The input of a fork that has the input of the other run."""
 
 
 @cache
