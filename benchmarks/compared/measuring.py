@@ -1,0 +1,323 @@
+"""What the programs beside this file share: each measures one system of `compare.py`.
+
+A program is started with the name of a measure and its options as JSON, and prints its figures as JSON.
+It needs only the standard library, and psycopg for measures on PostgreSQL. Needs Linux, for /proc.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Generator, Iterable
+from contextlib import AbstractAsyncContextManager, closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, LiteralString, TypeAlias
+
+__all__ = [
+    "PADDING",
+    "Item",
+    "Meter",
+    "Service",
+    "Submit",
+    "Work",
+    "begun",
+    "is_postgres",
+    "main",
+    "measured_values",
+    "note",
+    "nothing",
+    "value_of",
+    "with_wal",
+]
+
+TICKS = os.sysconf("SC_CLK_TCK")
+PADDING = "x" * 186
+"""Makes the state of a counting run, `{"n": ..., "pad": PADDING}`, 200 bytes of JSON."""
+SUBMITTERS = 16
+HELD = 10
+"""Runs that a process has when it is killed."""
+
+
+@dataclass(frozen=True)
+class Item:
+    name: str
+    price: float
+    count: int
+
+
+def value_of(kind: str, size: int) -> Any:
+    """A large value that a step returns."""
+    match kind:
+        case "bytes":
+            return os.urandom(size)
+        case "items":
+            return [Item(f"item {number}", number / 3, number) for number in range(size)]
+        case "ints":
+            return [*range(size)]
+        case _:
+            raise ValueError(kind)
+
+
+def processor_seconds(workers: Collection[int], server: int | None) -> float:
+    """Of processes and their children, also those that have ended.
+
+    Of a database server in nanoseconds, as its processes have one thread, and of workers in clock ticks.
+    """
+    ticks = nanoseconds = 0
+    for folder in Path("/proc").glob("[0-9]*") if workers or server else ():
+        try:
+            fields = [*map(int, (folder / "stat").read_text().rpartition(")")[2].split()[1:15])]
+            pid, parent = int(folder.name), fields[0]
+            if server in (pid, parent):
+                nanoseconds += int((folder / "schedstat").read_text().split()[0])
+        except OSError:
+            # It has ended meanwhile.
+            continue
+        if pid in workers or parent in workers:
+            ticks += sum(fields[10:12])
+        if pid in workers or pid == server:
+            ticks += sum(fields[12:14])
+    return ticks / TICKS + nanoseconds / 1e9
+
+
+@dataclass
+class Meter:
+    """Collects figures. Processor time is that of this process, of the server and of given others."""
+
+    server: int | None = None
+    url: str | None = None
+    """Where to count the bytes that are stored, if they are to be counted."""
+    bytes_before: int = 0
+    figures: dict[str, float] = field(default_factory=dict[str, float])
+
+    @contextmanager
+    def __call__(self, name: str, *, pids: Collection[int] = ()) -> Generator[None]:
+        """Add the seconds that the block takes, as `NAME.wall` and `NAME.cpu`."""
+        self.bytes_before = stored_bytes(self.url) if self.url else 0
+        others = processor_seconds(pids, self.server)
+        own, began = time.process_time(), time.perf_counter()
+        yield
+        self.figures[f"{name}.wall"] = time.perf_counter() - began
+        own = time.process_time() - own
+        self.figures[f"{name}.cpu"] = own + processor_seconds(pids, self.server) - others
+
+
+def is_postgres(url: str) -> bool:
+    return url.startswith("postgresql:")
+
+
+def with_wal(path: str) -> sqlite3.Connection:
+    """Open a database of SQLite whose file is in WAL mode, for a peer that leaves the mode to its user.
+
+    The file keeps the mode. `synchronous` is FULL where nothing else is said.
+    """
+    connection = sqlite3.connect(path, check_same_thread=False)
+    connection.execute("PRAGMA journal_mode = WAL")
+    return connection
+
+
+def stored_bytes(url: str, *, compact: bool = False) -> int:
+    """Bytes of all tables and indexes. What a later VACUUM gives back does not count if `compact`."""
+    if not is_postgres(url):
+        with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as database:
+            if compact:
+                database.execute("VACUUM")
+            [[pages]] = database.execute("PRAGMA page_count").fetchall()
+            [[size]] = database.execute("PRAGMA page_size").fetchall()
+            return pages * size
+    import psycopg
+
+    with psycopg.connect(url, autocommit=True) as connection:
+        if compact:
+            connection.execute("VACUUM FULL")
+        [[size]] = connection.execute(
+            "SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint FROM pg_class c"
+            " JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.relkind IN ('r', 'm')"
+            " AND n.nspname NOT IN ('pg_catalog', 'information_schema')"
+        ).fetchall()
+        return size
+
+
+# Runs that a client submits and workers drive
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a submitted run does in its step: note its name in a file, then take some seconds."""
+
+    file: str
+    name: str
+    seconds: float = 0
+
+
+def note(work: Work) -> None:
+    """Note in the file that the run begins its step, and when."""
+    file = os.open(work.file, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.write(file, f"{work.name} {time.time()}\n".encode())
+    os.close(file)
+
+
+def begun(file: Path) -> list[tuple[str, float]]:
+    """Which runs have begun their step, and when."""
+    lines = file.read_text().splitlines() if file.exists() else []
+    return [(line.split()[0], float(line.split()[1])) for line in lines]
+
+
+Submit: TypeAlias = Callable[[Work], Awaitable[object]]
+
+
+@dataclass(frozen=True)
+class Service:
+    """How a system takes runs of one step."""
+
+    client: Callable[[str], AbstractAsyncContextManager[Submit]]
+    """Submits to the database of a URL, which it prepares."""
+    worker: Callable[[str], None]
+    """Works until it is killed, and prints "ready" as soon as it takes runs."""
+    completed: LiteralString
+    """The query of how many runs have completed."""
+    is_recovered_by_restart: bool = False
+    """Whether a process that is started again continues the runs of the one that was killed."""
+
+
+@contextmanager
+def workers(url: str, number: int) -> Generator[list[subprocess.Popen[bytes]]]:
+    """Start workers, and kill them at the end."""
+    command = [sys.executable, sys.argv[0], "worker", json.dumps({"url": url})]
+    processes = [subprocess.Popen(command, stdout=subprocess.PIPE) for _ in range(number)]
+    try:
+        for process in processes:
+            assert process.stdout is not None
+            if process.stdout.readline() != b"ready\n":
+                raise RuntimeError("a worker did not start")
+        yield processes
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+
+
+async def until(is_so: Callable[[], bool], seconds: float = 0.01) -> None:
+    async with asyncio.timeout(120):
+        while not is_so():  # noqa: ASYNC110, another process makes it so
+            await asyncio.sleep(seconds)
+
+
+async def throughput(
+    service: Service, meter: Meter, url: str, folder: str, runs: int, number: int
+) -> None:
+    """Submit runs from this process, and wait until workers have completed them."""
+    import psycopg
+
+    file = str(Path(folder) / os.urandom(4).hex())
+    async with service.client(url) as submit:
+        with workers(url, number) as processes, psycopg.connect(url, autocommit=True) as database:
+            names = iter(range(runs))
+
+            async def submit_some() -> None:
+                for name in names:
+                    await submit(Work(file, str(name)))
+
+            def completed() -> int:
+                return database.execute(service.completed).fetchall()[0][0]
+
+            # The first ones fill caches and open connections.
+            for name in range(2 * number):
+                await submit(Work(file, f"first-{name}"))
+            await until(lambda: completed() == 2 * number)
+            with meter("runs", pids=[process.pid for process in processes]):
+                await asyncio.gather(*(submit_some() for _ in range(SUBMITTERS)))
+                await until(lambda: completed() == runs + 2 * number, 0.05)
+
+
+async def latency(service: Service, meter: Meter, url: str, folder: str, submits: int) -> None:
+    """Submit one run at a time, while a worker has nothing else to do."""
+    file, called = Path(folder) / os.urandom(4).hex(), dict[str, float]()
+    async with service.client(url) as submit:
+        with workers(url, 1):
+            for number in range(submits + 3):
+                called[str(number)] = time.time()
+                await submit(Work(str(file), str(number)))
+                await until(lambda n=number: len(begun(file)) > n, 0.002)
+                # Not in step with a worker that polls.
+                await asyncio.sleep(0.03 + 0.01 * (number * 7 % 10))
+    for name, at in begun(file)[3:]:
+        meter.figures[f"submit-{name}"] = at - called[name]
+
+
+async def death(service: Service, meter: Meter, url: str, folder: str) -> None:
+    """Kill a worker with some runs, start it again, and wait until all of them go on."""
+    file = Path(folder) / os.urandom(4).hex()
+    async with service.client(url) as submit:
+        with workers(url, 1) as [process]:
+            for number in range(HELD):
+                await submit(Work(str(file), str(number), 3600))
+            await until(lambda: len(begun(file)) == HELD)
+            killed_at = time.time()
+            process.kill()
+            process.wait()
+        with workers(url, 1):
+            await until(lambda: len(begun(file)) == 2 * HELD)
+    meter.figures["death.wall"] = max(at for _, at in begun(file)) - killed_at
+
+
+# Measures
+
+
+async def nothing() -> None:
+    pass
+
+
+Record: TypeAlias = Callable[[str, Any], Awaitable[Callable[[], Awaitable[object]]]]
+"""Records a value of a kind as the output of a step of a run that then fails; gives how to resume it."""
+
+
+async def measured_values(
+    meter: Meter,
+    record: Record,
+    values: Iterable[tuple[str, int]],
+    between: Callable[[], Awaitable[object]] = nothing,
+) -> None:
+    """Record and resume a run for each value. One of each kind before, so that everything is imported.
+
+    What a system does between the two, which is not measured, depends on how it lets a run fail.
+    """
+    for kind, size in values:
+        resume = await record(kind, value_of(kind, 10))
+        await between()
+        await resume()
+        value = value_of(kind, size)
+        with meter(f"record-{kind}-{size}"):
+            resume = await record(kind, value)
+        await between()
+        with meter(f"resume-{kind}-{size}"):
+            await resume()
+
+
+Measure: TypeAlias = Callable[..., Coroutine[Any, Any, None]]
+
+
+def main(service: Service | None = None, **measures: Measure) -> None:
+    """Measure what the command line says. `steps` also measures the bytes of a step."""
+    name, options = sys.argv[1], json.loads(sys.argv[2])
+    if name == "worker":
+        assert service is not None
+        service.worker(options["url"])
+        return
+    meter = Meter(options.pop("server", None), options["url"] if name == "steps" else None)
+    if service is not None:
+        for measure in (throughput, latency, death):
+            measures[measure.__name__] = lambda meter, measure=measure, **options: measure(
+                service, meter, **options
+            )
+    asyncio.run(measures[name](meter, **options))
+    if meter.url:
+        stored = stored_bytes(meter.url, compact=True) - meter.bytes_before
+        meter.figures["bytes"] = stored
+    print(json.dumps(meter.figures))
