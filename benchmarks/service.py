@@ -1,14 +1,16 @@
 """What workers cost and how soon they act, on PostgreSQL and SQLite, beside DBOS on the same server.
 
     pip install -e '.[postgres]' --group benchmarks
-    python benchmarks/service.py [--quick] [submit] [throughput] [death] [waiting] [idle]
+    python benchmarks/service.py [--quick] [submit] [throughput] [start] [death] [waiting] [idle]
 
 Workers are processes. Those of effectflow and DBOS take turns, so that both meet the same machine; times
 are medians over rounds, and what counts is the ratio. Needs Linux, for /proc.
 
 - submit: from the call of `submit` until the first step of the run begins in a worker. One at a time.
 - throughput: runs of one step that one process submits and 1, 2 or 4 workers drive, until all have ended.
-  The processor time is that of all processes, and depends less on what else the machine does.
+  The processor time is that of all processes, and depends less on what else the machine does. The
+  transactions are those of the server, with those of the beginning; each statement is one.
+- start: a run of one step that `start` drives, one after another: processor time of all processes.
 - death: from SIGKILL of a worker until all its runs begin their step again in another worker. DBOS has no
   worker that takes them over; it continues them when a process of the same executor is started again.
 - waiting: what a worker has in memory for each run that waits for a message.
@@ -37,7 +39,7 @@ import anyio
 import psycopg
 from due_runs import fill, opened
 from servers import postgres_server
-from service_workers import QUEUE, Task, wait, work
+from service_workers import QUEUE, Env, Task, wait, work
 
 from effectflow import Checkpoints, Client
 from effectflow.stores import open_store
@@ -59,13 +61,16 @@ class Size:
     rounds: int = 5
     submits: int = 60
     runs: int = 600
+    starts: int = 300
     held: int = 10
     waiting: int = 1_000
     suspended: int = 100_000
     idle_seconds: float = 30.0
 
 
-QUICK = Size(rounds=1, submits=20, runs=200, waiting=200, suspended=10_000, idle_seconds=10.0)
+QUICK = Size(
+    rounds=1, submits=20, runs=200, starts=100, waiting=200, suspended=10_000, idle_seconds=10.0
+)
 
 
 class Engine(Protocol):
@@ -73,6 +78,11 @@ class Engine(Protocol):
 
     @property
     def name(self) -> str: ...
+
+    @property
+    def dsn(self) -> str:
+        """The database on the server; empty without one."""
+        ...
 
     def worker(self, *options: str) -> list[str]:
         """Return the arguments of a worker process. The options are as in `service_workers.py`."""
@@ -105,8 +115,12 @@ class Effectflow:
 
             yield submit
 
+    @property
+    def dsn(self) -> str:
+        return self.url if self.url.startswith("postgresql:") else ""
+
     def completed(self) -> int:
-        if self.url.startswith("postgresql:"):
+        if self.dsn:
             return count(
                 self.url, "SELECT count(*) FROM effectflow.runs WHERE status = 'completed'"
             )
@@ -195,10 +209,11 @@ async def submit_times(engine: Engine, folder: Path, size: Size) -> list[float]:
 
 @dataclass(frozen=True)
 class Throughput:
-    """Runs a second, and the processor seconds of all processes for each of them."""
+    """Runs a second, and for each of them the processor seconds of all processes, and transactions."""
 
     speed: float
     processor: float
+    transactions: float
 
 
 async def throughput(
@@ -206,6 +221,7 @@ async def throughput(
 ) -> Throughput:
     """Let this process submit runs, and this number of workers drive them."""
     file = str(folder / f"{engine.name}-runs")
+    before = await transactions(engine)
     with workers(engine, number) as pids:
         async with engine.client() as submit:
             names = iter(range(runs))
@@ -215,7 +231,7 @@ async def throughput(
                     await submit("work", Task(file, str(name), 0))
 
             def processor_seconds() -> float:
-                return sum(map(processor_seconds_of, (os.getpid(), server, *pids)))
+                return time.process_time() + sum(map(processor_seconds_of, (server, *pids)))
 
             used, began = processor_seconds(), time.perf_counter()
             async with anyio.create_task_group() as group:
@@ -223,7 +239,41 @@ async def throughput(
                     group.start_soon(submit_some)
             await until(lambda: engine.completed() == runs, 0.1)
             speed = runs / (time.perf_counter() - began)
-            return Throughput(speed, (processor_seconds() - used) / runs)
+            processor = (processor_seconds() - used) / runs
+    return Throughput(speed, processor, (await transactions(engine) - before) / runs)
+
+
+async def transactions(engine: Engine) -> int:
+    """Return how many transactions were committed in the database of an engine, once it is closed."""
+    if not engine.dsn:
+        return 0
+    # A connection reports its transactions at its end.
+    others = (
+        "SELECT count(*) FROM pg_stat_activity"
+        " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    )
+    await until(lambda: not count(engine.dsn, others))
+    committed = "SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()"
+    return count(engine.dsn, committed)
+
+
+async def start(engine: Effectflow, folder: Path, server: int, runs: int) -> Throughput:
+    """Start runs of one step in this process, one after another."""
+    task = Task(str(folder / "started"), "started", 0)
+    async with open_store(engine.url) as store:
+        env = Env(Checkpoints(store))
+        for _ in range(runs // 5):
+            await work.start(task).run_or_raise(env)
+
+        def processor_seconds() -> float:
+            return time.process_time() + processor_seconds_of(server)
+
+        used, began = processor_seconds(), time.perf_counter()
+        for _ in range(runs):
+            await work.start(task).run_or_raise(env)
+        speed = runs / (time.perf_counter() - began)
+        processor = (processor_seconds() - used) / runs
+    return Throughput(speed, processor, await transactions(engine) / (runs + runs // 5))
 
 
 async def death(
@@ -329,7 +379,8 @@ def show_submit(stage: Stage, size: Size) -> None:
     for name, found in times.items():
         *_, late = statistics.quantiles(found, n=100)
         print(
-            f"submit to first step, {name}: median {statistics.median(found) * 1e3:.0f} ms, "
+            f"submit to first step, {name}: median {statistics.median(found) * 1e3:.0f} ms"
+            f"{'' if name == 'DBOS' else ' (at most 30 ms)'}, "
             f"p99 {late * 1e3:.0f} ms ({len(found)} runs)"
         )
 
@@ -342,17 +393,43 @@ def show_throughput(stage: Stage, size: Size) -> None:
                 one = anyio.run(throughput, engine, stage.folder, stage.server, size.runs, number)
                 found.setdefault(engine.name, []).append(one)
         for name, ours in found.items():
-            speed, processor = (
-                statistics.median(getattr(one, of) for one in ours) for of in ("speed", "processor")
-            )
+            median = median_of(ours)
             pairs = [*zip(ours, found["DBOS"], strict=True)]
             faster = statistics.median(one.speed / dbos.speed for one, dbos in pairs)
             less = statistics.median(one.processor / dbos.processor for one, dbos in pairs)
+            goals = name == "PostgreSQL" and GOALS[number]
             print(
-                f"submitted runs with {number} workers, {name}: {speed:.0f}/s, "
-                f"{processor * 1e3:.1f} ms of processors for each; {faster:.1f} times the speed and "
-                f"{less:.0%} of the processor time of DBOS"
+                f"submitted runs with {number} workers, {name}: {median.speed:.0f}/s, each with "
+                f"{median.processor * 1e3:.1f} ms of processors{goals or ''} and "
+                f"{median.transactions:.1f} transactions; {faster:.1f} times the speed of DBOS (at least "
+                f"1.5) and {less:.0%} of its processor time"
             )
+
+
+GOALS = {1: " (at most 5)", 2: "", 4: " (at most 7)"}
+"""The milliseconds of processors for a run on PostgreSQL, by the number of workers."""
+
+
+def median_of(found: list[Throughput]) -> Throughput:
+    return Throughput(
+        *(
+            statistics.median(getattr(one, of) for one in found)
+            for of in ("speed", "processor", "transactions")
+        )
+    )
+
+
+def show_start(stage: Stage, size: Size) -> None:
+    for make, goal in ((stage.on_postgres, "at most 3 ms, 3"), (stage.on_sqlite, "at most 1.5 ms")):
+        found: list[Throughput] = []
+        for _ in range(size.rounds):
+            engine = make()
+            found.append(anyio.run(start, engine, stage.folder, stage.server, size.starts))
+        median = median_of(found)
+        print(
+            f"a started run of one step, {engine.name}: {median.processor * 1e3:.2f} ms of processors "
+            f"and {median.transactions:.1f} transactions ({goal}), {median.speed:.0f}/s"
+        )
 
 
 def show_death(stage: Stage, size: Size) -> None:
@@ -405,6 +482,7 @@ def show_idle(stage: Stage, size: Size) -> None:
 MEASURES = {
     "submit": show_submit,
     "throughput": show_throughput,
+    "start": show_start,
     "death": show_death,
     "waiting": show_waiting,
     "idle": show_idle,

@@ -20,7 +20,7 @@ import anyio
 from effectflow import App, Checkpoints, Do, Signal, Worker, effect, step, workflow
 from effectflow.stores import open_store
 
-__all__ = ["QUEUE", "Task", "wait", "work"]
+__all__ = ["QUEUE", "Env", "Task", "wait", "work"]
 
 QUEUE = "bench"
 POLLING_SECONDS = 0.1
