@@ -11,6 +11,7 @@ from psycopg.types.numeric import Int8BinaryDumper
 from psycopg.types.string import StrBinaryDumper, TextBinaryLoader
 
 from effectflow.checkpoint.errors import UnsupportedVersion
+from effectflow.stores._postgres_arrays import adapt_arrays, escaped
 from effectflow.stores._sql import SCHEMA
 
 _LOCK = 0x45464657
@@ -104,17 +105,13 @@ async def migrate(connection: AsyncConnection[Any], schema: str, dialect: Dialec
 # Texts without the zero character, which PostgreSQL does not accept, in the same order.
 
 
-def _escaped(text: str) -> str:
-    return text.replace("\1", "\1\2").replace("\0", "\1\1")
-
-
 def _unescaped(text: str) -> str:
     return text.replace("\1\1", "\0").replace("\1\2", "\1")
 
 
 class _EscapingDumper(StrBinaryDumper):
     def dump(self, obj: str) -> Any:
-        return super().dump(_escaped(obj) if "\0" in obj or "\1" in obj else obj)
+        return super().dump(escaped(obj))
 
 
 class _UnescapingLoader(TextBinaryLoader):
@@ -127,5 +124,6 @@ def adapt(adapters: AdaptersMap) -> None:
     """Make a connection convert texts and numbers as the store needs them."""
     adapters.register_dumper(str, _EscapingDumper)
     adapters.register_loader("text", _UnescapingLoader)
+    adapt_arrays(adapters)
     # One type for all numbers, so that each statement is prepared once.
     adapters.register_dumper(int, Int8BinaryDumper)

@@ -7,6 +7,7 @@ performs the transactions of `_sql`.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -19,6 +20,7 @@ from effectflow.checkpoint.errors import SaveFailed, StoreUnavailable
 from effectflow.checkpoint.lease import Lease, uptime
 from effectflow.checkpoint.store import Batch, RunSummary, notifies_parent
 from effectflow.stores._packed import packed
+from effectflow.stores._postgres_arrays import ARRAYS, Array
 from effectflow.stores._postgres_connection import (
     CLOSING_SECONDS,
     Connection,
@@ -176,6 +178,12 @@ def write_appends(width: int) -> str:
     """
 
 
+@cache
+def _arrays(statement: str) -> list[type[Array]]:
+    """Return the classes of the parameters of a statement, which declares their types."""
+    return [ARRAYS[name] for name in re.findall(r"%b::(\w+)\[\]", statement)]
+
+
 class Writer:
     """Sends saves of one kind on its own connection; those that queue up meanwhile are sent together.
 
@@ -273,10 +281,11 @@ class Writer:
         connection = await self.connection()
         columns = [[*column] for column in zip_longest(*(save.row for save in todo))]
         records = [(place, *row) for place, save in enumerate(todo, 1) for row in save.records]
-        rows_of_all = [[row[part] for row in records] for part in range(3)]
-        statement = self._statement(len(columns))
+        columns += [[row[part] for row in records] for part in range(3)]
+        statement = self._statement(len(columns) - 3)
+        arrays = [kind(items) for kind, items in zip(_arrays(statement), columns, strict=True)]
         try:
-            rows = await self._queries.rows(connection, statement, (*columns, *rows_of_all))
+            rows = await self._queries.rows(connection, statement, arrays)
         except psycopg.Error as error:
             if not is_refusal(error):
                 for save in todo:

@@ -667,11 +667,13 @@ async def test_a_silent_postgres_server_counts_as_lost(
 
     async def append() -> None:
         with pytest.raises(SaveFailed) as caught:
-            await store.append(lease, Batch([b"2"], 1))
+            await store.append(lease, Batch([b"3"], 2))
         assert caught.value.is_unknown
 
     async with PostgresStore(postgres, schema=schema) as other, store:
         lease = await begun(other)
+        # The first append of a connection prepares its statement, and waits for that.
+        await store.append(lease, Batch([b"2"], 1))
         assert len(await store.find()) == 1
         proxied_postgres.proxy.is_silent = True
         with anyio.fail_after(8):
@@ -679,7 +681,7 @@ async def test_a_silent_postgres_server_counts_as_lost(
                 group.start_soon(find)
                 group.start_soon(append)
         proxied_postgres.proxy.is_silent = False
-        assert len(await store.read("r")) == 2
+        assert len(await store.read("r")) == 3
 
 
 # How long the package waits for a server whose caller is cancelled: to save and release the run, and to
