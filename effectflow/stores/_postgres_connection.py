@@ -195,7 +195,7 @@ def settings(*, statement_timeout: float, lock_timeout: float = 0.0) -> bytes:
         # All statements use indexes, and are planned once. A plan that was made while there were few
         # runs is kept when there are many.
         "plan_cache_mode": "force_generic_plan",
-        **dict.fromkeys(("enable_seqscan", "enable_bitmapscan", "enable_sort"), "off"),
+        **dict.fromkeys(("enable_seqscan", "enable_bitmapscan"), "off"),
         **dict.fromkeys(("enable_hashjoin", "enable_mergejoin", "jit"), "off"),
     }
     return "; ".join(f"SET {name} = '{value}'" for name, value in values.items()).encode()
