@@ -169,7 +169,8 @@ _FILL = """
     INSERT INTO @runs (key, run_id, workflow, status, created_at, priority, parent, tenant, details,
                        updated_at, length, newest_message, unread, owner, fence, expires_at)
     SELECT sha256(n::text::bytea), n::text, 'w'{0},
-           CASE WHEN n % 9 > 0 THEN 'completed' ELSE 'failed' END, n, 0, 'p'{0}, 't'{0}, '{{}}', n, 1, 0, 0, '', 0, 0
+           CASE WHEN n % 9 > 0 THEN 'completed' ELSE 'failed' END, n, 0,
+           'p'{0}, 't'{0}, '{{}}', n, 1, 0, 0, '', 0, 0
     FROM generate_series(1, 5000) AS n;
     ANALYZE @runs
 """
