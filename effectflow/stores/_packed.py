@@ -27,6 +27,8 @@ def packed(bodies: Sequence[bytes], after: int) -> list[Row]:
         >>> packed([b"one", b"two", b"three"], 4)
         [(7, b'3 3\\nonetwothree')]
     """
+    if bodies and sum(map(len, bodies)) < _LONG:
+        return [(after + len(bodies), _joined(bodies))]
     rows: list[Row] = []
     first = size = 0
     for count, body in enumerate(bodies, 1):
@@ -61,8 +63,9 @@ def _parts(data: bytes) -> list[bytes]:
     parts: list[bytes] = []
     place = 0
     for size in sizes.split():
-        end = place + int(size) if size.isdigit() and len(size) < 20 else len(rest)
-        if end >= len(rest):
+        # Python does not convert digits without end.
+        end = place + int(size) if size.isdigit() and len(size) < 20 else -1
+        if not 0 <= end <= len(rest):
             return [data]
         parts.append(rest[place:end])
         place = end

@@ -197,9 +197,8 @@ def _plain_append(lease: Lease, batch: Batch) -> Callable[[sqlite3.Connection], 
             _transaction(sql.append(lease, batch))(database)
             return
         [(number,)] = rows
-        entries = [(number, last, now, body) for last, body in packed(bodies, after)]
-        # Its cursor must not leave the thread of the connection.
-        database.executemany(_ADD, entries)
+        for last, body in packed(bodies, after):
+            database.execute(_ADD, (number, last, now, body))
 
     return perform
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import example, given, strategies as st
 
 from effectflow.checkpoint.store import Record
 from effectflow.stores._packed import packed, records_in
@@ -14,6 +14,7 @@ def rows_of(bodies: list[bytes], after: int) -> list[tuple[int, float, bytes]]:
 
 
 @given(st.lists(st.binary(max_size=40)), st.integers(0, 5), st.integers(0, 40))
+@example([b"", b""], 0, 0)
 def test_records_come_back_from_any_number_on(bodies: list[bytes], before: int, after: int) -> None:
     records = [Record(number, 1.0, body) for number, body in enumerate(bodies, before + 1)]
 
