@@ -23,6 +23,7 @@ OPTIONAL_PACKAGES = {
     "cloudpickle",
     "dask",
     "distributed",
+    "opentelemetry",
     "psycopg",
     "redis",
     "rich",

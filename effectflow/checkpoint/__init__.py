@@ -94,14 +94,19 @@ if TYPE_CHECKING:
     )
     from effectflow.checkpoint.lease import Lease as Lease, Owner as Owner
     from effectflow.checkpoint.observers import (
+        AttemptBegan as AttemptBegan,
         CheckpointEvent as CheckpointEvent,
         CheckpointLoaded as CheckpointLoaded,
         CheckpointSaved as CheckpointSaved,
         EntryAppended as EntryAppended,
+        LifeBegan as LifeBegan,
+        LifeEnded as LifeEnded,
         Observer as Observer,
+        RunBlocked as RunBlocked,
         RunResumed as RunResumed,
         RunWaits as RunWaits,
         StepSkipped as StepSkipped,
+        SurroundingObserver as SurroundingObserver,
     )
     from effectflow.checkpoint.plan import (
         ResumePlan as ResumePlan,
@@ -161,8 +166,8 @@ if not TYPE_CHECKING:  # a type checker would take every name for one of this pa
             ),
             "lease": "Lease Owner",
             "observers": (
-                "CheckpointEvent CheckpointLoaded CheckpointSaved EntryAppended Observer RunResumed "
-                "RunWaits StepSkipped"
+                "AttemptBegan CheckpointEvent CheckpointLoaded CheckpointSaved EntryAppended LifeBegan "
+                "LifeEnded Observer RunBlocked RunResumed RunWaits StepSkipped SurroundingObserver"
             ),
             "plan": "ResumePlan Unverified plan_resume",
             "rebuilding": "rebuilt_run",

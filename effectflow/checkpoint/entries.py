@@ -53,6 +53,7 @@ class Started:
         forked_from: the run, and the entry of it, from which this one was made, such as "order-7@12";
             empty without one.
         by: who made it of that run.
+        kept: what observers keep with the life that begins here, by name, such as its trace; or None.
     """
 
     run_id: str
@@ -71,6 +72,7 @@ class Started:
     parent: str = ""
     forked_from: str = ""
     by: str = ""
+    kept: Tree = None
 
 
 @frozen
@@ -87,6 +89,7 @@ class Resumed:
         dropped: the entries with which something was set aside that counts no longer.
         after_crash: whether the worker found that the process before it had died with the run.
         by: who changed the run, such as "ann@host"; empty if a process continues it.
+        kept: as in `Started`.
     """
 
     owner: str
@@ -99,6 +102,7 @@ class Resumed:
     dropped: Ranges = ()
     after_crash: bool = False
     by: str = ""
+    kept: Tree = None
 
 
 @frozen

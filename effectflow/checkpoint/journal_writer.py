@@ -410,6 +410,7 @@ class JournalWriter(_Halting):
             # It may change again while the append is in progress.
             summary = self.summary if self._is_summary_due else None
             self._is_summary_due = False
+            began = time.perf_counter() if self.observers else 0.0
             try:
                 await self.checkpoints.store.append(
                     self.lease,
@@ -434,7 +435,8 @@ class JournalWriter(_Halting):
                 if self._delays is not None:
                     self._delays.forget(self)
             if self.observers:
-                saved = CheckpointSaved(self.run_id, self.durable_length, step, reason)
+                seconds = time.perf_counter() - began
+                saved = CheckpointSaved(self.run_id, self.durable_length, step, reason, seconds)
                 tell(self.observers, saved)
         except Exception as raised:
             error = self._save_failed(raised)

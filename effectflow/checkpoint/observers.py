@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from effectflow.checkpoint.entries import Entry
+from effectflow.checkpoint.store import RunStatus
 from effectflow.checkpoint.values import Tree
 from effectflow.effects.paths import StepPath
 
@@ -71,9 +73,11 @@ class CheckpointSaved(_AtEntry):
 
     Attributes:
         reason: why, if `save_now` requested the save.
+        seconds: how long the store took.
     """
 
     reason: str | None = None
+    seconds: float = field(default=0.0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +97,62 @@ class RunResumed(CheckpointEvent):
 
     run_id: str
     step: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class LifeBegan(CheckpointEvent):
+    """This process begins to drive a run: a new one, or one that it resumes. It lasts until `LifeEnded`.
+
+    Attributes:
+        run_id, workflow: the run, and the name of its workflow.
+        context: the context of the run.
+        before: what observers kept with the life before; empty for the first one.
+        worker: the process, as in `RunInfo.lease`; empty for a new run, which nobody else can hold.
+        waited: the seconds since the run was due, if a worker has taken it and the life before has ended
+            in order; otherwise None.
+        after_crash: whether the process of the life before has died.
+        is_secret: whether the entries of the run are encrypted, so that nothing may show its values.
+    """
+
+    run_id: str
+    workflow: str
+    context: Mapping[str, object]
+    before: Mapping[str, str]
+    worker: str = ""
+    waited: float | None = None
+    after_crash: bool = False
+    is_secret: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LifeEnded(CheckpointEvent):
+    """This process drives a run no longer.
+
+    Attributes:
+        status: the status of the run. It is still `RUNNING` if its end could not be saved, for example
+            because the lease was lost.
+    """
+
+    run_id: str
+    workflow: str
+    status: RunStatus
+
+
+@dataclass(frozen=True, slots=True)
+class RunBlocked(CheckpointEvent):
+    """A run cannot be continued here, for the reason that its summary has. Workers try it again."""
+
+    run_id: str
+    workflow: str
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptBegan(CheckpointEvent):
+    """An attempt of a step is executed, or goes on in another life. Only passed to `around`."""
+
+    run_id: str
+    step: str
+    attempt: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,11 +177,91 @@ class Observer(Protocol):
         ...
 
 
+Lasting: TypeAlias = LifeBegan | AttemptBegan | RunWaits
+"""The events of what lasts for some time."""
+
+
+@runtime_checkable
+class SurroundingObserver(Observer, Protocol):
+    """An observer that also surrounds what lasts, such as with the span of a trace.
+
+    As with `notify`, an exception is logged and otherwise ignored.
+    """
+
+    def context_of(
+        self, run_id: str, workflow: str, context: Mapping[str, object]
+    ) -> Mapping[str, str]:
+        """Return what to add to the context of a run that this process is about to create."""
+        ...
+
+    def around(self, event: Lasting) -> AbstractContextManager[Mapping[str, str] | None]:
+        """Return what surrounds the code that an event is about. It is entered in the task of that code.
+
+        What it yields for a `LifeBegan` is kept with the life: `LifeBegan.before` of the next one.
+        """
+        ...
+
+
+def surrounding(observers: Iterable[Observer]) -> tuple[SurroundingObserver, ...]:
+    """Return the observers that surround what lasts."""
+    return tuple(one for one in observers if isinstance(one, SurroundingObserver))
+
+
+class Surroundings:
+    """What observers put around something that lasts. Entering it returns what they keep with it."""
+
+    __slots__ = ("_entered", "_event", "_observers")
+
+    def __init__(self, observers: Iterable[SurroundingObserver], event: Lasting) -> None:
+        self._observers = observers
+        self._event = event
+        self._entered: list[AbstractContextManager[object]] = []
+
+    def __enter__(self) -> Mapping[str, str]:
+        kept: dict[str, str] = {}
+        for observer in self._observers:
+            try:
+                around = observer.around(self._event)
+                kept.update(around.__enter__() or {})
+            except Exception:
+                _log_failure(self._event)
+            else:
+                self._entered.append(around)
+        return kept
+
+    def __exit__(self, *raised: Any) -> None:
+        while self._entered:
+            try:
+                self._entered.pop().__exit__(*raised)
+            except Exception:
+                _log_failure(self._event)
+
+
+NOT_OBSERVED = nullcontext[Mapping[str, str]]({})
+"""What surrounds something that nobody observes."""
+
+
+def with_context(
+    observers: Iterable[Observer], run_id: str, workflow: str, context: Mapping[str, object]
+) -> Mapping[str, object]:
+    """Return the context of a run to create, with what observers add to it."""
+    for observer in surrounding(observers):
+        try:
+            context = {**context, **observer.context_of(run_id, workflow, context)}
+        except Exception:
+            logger.exception("an observer failed on the context of run %r", run_id)
+    return context
+
+
 def tell(observers: Iterable[Observer], event: CheckpointEvent) -> None:
     """Pass an event to all observers."""
     for observer in observers:
         try:
             observer.notify(event)
         except Exception:
-            # Without its values, which may be secrets.
-            logger.exception("an observer failed on %s", type(event).__name__)
+            _log_failure(event)
+
+
+def _log_failure(event: CheckpointEvent) -> None:
+    # Without its values, which may be secrets.
+    logger.exception("an observer failed on %s", type(event).__name__)

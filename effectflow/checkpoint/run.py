@@ -30,7 +30,7 @@ from effectflow.checkpoint.failures import RecordedDefect, read_failure
 from effectflow.checkpoint.group_commit import GroupCommit
 from effectflow.checkpoint.journal_writer import JournalWriter
 from effectflow.checkpoint.mailbox import Mailbox
-from effectflow.checkpoint.observers import CheckpointEvent, StepSkipped, tell
+from effectflow.checkpoint.observers import CheckpointEvent, StepSkipped, surrounding, tell
 from effectflow.checkpoint.order import Order, in_ranges
 from effectflow.checkpoint.ordered_fiber import Intent, OrderedFiber
 from effectflow.checkpoint.plan import Planning
@@ -93,6 +93,7 @@ class Run:
         spawned: the ids of the spawned runs that are cancelled with this one, by the entries that began
             them.
         observers: receive its events.
+        surrounding: those of them that surround what lasts.
         cut_off: the path of the step that a stop of the run has cut off last; None before.
         known_entries: how many entries there were when the run was continued; 0 for a new one.
         has_begun: whether this life has begun anything.
@@ -143,6 +144,7 @@ class Run:
         self.now = time.time if type(clock) is SystemClock else self._now
         self.opened_at = self.now()
         self.observers = () if planning is not None else checkpoints.observers
+        self.surrounding = surrounding(self.observers) if self.observers else ()
         self.cut_off: str | None = None
         self.has_begun = False
         self.interrupted_at: int | None = None

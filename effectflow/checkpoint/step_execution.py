@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard, cast
 
@@ -25,6 +25,7 @@ from effectflow.checkpoint.errors import (
     StepInputChanged,
 )
 from effectflow.checkpoint.failures import RecordedDefect, is_exact, read_error, write_end
+from effectflow.checkpoint.observers import AttemptBegan, Surroundings
 from effectflow.checkpoint.order import in_ranges
 from effectflow.checkpoint.ordered_fiber import Intent
 from effectflow.checkpoint.run import Run
@@ -390,8 +391,16 @@ class StepExecution:
         policy = run.checkpoints.policy
         return definition.at_most_once or policy.is_due(run.writer.completed_since_save)
 
-    async def execute(self, number: int, *, must_save: bool) -> object:
+    def execute(self, number: int, *, must_save: bool) -> Coroutine[Any, Any, object]:
         """Run the body once it may begin, and record how it ends."""
+        execute = self._surrounded if self.run.surrounding else self._execute
+        return execute(number, must_save=must_save)
+
+    async def _surrounded(self, number: int, *, must_save: bool) -> object:
+        with Surroundings(self.run.surrounding, AttemptBegan(self.run.run_id, self.path, number)):
+            return await self._execute(number, must_save=must_save)
+
+    async def _execute(self, number: int, *, must_save: bool) -> object:
         run, fiber, definition, scope, path = (
             self.run,
             self.fiber,

@@ -19,7 +19,7 @@ from effectflow.checkpoint.causes import Cause, Held
 from effectflow.checkpoint.entries import Signalled, TimerFired, Value, Waiting
 from effectflow.checkpoint.errors import CLASS_CHANGED, CorruptCheckpoint
 from effectflow.checkpoint.notifications import woken_by
-from effectflow.checkpoint.observers import RunWaits
+from effectflow.checkpoint.observers import NOT_OBSERVED, RunWaits, Surroundings
 from effectflow.checkpoint.ordered_fiber import Intent, Rest
 from effectflow.checkpoint.schema import LATEST
 from effectflow.checkpoint.store import Message
@@ -55,15 +55,18 @@ async def resting(
     if fiber.run.planning is not None:
         await turns.rest_in_plan(fiber, scope)
     fiber.resting = rest = Rest(scope, what, until, look)
+    around: AbstractContextManager[object] = NOT_OBSERVED
     if fiber.run.observers:
-        fiber.run.notify(RunWaits(fiber.run.run_id, what, None if until == math.inf else until))
+        wait = RunWaits(fiber.run.run_id, what, None if until == math.inf else until)
+        fiber.run.notify(wait)
+        around = Surroundings(fiber.run.surrounding, wait)
     # What such a step has begun must not be cut off by a suspension.
     is_pinned = scope.is_at_most_once
     if is_pinned:
         turns.working[fiber] = None
     turns.release(fiber)
     try:
-        with _ends_when_stopped(fiber, scope, what):
+        with around, _ends_when_stopped(fiber, scope, what):
             yield
     except BaseException as raised:
         if is_cancellation(raised) and scope.cause() is not None:

@@ -48,6 +48,11 @@ class RunningStep(Protocol):
 running_step: ContextVar[RunningStep | None] = ContextVar("running_step", default=None)
 """The step whose code runs in this context."""
 
+Surrounding: TypeAlias = "Callable[[], AbstractContextManager[object]]"
+
+around_calls: ContextVar[tuple[Surrounding, ...]] = ContextVar("around_calls", default=())
+"""Return what surrounds a call that is sent to another process now. What they return is pickled."""
+
 Sink: TypeAlias = "Callable[[object, Scope], Awaitable[None]]"
 """Takes an emitted event, and the scope of its emitter, which waits for the end."""
 

@@ -8,7 +8,7 @@ import platform
 import reprlib
 import traceback
 from collections.abc import AsyncGenerator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractContextManager, AsyncExitStack, ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pickle import PicklingError
 from types import MappingProxyType, TracebackType
@@ -21,7 +21,7 @@ from effectflow.effects.arguments import add_hint
 from effectflow.effects.fiber import PLAIN
 from effectflow.effects.interpreter import interpret
 from effectflow.effects.resources import entered
-from effectflow.effects.scope import RunningStep, Scope, running_step
+from effectflow.effects.scope import RunningStep, Scope, around_calls, running_step
 from effectflow.effects.tracebacks import hide_frames
 from effectflow.effects.trails import TypedFailure, add_note
 from effectflow.executors.pickling import dumps, loads
@@ -32,8 +32,8 @@ class _Call:
     """A call of `function(item)`.
 
     From the caller's scope it takes what makes sense in another process: the step, for `current_step()`,
-    the context of the run, for `run_context()`, and the deadline of finalizers. Clock,
-    listeners and journal stay behind.
+    the context of the run, for `run_context()`, the deadline of finalizers, and what observers put
+    around the call. Clock, listeners and journal stay behind.
     """
 
     function: Callable[[Any], Effect[Any, Any, Any]]
@@ -41,6 +41,7 @@ class _Call:
     step: RunningStep | None
     context: dict[str, object]
     finalizer_deadline: float | None
+    around: tuple[AbstractContextManager[object], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,8 @@ def write_call(
 ) -> bytes:
     """Return the call of `function(item)` as bytes. Raise with an explanation if it cannot be pickled."""
     context = dict(scope.context)
-    call = _Call(function, item, scope.step, context, scope.finalizer_deadline)
+    around = tuple(make() for make in around_calls.get())
+    call = _Call(function, item, scope.step, context, scope.finalizer_deadline, around)
     try:
         return dumps(call)
     except Exception as refusal:
@@ -99,7 +101,9 @@ async def answer(call: bytes, env: Any) -> bytes:
         scope = Scope(finalizer_deadline=task.finalizer_deadline, context=context)
         # Each call has its own task, so there is nothing to reset.
         running_step.set(task.step)
-        with _NoExit("the item"):
+        with _NoExit("the item"), ExitStack() as stack:
+            for around in task.around:
+                stack.enter_context(around)
             outcome = await interpret(
                 task.function(task.item), env, scope.inside_step(PLAIN, task.step)
             )

@@ -14,8 +14,10 @@ if TYPE_CHECKING:
         RunFields as RunFields,
         run_fields as run_fields,
     )
+    from effectflow.observe.otel import OpenTelemetry as OpenTelemetry
 
 if not TYPE_CHECKING:  # a type checker would take every name for one of this package
     __getattr__, __dir__, __all__ = lazy_names(
-        __name__, {"logs": "Fields ReplayFilter RunFields run_fields"}
+        __name__,
+        {"logs": "Fields ReplayFilter RunFields run_fields", "otel": "OpenTelemetry"},
     )

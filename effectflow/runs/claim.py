@@ -33,7 +33,9 @@ from effectflow.checkpoint.lease import (
     create_or_delete,
     end_claim,
 )
+from effectflow.checkpoint.observers import RunBlocked, tell
 from effectflow.checkpoint.store import (
+    DUE_SINCE,
     Batch,
     RunInfo,
     RunStatus,
@@ -170,6 +172,15 @@ class Claim:
         """Whether logs and summaries, which are not encrypted, must show no values of the run."""
         return self.place.checkpoints.encryption is not None
 
+    def waited(self, now: float) -> float | None:
+        """Return the seconds since the run was due; None if the previous owner has left it."""
+        due_at = None if self._info is None else self._info.summary.due_at
+        if self.was_left or due_at is None:
+            return None
+        waited = max(0.0, now - due_at)
+        # It was due at once: see `due_at_once`.
+        return waited - DUE_SINCE if waited >= DUE_SINCE else waited
+
     @property
     def log_fields(self) -> dict[str, object]:
         """The run, its workflow and the worker, for `extra` of log records outside of its code."""
@@ -207,6 +218,8 @@ class Claim:
             await self.place.checkpoints.store.append(self.lease, batch)
             if writer is not None:
                 writer.is_released = True
+            workflow = self.place.blueprint.definition.name
+            tell(self.place.checkpoints.observers, RunBlocked(self.run_id, workflow))
             return True
         return False
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from contextlib import AbstractAsyncContextManager, nullcontext, suppress
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 from effectflow.checkpoint.checkpoint import summary_of
 from effectflow.checkpoint.delayed_saves import save_request
@@ -33,7 +34,17 @@ from effectflow.checkpoint.failures import write_end, write_error
 from effectflow.checkpoint.journal_writer import JournalWriter
 from effectflow.checkpoint.lease_keeper import keep_lease
 from effectflow.checkpoint.messages import cancel_request
-from effectflow.checkpoint.observers import CheckpointSaved, EntryAppended, RunResumed, tell
+from effectflow.checkpoint.observers import (
+    NOT_OBSERVED,
+    CheckpointSaved,
+    EntryAppended,
+    LifeBegan,
+    LifeEnded,
+    RunResumed,
+    Surroundings,
+    surrounding,
+    tell,
+)
 from effectflow.checkpoint.order import Order, read_order
 from effectflow.checkpoint.plan import resumed_at
 from effectflow.checkpoint.run import Run
@@ -96,7 +107,10 @@ class Service:
 
 
 async def begin_run(claim: Claim, started: Started, digest: bytes, input: Any) -> Ending:
-    """Drive a new run, whose first entry has this digest. Return how it ended."""
+    """Drive a new run, whose first entry has this digest. Return how it ended.
+
+    Call it in the `Surroundings` of the life.
+    """
     observers = claim.place.checkpoints.observers
     if observers:
         tell(observers, EntryAppended(claim.run_id, started))
@@ -106,6 +120,7 @@ async def begin_run(claim: Claim, started: Started, digest: bytes, input: Any) -
         with keep_lease(run.writer):
             return await _record(claim, run, await _live(claim, run, input, is_new=True))
     finally:
+        _tell_end(claim)
         run.let_go()
 
 
@@ -157,13 +172,50 @@ async def continue_run(
     removed = blueprint.removed(found.written.entries)
     # The order takes the entry into account that precedes everything that this life adds.
     order, digest = read_order((*entries, resumed), removed), found.journal.digest
-    run = _life_of(claim, resumed, digest, order, found, force=force)
-    run.mailbox.is_known_empty = claim.has_no_message
-    if place.checkpoints.observers:
-        run.notify(RunResumed(known.run_id, resumed_at(known)))
-    with keep_lease(run.writer):
-        async with nullcontext() if service is None else service.joined(run):
-            return await _drive(claim, run, input, removed, service)
+    observers = place.checkpoints.observers
+    around: AbstractContextManager[Mapping[str, str]] = NOT_OBSERVED
+    if observers:
+        life = _resumed_life(claim, found, resumed, is_taken=service is not None)
+        tell(observers, life)
+        around = Surroundings(surrounding(observers), life)
+    with around as kept:
+        if kept:
+            resumed = replace(resumed, kept=dict(kept))
+        run = _life_of(claim, resumed, digest, order, found, force=force)
+        run.mailbox.is_known_empty = claim.has_no_message
+        if observers:
+            run.notify(RunResumed(known.run_id, resumed_at(known)))
+        try:
+            with keep_lease(run.writer):
+                async with nullcontext() if service is None else service.joined(run):
+                    return await _drive(claim, run, input, removed, service)
+        finally:
+            _tell_end(claim)
+
+
+def _resumed_life(claim: Claim, found: StoredRun, resumed: Resumed, *, is_taken: bool) -> LifeBegan:
+    """Return the event that a run is continued. `is_taken` says whether a worker has taken it."""
+    opened = (one for one in reversed(found.journal.entries) if isinstance(one, Started | Resumed))
+    # Those who change a run keep nothing.
+    before = next((one.kept for one in opened if one.kept), None)
+    return LifeBegan(
+        claim.run_id,
+        found.started.workflow,
+        context_of(found.started),
+        cast("dict[str, str]", before or {}),
+        claim.lease.owner,
+        claim.waited(resumed.at) if is_taken else None,
+        claim.was_left,
+        claim.is_secret,
+    )
+
+
+def _tell_end(claim: Claim) -> None:
+    writer = claim.writer
+    assert writer is not None
+    if writer.observers:
+        summary = writer.summary
+        tell(writer.observers, LifeEnded(claim.run_id, summary.workflow, summary.status))
 
 
 async def _drive(
@@ -214,6 +266,7 @@ async def record_failure(claim: Claim, found: StoredRun, error: CheckpointError)
     record = write_error(error, claim.place.blueprint.output_types, is_defect=False)
     with suppress(Halt):
         await run.writer.finish(Finished(RunStatus.FAILED, at, None, record), RunStatus.FAILED)
+    _tell_end(claim)
 
 
 def _life_of(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any
 
 from effectflow.checkpoint.checkpoint import summary_of
@@ -18,6 +20,14 @@ from effectflow.checkpoint.errors import (
 )
 from effectflow.checkpoint.integrity import first_digest
 from effectflow.checkpoint.journal_reader import run_not_found
+from effectflow.checkpoint.observers import (
+    NOT_OBSERVED,
+    LifeBegan,
+    Surroundings,
+    surrounding,
+    tell,
+    with_context,
+)
 from effectflow.checkpoint.schema import LATEST
 from effectflow.checkpoint.store import RunDetails, RunStatus, due_at_once, store_errors
 from effectflow.checkpoint.values import NO_TYPES, Tree, to_tree
@@ -60,7 +70,7 @@ async def start_run(
     context = place.scope.context if context is None else context
     blueprint = place.blueprint
     run_id = new_run_id(blueprint.definition.name) if run_id is None else run_id
-    given, saved_context = GivenInput.of(blueprint, input), _context_tree(context)
+    given, _ = GivenInput.of(blueprint, input), _context_tree(context)
     claim = Claim(place, run_id)
     check_run_id(run_id)
     info = None
@@ -71,18 +81,12 @@ async def start_run(
         info = await run_info(place, run_id)
         if info is None:
             raise
-    started = _new_started(place, run_id, given, saved_context)
-    body, digest = place.checkpoints.seal.close(started, first_digest(run_id))
-    summary = running_summary(started, started.version, 0, started.at)
+    if info is None and surrounding(place.checkpoints.observers):
+        # They see the beginning of a life, so it must be known that there is one.
+        info = await run_info(place, run_id)
     # Most runs are new, so others are looked up only after this.
-    if info is None and await claim.create(body, summary):
-        async with claim:
-            if claim.is_too_late:
-                await claim.discard()
-                completion = claim.deleted_meanwhile(given)
-                assert completion is not None
-                return output_of(completion, blueprint, run_id)
-            return await _outcome(claim, await begin_run(claim, started, digest, input))
+    if info is None and (new := await _new_run(claim, given, context or {}, input)) is not None:
+        return new[0]
     info = info or await run_info(place, run_id)
     if info is not None and (completion := await completion_of(place, info, given)) is not None:
         return await claim.deliver(completion)
@@ -108,6 +112,36 @@ async def start_run(
         if not retry_failed and found.checkpoint.status is RunStatus.FAILED:
             return failure_of(found, blueprint)
         return await _outcome(claim, await continue_run(claim, found))
+
+
+async def _new_run(
+    claim: Claim, given: GivenInput, context: Mapping[str, object], input: object
+) -> tuple[Any] | None:
+    """Create a run and drive it. Return its output or `TypedFailure`; None if the run exists."""
+    place, run_id = claim.place, claim.run_id
+    observers, workflow = place.checkpoints.observers, place.blueprint.definition.name
+    context = with_context(observers, run_id, workflow, context)
+    started = _new_started(place, run_id, given, _context_tree(context))
+    around: AbstractContextManager[Mapping[str, str]] = NOT_OBSERVED
+    life = None
+    if observers:
+        life = LifeBegan(run_id, workflow, context, {}, is_secret=claim.is_secret)
+        around = Surroundings(surrounding(observers), life)
+    with around as kept:
+        if kept:
+            started = replace(started, kept=dict(kept))
+        body, digest = place.checkpoints.seal.close(started, first_digest(run_id))
+        if not await claim.create(body, running_summary(started, started.version, 0, started.at)):
+            return None
+        if life is not None:
+            tell(observers, life)
+        async with claim:
+            if claim.is_too_late:
+                await claim.discard()
+                completion = claim.deleted_meanwhile(given)
+                assert completion is not None
+                return (output_of(completion, place.blueprint, run_id),)
+            return (await _outcome(claim, await begin_run(claim, started, digest, input)),)
 
 
 async def _outcome(claim: Claim, ending: Ending) -> Any:
@@ -167,7 +201,10 @@ async def submit_run(
     check_priority(priority)
     input = blueprint.save_input(input)
     blueprint.check_types(input)
-    given, saved_context = GivenInput.of(blueprint, input), _context_tree(context)
+    given = GivenInput.of(blueprint, input)
+    name = blueprint.definition.name
+    context = {} if context is None else context
+    saved_context = _context_tree(with_context(checkpoints.observers, run_id, name, context))
     started = _new_started(place, run_id, given, saved_context, priority=priority, parent=parent)
     body, _ = checkpoints.seal.close(started, first_digest(run_id))
     due_at = min(started.at + delay, LATEST) if delay > 0 else due_at_once(started.at)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Generic, Self, TypeVar
 
@@ -14,6 +14,7 @@ from anyio.abc import TaskGroup
 
 from effectflow.checkpoint.lease import Owner, begin_claim, end_claim
 from effectflow.checkpoint.notifications import Wakeup, watching
+from effectflow.checkpoint.observers import Observer
 from effectflow.checkpoint.stopping import StopRequest, stop_request
 from effectflow.checkpoint.store import Claimed, DueRuns, Limit, Taken, service_of
 from effectflow.effects import RetryPolicy
@@ -69,7 +70,7 @@ class Worker(Generic[Env]):
 
     Attributes:
         app: the App whose runs it drives.
-        client: a client of the same checkpoints.
+        client: a client of the same checkpoints, with the observers of the worker.
 
     Example:
         >>> from dataclasses import dataclass
@@ -100,6 +101,7 @@ class Worker(Generic[Env]):
         grace: Duration = 10.0,
         suspend_after: Duration = 5.0,
         max_crashes: int = 5,
+        observers: Sequence[Observer] = (),
         clock: Clock | None = None,
     ) -> None:
         """Create a worker.
@@ -112,6 +114,8 @@ class Worker(Generic[Env]):
             suspend_after: suspend a run once all its fibers wait for more than this many seconds.
             max_crashes: fail a run after this many processes in a row have died with it, at least 3. The
                 first two may have died of another run. From then on, this run is driven alone.
+            observers: receive the events of the runs that this worker drives, in addition to those of the
+                checkpoints.
             clock: tells the time; tests pass a `TestClock`. Runs are due by this clock.
 
         Raises ValueError for a limit of a workflow that the app does not have, and for a number that is
@@ -142,7 +146,9 @@ class Worker(Generic[Env]):
             max_crashes=max_crashes,
             clock=clock or SystemClock(),
         )
-        self.client: Client = Client(app.checkpoints, clock=self._terms.clock)
+        known = app.checkpoints
+        observed = replace(known, observers=(*known.observers, *observers)) if observers else known
+        self.client: Client = Client(observed, clock=self._terms.clock)
         self._serving: AbstractAsyncContextManager[None] | None = None
         self._shift: _Shift | None = None
 
@@ -193,7 +199,7 @@ class Worker(Generic[Env]):
         raised: BaseException | None = None
         async with (
             self.app.checkpoints.store,
-            self.app.opened_environment() as env,
+            self.app.opened_environment(self.client.checkpoints) as env,
             anyio.create_task_group() as tasks,
         ):
             self._shift = shift = _Shift(self.app, env, self.client, self._terms, tasks)
@@ -371,11 +377,10 @@ class _Shift:
         while len(self._owners) < most:
             self._owners.append(begin_claim())
         owners = {str(owner): owner for owner in self._owners[:most]}
-        checkpoints = self._app.checkpoints
         due = DueRuns(
             frozenset(self._app.workflows),
             [*owners],
-            checkpoints.lease_length,
+            self._client.checkpoints.lease_length,
             self._terms.clock.now().timestamp(),
             self._terms.limits,
         )
@@ -405,7 +410,7 @@ class _Shift:
                     taken,
                     owner,
                     env=self._env,
-                    checkpoints=self._app.checkpoints,
+                    checkpoints=self._client.checkpoints,
                     service=self._service,
                     clock=self._terms.clock,
                 )

@@ -16,6 +16,8 @@ from effectflow.checkpoint import (
     CheckpointLoaded,
     CheckpointSaved,
     EntryAppended,
+    LifeBegan,
+    LifeEnded,
     RunResumed,
     StepSkipped,
 )
@@ -58,7 +60,8 @@ def counting() -> Graph[App, Any, int]:
 
 
 def without_entries(observer: RecordingObserver) -> list[CheckpointEvent]:
-    return [event for event in observer.events if not isinstance(event, EntryAppended)]
+    left_out = EntryAppended | LifeBegan | LifeEnded
+    return [event for event in observer.events if not isinstance(event, left_out)]
 
 
 async def test_observers_see_each_node_and_edge() -> None:
