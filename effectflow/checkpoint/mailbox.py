@@ -17,7 +17,7 @@ from effectflow.checkpoint.store import (
     NOTICE,
     CheckpointStore,
     Message,
-    ServiceStore,
+    is_service,
     service_of,
     store_errors,
 )
@@ -81,7 +81,7 @@ class Mailbox:
             raise self._writer.halt(error) from error
 
     async def _refresh(self, store: CheckpointStore) -> None:
-        if self.is_known_empty or not isinstance(store, ServiceStore):
+        if self.is_known_empty or not is_service(store):
             self.is_known_empty = False
             return
         # All fibers that ask before a read begins share the read.

@@ -14,7 +14,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from types import TracebackType
-from typing import Literal, Protocol, Self, runtime_checkable
+from typing import Literal, Protocol, Self, TypeGuard, runtime_checkable
 
 import orjson
 
@@ -603,12 +603,24 @@ async def find_run(store: CheckpointStore, run_id: str) -> RunInfo | None:
     return found[0] if found else None
 
 
+def is_service(store: CheckpointStore) -> TypeGuard[ServiceStore]:
+    """Return whether a store has the methods that workers need."""
+    # Each run asks, and Python takes as long to compare a protocol as a short statement takes.
+    kind = type(store)
+    if kind not in _services:
+        _services[kind] = isinstance(store, ServiceStore)
+    return _services[kind]
+
+
+_services: dict[type[CheckpointStore], bool] = {}
+
+
 def service_of(store: CheckpointStore, purpose: str) -> ServiceStore:
     """Return the store as one that workers can use.
 
     Raise StoreUnavailable, which says what it was needed for, if it only keeps journals.
     """
-    if isinstance(store, ServiceStore):
+    if is_service(store):
         return store
     raise StoreUnavailable(
         repr(store),
