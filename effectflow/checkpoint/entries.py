@@ -26,6 +26,7 @@ from effectflow.checkpoint.values import (
     decode_entry_tree,
     encode_cbor,
     encode_json,
+    encode_without_long,
     render_arguments,
 )
 
@@ -515,11 +516,22 @@ def read_entry(tree: Mapping[str, Any]) -> Entry:
     return _SCHEMAS[tree["entry"]].read(tree)
 
 
-def encode_entry(entry: Entry, format: Format = "json", *, before: float = inf) -> bytes:
-    """Return an entry as bytes. `before` is the time of the entry before it."""
-    tree = _WRITERS[entry.__class__](entry)
+def encode_without_base64(
+    entry: Entry, format: Format, most: int, *, before: float = inf
+) -> tuple[bytes, int]:
+    """Return an entry as bytes, without base64 of more than `most` bytes, and the length of that.
+
+    `before` is the time of the entry before it.
+    """
+    tree = write_entry(entry)
     if entry.at == before and entry.__class__ is BeforeStep and before:
         del tree["at"]
+    return (encode_cbor(tree), 0) if format == "cbor" else encode_without_long(tree, most)
+
+
+def encode_entry(entry: Entry, format: Format = "json") -> bytes:
+    """Return an entry as bytes."""
+    tree = write_entry(entry)
     return encode_json(tree) if format == "json" else encode_cbor(tree)
 
 

@@ -25,18 +25,28 @@ from base64 import b64decode, b64encode
 from binascii import Error, a2b_base64, b2a_base64
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import sha256
 from importlib.util import find_spec
+from typing import NamedTuple, TypeVar
+
+from anyio import CapacityLimiter
 
 from effectflow.checkpoint.entries import (
     MAX_ENTRY_BYTES,
+    Completed,
     Entry,
     Format,
     decode_entry,
     encode_entry,
+    encode_without_base64,
 )
 from effectflow.checkpoint.errors import CorruptCheckpoint, NotSerializable
 from effectflow.checkpoint.store import Record
+from effectflow.effects.event_loop import PerEventLoop
+from effectflow.effects.threads import in_thread
+
+A = TypeVar("A")
 
 _MARK = b"\x01"
 """The first byte of an encrypted entry. Entries in JSON and CBOR begin with other bytes."""
@@ -44,8 +54,11 @@ _MARK = b"\x01"
 _COMPRESSED = b"\x02"
 """The first byte of a compressed entry, which may be encrypted as a whole."""
 
-_LARGE = 8192
+LARGE = 8192
 """Entries of at least this size, in bytes, are shortened and compressed."""
+
+LONG = 256 * 1024
+"""Entries of more bytes are closed and opened in a thread."""
 
 _SAMPLE = 16_384
 """The number of bytes that show whether a compression is worth its time."""
@@ -188,6 +201,20 @@ def _check_secret(name: str, given: object, kind: type) -> None:
         raise TypeError(f"{name} is of type {kind.__name__}, not {type(given).__name__}")
 
 
+class Draft(NamedTuple):
+    """An entry that is encoded, but not sealed: as it was when it was added.
+
+    Attributes:
+        entry: the entry. Nothing changes its values any more if it is large.
+        payload: the entry as bytes; None if they would have long base64, which nothing changes either.
+        size: the size of the payload.
+    """
+
+    entry: Entry
+    payload: bytes | None
+    size: int
+
+
 @dataclass(frozen=True, slots=True)
 class Seal:
     """Writes and checks entries.
@@ -210,27 +237,38 @@ class Seal:
         if self.key is not None and len(self.key) < 16:
             raise ValueError("a key needs at least 16 bytes; secrets.token_bytes(32) creates one")
 
+    def draft(self, entry: Entry, *, before: float = math.inf) -> Draft:
+        """Return an entry to close now or later. Raises NotSerializable if it is too large.
+
+        `before` is the time of the entry before it, which a step that begins at once does not repeat.
+        """
+        payload, left_out = encode_without_base64(entry, self.format, LONG, before=before)
+        size = len(payload) + left_out
+        if size > MAX_ENTRY_BYTES:
+            raise NotSerializable(
+                f"an entry of {size:,} bytes",
+                f"is larger than {MAX_ENTRY_BYTES:,}: store large data elsewhere and save a reference",
+            )
+        return Draft(entry, None if left_out else payload, size)
+
     def close(
         self,
-        entry: Entry,
+        entry: Entry | Draft,
         previous: bytes,
         *,
-        before: float = math.inf,
-        shorten: Callable[[Entry], Entry] | None = None,
+        shorten: Callable[[Completed], Completed] | None = None,
     ) -> tuple[bytes, bytes]:
         """Return an entry as bytes, and its digest, which follows `previous`.
 
-        `before` is the time of the entry before it, which a step that begins at once does not repeat. A
-        large entry is replaced by what `shorten` returns, and compressed if that makes it shorter.
+        A large output is replaced by what `shorten` returns. A large entry is compressed if that makes
+        it shorter.
         """
-        payload = encode_entry(entry, self.format, before=before)
-        if len(payload) > MAX_ENTRY_BYTES:
-            raise NotSerializable(
-                f"an entry of {len(payload):,} bytes",
-                f"is larger than {MAX_ENTRY_BYTES:,}: store large data elsewhere and save a reference",
-            )
-        if len(payload) >= _LARGE:
-            shorter = entry if shorten is None else shorten(entry)
+        draft = entry if isinstance(entry, Draft) else self.draft(entry)
+        entry, payload, _ = draft
+        if payload is None:
+            payload = encode_entry(entry, self.format)
+        if len(payload) >= LARGE:
+            shorter = shorten(entry) if shorten and isinstance(entry, Completed) else entry
             if shorter is not entry:
                 payload = encode_entry(shorter, self.format)
             if _is_compressible(payload):
@@ -316,6 +354,30 @@ class Seal:
         if payload[:1] != b"{":
             return digest + kind, digest
         return b"\n" + b2a_base64(digest, newline=False)[:_DIGITS] + kind, digest
+
+
+_threads = PerEventLoop(partial(CapacityLimiter, 2))
+
+
+async def off_loop(work: Callable[[], A], size: int) -> A:
+    """Return the result of `work()`, which takes a thread if it closes or opens entries of this size."""
+    return await in_thread(work, _threads.get()) if size > LONG else work()
+
+
+async def open_off_loop(
+    seal: Seal, record: Record, run_id: str, previous: bytes
+) -> tuple[Entry, bytes]:
+    """Return `seal.open(record, run_id, previous)`. Other tasks run meanwhile if the entry is long."""
+    size = len(record.body)
+    if record.body[:1] in (_COMPRESSED, _MARK):
+        size *= _USUAL_RATIO
+    if size <= LONG:
+        return seal.open(record, run_id, previous)
+    return await off_loop(partial(seal.open, record, run_id, previous), size)
+
+
+_USUAL_RATIO = 8
+"""How many times as long a compressed or encrypted entry may be, for a guess of its size."""
 
 
 UNSIGNED = Seal()

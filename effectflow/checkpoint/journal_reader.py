@@ -21,7 +21,7 @@ from effectflow.checkpoint.errors import (
     RunNotFound,
     UnsupportedVersion,
 )
-from effectflow.checkpoint.integrity import UNSIGNED, Seal, digest_in, first_digest
+from effectflow.checkpoint.integrity import UNSIGNED, Seal, digest_in, first_digest, open_off_loop
 from effectflow.checkpoint.lease import Lease, claim_or_release, end_claim
 from effectflow.checkpoint.schema import schema_of
 from effectflow.checkpoint.shared_parts import Extent, restored
@@ -97,7 +97,7 @@ async def open_records(
             if record.sequence != len(entries) + 1:
                 reason = f"its entry {len(entries) + 1} is missing before entry {record.sequence}"
                 raise CorruptCheckpoint(run_id, reason, intact=len(entries))
-            entry, digest = seal.open(record, run_id, digest)
+            entry, digest = await open_off_loop(seal, record, run_id, digest)
             entry = with_time(entry, time_before)
             time_before = entry.at
             if isinstance(entry, Completed):
@@ -139,7 +139,7 @@ async def read_end(
     digest = digest_in(records[0]) if after and records else first_digest(run_id)
     try:
         for record in records[1:] if after else records:
-            entry, digest = seal.open(record, run_id, digest)
+            entry, digest = await open_off_loop(seal, record, run_id, digest)
             entries.append(entry)
     except CheckpointError:
         return ()

@@ -5,16 +5,17 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import anyio
 
 from effectflow.checkpoint.checkpoints import Checkpoints
 from effectflow.checkpoint.delayed_saves import Delays, delays
-from effectflow.checkpoint.entries import Completed, Entry, ErrorRecord, Finished, HeadState
+from effectflow.checkpoint.entries import Entry, ErrorRecord, Finished, HeadState
 from effectflow.checkpoint.errors import (
     CheckpointError,
     LeaseLost,
@@ -24,6 +25,7 @@ from effectflow.checkpoint.errors import (
     SaveFailed,
     StoreUnavailable,
 )
+from effectflow.checkpoint.integrity import LARGE, LONG, Draft, Seal, off_loop
 from effectflow.checkpoint.lease import Lease
 from effectflow.checkpoint.observers import CheckpointSaved, EntryAppended, tell
 from effectflow.checkpoint.shared_parts import SharedParts
@@ -44,6 +46,29 @@ LATER = sys.maxsize
 
 _DELAYS_AT_THE_END = (0.1, 0.5, 2.0)
 """The seconds between the attempts to save the end of a run."""
+
+
+def _closed(
+    draft: Draft, seal: Seal, digest: bytes, shared: SharedParts, number: int
+) -> tuple[bytes, bytes]:
+    """Return the entry with this number as bytes, and its digest, given that of the entry before it.
+
+    `shared` has the parts of earlier entries. Those of this one are added.
+    """
+    if draft.size < LARGE:
+        return seal.close(draft, digest)
+    return seal.close(draft, digest, shorten=partial(shared.shorten, sequence=number))
+
+
+def _all_closed(
+    drafts: Sequence[Draft], seal: Seal, digest: bytes, shared: SharedParts, first: int
+) -> tuple[list[bytes], bytes]:
+    """Return entries, the first one with this number, as bytes, and the digest of the last one."""
+    bodies: list[bytes] = []
+    for number, draft in enumerate(drafts, first):
+        body, digest = _closed(draft, seal, digest, shared, number)
+        bodies.append(body)
+    return bodies, digest
 
 
 class _Halting:
@@ -137,6 +162,8 @@ class JournalWriter(_Halting):
         self._opening = opening
         self._newest_step = newest_step
         self._buffer: list[bytes] = []
+        # The first long entry that was added since, and all after it.
+        self._drafts: list[Draft] = []
         self._takes: list[int] = []
         # The contents of a failed append, which may have taken effect.
         self._unsure: list[bytes] = []
@@ -159,14 +186,18 @@ class JournalWriter(_Halting):
         if self._opening is not None:
             self.open()
         try:
-            body, self._digest = self._seal.close(
-                entry, self._digest, before=self.time, shorten=self._shorten
-            )
+            # Now, because what it has may change.
+            draft = self._seal.draft(entry, before=self.time)
         except NotSerializable as error:
             raise self.halt(error) from error
-        self._buffer.append(body)
         self.time = entry.at
         self.length += 1
+        if self._drafts or draft.size > LONG:
+            self._drafts.append(draft)
+        else:
+            closed = _closed(draft, self._seal, self._digest, self._shared, self.length)
+            body, self._digest = closed
+            self._buffer.append(body)
         if self.due is None:
             self._linger_from_now()
         if self.observers:
@@ -174,11 +205,6 @@ class JournalWriter(_Halting):
                 self._newest_step = entry.step
             tell(self.observers, EntryAppended(self.run_id, entry))
         return self.length
-
-    def _shorten(self, entry: Entry) -> Entry:
-        return (
-            self._shared.shorten(entry, self.length + 1) if isinstance(entry, Completed) else entry
-        )
 
     def take(self, *messages: int) -> None:
         """Remove messages, by their numbers, from the mailbox of the run with the next append."""
@@ -327,7 +353,9 @@ class JournalWriter(_Halting):
 
     async def flush(self) -> None:
         """Save the entries of a halted run, unless the store caused the halt."""
-        if self._buffer and not isinstance(self.halted, LeaseLost | SaveFailed | StoreUnavailable):
+        if (self._buffer or self._drafts) and not isinstance(
+            self.halted, LeaseLost | SaveFailed | StoreUnavailable
+        ):
             with self.last_saves(), suppress(Exception, Halt):
                 while self._is_saving:
                     await self._next_save()
@@ -403,6 +431,9 @@ class JournalWriter(_Halting):
         try:
             if self._unsure:
                 await self._find_out()
+            while self._drafts:
+                # Others may be added meanwhile. What is saved with them must not be saved before them.
+                await self._close_drafts()
             batch, self._buffer = self._buffer, []
             takes, self._takes = self._takes, []
             step = self._newest_step
@@ -452,6 +483,16 @@ class JournalWriter(_Halting):
                 self._saved = None
         self.check()
         return True
+
+    async def _close_drafts(self) -> None:
+        """Move what is only drafted into the buffer. If this is cancelled, nothing has changed."""
+        drafts, shared = [*self._drafts], self._shared.copy()
+        first = self.length - len(drafts) + 1
+        close = partial(_all_closed, drafts, self._seal, self._digest, shared, first)
+        bodies, digest = await off_loop(close, sum(draft.size for draft in drafts))
+        self._buffer += bodies
+        self._digest, self._shared = digest, shared
+        del self._drafts[: len(drafts)]
 
     def _save_failed(self, raised: Exception) -> CheckpointError:
         if isinstance(raised, CheckpointError):

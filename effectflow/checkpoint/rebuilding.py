@@ -53,8 +53,8 @@ def sealed_entries(run_id: str, entries: Iterable[Entry], seal: Seal) -> tuple[b
     """Return the entries of a run that is made, as a store keeps them. Outputs have all their parts."""
     digest, bodies, shared = first_digest(run_id), list[bytes](), SharedParts()
 
-    def shorten(entry: Entry) -> Entry:
-        return shared.shorten(entry, len(bodies) + 1) if isinstance(entry, Completed) else entry
+    def shorten(completed: Completed) -> Completed:
+        return shared.shorten(completed, len(bodies) + 1)
 
     for entry in entries:
         if isinstance(entry, Completed) and entry.shared is not None:

@@ -28,6 +28,7 @@ from effectflow.checkpoint.errors import (
 )
 from effectflow.checkpoint.failures import RecordedDefect, read_failure
 from effectflow.checkpoint.group_commit import GroupCommit
+from effectflow.checkpoint.integrity import LARGE
 from effectflow.checkpoint.journal_writer import JournalWriter
 from effectflow.checkpoint.mailbox import Mailbox
 from effectflow.checkpoint.observers import CheckpointEvent, StepSkipped, surrounding, tell
@@ -47,7 +48,7 @@ from effectflow.checkpoint.values import (
     from_tree,
     mismatch_of,
     of_type,
-    plain_json,
+    short_plain,
     to_tree,
 )
 from effectflow.effects.clock import Clock, SystemClock
@@ -449,13 +450,16 @@ class Run:
     ) -> Tree:
         """Return a value in its saved form. Raise NotSerializable for any that could not come back.
 
-        Plain data is returned unchanged and written immediately, unless an observer could keep it.
+        Plain data is returned unchanged and written immediately, unless it is long, so that a thread
+        writes it, or an observer could keep it.
         """
         mismatch = mismatch_of(value, annotation)
         if mismatch is not None:
             raise NotSerializable(f"{path}: ${mismatch[0]}", f"{mismatch[1]}. {_ANNOTATE}")
-        if not self.observers and plain_json(value) is not None:
-            return value
+        if not self.observers:
+            is_plain, tree = short_plain(value, LARGE)
+            if is_plain:
+                return tree
         return to_tree(value, path=f"{path}: $", types=self.checkpoints.known(types))
 
     def known_parts(self, types: KnownTypes) -> KnownParts:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeAlias, cast
 
@@ -44,6 +45,12 @@ class SharedParts:
         # The lengths of the JSON of the newest lists, and their numbers of items, by their digests.
         self._lists: dict[bytes, tuple[int, int]] = {}
         self._before = _newest_shortened(entries)
+
+    def copy(self) -> SharedParts:
+        """Return the same parts, to which others can be added."""
+        copied = copy(self)
+        copied._places, copied._lists = {**self._places}, {**self._lists}
+        return copied
 
     def shorten(self, completed: Completed, sequence: int) -> Completed:
         """Return the entry to record at `sequence`, without the parts that earlier entries have."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from effectflow.checkpoint.checkpoint import summary_of
+from effectflow.checkpoint.checkpoints import Checkpoints
 from effectflow.checkpoint.endings import Ending, Halted
 from effectflow.checkpoint.entries import FORMAT, Started
 from effectflow.checkpoint.errors import (
@@ -18,7 +20,7 @@ from effectflow.checkpoint.errors import (
     RunNotEnded,
     RunNotFound,
 )
-from effectflow.checkpoint.integrity import first_digest
+from effectflow.checkpoint.integrity import first_digest, off_loop
 from effectflow.checkpoint.journal_reader import run_not_found
 from effectflow.checkpoint.observers import (
     NOT_OBSERVED,
@@ -130,7 +132,7 @@ async def _new_run(
     with around as kept:
         if kept:
             started = replace(started, kept=dict(kept))
-        body, digest = place.checkpoints.seal.close(started, first_digest(run_id))
+        body, digest = await _closed(started, place.checkpoints)
         if not await claim.create(body, running_summary(started, started.version, 0, started.at)):
             return None
         if life is not None:
@@ -206,7 +208,7 @@ async def submit_run(
     context = {} if context is None else context
     saved_context = _context_tree(with_context(checkpoints.observers, run_id, name, context))
     started = _new_started(place, run_id, given, saved_context, priority=priority, parent=parent)
-    body, _ = checkpoints.seal.close(started, first_digest(run_id))
+    body, _ = await _closed(started, checkpoints)
     due_at = min(started.at + delay, LATEST) if delay > 0 else due_at_once(started.at)
     details = RunDetails(started.kind, started.version)
     summary = summary_of(started, RunStatus.PENDING, due_at=due_at, details=details)
@@ -216,6 +218,13 @@ async def submit_run(
                 return True
         if await _is_same(place, run_id, given, parent):
             return False
+
+
+async def _closed(started: Started, checkpoints: Checkpoints) -> tuple[bytes, bytes]:
+    """Return the first entry of a run as bytes, and its digest."""
+    draft = checkpoints.seal.draft(started)
+    close = partial(checkpoints.seal.close, draft, first_digest(started.run_id))
+    return await off_loop(close, draft.size)
 
 
 async def _is_same(place: Place, run_id: str, given: GivenInput, parent: str) -> bool:

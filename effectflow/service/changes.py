@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from effectflow.checkpoint import Checkpoints, RunInfo, RunStatus
 from effectflow.checkpoint.entries import Entry, Published
-from effectflow.checkpoint.integrity import digest_in, first_digest
+from effectflow.checkpoint.integrity import digest_in, first_digest, open_off_loop
 from effectflow.checkpoint.journal_reader import run_not_found
 from effectflow.checkpoint.notifications import Wakeup, woken_by
 from effectflow.checkpoint.store import has_result, store_errors
@@ -143,7 +143,8 @@ class _JournalTail:
             records = await store.read(self._run_id, after=self.length)
         entries: list[tuple[int, Entry]] = []
         for record in records if until is None else records[: until - self.length]:
-            entry, self._digest = seal.open(record, self._run_id, self._digest)
+            opened = await open_off_loop(seal, record, self._run_id, self._digest)
+            entry, self._digest = opened
             entries.append((record.sequence, entry))
             self.length = record.sequence
         return entries

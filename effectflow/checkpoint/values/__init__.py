@@ -28,6 +28,7 @@ from effectflow.checkpoint.values.encodings import (
     encode_cbor as encode_cbor,
     encode_compact as encode_compact,
     encode_json as encode_json,
+    encode_without_long as encode_without_long,
     is_compared as is_compared,
     is_same_digest as is_same_digest,
     tree_digest as tree_digest,
@@ -42,6 +43,7 @@ from effectflow.checkpoint.values.plain import (
     Tree as Tree,
     from_tree as from_tree,
     plain_json as plain_json,
+    short_plain as short_plain,
     to_tree as to_tree,
     write_json as write_json,
 )

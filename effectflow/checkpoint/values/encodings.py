@@ -22,6 +22,7 @@ from effectflow.checkpoint.values.plain import (
     SCALARS,
     MalformedValue,
     Tree,
+    base64_json,
     plain_json,
     sorted_json,
     to_tree,
@@ -46,6 +47,21 @@ def encode_json(tree: Tree) -> bytes:
     """Return a tree as compact JSON. Raises NotSerializable if it has more than MAX_PARTS."""
     data = write_json(tree)
     return data if len(data) <= MAX_PARTS else _checked(data, _parts_of_json)
+
+
+def encode_without_long(tree: Tree, most: int) -> tuple[bytes, int]:
+    """Return `encode_json` with null for bytes of more than `most`, and the length of these in JSON."""
+    left_out = 0
+
+    def write(data: object) -> object:
+        nonlocal left_out
+        if not isinstance(data, bytes) or len(data) <= most:
+            return base64_json(data)
+        left_out += len(data) * 4 // 3
+        return None
+
+    data = orjson.dumps(tree, default=write)
+    return data if len(data) <= MAX_PARTS else _checked(data, _parts_of_json), left_out
 
 
 def tree_digest(tree: Tree) -> str:

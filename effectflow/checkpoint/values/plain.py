@@ -68,12 +68,26 @@ def to_tree(value: object, *, path: str = "$", types: KnownTypes) -> Tree:
     """
     if is_scalar(value):
         return value
-    data = plain_json(value)
-    if data is not None:
-        return orjson.loads(data)
+    found = _plain_json(value)
+    if found is not None:
+        data, copied = found
+        return orjson.loads(data) if copied is None else copied
     from effectflow.checkpoint.values.codec import encode
 
     return encode(value, path, types)
+
+
+def short_plain(value: object, most: int) -> tuple[bool, Tree]:
+    """Return whether a value is surely plain data, and that itself, or a copy if it is long.
+
+    `most` is the number of bytes that its JSON has at most if it is not long.
+    """
+    found = _plain_json(value)
+    if found is None:
+        return False, None
+    data, copied = found
+    tree: Any = value
+    return True, tree if len(data) <= most else orjson.loads(data) if copied is None else copied
 
 
 def from_tree(
@@ -103,7 +117,7 @@ def from_tree(
 
 def write_json(tree: Tree, option: int = 0) -> bytes:
     """Return the JSON of a tree, with its bytes as base64."""
-    return orjson.dumps(tree, default=_base64_json, option=option)
+    return orjson.dumps(tree, default=base64_json, option=option)
 
 
 def sorted_json(tree: Tree) -> bytes:
@@ -115,7 +129,8 @@ _PIECE = 3 << 18
 """The number of bytes that are written as base64 in one call, which lets no other thread run."""
 
 
-def _base64_json(data: object) -> orjson.Fragment:
+def base64_json(data: object) -> orjson.Fragment:
+    """Return the JSON of the bytes in a tree. Raises TypeError for anything else."""
     if not isinstance(data, bytes):
         raise TypeError(f"a {type(data).__name__} cannot be part of a saved value")
     view = memoryview(data)
@@ -135,6 +150,12 @@ def plain_json(value: object, option: int = 0) -> bytes | None:
 
     orjson alone also accepts subclasses, enums and dates, and writes null for NaN.
     """
+    found = _plain_json(value, option)
+    return None if found is None else found[0]
+
+
+def _plain_json(value: object, option: int = 0) -> tuple[bytes, Tree] | None:
+    """Return the JSON of `plain_json`, and a copy of the value if it had to be made."""
     if not _is_plain(value):
         return None
     try:
@@ -145,9 +166,10 @@ def plain_json(value: object, option: int = 0) -> bytes | None:
     if _DOLLAR in data and data.find(b'"$') >= 0:
         return None
     # `rfind` takes about half as long as `find`.
-    if data.rfind(b"null") >= 0 and orjson.loads(data) != value:
-        return None
-    return data
+    if data.rfind(b"null") < 0:
+        return data, None
+    copied = orjson.loads(data)
+    return (data, copied) if copied == value else None
 
 
 SCALARS = frozenset({str, int, float, bool, type(None)})
