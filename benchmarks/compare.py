@@ -26,15 +26,12 @@ from typing import Any, TypeAlias
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.compared.measurements import MEASUREMENTS, NOT_DURABLE, Measurement, rows_of
-from benchmarks.compared.report import as_json, as_markdown
+from benchmarks.compared.report import as_json, as_markdown, in_page
 from benchmarks.compared.stage import Failed, Stage, facts, measured_once
 from benchmarks.compared.systems import PYDANTIC, SYSTEMS, python_of
 from benchmarks.servers import postgres_server
 
 ROUNDS = 3
-BEGIN, END = "<!-- begin of the table -->\n", "<!-- end of the table -->\n"
-"""In a page, what is between them is replaced by the table."""
-
 Measured: TypeAlias = dict[str, dict[str, list[dict[str, float]]]]
 """The figures of each round, by measurement and system."""
 
@@ -65,15 +62,6 @@ def measured_in_rounds(
     return measured, failed
 
 
-def write_table(page: Path, table: str) -> None:
-    """Write the table to a file; of a page that has a place for it, replace only that."""
-    text = page.read_text(encoding="utf-8") if page.exists() else ""
-    if BEGIN in text and END in text:
-        before, _, rest = text.partition(BEGIN)
-        table = f"{before}{BEGIN}\n{table}\n{END}{rest.partition(END)[2]}"
-    page.write_text(table, encoding="utf-8")
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     names = [each.name for each in MEASUREMENTS]
@@ -98,7 +86,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder, postgres_server(Path(folder) / "postgres") as dsn:
         stage = Stage(dsn, Path(folder))
         measured, failed = measured_in_rounds(chosen, options, rounds, stage)
-        known = facts(stage, rounds)
+        known = facts(stage, rounds, is_quick=asked.quick)
     rows = [row for each in chosen for row in rows_of(each, options[each.name])]
     absent = {each.name: {PYDANTIC: NOT_DURABLE, **each.absent} for each in chosen}
     for measurement, name in failed.items():
@@ -106,7 +94,8 @@ def main() -> int:
     table = as_markdown(rows, measured, absent, known)
     print(table)
     if asked.markdown:
-        write_table(asked.markdown, table)
+        page = asked.markdown.read_text(encoding="utf-8") if asked.markdown.exists() else ""
+        asked.markdown.write_text(in_page(page, table), encoding="utf-8")
     if asked.json:
         data = as_json(rows, measured, absent, known)
         asked.json.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")

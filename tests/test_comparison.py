@@ -11,7 +11,7 @@ import pytest
 from benchmarks.compared import bare_floor, ours
 from benchmarks.compared.measurements import MEASUREMENTS, rows_of
 from benchmarks.compared.measuring import Meter, Work, begun
-from benchmarks.compared.report import FLOOR, OURS, Row, as_json, as_markdown
+from benchmarks.compared.report import FLOOR, OURS, Row, as_json, as_markdown, in_page
 from effectflow import Worker
 
 SMALL: dict[str, Any] = {
@@ -96,3 +96,14 @@ def test_more_may_be_better_and_a_number_may_be_a_multiple_of_the_floor() -> Non
     assert speeds["times_better"] == {"Slow": 0.1, "Fast": 2.0}
     assert multiples["systems"][OURS] == {"median": 3.0, "rounds": [2.0, 4.0, 3.0]}
     assert FLOOR not in multiples["systems"]
+
+
+def test_a_page_with_a_place_for_the_table_keeps_its_text() -> None:
+    page = in_page(
+        "# Page\n<!-- begin of the table -->\nold\n<!-- end of the table -->\nend\n", "new\n"
+    )
+    assert page.startswith("# Page\n")
+    assert page.endswith("end\n")
+    assert "old" not in page
+    assert in_page(page, "new\n") == page
+    assert in_page("no place", "new\n") == "new\n"

@@ -89,14 +89,14 @@ MEASUREMENTS = [
             "throughput",
             "postgres",
             QUEUES,
-            {"runs": 400, "number": number},
+            {"runs": 300, "number": number},
             {"runs": 150},
             BEYOND_QUEUES,
         )
         for number in (1, 4)
     ),
     Measurement(
-        "latency", "latency", "postgres", QUEUES, {"submits": 40}, {"submits": 12}, BEYOND_QUEUES
+        "latency", "latency", "postgres", QUEUES, {"submits": 30}, {"submits": 12}, BEYOND_QUEUES
     ),
     of_values("bytes", (MB, 20 * MB), (OURS, DBOS, LANGGRAPH)),
     of_values("items", (ITEMS,), (OURS, DBOS, LANGGRAPH)),

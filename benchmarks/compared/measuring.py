@@ -182,8 +182,6 @@ class Service:
     """Works until it is killed, and prints "ready" as soon as it takes runs."""
     completed: LiteralString
     """The query of how many runs have completed."""
-    is_recovered_by_restart: bool = False
-    """Whether a process that is started again continues the runs of the one that was killed."""
 
 
 @contextmanager

@@ -205,7 +205,6 @@ SERVICE = Service(
     client,
     worker,
     completed="SELECT count(*) FROM effectflow.runs WHERE status = 'completed'",
-    is_recovered_by_restart=True,
 )
 
 if __name__ == "__main__":

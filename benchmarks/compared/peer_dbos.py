@@ -192,7 +192,6 @@ SERVICE = Service(
     client,
     worker,
     completed="SELECT count(*) FROM dbos.workflow_status WHERE status = 'SUCCESS'",
-    is_recovered_by_restart=True,
 )
 
 if __name__ == "__main__":

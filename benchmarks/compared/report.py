@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-__all__ = ["FLOOR", "OURS", "Figures", "Row", "as_json", "as_markdown"]
+__all__ = ["FLOOR", "OURS", "Figures", "Row", "as_json", "as_markdown", "in_page"]
 
 OURS = "effectflow"
 FLOOR = "bare floor"
@@ -109,6 +109,16 @@ def as_markdown(
         lines.append(f"| {row.title}, {row.unit} | {' | '.join(cells)} | {against} |")
     notes = [f"{number}. {reason}" for number, reason in enumerate(reasons, 1)]
     return "\n".join([*(f"- {fact}" for fact in facts), "", *lines, "", *notes]).strip() + "\n"
+
+
+BEGIN, END = "<!-- begin of the table -->\n", "<!-- end of the table -->\n"
+
+
+def in_page(page: str, table: str) -> str:
+    """Return a page with the table in its place, or the table alone if the page has no place for it."""
+    before, _, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    return f"{before}{BEGIN}\n{table}\n{END}{after}" if end else table
 
 
 def as_json(

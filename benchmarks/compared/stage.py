@@ -145,7 +145,7 @@ def measured_once(
         return figures_of(system, measure, options, url, stage)
 
 
-def facts(stage: Stage, rounds: int) -> list[str]:
+def facts(stage: Stage, rounds: int, *, is_quick: bool) -> list[str]:
     """What a reader has to know: the date, versions, durability and the machine."""
     version = importlib.metadata.version("effectflow")
     peers = ", ".join(
@@ -156,7 +156,8 @@ def facts(stage: Stage, rounds: int) -> list[str]:
         if system.requirements
     )
     machine = f"Python {platform.python_version()}; {os.cpu_count()} cores"
-    how = f"medians of {rounds} rounds, with the lowest and the highest"
+    work = "of a quick run" if is_quick else "of the whole work"
+    how = f"medians of {rounds} rounds {work}, with the lowest and the highest"
     return [
         f"{datetime.now(UTC):%Y-%m-%d}; {machine}; {how}",
         f"effectflow {version}; {peers}",
