@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Coroutine, Generator, Mapping
+from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from typing import Any, Never, Protocol, TypeAlias, TypeVar, overload
 
 from effectflow.checkpoint.checkpoints import HasCheckpoints
@@ -14,7 +14,7 @@ from effectflow.effects.arguments import check_function, is_async, misfit_of
 from effectflow.effects.functions import checked_errors
 from effectflow.effects.signatures import effect_types, environment_type, input_type, parameters_of
 from effectflow.effects.type_variables import X1, X2, X3, X4, X5, X6, X7, X8, ErrorClasses
-from effectflow.runs.blueprint import Blueprint
+from effectflow.runs.blueprint import Blueprint, former_names
 from effectflow.runs.migrations import Migration, check_migrations
 from effectflow.runs.workflow import Workflow
 
@@ -96,6 +96,7 @@ def workflow(
 def workflow(
     *,
     name: str | None = None,
+    aliases: Sequence[str] = (),
     version: str = "1",
     migrations: Mapping[int, Migration] | None = None,
 ) -> WorkflowDecorator: ...
@@ -104,6 +105,7 @@ def workflow(
     *,
     errors: ErrorClasses[X1, X2, X3, X4, X5, X6, X7, X8],
     name: str | None = None,
+    aliases: Sequence[str] = (),
     version: str = "1",
     migrations: Mapping[int, Migration] | None = None,
 ) -> CoroutineWorkflowDecorator[X1 | X2 | X3 | X4 | X5 | X6 | X7 | X8]: ...
@@ -112,6 +114,7 @@ def workflow(
     *,
     errors: tuple[type[X], ...],
     name: str | None = None,
+    aliases: Sequence[str] = (),
     version: str = "1",
     migrations: Mapping[int, Migration] | None = None,
 ) -> CoroutineWorkflowDecorator[X]: ...
@@ -121,6 +124,7 @@ def workflow(
     *,
     errors: Any = None,
     name: str | None = None,
+    aliases: Sequence[str] = (),
     version: str = "1",
     migrations: Mapping[int, Migration] | None = None,
 ) -> Any:
@@ -137,6 +141,8 @@ def workflow(
         errors: the class of the exceptions that are failures of an async function, or a tuple of classes.
             Other functions declare theirs in their annotation.
         name: the name in stores and commands; the function's name by default.
+        aliases: the former names of a renamed workflow, the oldest first. It continues their runs, which
+            keep these names in stores and commands. Runs that have called or spawned it continue, too.
         version: change it when a code change matters to runs in progress.
         migrations: for each earlier version, a pure function from a state that it saved, as plain data,
             to that of the next version, or a `StepMigration`. It receives the input and the output of a
@@ -156,6 +162,7 @@ def workflow(
         chosen = name or getattr(body, "__name__", None)
         if chosen is None:
             raise TypeError(f"{body!r} has no name: write @workflow(name=...)")
+        former = former_names(chosen, aliases)
         check_migrations(chosen, version, migrations or {})
 
         def describe() -> Blueprint:
@@ -170,6 +177,7 @@ def workflow(
                 output_type=output,
                 migrations=migrations or {},
                 environment_types=lambda: [environment_type(made)],
+                aliases=former,
             )
 
         return Workflow(describe(), describe)

@@ -131,13 +131,21 @@ class DurableFiber(OrderedFiber):
         if self.turns.order.is_cancelled and self is run.root and run.cancellation is not None:
             self.turns.replay.take_cancellation()
 
-    def next_path(self, name: str) -> str:
+    def next_path(self, name: str, was: tuple[str, ...] = ()) -> str:
         if not self.turns.is_live:
             self.goes_on()
+        if was:
+            name = next(filter(self._is_recorded, was), name)
         count = self._counts.get(name, 0) + 1
         self._counts[name] = count
         self.place = path = step_path(self.path, name, count)
         return path
+
+    def _is_recorded(self, name: str) -> bool:
+        """Return whether the next operation with this name has begun in an earlier life."""
+        order = self.turns.order
+        path = step_path(self.path, name, self._counts.get(name, 0) + 1)
+        return path in order.begun or path in order.children or path in order.places
 
     def enter_step(self, path: str) -> tuple[Any, ...]:
         """Begin the body of a step. Return what to pass to `leave_step`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import time
-from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Collection, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -231,13 +231,13 @@ async def verify_run(store: CheckpointStore, run_id: str, seal: Seal = UNSIGNED)
     return Verification(run_id, length, len(journal.entries), problem)
 
 
-def check_against(info: RunInfo, checkpoint: Checkpoint) -> None:
+def check_against(info: RunInfo, checkpoint: Checkpoint, names: Collection[str] = ()) -> None:
     """Raise CorruptCheckpoint if a journal does not end as the store's summary of the run says.
 
-    Digests cannot show that entries are missing at the end.
+    Digests cannot show that entries are missing at the end. `names` are other names of its workflow.
     """
     status, found = info.summary.status, checkpoint.status
-    if info.summary.workflow != checkpoint.workflow:
+    if info.summary.workflow not in (checkpoint.workflow, *names):
         raise CorruptCheckpoint(
             checkpoint.run_id,
             f"the store calls it a run of {info.summary.workflow!r}, its journal is of "

@@ -145,6 +145,7 @@ class StepDefinition:
         code: distinguishes its function from others with the same name; None if that is not known.
         function: the qualified name of its function, for messages.
         output: the annotation of what it yields; None if that is not known.
+        was: its former names, the oldest first. A run that has recorded the step under one continues it.
         is_body: whether its code is the body of a workflow, which acts only in steps.
     """
 
@@ -157,12 +158,14 @@ class StepDefinition:
     code: object = None
     function: str | None = None
     output: object = None
+    was: tuple[str, ...] = ()
     is_body: bool = False
 
     def __post_init__(self) -> None:
-        if not _NAME.fullmatch(self.name):
+        wrong = next((one for one in (self.name, *self.was) if not _NAME.fullmatch(one)), None)
+        if wrong is not None:
             raise ValueError(
-                f"{self.name!r} cannot name a step: a name must not be empty or contain '/', '[', ']', "
+                f"{wrong!r} cannot name a step: a name must not be empty or contain '/', '[', ']', "
                 "'#', control characters or lone surrogates"
             )
         if self.retry is not None:
@@ -275,6 +278,7 @@ class Step(Generic[P, Env, E, A]):
         function: Callable[P, Effect[Env, E, A]],
         *,
         name: str | None = None,
+        was: str | tuple[str, ...] = (),
         retryable: bool | Callable[[Any], bool] | None = None,
         at_most_once: bool = False,
         retry: RetryPolicy | None = None,
@@ -294,6 +298,7 @@ class Step(Generic[P, Env, E, A]):
                 timeout=timeout,
                 code=getattr(inspect.unwrap(function), "__code__", None),
                 function=function.__qualname__,
+                was=(was,) if isinstance(was, str) else was,
             )
         )
         if retry is not None and timeout is None and never_fails(function):
@@ -433,6 +438,7 @@ def step(function: Callable[P, Coroutine[Any, Any, A]], /) -> Step[P, object, Ne
 def step(
     *,
     name: str | None = None,
+    was: str | tuple[str, ...] = (),
     retry: RetryPolicy | None = None,
     timeout: None = None,
     retryable: bool | Callable[[Any], bool] | None = None,
@@ -442,6 +448,7 @@ def step(
 def step(
     *,
     name: str | None = None,
+    was: str | tuple[str, ...] = (),
     retry: RetryPolicy | None = None,
     timeout: Duration,
     retryable: bool | Callable[[Any], bool] | None = None,
@@ -452,6 +459,7 @@ def step(
     *,
     errors: ErrorClasses[X1, X2, X3, X4, X5, X6, X7, X8],
     name: str | None = None,
+    was: str | tuple[str, ...] = (),
     retry: RetryPolicy | None = None,
     timeout: None = None,
     retryable: bool | Callable[[Any], bool] | None = None,
@@ -462,6 +470,7 @@ def step(
     *,
     errors: ErrorClasses[X1, X2, X3, X4, X5, X6, X7, X8],
     name: str | None = None,
+    was: str | tuple[str, ...] = (),
     retry: RetryPolicy | None = None,
     timeout: Duration,
     retryable: bool | Callable[[Any], bool] | None = None,
@@ -472,6 +481,7 @@ def step(
     *,
     errors: tuple[type[X], ...],
     name: str | None = None,
+    was: str | tuple[str, ...] = (),
     retry: RetryPolicy | None = None,
     timeout: None = None,
     retryable: bool | Callable[[Any], bool] | None = None,
@@ -482,6 +492,7 @@ def step(
     *,
     errors: tuple[type[X], ...],
     name: str | None = None,
+    was: str | tuple[str, ...] = (),
     retry: RetryPolicy | None = None,
     timeout: Duration,
     retryable: bool | Callable[[Any], bool] | None = None,
@@ -493,6 +504,7 @@ def step(
     *,
     errors: Any = None,
     name: str | None = None,
+    was: str | tuple[str, ...] = (),
     retry: RetryPolicy | None = None,
     timeout: Duration | None = None,
     retryable: bool | Callable[[Any], bool] | None = None,
@@ -516,6 +528,9 @@ def step(
     Parameters:
         errors: the class of the exceptions that are failures of an async function, or a tuple of classes.
         name: the step's name; the function's name by default.
+        was: the former name of a renamed step, or several, the oldest first. A run that has recorded it
+            under one of them continues it, with the same idempotency key. In one fiber, no other step may
+            have such a name.
         retry: the policy with which the step retries its failures. All attempts have one path and one
             idempotency key. Each is recorded, so a resume continues the count. If the run ended by this
             step, a resume grants a new budget. The step fails with the error of its last attempt; if a
@@ -554,6 +569,7 @@ def step(
         return Step(
             do(function) if inspect.isgeneratorfunction(function) else function,
             name=name,
+            was=was,
             retryable=retryable,
             at_most_once=at_most_once,
             retry=retry,

@@ -102,13 +102,14 @@ class StepExecution:
         self.fiber = fiber
         self.step = step
         self.definition = definition
-        self.path = fiber.next_path(definition.name)
+        self.path = fiber.next_path(definition.name, definition.was)
         self.env = env
         self.scope = scope
         if run.planning is not None:
             run.planning.reaches(self.path, definition)
         if definition.code is not None:
-            fiber.check_function(definition.name, definition.code, definition.function)
+            for name in (definition.name, *definition.was):
+                fiber.check_function(name, definition.code, definition.function)
         self.since: float | None = None
         self.retry_at: float | None = None
         output = fiber.long_output

@@ -153,16 +153,17 @@ def workflow_named(name: str, app: str) -> LoadedWorkflow:
     """
     service = find_app(app)
     if service is not None:
-        if name not in service.workflows:
+        if name not in service.recorded:
             known = _listed(service.workflows)
             if (own := name.rpartition(":")[2]) in service.workflows:
                 raise BadUse(f"with the App {app!r}, give only the name of its workflow: {own}")
             raise BadUse(f"the App {app!r} has no workflow {name!r}; it has: {known}")
-        return LoadedWorkflow(service.workflows[name], service.opened_environment, app)
+        return LoadedWorkflow(service.recorded[name], service.opened_environment, app)
     if ":" in app:
         return load_workflow(app)
     module = _import(app)
-    workflows = {found.name: found for found in _members(module, Workflow).values()}
+    members = _members(module, Workflow).values()
+    workflows = {name: found for found in members for name in found.blueprint.names}
     return _in_module(name, workflows, module)
 
 
@@ -175,7 +176,8 @@ def workflow_of_run(
     """
     if app is not None:
         loaded = workflow_named(workflow_name, app)
-        if (found := loaded.workflow.name) != workflow_name:
+        if workflow_name not in loaded.workflow.blueprint.names:
+            found = loaded.workflow.name
             raise BadUse(
                 f"run {run_id!r} is of workflow {workflow_name!r}, and {app!r} is workflow {found!r}: "
                 f"{app_hint(module)}"
@@ -190,8 +192,8 @@ def workflow_names(app: str) -> frozenset[str] | None:
     """Return the names of the workflows that the option `--app` brings. Return None for a module."""
     service = find_app(app)
     if service is not None:
-        return frozenset(service.workflows)
-    return frozenset({load_workflow(app).workflow.name}) if ":" in app else None
+        return frozenset(service.recorded)
+    return frozenset(load_workflow(app).workflow.blueprint.names) if ":" in app else None
 
 
 def app_hint(module: str) -> str:

@@ -106,8 +106,11 @@ class Fiber:
 
     # Operators.
 
-    def next_path(self, name: str) -> str:
-        """Return the path of the next operation or operator with this name."""
+    def next_path(self, name: str, was: tuple[str, ...] = ()) -> str:
+        """Return the path of the next operation or operator with this name.
+
+        If it is recorded under one of its former names, `was`, that path.
+        """
         return ""
 
     def branch(self) -> Fiber:

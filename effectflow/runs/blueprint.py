@@ -16,7 +16,7 @@ from effectflow.checkpoint.errors import NotSerializable
 from effectflow.checkpoint.values import KnownTypes, Tree, check_savable, mismatch_of, to_tree
 from effectflow.checkpoint.values.exceptions import importable_name
 from effectflow.effects import Effect
-from effectflow.runs.migrations import Migration, removed_entries, upgrade
+from effectflow.runs.migrations import Migration, removed_entries, upgrade, with_names
 
 if TYPE_CHECKING:
     from effectflow.checkpoint.entries import Entry
@@ -37,6 +37,13 @@ def unchanged(value: Any) -> Any:
 
 KEPT: Any = object()
 """Given as the input of a fork, it keeps the input of the other run."""
+
+
+def former_names(name: str, aliases: Sequence[str]) -> tuple[str, ...]:
+    """Return the former names of a workflow. Raise TypeError for anything but a list of them."""
+    if isinstance(aliases, str):
+        raise TypeError(f"aliases of workflow {name!r} takes a list of names, not {aliases!r}")
+    return tuple(one for one in aliases if one != name)
 
 
 class Wrapped(NamedTuple):
@@ -66,6 +73,8 @@ class Blueprint:
         save_input: returns what is saved of an input that is given to the workflow.
         read_output: returns what the workflow yields, of what the body yields.
         yields: what that is, if it is not a state, as a graph needs one.
+        aliases: the former names of the workflow. Runs with one of them are its runs.
+        renamed_steps: the names of declared steps, by their former names.
     """
 
     definition: Definition
@@ -81,6 +90,13 @@ class Blueprint:
     save_input: Callable[[Any], Any] = unchanged
     read_output: Callable[[Any], Any] = unchanged
     yields: Wrapped | None = None
+    aliases: tuple[str, ...] = ()
+    renamed_steps: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names under which its runs are recorded: its own, and the former ones."""
+        return self.definition.name, *self.aliases
 
     def saved_by(self, checkpoints: Checkpoints) -> Blueprint:
         """Return the blueprint with the codecs and the encryption of these checkpoints."""
@@ -114,7 +130,10 @@ class Blueprint:
         return tuple(removed_entries(entries, self.migrations)) if self.migrations else ()
 
     def upgraded(self, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
-        """Return a journal as the current version of the workflow would have written it."""
-        if not self.migrations:
-            return entries
-        return upgrade(entries, self.definition, self.migrations, self.gives_state)
+        """Return a journal as the current version of the workflow would have written it.
+
+        The paths of renamed steps stay: a replay finds them by `was`.
+        """
+        if self.migrations:
+            entries = upgrade(entries, self.definition, self.migrations, self.gives_state)
+        return with_names(entries, self.definition.name, self.renamed_steps)

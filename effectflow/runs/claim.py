@@ -325,7 +325,7 @@ class Claim:
     def check_is_whole(self, known: Checkpoint) -> None:
         """Raise CorruptCheckpoint if entries are missing at the end of the journal."""
         assert self._info is not None
-        check_against(self._info, known)
+        check_against(self._info, known, self.place.blueprint.aliases)
 
     @property
     def lease(self) -> Lease:

@@ -286,10 +286,13 @@ def _life_of(
     checkpoints, newest = place.checkpoints, None
     if found is None:
         assert isinstance(opening, Started)
-        started, length = opening, 1
+        started = recorded = opening
+        length = 1
         version = started_version = started.version
     else:
         started, length = found.started, len(found.journal.entries)
+        # The store keeps the name that is recorded.
+        recorded = found.written.started
         version, started_version = found.checkpoint.definition.version, found.started_version
         newest = found.checkpoint.state
     claim.input = started.input
@@ -299,7 +302,7 @@ def _life_of(
         lease=claim.lease,
         length=length,
         digest=digest,
-        summary=running_summary(started, version, order.dead_letters, opening.at),
+        summary=running_summary(recorded, version, order.dead_letters, opening.at),
         opening=None if found is None else opening,
         newest_step=None if newest is None else newest.step,
         shared=SharedParts(() if found is None else found.written.entries),

@@ -15,7 +15,7 @@ from effectflow.checkpoint.values import Tree, decode_json, encode_json
 from effectflow.effects.paths import StepPath, flow_of
 
 if TYPE_CHECKING:
-    from effectflow.checkpoint.entries import Entry
+    from effectflow.checkpoint.entries import Entry, Started
 
 StateMigration: TypeAlias = Callable[[Any], Any]
 """A pure function from a state that one version saved, as plain data, to that of the next version.
@@ -121,6 +121,17 @@ def upgrade(
             entry = replace(cast(Any, entry), **changes, **_renamed_path(entry, chain))
         upgraded.append(entry)
     return tuple(upgraded)
+
+
+def with_names(
+    entries: tuple[Entry, ...], name: str, renamed_steps: Mapping[str, str]
+) -> tuple[Entry, ...]:
+    """Return a journal with this name of its workflow, and the new names of its declared steps. Pure."""
+    started = cast("Started", entries[0])
+    if started.workflow == name and renamed_steps.keys().isdisjoint(started.steps):
+        return entries
+    steps = tuple(renamed_steps.get(step, step) for step in started.steps)
+    return (replace(started, workflow=name, steps=steps), *entries[1:])
 
 
 def removed_entries(entries: Iterable[Entry], migrations: Mapping[int, Migration]) -> Iterator[int]:

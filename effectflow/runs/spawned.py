@@ -154,7 +154,7 @@ class _Spawn:
         fiber = _durable_fiber(scope, f"spawn({workflow.name!r}, ...)")
         place = _place(workflow, fiber, scope)
         run, turns = fiber.run, fiber.turns
-        path = fiber.next_path(as_name(workflow.name))
+        path = fiber.next_path(as_name(workflow.name), tuple(map(as_name, workflow.aliases)))
         digest = _input_digest(run, place, self.input)
         run_id = self.run_id or _default_id(run, path, digest)
         await fiber.check(scope)
@@ -315,7 +315,8 @@ def _failed(
     run, error = fiber.run, ended.error
     assert error is not None
     types = run.checkpoints.known(error_types(place.blueprint))
-    if path.rpartition("/")[2].partition("#")[0] == as_name(place.blueprint.definition.name):
+    name = path.rpartition("/")[2].partition("#")[0]
+    if name in map(as_name, place.blueprint.names):
         types = _REFUSALS
     failure, unreadable = run.read_failure(error, path, types)
     fiber.failures.append(Cause((path, number), step=path, unreadable=unreadable))
@@ -330,7 +331,8 @@ def _failed(
 async def _result(fiber: DurableFiber, scope: Scope, child: Child[Any, Any]) -> Any:
     run, turns = fiber.run, fiber.turns
     place = _place(child.workflow, fiber, scope)
-    path = fiber.next_path(f"{as_name(child.workflow.name)}.result")
+    name, *was = (f"{as_name(one)}.result" for one in place.blueprint.names)
+    path = fiber.next_path(name, tuple(was))
     await fiber.check(scope)
     begun = await fiber.reach_begin(path, scope, Waiting)
     if begun is not None and begun.child != child.run_id:

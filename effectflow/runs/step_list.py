@@ -11,7 +11,7 @@ from effectflow.checkpoint.step import Step, step
 from effectflow.checkpoint.values import KnownTypes
 from effectflow.effects import Effect
 from effectflow.effects.signatures import effect_types, environment_type, input_type
-from effectflow.runs.blueprint import Blueprint
+from effectflow.runs.blueprint import Blueprint, former_names
 from effectflow.runs.migrations import Migration, check_migrations, is_of_outermost_flow
 from effectflow.runs.step_loop import Done, Next, advance
 
@@ -21,6 +21,7 @@ def blueprint_of_steps(
     steps: Sequence[Callable[[Any], Effect[Any, Any, Any]]],
     version: str,
     migrations: Mapping[int, Migration],
+    aliases: Sequence[str] = (),
 ) -> Blueprint:
     """Return the blueprint of a list of steps; see `Workflow.of_steps`."""
     made = [_as_step(part) for part in steps]
@@ -52,6 +53,8 @@ def blueprint_of_steps(
         migrations=migrations,
         gives_state=is_of_outermost_flow,
         environment_types=lambda: [environment_type(each) for each in functions],
+        aliases=former_names(name, aliases),
+        renamed_steps={was: part.name for part in made for was in part.definition.was},
     )
 
 

@@ -141,7 +141,7 @@ async def run_info(place: Place, run_id: str) -> RunInfo | None:
     check_run_id(run_id)
     with store_errors(place.checkpoints.store, run_id):
         info = await find_run(place.checkpoints.store, run_id)
-    if info is not None and info.summary.workflow != place.blueprint.definition.name:
+    if info is not None and info.summary.workflow not in place.blueprint.names:
         # Its journal decides whose run it is: `read_run` raises RunConflict, which names the workflow.
         await read_run(place, run_id)
     return info
@@ -207,10 +207,11 @@ async def read_run(place: Place, run_id: str, first: Record | None = None) -> St
     if not written.entries:
         return None
     checkpoint = fold(written.entries, run_id)
-    if checkpoint.workflow != blueprint.definition.name:
+    if checkpoint.workflow not in blueprint.names:
         owner = f"it is a run of workflow {checkpoint.workflow!r}"
         raise RunConflict(run_id, f"{owner}, not of {blueprint.definition.name!r}")
-    found = StoredRun(written, written, checkpoint.definition, checkpoint)
+    was = replace(checkpoint.definition, name=blueprint.definition.name)
+    found = StoredRun(written, written, was, checkpoint)
     entries = blueprint.upgraded(written.entries)
     if entries is not written.entries:
         journal, checkpoint = replace(written, entries=entries), fold(entries, run_id)

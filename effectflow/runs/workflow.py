@@ -81,6 +81,7 @@ class Workflow(Generic[Env, E, Input, Out]):
         name: str,
         steps: Sequence[Callable[[S], Effect[HasCheckpoints, E2, S]]],
         *,
+        aliases: Sequence[str] = (),
         version: str = "1",
         migrations: Mapping[int, Migration] | None = None,
     ) -> Workflow[HasCheckpoints, E2, S, S]: ...
@@ -90,6 +91,7 @@ class Workflow(Generic[Env, E, Input, Out]):
         name: str,
         steps: Sequence[Callable[[S], Effect[Env2, E2, S]]],
         *,
+        aliases: Sequence[str] = (),
         version: str = "1",
         migrations: Mapping[int, Migration] | None = None,
     ) -> Workflow[Env2, E2, S, S]: ...
@@ -98,6 +100,7 @@ class Workflow(Generic[Env, E, Input, Out]):
         name: str,
         steps: Sequence[Callable[[S], Effect[Env2, E2, S]]],
         *,
+        aliases: Sequence[str] = (),
         version: str = "1",
         migrations: Mapping[int, Migration] | None = None,
     ) -> Workflow[Env2, E2, S, S]:
@@ -107,6 +110,7 @@ class Workflow(Generic[Env, E, Input, Out]):
             name: the workflow's name.
             steps: functions from a state to an effect that yields the next state. A plain function
                 becomes a step with its name; its annotations declare the classes of the state.
+            aliases: the former names of a renamed workflow, the oldest first. It continues their runs.
             version: change it when a code change matters to runs in progress.
             migrations: for each earlier version, a pure function from a state that it saved, as plain
                 data, to that of the next version. It receives the input and the output of a run, and the
@@ -114,12 +118,17 @@ class Workflow(Generic[Env, E, Input, Out]):
 
         Raises ValueError if there are no steps, two have one name, or a migration is missing.
         """
-        return Workflow(blueprint_of_steps(name, steps, version, migrations or {}))
+        return Workflow(blueprint_of_steps(name, steps, version, migrations or {}, aliases))
 
     @property
     def name(self) -> str:
         """The name of the workflow in stores and commands."""
         return self.definition.name
+
+    @property
+    def aliases(self) -> tuple[str, ...]:
+        """The former names of the workflow, whose runs it continues."""
+        return self.blueprint.aliases
 
     @property
     def version(self) -> str:
@@ -230,6 +239,7 @@ class Workflow(Generic[Env, E, Input, Out]):
         definition = StepDefinition(
             *(as_name(self.name), blueprint.output_types),
             output=blueprint.output_type,
+            was=tuple(map(as_name, blueprint.aliases)),
             is_body=True,
         )
         called = durable(
@@ -594,7 +604,7 @@ class Workflow(Generic[Env, E, Input, Out]):
 
     def _check_is_of_this(self, checkpoint: Checkpoint) -> None:
         """Raise ValueError for the checkpoint of another workflow."""
-        if checkpoint.workflow != self.name:
+        if checkpoint.workflow not in self.blueprint.names:
             raise ValueError(
                 f"run {checkpoint.run_id!r} is of workflow {checkpoint.workflow!r}, not of {self.name!r}"
             )

@@ -33,6 +33,7 @@ class App(Generic[Env]):
 
     Attributes:
         workflows: the workflows by name.
+        recorded: the same, also by their former names, under which old runs are recorded.
         environment: makes the environment.
         checkpoints: where and how to store the runs.
         schedules: what starts runs at certain times.
@@ -80,6 +81,7 @@ class App(Generic[Env]):
                 f"{environment!r}: write environment=lambda checkpoints: ..."
             )
         self.workflows: Mapping[str, AnyWorkflow] = MappingProxyType(_by_name(workflows))
+        self.recorded: Mapping[str, AnyWorkflow] = MappingProxyType(_by_alias(self.workflows))
         self.environment = environment
         self.checkpoints = checkpoints
         self.schedules: tuple[Schedule[Any], ...] = tuple(schedules)
@@ -127,6 +129,20 @@ def _by_name(workflows: Iterable[object]) -> dict[str, AnyWorkflow]:
                 "which one it is of: give one of them another name"
             )
         found[known.name] = known
+    return found
+
+
+def _by_alias(workflows: Mapping[str, AnyWorkflow]) -> dict[str, AnyWorkflow]:
+    """Return workflows by all of their names. Raise ValueError for a name of two of them."""
+    found = dict(workflows)
+    for workflow in workflows.values():
+        for alias in workflow.aliases:
+            if alias in found:
+                raise ValueError(
+                    f"{alias!r} is an alias of workflow {workflow.name!r} of the App, and a name of "
+                    f"workflow {found[alias].name!r}, so a run could not tell which one it is of"
+                )
+            found[alias] = workflow
     return found
 
 

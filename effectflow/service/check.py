@@ -216,7 +216,7 @@ class _Check:
 
     async def verdict(self, run_id: str, name: str) -> Misfit | None:
         """Return why a run does not pass; None if it does."""
-        workflow = self.app.workflows.get(name)
+        workflow = self.app.recorded.get(name)
         if workflow is None:
             known = ", ".join(sorted(self.app.workflows)) or "none"
             return Misfit("unknown", name, f"the App has no such workflow; it has: {known}")

@@ -109,6 +109,7 @@ class Worker(Generic[Env]):
         Parameters:
             limit: the number of runs that this worker drives at the same time.
             limits: a `Limit` by the name of the workflow, across all workers. Give all workers the same.
+                Runs with a former name of it count separately.
             grace: the seconds, or the `timedelta`, that steps in progress may take at the end. A thread
                 cannot be interrupted: the worker waits for a step in a thread, however long it takes.
             suspend_after: suspend a run once all its fibers wait for more than this many seconds.
@@ -140,7 +141,11 @@ class Worker(Generic[Env]):
         self.app = app
         self._terms = _Terms(
             limit=limit,
-            limits=dict(limits or {}),
+            limits={
+                name: limit
+                for workflow, limit in (limits or {}).items()
+                for name in app.workflows[workflow].blueprint.names
+            },
             grace=waiting_time("grace", grace),
             suspend_after=waiting_time("suspend_after", suspend_after),
             max_crashes=max_crashes,
@@ -378,7 +383,7 @@ class _Shift:
             self._owners.append(begin_claim())
         owners = {str(owner): owner for owner in self._owners[:most]}
         due = DueRuns(
-            frozenset(self._app.workflows),
+            frozenset(self._app.recorded),
             [*owners],
             self._client.checkpoints.lease_length,
             self._terms.clock.now().timestamp(),
@@ -402,7 +407,7 @@ class _Shift:
         return claimed
 
     async def _drive(self, taken: Taken, owner: Owner) -> None:
-        workflow = self._app.workflows[taken.info.summary.workflow]
+        workflow = self._app.recorded[taken.info.summary.workflow]
         try:
             with strays_as_errors():
                 await recover_run(
