@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import anyio
 import orjson
 import typer
+from anyio.abc import Listener, SocketStream
 
 from effectflow.checkpoint import Limit
 from effectflow.checkpoint.errors import printable
@@ -18,6 +19,7 @@ from effectflow.cli.app_loader import load_app
 from effectflow.cli.options import BadUse
 from effectflow.observe import Fields, ReplayFilter, RunFields
 from effectflow.service import App, StoppedBySignal, Worker, run_until_signal
+from effectflow.service.health import port_of, serve_health
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +49,16 @@ def worker(
             help="All workers together start at most N runs of this workflow per second.",
         ),
     ] = None,
+    health_port: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            max=65535,
+            metavar="PORT",
+            help="Answer HTTP requests on this port of 127.0.0.1 with the health of the worker as JSON: "
+            "200, or 503 if it takes no runs or cannot reach the store. With 0, the port is chosen.",
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Log lines of JSON.")] = False,
 ) -> None:
     """Drive the runs of an App: those that are submitted, due, or left by a process that died.
@@ -61,14 +73,20 @@ def worker(
     except ValueError as error:
         raise BadUse(str(error)) from error
     _log_lines(as_json=as_json)
-    anyio.run(_work, made, app)
+    anyio.run(_work, made, app, health_port)
 
 
-async def _work(made: Worker[Any], name: str) -> None:
+async def _work(made: Worker[Any], name: str, health_port: int | None) -> None:
+    listener = None if health_port is None else await _listener(health_port)
+
     async def serve() -> None:
         async with made:
             logger.info("the worker of %s takes runs of %s", name, _workflows(made.app))
-            await anyio.sleep_forever()
+            if listener is None:
+                await anyio.sleep_forever()
+            else:
+                logger.info("its health is at http://127.0.0.1:%d", port_of(listener))
+                await serve_health(listener, made.health)
 
     def hurrying(signal_name: str) -> None:
         made.hurry(f"{signal_name} again")
@@ -77,6 +95,14 @@ async def _work(made: Worker[Any], name: str) -> None:
         await run_until_signal(serve, on_second_signal=hurrying)
     except StoppedBySignal:
         logger.info("the worker of %s has ended", name)
+
+
+async def _listener(port: int) -> Listener[SocketStream]:
+    """Return what listens on a port of this host. Raise BadUse if another program does."""
+    try:
+        return await anyio.create_tcp_listener(local_host="127.0.0.1", local_port=port)
+    except OSError as error:
+        raise BadUse(f"--health-port {port}: {error}") from error
 
 
 def _workflows(app: App[Any]) -> str:

@@ -19,7 +19,7 @@ from effectflow.checkpoint.stopping import StopRequest, stop_request
 from effectflow.checkpoint.store import Claimed, DueRuns, Limit, Taken, service_of
 from effectflow.effects import RetryPolicy
 from effectflow.effects.arguments import check_count, check_type
-from effectflow.effects.clock import Clock, Duration, SystemClock, waiting_time
+from effectflow.effects.clock import Clock, Duration, SystemClock, in_seconds, waiting_time
 from effectflow.effects.event_loop import (
     has_been_cancelled_natively,
     is_cancellation,
@@ -32,6 +32,7 @@ from effectflow.runs.recovery import LEAST_CRASHES, recover_run
 from effectflow.service.app import App
 from effectflow.service.changes import end_following
 from effectflow.service.client import Client
+from effectflow.service.health import Health, overdue_runs
 from effectflow.service.outage import Outage
 from effectflow.service.schedule import keep_schedule
 
@@ -187,6 +188,34 @@ class Worker(Generic[Env]):
             raise RuntimeError("this worker is not open: `async with worker:` opens it")
         await self._shift.idle()
 
+    async def health(self, *, overdue_after: Duration = 60.0, timeout: Duration = 3.0) -> Health:  # noqa: ASYNC109
+        """Return how the worker is, also before it is open and after its end.
+
+        Parameters:
+            overdue_after: count the runs that have been due for longer than this many seconds, or this
+                `timedelta`.
+            timeout: the seconds, or the `timedelta`, that the store may take to answer.
+        """
+        shift, terms = self._shift, self._terms
+        before = terms.clock.now().timestamp() - in_seconds(overdue_after)
+        overdue, error = 0, ""
+        try:
+            with anyio.fail_after(in_seconds(timeout)):
+                overdue = await overdue_runs(
+                    self.client.checkpoints, self.app.workflows, before=before
+                )
+        except TimeoutError:
+            error = f"no answer within {in_seconds(timeout):g} s"
+        except Exception as raised:
+            error = repr(raised)
+        return Health(
+            is_alive=shift is not None and shift.is_taking,
+            store_error=error,
+            driven=0 if shift is None else shift.driven,
+            limit=terms.limit,
+            overdue=overdue,
+        )
+
     def hurry(self, reason: str = "hurry()") -> None:
         """Interrupt steps in progress at once when the context ends, instead of after `grace`.
 
@@ -301,6 +330,16 @@ class _Shift:
                     await anyio.sleep(_SECONDS_BETWEEN_CHECKS)
         finally:
             self._idlers -= 1
+
+    @property
+    def is_taking(self) -> bool:
+        """Whether it still takes runs."""
+        return not (self._is_ending.is_set() or self._has_taken_last.is_set())
+
+    @property
+    def driven(self) -> int:
+        """The number of runs that it drives."""
+        return len(self._driving)
 
     @property
     def _is_resting(self) -> bool:

@@ -7,6 +7,8 @@ import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
+from urllib.error import URLError
+from urllib.request import urlopen
 
 import pytest
 from returns.result import Success
@@ -162,6 +164,25 @@ def test_signals_and_cancellation_come_from_other_processes(
         "cancelled",
     }
     assert messages[-1] == "the worker of mall:app has ended"
+
+
+def test_the_health_of_a_worker_is_served_until_it_ends(
+    effectflow: Command, mall: Any, work: Work
+) -> None:
+    worker = work("--health-port", "0")
+    assert worker.stderr is not None
+    port = int(worker.stderr.readline().rpartition(":")[2])
+    with urlopen(f"http://127.0.0.1:{port}/", timeout=10) as answer:
+        assert json.load(answer)["is_healthy"] is True
+    taken = effectflow("worker", "mall:app", "--health-port", str(port))
+    assert taken.code == 2
+    assert f"--health-port {port}: " in taken.err
+
+    worker.send_signal(signal.SIGTERM)
+    end_of(worker)
+    assert worker.returncode == 0
+    with pytest.raises(URLError):
+        urlopen(f"http://127.0.0.1:{port}/", timeout=10)
 
 
 def test_a_worker_that_cannot_make_its_environment_says_so(
