@@ -421,13 +421,15 @@ def median_of(found: list[Throughput]) -> Throughput:
 
 def show_start(stage: Stage, size: Size) -> None:
     for make, goal in ((stage.on_postgres, "at most 3 ms, 3"), (stage.on_sqlite, "at most 1.5 ms")):
-        found: list[Throughput] = []
-        for _ in range(size.rounds):
-            engine = make()
-            found.append(anyio.run(start, engine, stage.folder, stage.server, size.starts))
-        median = median_of(found)
+        engines = [make() for _ in range(size.rounds)]
+        median = median_of(
+            [
+                anyio.run(start, engine, stage.folder, stage.server, size.starts)
+                for engine in engines
+            ]
+        )
         print(
-            f"a started run of one step, {engine.name}: {median.processor * 1e3:.2f} ms of processors "
+            f"a started run of one step, {engines[0].name}: {median.processor * 1e3:.2f} ms of processors "
             f"and {median.transactions:.1f} transactions ({goal}), {median.speed:.0f}/s"
         )
 
