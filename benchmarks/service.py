@@ -429,8 +429,8 @@ def show_start(stage: Stage, size: Size) -> None:
             ]
         )
         print(
-            f"a started run of one step, {engines[0].name}: {median.processor * 1e3:.2f} ms of processors "
-            f"and {median.transactions:.1f} transactions ({goal}), {median.speed:.0f}/s"
+            f"a started run of one step, {engines[0].name}: {median.processor * 1e3:.2f} ms of "
+            f"processors and {median.transactions:.1f} transactions ({goal}), {median.speed:.0f}/s"
         )
 
 
