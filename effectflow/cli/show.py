@@ -35,8 +35,9 @@ from effectflow.checkpoint.store import CANCEL, NOTICE
 from effectflow.checkpoint.values import Tree, plain_tree
 from effectflow.cli.access import Access, ServiceOption
 from effectflow.cli.command import Answer, command
+from effectflow.cli.filters import shown_status
 from effectflow.cli.history import topic_text
-from effectflow.cli.list_runs import owner_of, run_tree, shown_status
+from effectflow.cli.list_runs import owner_of, run_tree
 from effectflow.cli.options import BadUse, LatestOption
 from effectflow.cli.render import age, bounded, counted, cut, table, when
 from effectflow.cli.suggestions import message_of, suggested

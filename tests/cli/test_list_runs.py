@@ -14,7 +14,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from effectflow.cli import list_runs
+from effectflow.cli import filters, list_runs
 from tests.cli.conftest import COMMAND, ENVIRONMENT, Command, Ended
 from tests.programs import PIPE, Program
 
@@ -136,7 +136,7 @@ def test_a_run_whose_context_cannot_be_read_is_named(effectflow: Command, folder
 def test_filters_see_all_runs_and_a_limit_is_told(
     effectflow: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(list_runs, "_PAGE", 1)
+    monkeypatch.setattr(filters, "_PAGE", 1)
     start(effectflow, "old", "hat")
     for number in range(3):
         start(effectflow, f"new{number}")
