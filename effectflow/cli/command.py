@@ -29,7 +29,7 @@ class Answer:
     """What a command prints, and how it ends.
 
     Attributes:
-        data: what `--json` prints.
+        data: what `--json` prints; None if it was printed before.
         lines: what it prints without `--json`.
         problems: what it prints on standard error.
         code: its exit code.
@@ -117,7 +117,8 @@ def command(
 def _print(answer: Answer, *, as_json: bool) -> None:
     """Print an answer, and exit with its code."""
     if as_json:
-        print_json(answer.data, on_one_line=answer.is_on_one_line)
+        if answer.data is not None:
+            print_json(answer.data, on_one_line=answer.is_on_one_line)
     else:
         say_lines(answer.lines)
     say_lines(answer.problems, Console(stderr=True))

@@ -41,8 +41,18 @@ COMMANDS = {
     ),
     "cancel": Row(
         "send:cancel",
-        "Request that a run ends: its finalizers and compensations run, and it is cancelled.",
+        "Request that runs end: their finalizers and compensations run, and they are cancelled.",
         "cancel order-7 --app shop.service:app",
+    ),
+    "retry": Row(
+        "control:retry",
+        "Let the next worker try runs again that have failed, are blocked, or were interrupted.",
+        "retry --status failed --workflow checkout --since 2h --app shop.service:app",
+    ),
+    "rerun": Row(
+        "control:rerun",
+        "Make new runs with the same inputs as other ones, which stay as they are.",
+        "rerun order-7 --app shop.service:app",
     ),
     "send": Row(
         "send:send",

@@ -11,14 +11,15 @@ from effectflow.checkpoint import NotSerializable, RunInfo, RunStatus, find_run
 from effectflow.cli.access import Access, ServiceOption
 from effectflow.cli.app_loader import load_signal
 from effectflow.cli.command import Answer, command
-from effectflow.cli.options import BadUse, LatestOption, read_json
+from effectflow.cli.options import BadUse, read_json
+from effectflow.cli.selection import command_on_runs
 from effectflow.cli.suggestions import suggested
 from effectflow.service.client import request_cancel, send_value
 
 
-@command(ServiceOption, latest=LatestOption, keys=False)
+@command_on_runs(ServiceOption, verb="cancel", keys=False)
 async def cancel(access: Access, run_id: str) -> Answer:
-    """Request that a run ends: its finalizers and compensations run, and it is cancelled.
+    """Request that runs end: their finalizers and compensations run, and they are cancelled.
 
     The worker that drives the run does that, or the next one. The process that has begun the run without
     a worker, such as `effectflow run`, does not notice the request: stop it, and then `effectflow resume`

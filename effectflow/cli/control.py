@@ -1,0 +1,43 @@
+"""The commands that let runs go on: retry and rerun."""
+
+from __future__ import annotations
+
+from effectflow.checkpoint import read_checkpoint
+from effectflow.cli.access import Access, CodeOption, ServiceOption
+from effectflow.cli.app_loader import workflow_of_run
+from effectflow.cli.command import Answer
+from effectflow.cli.options import ByOption
+from effectflow.cli.selection import command_on_runs
+from effectflow.cli.suggestions import suggested
+from effectflow.effects.clock import SystemClock
+from effectflow.runs.control import asker, retry_run
+from effectflow.service.client import Client
+
+
+@command_on_runs(ServiceOption, verb="retry")
+async def retry(access: Access, run_id: str, by: ByOption = None) -> Answer:
+    """Let the next worker try runs again that have failed, are blocked, or were interrupted.
+
+    Without workers, `effectflow resume` continues a run.
+    """
+    who = by or asker()
+    await retry_run(access.checkpoints, run_id, by=who, clock=SystemClock())
+    said = f"Run {run_id}: retried by {who}. The next worker continues it."
+    return Answer({"run_id": run_id, "by": who}, [said])
+
+
+@command_on_runs(CodeOption, verb="rerun")
+async def rerun(access: Access, run_id: str, by: ByOption = None) -> Answer:
+    """Make new runs with the same inputs as other ones, which stay as they are.
+
+    The next worker drives a new run, or `effectflow resume` does.
+    """
+    known = await read_checkpoint(access.store, run_id, access.seal)
+    loaded = workflow_of_run(run_id, known.workflow, access.app, known.module)
+    client = Client(access.checkpoints, by=by)
+    made = await client.handle(loaded.to_start, run_id).rerun()
+    resume = suggested("resume", made.run_id, module=known.module)
+    return Answer(
+        {"run_id": made.run_id, "forked_from": run_id, "by": client.by},
+        [f"Run {made.run_id} was made from run {run_id}. Without workers, start it with: {resume}"],
+    )
