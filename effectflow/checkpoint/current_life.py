@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, Token
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -14,14 +12,21 @@ current_life: ContextVar[Turns | None] = ContextVar("current_life", default=None
 """The turns of the life whose code runs in this context; None outside of runs."""
 
 
-@contextmanager
-def life_of(turns: Turns) -> Generator[None]:
+class life_of:  # noqa: N801, used like a function in `with`
     """Make this the current life, in the block and in the tasks that it starts."""
-    token = current_life.set(turns)
-    try:
-        yield
-    finally:
-        current_life.reset(token)
+
+    __slots__ = ("_token", "_turns")
+
+    _token: Token[Turns | None]
+
+    def __init__(self, turns: Turns) -> None:
+        self._turns = turns
+
+    def __enter__(self) -> None:
+        self._token = current_life.set(self._turns)
+
+    def __exit__(self, *_: object) -> None:
+        current_life.reset(self._token)
 
 
 def replaying() -> bool:

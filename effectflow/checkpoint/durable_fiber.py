@@ -12,7 +12,7 @@ from collections.abc import (
     Sequence,
 )
 from functools import partial
-from types import coroutine
+from types import CoroutineType, coroutine
 from typing import Any, Never, TypeVar, cast
 
 import anyio
@@ -115,7 +115,7 @@ class DurableFiber(OrderedFiber):
         if self.turns.is_over:
             await self.run.writer.save(required=required)
         else:
-            await self.turns.commits.save(self, scope, required=required)
+            await self.turns.save(self, scope, required=required)
         # What has begun is not left to another worker.
         await self.check(scope, has_begun=True)
 
@@ -356,7 +356,7 @@ class DurableFiber(OrderedFiber):
         elif is_alone:
             # Its end is not recorded, as nothing else could have happened meanwhile.
             if turns.holder is not self:
-                turns.ready.append(self)
+                turns.make_ready(self)
                 turns.pass_on()
             await turns.regain(self, scope, may_end=True)
         else:
@@ -474,15 +474,15 @@ class DurableFiber(OrderedFiber):
             self.follows(path, run.record(entry, self.step))
         return value
 
-    async def sleep(self, scope: Scope, seconds: float) -> None:
+    def sleep(self, scope: Scope, seconds: float) -> CoroutineType[Any, Any, None]:
         if seconds > 0:
-            run = self.run
-            await waits.sleep_until(self, scope, lambda: run.time_after(seconds), seconds)
-        else:
-            await self.wait(scope, scope.clock.sleep, seconds)
+            return waits.sleep_until(self, scope, partial(self.run.time_after, seconds), seconds)
+        return self.wait(scope, scope.clock.sleep, seconds)
 
-    async def sleep_until(self, scope: Scope, until: float, longest: float) -> None:
-        await waits.sleep_until(self, scope, lambda: until, longest)
+    def sleep_until(
+        self, scope: Scope, until: float, longest: float
+    ) -> CoroutineType[Any, Any, None]:
+        return waits.sleep_until(self, scope, lambda: until, longest)
 
     async def publish(self, scope: Scope, key: str, value: object, types: KnownTypes) -> None:
         """Record a value for others to read: once between steps, and in each attempt of a step."""
@@ -529,7 +529,7 @@ class DurableFiber(OrderedFiber):
         if self.branches is None:
             self.branches = {}
         self.branches[child] = None
-        self.turns.ready.append(child)
+        self.turns.make_ready(child)
         return child
 
     async def begin(self, scope: Scope) -> None:
@@ -617,7 +617,7 @@ class DurableFiber(OrderedFiber):
             await waiter
 
     def wake(self, waiter: Waiter) -> None:
-        self.turns.ready.append(self)
+        self.turns.make_ready(self)
         wake(waiter)
 
     def deadline(self, operator: Operator, seconds: float) -> waits.Deadline | None:

@@ -18,6 +18,17 @@ class GroupCommit:
     The fibers go on in the order in which they asked.
     """
 
+    __slots__ = (
+        "_after",
+        "_baton",
+        "_failed",
+        "_fibers",
+        "_is_required",
+        "_stopping",
+        "_waiter",
+        "_writer",
+    )
+
     def __init__(self, baton: Baton, stopping: Stopping, writer: JournalWriter) -> None:
         self._baton = baton
         self._stopping = stopping
@@ -64,7 +75,7 @@ class GroupCommit:
             finally:
                 for fiber in fibers:
                     del baton.working[fiber]
-                baton.arrived.extend(fibers)
+                    baton.note_arrival(fiber)
                 baton.pass_on()
 
     def begin(self) -> None:

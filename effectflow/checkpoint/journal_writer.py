@@ -79,6 +79,11 @@ class _Halting:
         on_halt: ends the fibers of the run, which may wait for something else.
     """
 
+    __slots__ = (
+        "halted",
+        "on_halt",
+    )
+
     def __init__(self) -> None:
         self.halted: CheckpointError | None = None
         self.on_halt: Callable[[], object] | None = None
@@ -99,6 +104,8 @@ class _Halting:
 
 class NoJournal(_Halting):
     """The writer of a plan, which adds no entries."""
+
+    __slots__ = ()
 
     is_released = True
     time = 0.0
@@ -128,6 +135,44 @@ class JournalWriter(_Halting):
         observers: receive the entries that are added, and learn of saves.
         due, is_watched: as in `Delayed`.
     """
+
+    __slots__ = (
+        "__weakref__",
+        "_buffer",
+        "_delays",
+        "_digest",
+        "_drafts",
+        "_is_saving",
+        "_is_silent",
+        "_is_summary_due",
+        "_last_saves",
+        "_last_saves_until",
+        "_linger",
+        "_newest_step",
+        "_opening",
+        "_saved",
+        "_seal",
+        "_seen",
+        "_shared",
+        "_takes",
+        "_unsure",
+        "_unsure_takes",
+        "checkpoints",
+        "completed_since_save",
+        "due",
+        "durable_length",
+        "durable_summary",
+        "is_claiming",
+        "is_ending",
+        "is_released",
+        "is_watched",
+        "lease",
+        "length",
+        "observers",
+        "run_id",
+        "summary",
+        "time",
+    )
 
     def __init__(
         self,

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterable
-from functools import cached_property
 
 import anyio
 
@@ -40,17 +38,31 @@ class Mailbox:
             not look.
     """
 
+    __slots__ = (
+        "_answered",
+        "_asked",
+        "_checkpoints",
+        "_messages",
+        "_reading",
+        "_received",
+        "_run_id",
+        "_values",
+        "_writer",
+        "is_known_empty",
+        "seen",
+    )
+
     def __init__(
         self,
         run_id: str,
         checkpoints: Checkpoints,
         writer: JournalWriter,
-        received: Iterable[tuple[str, str]],
+        received: dict[tuple[str, str], None],
     ) -> None:
         """Create the mailbox of a run. `received` has the topic and key of each message that it took."""
         self.seen = 0
         self.is_known_empty = False
-        self._received = set(received)
+        self._received = received
         self._run_id = run_id
         self._checkpoints = checkpoints
         self._writer = writer
@@ -58,11 +70,8 @@ class Mailbox:
         self._messages: dict[str, deque[Message]] = {}
         self._values: dict[int, Tree] = {}
         self._asked = self._answered = 0
-
-    @cached_property
-    def _reading(self) -> anyio.Lock:
         # Created on first use, because most runs neither wait nor are resumed.
-        return anyio.Lock(fast_acquire=True)
+        self._reading: anyio.Lock | None = None
 
     async def refresh(self) -> None:
         """Read the new messages, and take the notices among them. Halt the run if that fails."""
@@ -87,6 +96,8 @@ class Mailbox:
         # All fibers that ask before a read begins share the read.
         self._asked += 1
         number = self._asked
+        if self._reading is None:
+            self._reading = anyio.Lock(fast_acquire=True)
         async with self._reading:
             if self._answered >= number:
                 return
@@ -132,5 +143,5 @@ class Mailbox:
         """Remove a message that `first` has returned. The next append removes it from the store."""
         del self._values[message.number]
         self._messages[message.topic].popleft()
-        self._received.add((message.topic, message.key))
+        self._received[message.topic, message.key] = None
         self._writer.take(message.number)

@@ -112,6 +112,28 @@ class Order:
         last_turn: the last turn in the journal.
     """
 
+    __slots__ = (
+        "abandoned",
+        "attempts",
+        "begun",
+        "children",
+        "entries",
+        "is_cancelled",
+        "last_turn",
+        "messages",
+        "numbers",
+        "open",
+        "places",
+        "received",
+        "reopenings",
+        "results",
+        "retried",
+        "returned",
+        "set_aside",
+        "spawned",
+        "values",
+    )
+
     def __init__(self) -> None:
         self.entries: list[Ordered] = []
         self.numbers: list[int] = []
@@ -128,7 +150,7 @@ class Order:
         self.spawned: dict[int, str] = {}
         self.received: dict[str, list[Signalled]] = {}
         self.returned: dict[str, list[Signalled]] = {}
-        self.messages: set[tuple[str, str]] = set()
+        self.messages: dict[tuple[str, str], None] = {}
         self.children: dict[str, dict[str, str]] = {}
         self.is_cancelled = False
         self.last_turn = 0
@@ -250,7 +272,7 @@ class _Reader:
             elif isinstance(entry, ChildStarted):
                 order.children.setdefault(entry.path, {})[entry.input] = entry.run_id
             elif isinstance(entry, Signalled):
-                order.messages.add((entry.topic, entry.key))
+                order.messages[entry.topic, entry.key] = None
             if not is_void:
                 self._keep_other(number, entry)
 

@@ -53,6 +53,15 @@ class Replay:
         undeclared: a step whose recorded exception could not be rebuilt; None without one.
     """
 
+    __slots__ = (
+        "_takers",
+        "_turns",
+        "number_taken",
+        "order",
+        "position",
+        "undeclared",
+    )
+
     def __init__(self, turns: Turns, order: Order) -> None:
         self._turns = turns
         self.order = order

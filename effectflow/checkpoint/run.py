@@ -27,7 +27,6 @@ from effectflow.checkpoint.errors import (
     NotSerializable,
 )
 from effectflow.checkpoint.failures import RecordedDefect, read_failure
-from effectflow.checkpoint.group_commit import GroupCommit
 from effectflow.checkpoint.integrity import LARGE
 from effectflow.checkpoint.journal_writer import JournalWriter
 from effectflow.checkpoint.mailbox import Mailbox
@@ -103,6 +102,44 @@ class Run:
         ending: how this life ends before its body does; None if it does not, or by a halt or a stop.
     """
 
+    __slots__ = (
+        "_breathed_at",
+        "_held",
+        "_held_so_far",
+        "_is_asked_to_cancel",
+        "_known_parts",
+        "_steps",
+        "cancellation",
+        "checkpoints",
+        "clock",
+        "context",
+        "cut_off",
+        "drain",
+        "ending",
+        "first_seen",
+        "force",
+        "has_begun",
+        "interrupted_at",
+        "known_entries",
+        "last_completed",
+        "mailbox",
+        "now",
+        "observers",
+        "opened_at",
+        "planning",
+        "root",
+        "run_id",
+        "savable",
+        "spawned",
+        "started_version",
+        "stopping",
+        "surrounding",
+        "turns",
+        "types",
+        "workflow",
+        "writer",
+    )
+
     root: OrderedFiber
 
     def __init__(
@@ -134,7 +171,6 @@ class Run:
         self.planning = planning
         self.turns = Turns(self, order)
         self.stopping = Stopping(self.turns.stop)
-        self.turns.commits = GroupCommit(self.turns, self.stopping, writer)
         self.mailbox = Mailbox(run_id, checkpoints, writer, order.messages)
         self.first_seen = -1
         self.cancellation: Operator | None = None
@@ -331,8 +367,8 @@ class Run:
         """Forget the parts that refer to this life, after its end: so it needs no garbage collector."""
         turns = self.turns
         turns.fibers.clear()
-        turns.holder = self.writer.on_halt = None
-        del turns.commits, self.turns, self.root, self.stopping
+        turns.holder = turns.commits = self.writer.on_halt = None
+        del self.turns, self.root, self.stopping
 
     async def leave(self, scope: Scope) -> Never:
         """Raise what ends a fiber of a life that is being ended."""

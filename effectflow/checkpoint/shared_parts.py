@@ -40,6 +40,12 @@ class SharedParts:
     From the lives before, it has those of the newest output that had parts of earlier ones.
     """
 
+    __slots__ = (
+        "_before",
+        "_lists",
+        "_places",
+    )
+
     def __init__(self, entries: Sequence[Entry] = ()) -> None:
         self._places: dict[bytes, tuple[int, _Path]] = {}
         # The lengths of the JSON of the newest lists, and their numbers of items, by their digests.

@@ -97,14 +97,26 @@ class Stopping:
         has_begun: whether the run is being stopped, so that nothing more begins.
     """
 
+    __slots__ = (
+        "_is_watching",
+        "_on_begin",
+        "_protections",
+        "_shields",
+        "_tasks",
+        "_waits",
+        "_watch_scope",
+        "flows",
+        "has_begun",
+    )
+
     def __init__(self, on_begin: Callable[[], object]) -> None:
         """Create the state of a run that is not being stopped. `on_begin` is called when that changes."""
         self._on_begin = on_begin
         self.flows = anyio.CancelScope()
         self.has_begun = False
         self._tasks: TaskGroup | None = None
-        self._waits: set[anyio.CancelScope] = set()
-        self._protections: set[anyio.CancelScope] = set()
+        self._waits: dict[anyio.CancelScope, None] = {}
+        self._protections: dict[anyio.CancelScope, None] = {}
         self._shields = 0
         self._is_watching = False
         self._watch_scope: anyio.CancelScope | None = None
@@ -175,24 +187,24 @@ class Stopping:
         `what` is what it waits for, in words.
         """
         with self._watched(), anyio.CancelScope() as wait:
-            self._waits.add(wait)
+            self._waits[wait] = None
             if self.has_begun:
                 wait.cancel()
             try:
                 yield
             finally:
-                self._waits.discard(wait)
+                del self._waits[wait]
         if wait.cancelled_caught:
             raise LeftToResume(what)
 
     async def protected(self, work: Coroutine[Any, Any, A]) -> tuple[A, BaseException | None]:
         """Run work that no operator may interrupt. A stop of the run may."""
         with self._watched(), anyio.CancelScope(shield=not self.has_begun) as protection:
-            self._protections.add(protection)
+            self._protections[protection] = None
             try:
                 return await work, None
             finally:
-                self._protections.discard(protection)
+                del self._protections[protection]
         raise AssertionError("a scope that is not cancelled continues")
 
     async def shielded(self, work: Coroutine[Any, Any, A]) -> tuple[A, BaseException | None]:

@@ -35,11 +35,20 @@ class Turns(Baton):
         order, replay: what earlier lives have recorded, and how this one takes it.
         branches: the branches of parallel operators.
         frontier: the fibers that wait for the end of the replay.
-        commits: saves for several fibers at once.
+        commits: saves for several fibers at once; None before the first one.
         on_idle: called when nothing can run.
     """
 
-    commits: GroupCommit
+    __slots__ = (
+        "branches",
+        "commits",
+        "frontier",
+        "is_live",
+        "on_idle",
+        "order",
+        "replay",
+        "run",
+    )
 
     def __init__(self, run: Run, order: Order) -> None:
         is_planned = run.planning is not None
@@ -47,6 +56,7 @@ class Turns(Baton):
         self.run = run
         self.order = order
         self.is_live = not order.entries and not order.values and not is_planned
+        self.commits: GroupCommit | None = None
         self.frontier: dict[OrderedFiber, None] = {}
         self.on_idle: Callable[[], object] | None = None
         self.replay = Replay(self, order)
@@ -65,10 +75,18 @@ class Turns(Baton):
 
     def stop(self) -> None:
         super().stop()
-        self.commits.begin()
+        if self.commits is not None:
+            self.commits.begin()
+
+    async def save(self, fiber: OrderedFiber, scope: Scope, *, required: bool) -> None:
+        """Save what the run has recorded, for all fibers that ask at about the same time."""
+        if self.commits is None:
+            self.commits = GroupCommit(self, self.run.stopping, self.run.writer)
+        await self.commits.save(fiber, scope, required=required)
 
     def take_event(self) -> bool:
-        self.commits.begin()
+        if self.commits is not None:
+            self.commits.begin()
         entry = self.replay.next_entry
         if entry is not None:
             return self.replay.take_recorded(entry)
@@ -77,7 +95,7 @@ class Turns(Baton):
         elif self.overdue:
             # What happened while no process had the run is taken in the order of its times.
             self.overdue.sort(key=lambda one: one[0])
-            self.arrived.appendleft(self.overdue.pop(0)[1])
+            self.note_arrival(self.overdue.pop(0)[1], is_first=True)
             self.admit()
         elif self.is_planned:
             if not self.arrived and not self._end_cut_off():
@@ -153,7 +171,7 @@ class Turns(Baton):
             is_cancelled = fiber.scope.cancelling_operator() is not None
             if is_cancelled and fiber.intent.ends_later and not self.order.had_within(fiber.place):
                 del self.frontier[fiber]
-                self.arrived.append(fiber)
+                self.note_arrival(fiber)
         return bool(self.arrived)
 
     def _begin_frontier(self) -> None:
@@ -162,7 +180,7 @@ class Turns(Baton):
         for fiber in frontier:
             is_cancelled = fiber.scope.cancelling_operator() is not None
             if fiber.intent is Intent.END or (is_cancelled and fiber.intent.ends_later):
-                self.arrived.append(fiber)
+                self.note_arrival(fiber)
             else:
                 self.branches.let_go_on(fiber)
 
@@ -181,10 +199,10 @@ class Turns(Baton):
                 continue
             if rest is not None:
                 fiber.resting = None
-                self.ready.append(fiber)
+                self.make_ready(fiber)
             elif is_in_place:
                 self.branches.withdraw(fiber)
-                (self.arrived if fiber.intent.ends_later else self.ready).append(fiber)
+                (self.note_arrival if fiber.intent.ends_later else self.make_ready)(fiber)
             elif not fiber.intent.ends_later:
                 del self.frontier[fiber]
-                self.ready.append(fiber)
+                self.make_ready(fiber)

@@ -8,8 +8,9 @@ run is suspended.
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncGenerator, Callable, Generator
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
 
@@ -34,22 +35,24 @@ if TYPE_CHECKING:
 A = TypeVar("A")
 
 
-@asynccontextmanager
-async def resting(
+async def rest_during(
     fiber: DurableFiber,
     scope: Scope,
     what: str,
+    wait: Callable[[], Awaitable[object]],
+    *,
     until: float = math.inf,
     look: Callable[[], object] | None = None,
-) -> AsyncGenerator[None]:
-    """Let a fiber rest while the block awaits a time, a message or another run. Then wait for its turn.
+) -> None:
+    """Let a fiber rest while it awaits a time, a message or another run. Then wait for its turn.
 
     A cancellation by an operator ends the rest in the same turn, without an event.
 
     Parameters:
         what: what it waits for, in words.
+        wait: waits.
         until: when it continues by itself, in seconds since the epoch.
-        look: ends the block, so that the fiber checks whether it still has to wait.
+        look: ends the wait, so that the fiber checks whether it still has to wait.
     """
     turns = fiber.turns
     if fiber.run.planning is not None:
@@ -57,17 +60,22 @@ async def resting(
     fiber.resting = rest = Rest(scope, what, until, look)
     around: AbstractContextManager[object] = NOT_OBSERVED
     if fiber.run.observers:
-        wait = RunWaits(fiber.run.run_id, what, None if until == math.inf else until)
-        fiber.run.notify(wait)
-        around = Surroundings(fiber.run.surrounding, wait)
+        event = RunWaits(fiber.run.run_id, what, None if until == math.inf else until)
+        fiber.run.notify(event)
+        around = Surroundings(fiber.run.surrounding, event)
     # What such a step has begun must not be cut off by a suspension.
     is_pinned = scope.is_at_most_once
     if is_pinned:
         turns.working[fiber] = None
     turns.release(fiber)
     try:
-        with around, _ends_when_stopped(fiber, scope, what):
-            yield
+        with around:
+            if scope.is_shielded:
+                # No cancellation reaches it.
+                with fiber.run.stopping.ends_wait(what):
+                    await wait()
+            else:
+                await wait()
     except BaseException as raised:
         if is_cancellation(raised) and scope.cause() is not None:
             await _end_rest(fiber, scope, rest)
@@ -86,16 +94,6 @@ async def _end_rest(fiber: DurableFiber, scope: Scope, rest: Rest) -> None:
     else:
         # `wake_cancelled` has made it ready.
         await fiber.turns.regain(fiber, scope)
-
-
-@contextmanager
-def _ends_when_stopped(fiber: DurableFiber, scope: Scope, what: str) -> Generator[None]:
-    """End a wait that no cancellation reaches once the run is being stopped."""
-    if not scope.is_shielded:
-        yield
-        return
-    with fiber.run.stopping.ends_wait(what):
-        yield
 
 
 async def sleep_until(
@@ -123,8 +121,8 @@ async def sleep_until(
     until = begun.until or 0.0
     left = min(max(0.0, until - run.now()), longest)
     if left > 0:
-        async with resting(fiber, scope, "a time", run.now() + left):
-            await scope.clock.sleep(left)
+        wait = partial(scope.clock.sleep, left)
+        await rest_during(fiber, scope, "a time", wait, until=run.now() + left)
     elif until <= run.opened_at:
         await turns.arrive(fiber, scope, since=until)
     else:
@@ -138,15 +136,14 @@ async def wait_until_retry(fiber: DurableFiber, scope: Scope, until: float, long
     """Wait for the next attempt of a step, whose beginning will be the event."""
     left = min(max(0.0, until - fiber.run.now()), longest)
     if left > 0:
-        async with resting(fiber, scope, "a retry", fiber.run.now() + left):
-            await scope.clock.sleep(left)
+        wait = partial(scope.clock.sleep, left)
+        await rest_during(fiber, scope, "a retry", wait, until=fiber.run.now() + left)
     await fiber.check(scope)
 
 
 async def leave_to_another_worker(fiber: DurableFiber, scope: Scope) -> None:
     """Wait until the run is suspended, because its worker begins nothing more."""
-    async with resting(fiber, scope, "another worker", 0.0):
-        await anyio.sleep_forever()
+    await rest_during(fiber, scope, "another worker", anyio.sleep_forever, until=0.0)
 
 
 async def receive(fiber: DurableFiber, scope: Scope, topic: str, decode: Callable[[Tree], A]) -> A:
@@ -203,8 +200,7 @@ async def _await_message(fiber: DurableFiber, scope: Scope, topic: str) -> None:
             await fiber.check(scope)
             if await _has_arrived(fiber, scope, topic):
                 return
-            async with resting(fiber, scope, topic.replace(":", " ", 1), look=woken.set):
-                await woken.wait()
+            await rest_during(fiber, scope, topic.replace(":", " ", 1), woken.wait, look=woken.set)
 
 
 async def _has_arrived(fiber: DurableFiber, scope: Scope, topic: str) -> bool:

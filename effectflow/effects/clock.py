@@ -6,7 +6,8 @@ import math
 import time
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
-from typing import Protocol, TypeAlias
+from types import CoroutineType
+from typing import Any, Protocol, TypeAlias
 
 import anyio
 
@@ -83,9 +84,9 @@ class SystemClock:
     # The function itself, without a method around it, because each step reads it twice.
     monotonic: staticmethod[[], float] = staticmethod(time.monotonic)
 
-    async def sleep(self, seconds: float) -> None:
+    def sleep(self, seconds: float) -> CoroutineType[Any, Any, None]:
         # Trio rejects a negative number, and asyncio does not.
-        await anyio.sleep(max(seconds, 0))
+        return anyio.sleep(max(seconds, 0))
 
     def move_on_after(self, seconds: float) -> AbstractContextManager[anyio.CancelScope]:
         scope = anyio.move_on_after(seconds)

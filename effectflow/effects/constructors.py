@@ -242,8 +242,8 @@ def sleep(duration: Duration) -> Effect[object, Never, None]:
     if math.isnan(seconds):
         raise ValueError("a sleep must be a number of seconds, not nan")
 
-    async def perform(_env: object, scope: Scope) -> None:
-        await scope.fiber.sleep(scope, seconds)
+    def perform(_env: object, scope: Scope) -> Awaitable[None]:
+        return scope.fiber.sleep(scope, seconds)
 
     return nodes.Perform(perform, ("sleep", seconds))
 

@@ -102,6 +102,20 @@ class Claim:
         has_no_message: whether a worker has taken the run, and found that it has received no message.
     """
 
+    __slots__ = (
+        "_info",
+        "_key",
+        "_lease",
+        "_overlap",
+        "_owner",
+        "finished",
+        "has_no_message",
+        "input",
+        "place",
+        "run_id",
+        "writer",
+    )
+
     def __init__(self, place: Place, run_id: str) -> None:
         self.place = place
         self.finished: Finished | None = None

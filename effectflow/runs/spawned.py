@@ -31,7 +31,7 @@ from effectflow.checkpoint.ordered_fiber import Intent
 from effectflow.checkpoint.run import Run
 from effectflow.checkpoint.store import RunStatus, has_result, service_of
 from effectflow.checkpoint.values import KnownTypes, digest_of
-from effectflow.checkpoint.waits import resting
+from effectflow.checkpoint.waits import rest_during
 from effectflow.effects import Effect
 from effectflow.effects.arguments import check_type
 from effectflow.effects.clock import Duration, finite_time
@@ -374,8 +374,7 @@ async def _end_of(fiber: DurableFiber, scope: Scope, place: Place, run_id: str) 
                 if finished.at <= run.opened_at:
                     await fiber.turns.arrive(fiber, scope, since=finished.at)
                 return finished
-            async with resting(fiber, scope, f"run {run_id!r}", look=woken.set):
-                await woken.wait()
+            await rest_during(fiber, scope, f"run {run_id!r}", woken.wait, look=woken.set)
 
 
 async def _last_entry_of(place: Place, run_id: str) -> Finished | None:

@@ -212,14 +212,13 @@ class Workflow(Generic[Env, E, Input, Out]):
         check_new_run_id(run_id)
         saved = self.blueprint.save_input(input)
 
-        async def perform(place: Place) -> Any:
-            return place.read(
-                await _runs().start_run(
-                    place, saved, run_id=run_id, context=context, retry_failed=retry_failed
-                )
+        def perform(place: Place) -> Awaitable[Any]:
+            return _runs().start_run(
+                place, saved, run_id=run_id, context=context, retry_failed=retry_failed
             )
 
-        return self._durably(perform, ("start", saved, Options(run_id=run_id, context=context)))
+        shown = ("start", saved, Options(run_id=run_id, context=context))
+        return self._durably(perform, shown, gives_output=True)
 
     @overload
     def call(
@@ -340,11 +339,9 @@ class Workflow(Generic[Env, E, Input, Out]):
         async def perform(place: Place) -> Any:
             if reopening is not None:
                 _check_environment(place, name)
-            return place.read(
-                await _runs().resume_run(place, run_id, force=force, reopening=reopening)
-            )
+            return await _runs().resume_run(place, run_id, force=force, reopening=reopening)
 
-        return self._durably(perform, (name, run_id, written))
+        return self._durably(perform, (name, run_id, written), gives_output=True)
 
     def result(
         self: Workflow[Any, E2, Any, Out2], run_id: str
@@ -382,12 +379,12 @@ class Workflow(Generic[Env, E, Input, Out]):
 
         async def perform(place: Place) -> Any:
             try:
-                return place.read(await _runs().read_result(place, run_id))
+                return await _runs().read_result(place, run_id)
             except CheckpointError as error:
                 # Raised, it would halt a run around this, which only asks about another run.
                 return TypedFailure(error)
 
-        return self._durably(perform, ("result", run_id))
+        return self._durably(perform, ("result", run_id), gives_output=True)
 
     def plan(
         self: Workflow[Env2, Any, Any, Any], run_id: str, *, effects: bool = False
@@ -568,11 +565,19 @@ class Workflow(Generic[Env, E, Input, Out]):
         )
 
     def _durably(
-        self, perform: Callable[[Place], Awaitable[Any]], shown: tuple[object, ...]
+        self,
+        perform: Callable[[Place], Awaitable[Any]],
+        shown: tuple[object, ...],
+        *,
+        gives_output: bool = False,
     ) -> Effect[Any, Any, Any]:
-        """Return an effect that performs this with the checkpoints of its environment."""
+        """Return an effect that performs this with the checkpoints of its environment.
 
-        async def run(env: Any, scope: Scope) -> Any:
+        `gives_output` says whether it yields what the body does. Each coroutine and closure here is held
+        in memory for as long as the run waits.
+        """
+
+        def run(env: Any, scope: Scope) -> Awaitable[Any]:
             checkpoints = getattr(env, "checkpoints", None)
             if not isinstance(checkpoints, Checkpoints):
                 # Without its repr, which may show the password in the URL of a store.
@@ -588,15 +593,16 @@ class Workflow(Generic[Env, E, Input, Out]):
                         "that again: use .call(...) in the body of another workflow, or spawn(...), or "
                         "put it into a step"
                     )
-                return await scope.fiber.wait(scope, attempt, checkpoints, env, scope)
-            return await attempt(checkpoints, env, scope)
+                return scope.fiber.wait(scope, attempt, checkpoints, env, scope)
+            return attempt(checkpoints, env, scope)
 
         async def attempt(checkpoints: Checkpoints, env: Any, scope: Scope) -> Any:
             place = _runs().Place.of(self.blueprint, checkpoints, env, _outermost(scope))
             try:
                 # A store that is not open is opened for this, and closed afterwards.
                 async with checkpoints.store:
-                    return await perform(place)
+                    outcome = await perform(place)
+                    return place.read(outcome) if gives_output else outcome
             except CheckpointError as error:
                 return TypedFailure(error)
 
