@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import base64
 import time
-from collections.abc import AsyncGenerator, Collection, Iterable, Iterator, Mapping
+from collections.abc import (
+    AsyncGenerator,
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
+from typing import TypeVar
 
+import anyio
 import anyio.lowlevel
+import anyio.to_thread
 import orjson
 
 from effectflow.checkpoint.checkpoint import Checkpoint, fold
@@ -39,6 +50,11 @@ from effectflow.checkpoint.values import Tree
 from effectflow.effects.event_loop import shielded
 
 _LEASE_SECONDS = 60
+
+T = TypeVar("T")
+
+_MANY = 2_000
+"""A pass over fewer entries takes about as long as the other tasks may wait, or less."""
 
 _BREATH = 0.02
 """The seconds after which the reader of a long journal lets other tasks run."""
@@ -109,6 +125,17 @@ async def open_records(
             break
         entries.append(entry)
     return Journal(tuple(entries), digest), problem
+
+
+async def pass_over(entries: Sequence[Entry], work: Callable[[], T]) -> T:
+    """Return the result of a pure pass over entries: in a thread if they are many, so that others run.
+
+    The thread shares the processor with the event loop, which it would block for a second after 100,000
+    steps.
+    """
+    if len(entries) < _MANY:
+        return work()
+    return await anyio.to_thread.run_sync(work, limiter=anyio.CapacityLimiter(1))
 
 
 def _restored(

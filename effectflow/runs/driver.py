@@ -31,6 +31,7 @@ from effectflow.checkpoint.errors import (
     RunNotFound,
 )
 from effectflow.checkpoint.failures import write_end, write_error
+from effectflow.checkpoint.journal_reader import pass_over
 from effectflow.checkpoint.journal_writer import JournalWriter
 from effectflow.checkpoint.lease_keeper import keep_lease
 from effectflow.checkpoint.messages import cancel_request
@@ -171,7 +172,8 @@ async def continue_run(
         )
     removed = blueprint.removed(found.written.entries)
     # The order takes the entry into account that precedes everything that this life adds.
-    order, digest = read_order((*entries, resumed), removed), found.journal.digest
+    order = await pass_over(entries, lambda: read_order((*entries, resumed), removed))
+    digest = found.journal.digest
     observers = place.checkpoints.observers
     around: AbstractContextManager[Mapping[str, str]] = NOT_OBSERVED
     if observers:

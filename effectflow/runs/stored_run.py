@@ -18,7 +18,7 @@ from effectflow.checkpoint.errors import (
     RunConflict,
 )
 from effectflow.checkpoint.failures import read_failure
-from effectflow.checkpoint.journal_reader import Journal, read_end, read_journal
+from effectflow.checkpoint.journal_reader import Journal, pass_over, read_end, read_journal
 from effectflow.checkpoint.observers import CheckpointLoaded, tell
 from effectflow.checkpoint.schema import frozen
 from effectflow.checkpoint.store import Record, RunInfo, RunStatus, find_run, store_errors
@@ -206,7 +206,7 @@ async def read_run(place: Place, run_id: str, first: Record | None = None) -> St
         written = await read_journal(checkpoints.store, run_id, checkpoints.seal, first)
     if not written.entries:
         return None
-    checkpoint = fold(written.entries, run_id)
+    checkpoint = await pass_over(written.entries, lambda: fold(written.entries, run_id))
     if checkpoint.workflow not in blueprint.names:
         owner = f"it is a run of workflow {checkpoint.workflow!r}"
         raise RunConflict(run_id, f"{owner}, not of {blueprint.definition.name!r}")

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import sys
+import threading
+from collections.abc import Callable
+from functools import partial
+
+import anyio
+import pytest
 
 from effectflow.checkpoint import BeforeStep, Completed, Entry, Failed, Signalled, Waiting
 from effectflow.checkpoint.entries import ErrorRecord
+from effectflow.checkpoint.journal_reader import pass_over
 from effectflow.checkpoint.order import read_order
 
 
@@ -40,3 +47,15 @@ def calls_to_read(count: int) -> int:
 
 def test_items_that_fail_at_the_same_time_are_not_compared_with_each_other() -> None:
     assert calls_to_read(400) < 4.1 * calls_to_read(100)
+
+
+@pytest.mark.anyio
+async def test_a_pass_over_a_long_journal_lets_other_tasks_run() -> None:
+    entries, others_ran = failed_at_once(400), threading.Event()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(call, others_ran.set)
+        assert await pass_over(entries, partial(others_ran.wait, 30))
+
+
+async def call(function: Callable[[], object]) -> None:
+    function()
