@@ -53,6 +53,7 @@ from effectflow import (
     workflow,
 )
 from effectflow.checkpoint import CheckpointPolicy
+from effectflow.checkpoint.integrity import digest_in, first_digest
 from effectflow.effects import from_async
 from effectflow.graphs import StateGraph
 from effectflow.iterative import Iterative
@@ -303,11 +304,11 @@ async def measure(kind: str, units: int) -> dict[str, float]:
 
 async def read_and_check(store: MemoryStore) -> None:
     """Check the chain of digests of the journal, and parse its entries."""
-    digest = hashlib.sha256(b"r").digest()
+    digest = first_digest("r")
     for record in await store.read("r"):
-        payload, _, trailer = record.body.rpartition(b"\nsha256:")
-        digest = hashlib.sha256(digest + payload).digest()
-        assert trailer == digest.hex().encode()
+        payload, written = record.body.rpartition(b"\n")[0], digest_in(record)
+        digest = hashlib.sha256(digest + payload).digest()[: len(written)]
+        assert digest == written
         orjson.loads(payload)
 
 
