@@ -98,6 +98,11 @@ class Blueprint:
         """The names under which its runs are recorded: its own, and the former ones."""
         return self.definition.name, *self.aliases
 
+    def continues(self, version: str) -> bool:
+        """Return whether it continues runs of this version: of its own, or of one with a migration."""
+        migrated = version.isdecimal() and int(version) in self.migrations
+        return migrated or version == self.definition.version
+
     def saved_by(self, checkpoints: Checkpoints) -> Blueprint:
         """Return the blueprint with the codecs and the encryption of these checkpoints."""
         if checkpoints.value_options is self.output_types.options:

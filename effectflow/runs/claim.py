@@ -52,6 +52,9 @@ logger = logging.getLogger(__name__)
 _SECONDS_BLOCKED = 60.0
 """The seconds after which a run that does not fit the program is tried again."""
 
+_SECONDS_LEFT = 1.0
+"""The seconds after which a run that was left to workers of its version is tried again."""
+
 SECONDS_AFTER_OUTAGE = 1.0
 """The seconds after which a run is tried again after its store has failed."""
 
@@ -210,15 +213,30 @@ class Claim:
         said = f"it raised {type(error).__name__}: {text_of(error)}"
         return printable("; ".join([said, *map(str, getattr(error, "__notes__", ()))]))
 
-    async def block(self, error: BaseException) -> bool:
+    async def leave(self, error: CheckpointError) -> bool:
+        """Release a run as blocked because other workers are meant to take it, soon if there are some.
+
+        The first time, they may take it after a second; after that, once as much time has passed as since
+        the run got further, at most a minute.
+        """
+        info = self._info
+        assert info is not None
+        seconds = _SECONDS_LEFT
+        if info.summary.status is RunStatus.BLOCKED:
+            standing = self.place.scope.clock.now().timestamp() - info.updated_at
+            seconds = min(max(standing, _SECONDS_LEFT), _SECONDS_BLOCKED)
+        return await self.block(error, seconds=seconds)
+
+    async def block(self, error: BaseException, *, seconds: float | None = None) -> bool:
         """Release a run that this process cannot continue because of this error, as blocked.
 
-        Workers may take the run again after a minute; after a second if only the store failed. Return
-        False if the store rejected that.
+        Workers may take the run again after these seconds: by default after a minute, and after a second
+        if only the store failed. Return False if the store rejected that.
         """
         assert self._info is not None
         is_outage = isinstance(error, SaveFailed | StoreUnavailable)
-        seconds = SECONDS_AFTER_OUTAGE if is_outage else _SECONDS_BLOCKED
+        if seconds is None:
+            seconds = SECONDS_AFTER_OUTAGE if is_outage else _SECONDS_BLOCKED
         writer, length, summary = self.writer, self._info.length, self._info.summary
         if writer is not None:
             length = writer.durable_length

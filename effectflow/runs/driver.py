@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from effectflow.checkpoint.checkpoint import summary_of
@@ -24,6 +24,7 @@ from effectflow.checkpoint.endings import (
 from effectflow.checkpoint.entries import Finished, Resumed, Started, Suspended
 from effectflow.checkpoint.errors import (
     CheckpointError,
+    DefinitionChanged,
     LeaseLost,
     NotSerializable,
     RunCancelled,
@@ -69,6 +70,7 @@ from effectflow.effects.event_loop import (
 )
 from effectflow.effects.scope import Scope
 from effectflow.effects.trails import TypedFailure, add_note
+from effectflow.runs.blueprint import Blueprint
 from effectflow.runs.body import run_body
 from effectflow.runs.claim import Claim
 from effectflow.runs.driven_runs import DrivenRuns
@@ -94,13 +96,25 @@ class Service:
         suspend_after: a run is suspended when all of its fibers wait for more than this many seconds.
         max_crashes: a run is not continued after this many processes in a row have died before it got
             further.
+        versions: the versions of runs that it takes, by workflow; for others, those that it continues.
         is_alone: whether this run is driven alone until it gets further.
     """
 
     runs: DrivenRuns
     suspend_after: float
     max_crashes: int
+    versions: Mapping[str, Collection[str]] = field(default_factory=dict[str, Any])
     is_alone: bool = False
+
+    def misfit(self, blueprint: Blueprint, version: str, run_id: str) -> DefinitionChanged | None:
+        """Return why a run of this version is left to other workers; None if it is not."""
+        name = blueprint.definition.name
+        chosen = self.versions.get(name)
+        if version in chosen if chosen is not None else blueprint.continues(version):
+            return None
+        takes = ", ".join(map(repr, chosen or [blueprint.definition.version]))
+        detail = f"the run is of version {version!r}, and this worker takes {takes}"
+        return DefinitionChanged(run_id, name, detail=detail)
 
     def joined(self, run: Run) -> AbstractAsyncContextManager[None]:
         """Wait until a run may be driven. The block drives it."""

@@ -66,13 +66,14 @@ async def recover_run(
     checkpoints: Checkpoints,
     service: Service,
     clock: Clock,
-) -> None:
+) -> bool:
     """Drive a claimed run until it ends, is suspended, or is stopped, and release it.
 
     How it ended is in its journal. A run that cannot be continued by this program is blocked, and the
     reason is kept with it. A worker, perhaps of another program, tries it again a minute later. If only
-    the store failed, it is tried again after a second, or once the store is back. A run that exits, as by
-    `sys.exit()`, fails with a defect, and its worker continues.
+    the store failed, it is tried again after a second, or once the store is back. A run of a version that
+    this worker does not take is left as blocked before it is read: then this returns False. A run that
+    exits, as by `sys.exit()`, fails with a defect, and its worker continues.
 
     Parameters:
         owner: the owner of the lease of `taken`.
@@ -83,6 +84,11 @@ async def recover_run(
     logger.info("%s is taken, %s", what, taken.info.summary.status, extra=claim.log_fields)
     async with claim:
         try:
+            version = taken.info.summary.details.version
+            misfit = service.misfit(workflow.blueprint, version, taken.lease.run_id)
+            if misfit is not None:
+                await claim.leave(misfit)
+                return False
             found = await read_run(place, taken.lease.run_id, taken.first)
             if found is None:
                 raise RunNotFound(taken.lease.run_id)
@@ -91,7 +97,7 @@ async def recover_run(
                 error = CrashedTooOften(claim.run_id, deaths, after)
                 await record_failure(claim, found, error)
                 logger.warning("run %r has failed: %s", claim.run_id, error, extra=claim.log_fields)
-                return
+                return True
             if deaths >= _DEATHS_SIDE_BY_SIDE:
                 service = replace(service, is_alone=True)
                 logger.warning(
@@ -110,6 +116,7 @@ async def recover_run(
             await _report(claim, ending)
         finally:
             _log_end(what, claim)
+    return True
 
 
 async def _report(claim: Claim, ending: Ending) -> None:

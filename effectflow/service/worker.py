@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+import math
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -46,6 +47,12 @@ _SECONDS_BETWEEN_LOOKS = 0.5
 _PAUSES = RetryPolicy.exponential(0.01).with_max_delay(0.16).with_full_jitter()
 """After a look that found less than was wanted, all changes within this time (seconds) cause only one
 more look. It grows while changes make a worker look and others are faster."""
+
+_SECONDS_LATER = 0.1
+"""How much later than others a worker looks that leaves runs of other versions, so those come first."""
+
+_SECONDS_OF_LEAVING = 120.0
+"""How long after the last such run it does so."""
 
 _SECONDS_BETWEEN_CHECKS = 0.001
 
@@ -99,6 +106,7 @@ class Worker(Generic[Env]):
         *,
         limit: int = 100,
         limits: Mapping[str, Limit] | None = None,
+        versions: Mapping[str, Collection[str]] | None = None,
         grace: Duration = 10.0,
         suspend_after: Duration = 5.0,
         max_crashes: int = 5,
@@ -111,6 +119,9 @@ class Worker(Generic[Env]):
             limit: the number of runs that this worker drives at the same time.
             limits: a `Limit` by the name of the workflow, across all workers. Give all workers the same.
                 Runs with a former name of it count separately.
+            versions: the versions of runs to take, by the name of the workflow; by default, that of the
+                workflow, and those for which it has a migration. Other runs are left to other workers, so
+                old and new code run side by side: see docs/operations.md.
             grace: the seconds, or the `timedelta`, that steps in progress may take at the end. A thread
                 cannot be interrupted: the worker waits for a step in a thread, however long it takes.
             suspend_after: suspend a run once all its fibers wait for more than this many seconds.
@@ -120,8 +131,8 @@ class Worker(Generic[Env]):
                 checkpoints.
             clock: tells the time; tests pass a `TestClock`. Runs are due by this clock.
 
-        Raises ValueError for a limit of a workflow that the app does not have, and for a number that is
-        too small; StoreUnavailable for a store that only keeps journals.
+        Raises ValueError for a limit or a version of a workflow that the app does not have, and for a
+        number that is too small; StoreUnavailable for a store that only keeps journals.
         """
         check_type(
             app,
@@ -138,6 +149,7 @@ class Worker(Generic[Env]):
                 f"limits names workflows that the App does not have: {', '.join(unknown)}; it has: "
                 f"{', '.join(sorted(app.workflows)) or 'none'}"
             )
+        _check_versions(app, versions or {})
         service_of(app.checkpoints.store, "a worker")
         self.app = app
         self._terms = _Terms(
@@ -147,6 +159,7 @@ class Worker(Generic[Env]):
                 for workflow, limit in (limits or {}).items()
                 for name in app.workflows[workflow].blueprint.names
             },
+            versions=dict(versions or {}),
             grace=waiting_time("grace", grace),
             suspend_after=waiting_time("suspend_after", suspend_after),
             max_crashes=max_crashes,
@@ -257,6 +270,7 @@ class _Terms:
 
     limit: int
     limits: Mapping[str, Limit]
+    versions: Mapping[str, Collection[str]]
     grace: float
     suspend_after: float
     max_crashes: int
@@ -280,10 +294,11 @@ class _Shift:
         self._owners: list[Owner] = []
         self._woken = Wakeup()
         self._runs = DrivenRuns(terms.grace, self._woken.set, partial(self._start, self._others))
-        self._service = Service(self._runs, terms.suspend_after, terms.max_crashes)
+        self._service = Service(self._runs, terms.suspend_after, terms.max_crashes, terms.versions)
         self._taking = anyio.CancelScope(shield=True)
         self._grace = anyio.CancelScope()
         self._hurry = ""
+        self._left_at = -math.inf
         self._is_ending = anyio.Event()
         self._has_taken_last = anyio.Event()
 
@@ -449,7 +464,7 @@ class _Shift:
         workflow = self._app.recorded[taken.info.summary.workflow]
         try:
             with strays_as_errors():
-                await recover_run(
+                is_taken = await recover_run(
                     workflow,
                     taken,
                     owner,
@@ -458,6 +473,8 @@ class _Shift:
                     service=self._service,
                     clock=self._terms.clock,
                 )
+            if not is_taken:
+                self._left_at = anyio.current_time()
         except Exception:
             logger.exception("run %r was left by its worker", taken.lease.run_id)
 
@@ -468,10 +485,28 @@ class _Shift:
             if next_due_at is None:
                 await self._woken.wait()
                 return True
-            with clock.move_on_after(max(0.0, next_due_at - clock.now().timestamp())):
+            has_left = anyio.current_time() < self._left_at + _SECONDS_OF_LEAVING
+            late = _SECONDS_LATER if has_left else 0.0
+            with clock.move_on_after(max(0.0, next_due_at - clock.now().timestamp()) + late):
                 await self._woken.wait()
                 return True
         return False
+
+
+def _check_versions(app: App[Any], versions: Mapping[str, Collection[str]]) -> None:
+    """Raise ValueError for versions that the workflows of an App do not continue."""
+    for name, chosen in versions.items():
+        if isinstance(chosen, str):
+            raise TypeError(
+                f"versions of workflow {name!r} takes a list of versions, not {chosen!r}"
+            )
+        workflow = app.workflows.get(name)
+        wrong = [one for one in chosen if workflow is None or not workflow.blueprint.continues(one)]
+        if workflow is None or wrong:
+            raise ValueError(
+                f"versions names {', '.join(map(repr, wrong))} of workflow {name!r}, which the App does "
+                "not have, or has no migration for"
+            )
 
 
 def _cancel(scopes: set[anyio.CancelScope]) -> None:
