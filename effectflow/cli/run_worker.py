@@ -49,6 +49,14 @@ def worker(
             help="All workers together start at most N runs of this workflow per second.",
         ),
     ] = None,
+    pinned: Annotated[
+        bool,
+        typer.Option(
+            "--pinned",
+            help="Take only runs of the present version of their workflow, even if it has a migration "
+            "for earlier ones: workers of the code before continue those.",
+        ),
+    ] = False,
     health_port: Annotated[
         int | None,
         typer.Option(
@@ -69,7 +77,14 @@ def worker(
     loaded = load_app(app)
     try:
         own, limits = _limits(loaded, limit or (), per_second or ())
-        made = Worker(loaded, limit=own, grace=grace, limits=limits)
+        own_versions = {name: [one.version] for name, one in loaded.workflows.items()}
+        made = Worker(
+            loaded,
+            limit=own,
+            grace=grace,
+            limits=limits,
+            versions=own_versions if pinned else None,
+        )
     except ValueError as error:
         raise BadUse(str(error)) from error
     _log_lines(as_json=as_json)

@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Map
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from random import uniform
 from typing import Any, Generic, Self, TypeVar
 
 import anyio
@@ -48,8 +49,8 @@ _PAUSES = RetryPolicy.exponential(0.01).with_max_delay(0.16).with_full_jitter()
 """After a look that found less than was wanted, all changes within this time (seconds) cause only one
 more look. It grows while changes make a worker look and others are faster."""
 
-_SECONDS_LATER = 0.1
-"""How much later than others a worker looks that leaves runs of other versions, so those come first."""
+_MOST_SECONDS_LATE = 0.05
+"""A worker that has left runs of other versions is late by up to this, so as not to be always first."""
 
 _SECONDS_OF_LEAVING = 120.0
 """How long after the last such run it does so."""
@@ -407,6 +408,8 @@ class _Shift:
             if not self._may_take:
                 await self._woken.wait()
                 continue
+            if anyio.current_time() < self._left_at + _SECONDS_OF_LEAVING:
+                await anyio.sleep(uniform(0.0, _MOST_SECONDS_LATE))
             free = self._terms.limit - len(self._driving)
             try:
                 # During an outage, claim one run at a time: a request may claim runs and lose its answer.
@@ -485,9 +488,7 @@ class _Shift:
             if next_due_at is None:
                 await self._woken.wait()
                 return True
-            has_left = anyio.current_time() < self._left_at + _SECONDS_OF_LEAVING
-            late = _SECONDS_LATER if has_left else 0.0
-            with clock.move_on_after(max(0.0, next_due_at - clock.now().timestamp()) + late):
+            with clock.move_on_after(max(0.0, next_due_at - clock.now().timestamp())):
                 await self._woken.wait()
                 return True
         return False

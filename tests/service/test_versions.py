@@ -55,23 +55,20 @@ class Deployment:
         return info.summary.details.blocked, left
 
 
-async def test_runs_are_driven_by_workers_of_their_version() -> None:
+async def test_a_run_is_driven_by_workers_of_its_version() -> None:
     shared = Deployment()
     old, new = shared.worker(order("1")), shared.worker(order("2"))
     async with old, new:
-        handles = [
-            await worker.client.submit(order(version), None, run_id=version)
-            for worker, version in ((new, "1"), (old, "2"))
-        ]
-        # The first worker that sees a run may be of the other version. The next time, it comes later.
-        for seconds in (0, 1, 60, 3600, 1, 60):
-            await shared.clock.advance(seconds)
-            await old.idle()
-            await new.idle()
-        results = [await one.result(timeout=10) for one in handles]
+        handle = await new.client.submit(order("1"), None, run_id="r")
+        # Whether a worker of its version is the first that sees the run is a matter of chance.
+        for _ in range(100):
+            if len(shared.world.done) < 2:
+                await shared.clock.advance(60)
+                await old.idle()
+                await new.idle()
+        assert await handle.result(timeout=10) == Success("ship 1")
 
-    assert results == [Success("ship 1"), Success("ship 2")]
-    assert sorted(shared.world.done) == ["book 1", "book 2", "ship 1", "ship 2"]
+    assert shared.world.done == ["book 1", "ship 1"]
 
 
 async def test_a_worker_of_another_version_leaves_a_run_to_others_and_soon() -> None:
