@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from effectflow.checkpoint.entries import Entry
+from effectflow.checkpoint.schema import frozen
 from effectflow.checkpoint.store import RunStatus
 from effectflow.checkpoint.values import Tree
 from effectflow.effects.paths import StepPath
@@ -16,12 +17,13 @@ from effectflow.effects.paths import StepPath
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
 class CheckpointEvent:
     """What an observer receives. Builders of workflows add events of their own."""
 
+    __slots__ = ()
 
-@dataclass(frozen=True, slots=True)
+
+@frozen
 class EntryAppended(CheckpointEvent):
     """An entry was added to a run's journal."""
 
@@ -29,7 +31,7 @@ class EntryAppended(CheckpointEvent):
     entry: Entry
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StepSkipped(CheckpointEvent):
     """A step with a recorded outcome was reached and not run.
 
@@ -46,7 +48,7 @@ class StepSkipped(CheckpointEvent):
     has_failed: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _AtEntry(CheckpointEvent):
     """A run after one of its entries.
 
@@ -67,25 +69,25 @@ class _AtEntry(CheckpointEvent):
         return StepPath(StepPath(self.step).segments[0]).name
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CheckpointSaved(_AtEntry):
     """The journal of a run is durable up to its entry number `entries`.
 
     Attributes:
         reason: why, if `save_now` requested the save.
-        seconds: how long the store took.
+        seconds: how long the store took; 0 for the creation of a run.
     """
 
     reason: str | None = None
     seconds: float = field(default=0.0, compare=False)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CheckpointLoaded(_AtEntry):
     """A run was found in the store, with this many `entries`."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RunResumed(CheckpointEvent):
     """A run is resumed.
 
@@ -99,7 +101,7 @@ class RunResumed(CheckpointEvent):
     step: str | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LifeBegan(CheckpointEvent):
     """This process begins to drive a run: a new one, or one that it resumes. It lasts until `LifeEnded`.
 
@@ -124,7 +126,7 @@ class LifeBegan(CheckpointEvent):
     is_secret: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LifeEnded(CheckpointEvent):
     """This process drives a run no longer.
 
@@ -138,7 +140,7 @@ class LifeEnded(CheckpointEvent):
     status: RunStatus
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RunBlocked(CheckpointEvent):
     """A run cannot be continued here, for the reason that its summary has. Workers try it again."""
 
@@ -146,16 +148,22 @@ class RunBlocked(CheckpointEvent):
     workflow: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AttemptBegan(CheckpointEvent):
-    """An attempt of a step is executed, or goes on in another life. Only passed to `around`."""
+    """An attempt of a step is executed, or goes on in another life. Only passed to `around`.
+
+    Attributes:
+        step, name: the path of the step, and its name.
+        attempt: the number of the attempt, from 1.
+    """
 
     run_id: str
     step: str
+    name: str
     attempt: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RunWaits(CheckpointEvent):
     """A fiber of a run waits, in this life. Another message for the run may repeat this.
 

@@ -398,7 +398,8 @@ class StepExecution:
         return execute(number, must_save=must_save)
 
     async def _surrounded(self, number: int, *, must_save: bool) -> object:
-        with Surroundings(self.run.surrounding, AttemptBegan(self.run.run_id, self.path, number)):
+        began = AttemptBegan(self.run.run_id, self.path, self.definition.name, number)
+        with Surroundings(self.run.surrounding, began):
             return await self._execute(number, must_save=must_save)
 
     async def _execute(self, number: int, *, must_save: bool) -> object:

@@ -2,7 +2,8 @@
 
 A run is one trace, over all of its lives and processes. Its parent is in the context of the run, as the
 headers that a propagator writes (W3C `traceparent`). Each life is a span, with a link to the life before,
-whose headers are in the first entry of that life. Attempts of steps, waits and saves are spans within.
+whose headers are in the first entry of that life. Attempts of steps, waits and saves of at least a
+millisecond are spans within.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from opentelemetry.trace import (
     set_span_in_context,
 )
 
-from effectflow.checkpoint.entries import Completed, ErrorRecord, Failed, Finished, Interrupted
+from effectflow.checkpoint.entries import Completed, Entry, ErrorRecord, Failed, Finished
 from effectflow.checkpoint.observers import (
     AttemptBegan,
     CheckpointEvent,
@@ -39,9 +40,11 @@ from effectflow.checkpoint.observers import (
     RunWaits,
 )
 from effectflow.checkpoint.store import RunStatus
-from effectflow.effects.paths import StepPath
 from effectflow.effects.scope import Surrounding, around_calls
 from effectflow.observe.carried_trace import CarriedTrace
+
+_SHORT = 0.001
+"""A save of fewer seconds has no span: making one takes a good part of that, and there is one a step."""
 
 _SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
 """The bounds of the histograms. Those of the SDK are for milliseconds."""
@@ -126,37 +129,33 @@ class OpenTelemetry:
 
     def notify(self, event: CheckpointEvent) -> None:
         """Note how attempts and lives end, and count."""
-        match event:
-            case EntryAppended(run_id, Completed() | Failed() | Interrupted() as entry):
-                life = self.lives.get(run_id)
-                attempt = None if life is None else life.attempts.get(entry.step or "")
-                if attempt is not None:
-                    attempt.note(entry)
-            case CheckpointSaved(run_id):
-                self._saved(event)
-            case EntryAppended(run_id, Finished(error=ErrorRecord() as error)):
-                life = self.lives.get(run_id)
-                if life is not None:
-                    fail(life.span, error, is_secret=life.is_secret)
-            case LifeEnded(run_id, workflow, status):
-                life = self.lives.get(run_id)
-                if life is not None:
-                    life.span.set_attribute("effectflow.status", status)
-                if status is not RunStatus.RUNNING:
-                    self._count(workflow, status)
-            case RunBlocked(_, workflow):
-                self._count(workflow, RunStatus.BLOCKED)
-            case _:
-                pass
+        # The most frequent ones first.
+        if isinstance(event, EntryAppended):
+            life = self.lives.get(event.run_id)
+            if life is not None:
+                life.note(event.entry)
+        elif isinstance(event, CheckpointSaved):
+            self._saved(event)
+        elif isinstance(event, LifeEnded):
+            life = self.lives.get(event.run_id)
+            if life is not None:
+                life.span.set_attribute("effectflow.status", event.status)
+            if event.status is not RunStatus.RUNNING:
+                self._count(event.workflow, event.status)
+        elif isinstance(event, RunBlocked):
+            self._count(event.workflow, RunStatus.BLOCKED)
 
     def _count(self, workflow: str, status: RunStatus) -> None:
         self.runs.add(1, {"effectflow.workflow": workflow, "effectflow.status": str(status)})
 
     def _saved(self, saved: CheckpointSaved) -> None:
         life = self.lives.get(saved.run_id)
+        # The creation of a run is not measured.
         if life is None or not saved.seconds:
             return
         self.save_duration.record(saved.seconds, life.labels)
+        if saved.seconds < _SHORT:
+            return
         # A save that no step waits for is made by a task without a current span.
         is_within = get_current_span().get_span_context().trace_id == life.trace_id
         end = time.time_ns()
@@ -229,6 +228,15 @@ class _Life:
         inject(kept, set_span_in_context(self.span, Context()))
         return kept
 
+    def note(self, entry: Entry) -> None:
+        """Note how an attempt or the run has ended, if this entry says so."""
+        if isinstance(entry, Completed | Failed):
+            attempt = self.attempts.get(entry.step)
+            if attempt is not None:
+                attempt.note(entry)
+        elif isinstance(entry, Finished) and entry.error is not None:
+            fail(self.span, entry.error, is_secret=self.is_secret)
+
     def _parent(self) -> Context:
         """Return the position that the run was created at; that of the life before if there is none."""
         for carrier in (self._began.context, self._began.before):
@@ -258,7 +266,15 @@ def _carried() -> CarriedTrace:
 class _Attempt:
     """The span of an attempt, which is current while the code of the step runs."""
 
-    __slots__ = ("_began", "_began_at", "_life", "_outcome", "_span", "_telemetry", "_token")
+    __slots__ = (
+        "_began",
+        "_began_at",
+        "_life",
+        "_outcome",
+        "_span",
+        "_telemetry",
+        "_token",
+    )
 
     def __init__(self, telemetry: OpenTelemetry, began: AttemptBegan) -> None:
         self._telemetry = telemetry
@@ -270,18 +286,18 @@ class _Attempt:
         self._life = life = self._telemetry.lives[began.run_id]
         life.attempts[began.step] = self
         self._span = self._telemetry.tracer.start_span(
-            f"step {StepPath(began.step).name}",
+            f"step {self._began.name}",
             attributes={"effectflow.step": began.step, "effectflow.attempt": began.attempt},
         )
         self._token = attach(set_span_in_context(self._span))
         self._began_at = time.perf_counter()
 
-    def note(self, ended: Completed | Failed | Interrupted) -> None:
-        """Note the entry with which the attempt has ended."""
+    def note(self, ended: Completed | Failed) -> None:
+        """Note the entry with which the attempt has ended. Without one, it was interrupted."""
         if isinstance(ended, Failed):
             self._outcome = "failed"
             fail(self._span, ended.error, is_secret=self._life.is_secret)
-        elif isinstance(ended, Completed):
+        else:
             self._outcome = "completed"
 
     def __exit__(self, *raised: object) -> None:
@@ -293,7 +309,7 @@ class _Attempt:
         self._span.end()
         labels = {
             **self._life.labels,
-            "effectflow.step": StepPath(self._began.step).name,
+            "effectflow.step": self._began.name,
             "effectflow.outcome": self._outcome,
         }
         self._telemetry.step_duration.record(seconds, labels)

@@ -9,6 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Never
 
+import anyio
 import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
@@ -35,8 +36,10 @@ from effectflow import (
     workflow,
 )
 from effectflow.checkpoint import (
+    Batch,
     CheckpointEvent,
     Encryption,
+    Lease,
     LifeBegan,
     LifeEnded,
     RunStatus,
@@ -274,7 +277,16 @@ async def test_workers_children_and_waits(telemetry: Telemetry, store: MemorySto
     assert all(one.max < 10 for one in delays)
 
 
-async def test_steps_and_saves_are_measured(telemetry: Telemetry, store: MemoryStore) -> None:
+class Slow(MemoryStore):
+    """A store whose appends take long enough to have spans."""
+
+    async def append(self, lease: Lease, batch: Batch) -> None:
+        await anyio.sleep(0.003)
+        await super().append(lease, batch)
+
+
+async def test_steps_and_saves_are_measured(telemetry: Telemetry) -> None:
+    store = Slow()
     app = app_on(store, failing=["charge 6"], observers=[telemetry.observer])
     await buy.start(5, run_id="b1").run(app)
     durations = telemetry.points("effectflow.step.duration")
