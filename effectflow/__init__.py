@@ -61,6 +61,7 @@ if TYPE_CHECKING:
         App as App,
         Client as Client,
         Handle as Handle,
+        Retention as Retention,
         Schedule as Schedule,
         Signal as Signal,
         Worker as Worker,
@@ -88,7 +89,7 @@ if not TYPE_CHECKING:  # a type checker would take every name for one of this pa
                 "pure race random sleep uuid"
             ),
             "runs": "Workflow",
-            "service": "App Client Handle Schedule Signal Worker compensate publish saga spawn",
+            "service": "App Client Handle Retention Schedule Signal Worker compensate publish saga spawn",
             "service.progress": "progress",
             "stores": "SqliteStore",
         },

@@ -74,6 +74,16 @@ COMMANDS = {
         "Make a new run from the beginning of another one, which stays as it is.",
         "fork order-7 --at charge --app shop.orders",
     ),
+    "delete": Row(
+        "retention:delete",
+        "Delete runs with their journals and messages. Runs that they have spawned continue.",
+        "delete --status failed --before 90d --app shop.service:app",
+    ),
+    "prune": Row(
+        "retention:prune",
+        "Delete ended runs that are old, in small batches.",
+        "prune --before 30d --keep 100 --dry-run --app shop.service:app",
+    ),
     "dead-letters": Row(
         "dead_letters:dead_letters",
         "Show the items of map-reduce jobs that failed, and how each attempt ended; retry or drop them.",

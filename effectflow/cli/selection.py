@@ -37,7 +37,7 @@ YesOption = Annotated[
 MOST_UNASKED = 10
 """A command acts on this many runs without asking."""
 
-_MOST_COUNTED = 10_000
+MOST_COUNTED = 10_000
 """A question names no larger number: counting a million runs takes seconds."""
 
 _ActOnRun: TypeAlias = Callable[..., Awaitable[Answer]]
@@ -90,7 +90,7 @@ class Selection:
         if yes:
             return
         count = 0
-        async for _ in self.runs(limit=_MOST_COUNTED + 1):
+        async for _ in self.runs(limit=MOST_COUNTED + 1):
             count += 1
         # They are counted again when it acts on them.
         self.problems.clear()
@@ -101,7 +101,7 @@ def confirm(verb: str, count: int) -> None:
     """Ask whether to act on so many runs, if they are more than 10. Raise BadUse if not."""
     if count <= MOST_UNASKED:
         return
-    many = f"more than {_MOST_COUNTED:,} runs" if count > _MOST_COUNTED else counted(count, "run")
+    many = f"more than {MOST_COUNTED:,} runs" if count > MOST_COUNTED else counted(count, "run")
     if not sys.stdin.isatty():
         raise BadUse(f"this would {verb} {many}: add --yes, or look at them first with --dry-run")
     try:
@@ -197,20 +197,28 @@ async def show_selected(selection: Selection, verb: str) -> Answer:
     now, count = time.time(), 0
     async for run in selection.runs():
         count += 1
-        tree: dict[str, object] = {"run_id": run if isinstance(run, str) else run.run_id}
-        line = str(tree["run_id"])
-        if isinstance(run, RunInfo):
-            status, workflow = shown_status(run, now), run.summary.workflow
-            tree |= {"workflow": workflow, "status": status}
-            line += f"  {workflow}, {status}, updated {age(now - run.updated_at)}"
-        if selection.access.as_json:
-            print_json({**tree, "would": verb}, on_one_line=True)
-        else:
-            say(line)
+        show_one(selection.access, run, verb, now)
     answer = ended(selection, ExitCode.DONE)
-    return Answer(
-        None, [f"This would {verb} {counted(count, 'run')}."], answer.problems, answer.code
-    )
+    return Answer(None, [would(verb, count)], answer.problems, answer.code)
+
+
+def show_one(access: Access, run: RunInfo | str, verb: str, now: float) -> None:
+    """Print a run that a command would act on at `now`, in seconds since the epoch."""
+    tree: dict[str, object] = {"run_id": run if isinstance(run, str) else run.run_id}
+    line = str(tree["run_id"])
+    if isinstance(run, RunInfo):
+        status, workflow = shown_status(run, now), run.summary.workflow
+        tree |= {"workflow": workflow, "status": status}
+        line += f"  {workflow}, {status}, updated {age(now - run.updated_at)}"
+    if access.as_json:
+        print_json({**tree, "would": verb}, on_one_line=True)
+    else:
+        say(line)
+
+
+def would(verb: str, count: int) -> str:
+    """Return what a command with `--dry-run` would have done."""
+    return f"This would {verb} {counted(count, 'run')}."
 
 
 def ended(selection: Selection, code: ExitCode) -> Answer:

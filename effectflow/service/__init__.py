@@ -6,6 +6,7 @@ from effectflow.effects.imports import lazy_names
 
 if TYPE_CHECKING:
     from effectflow.effects.saga import compensate as compensate, saga as saga
+    from effectflow.runs.retention import Retention as Retention
     from effectflow.runs.spawned import Child as Child, spawn as spawn
     from effectflow.service.app import App as App
     from effectflow.service.changes import Change as Change
@@ -27,6 +28,7 @@ if not TYPE_CHECKING:  # a type checker would take every name for one of this pa
         __name__,
         {
             ".effects.saga": "compensate saga",
+            ".runs.retention": "Retention",
             ".runs.spawned": "Child spawn",
             "app": "App",
             "changes": "Change",

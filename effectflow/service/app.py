@@ -12,6 +12,7 @@ from effectflow.effects.arguments import check_type, is_callable
 from effectflow.effects.resources import Made
 from effectflow.runs import Workflow
 from effectflow.runs.environment import missing_in
+from effectflow.runs.retention import Retention
 from effectflow.service.environment import (
     AnyWorkflow,
     BadEnvironment,
@@ -37,6 +38,7 @@ class App(Generic[Env]):
         environment: makes the environment.
         checkpoints: where and how to store the runs.
         schedules: what starts runs at certain times.
+        retention: which ended runs its workers delete.
 
     Example:
         >>> from dataclasses import dataclass
@@ -59,6 +61,7 @@ class App(Generic[Env]):
         environment: Callable[[Checkpoints], Made[Env]],
         checkpoints: Checkpoints,
         schedules: Sequence[Schedule[Any]] = (),
+        retention: Sequence[Retention] = (),
     ) -> None:
         """Gather what a service needs.
 
@@ -70,6 +73,8 @@ class App(Generic[Env]):
                 environment when it ends.
             checkpoints: where and how to store the runs.
             schedules: what starts runs at certain times.
+            retention: rules by which its workers delete ended runs. A run is deleted if one of them does
+                not keep it.
 
         Raises ValueError for two workflows or schedules with the same name, and for a schedule whose
         workflow is not among the workflows.
@@ -86,6 +91,9 @@ class App(Generic[Env]):
         self.checkpoints = checkpoints
         self.schedules: tuple[Schedule[Any], ...] = tuple(schedules)
         _check_schedules(self.schedules, self.workflows, checkpoints)
+        self.retention: tuple[Retention, ...] = tuple(retention)
+        for rule in self.retention:
+            check_type(rule, Retention, "retention takes rules such as Retention(older_than=86400)")
 
     @asynccontextmanager
     async def opened_environment(

@@ -6,6 +6,7 @@ import logging
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Any, Generic, Self, TypeVar, cast, overload
 from uuid import uuid4
 
@@ -40,6 +41,7 @@ from effectflow.effects.type_variables import Fitting
 from effectflow.runs import Workflow
 from effectflow.runs.control import asker, retry_run
 from effectflow.runs.forking import Fork, fork_run
+from effectflow.runs.retention import delete_run, ended_runs, prune_runs
 from effectflow.runs.run_ids import check_new_run_id, new_run_id
 from effectflow.runs.start import submit_run
 from effectflow.runs.stored_run import Place, run_info
@@ -199,6 +201,37 @@ class Client:
             with store_errors(store):
                 return await store.find(query)
 
+    async def prune(
+        self,
+        *,
+        before: datetime | Duration | None = None,
+        status: RunStatus | None = None,
+        workflow: str | None = None,
+        keep: int = 0,
+        dry_run: bool = False,
+    ) -> int:
+        """Delete ended runs that are old, in small batches, and return how many.
+
+        A run that has not ended is never deleted, nor one whose parent has not ended, nor the newest run
+        of a schedule. It is safe beside workers, and beside another `prune`. If this is cancelled or the
+        process dies, each run is deleted completely or not at all.
+
+        Parameters:
+            before: only runs that ended before this time, or this many seconds (or `timedelta`) ago.
+            status: only runs with this status: completed, cancelled or failed. By default, completed and
+                cancelled ones.
+            workflow: only runs of the workflow with this name.
+            keep: how many of the newest of these runs stay, however old they are.
+            dry_run: whether to delete nothing, and only return how many it would be.
+
+        Raises ValueError without `before` and `keep`, and for another status; StoreUnavailable.
+        """
+        if before is not None and not isinstance(before, datetime):
+            before = self._clock.now() - timedelta(seconds=finite_time("before", before))
+        rule = ended_runs(workflow, status, None if before is None else before.timestamp())
+        async with self.checkpoints.store:
+            return await prune_runs(self.checkpoints, rule, keep, dry_run=dry_run)
+
     def _place(self, workflow: Workflow[Any, Any, Any, Any]) -> Place:
         check_type(workflow, Workflow, "a Client takes a workflow, such as that of @workflow")
         environment = _OnlyCheckpoints(self.checkpoints)
@@ -311,6 +344,18 @@ class Handle(Generic[E_co, Out_co]):
         async with self._checkpoints.store:
             made = await fork_run(self._place, self.run_id, Fork(self._client.by, run_id=run_id))
         return Handle(self._client, self._place, self._workflow, made)
+
+    async def delete(self) -> None:
+        """Delete the run, with its journal and its messages. Runs that it has spawned continue.
+
+        Nothing of the run is undone. If it has not ended and should undo its work, cancel it first.
+
+        Raises RunNotFound; RunConflict for a run of another workflow; RunBusy while a process drives it;
+        ChangeRejected if a run that has not ended has spawned it, and may wait for its result.
+        """
+        async with self._checkpoints.store:
+            await self._status()
+            await delete_run(self._checkpoints, self.run_id)
 
     async def send(
         self, signal: Signal[T], value: Fitting[T], *, idempotency_key: str | None = None

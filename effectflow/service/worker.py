@@ -36,6 +36,7 @@ from effectflow.service.changes import end_following
 from effectflow.service.client import Client
 from effectflow.service.health import Health, overdue_runs
 from effectflow.service.outage import Outage
+from effectflow.service.retention import keep_retention
 from effectflow.service.schedule import keep_schedule
 
 logger = logging.getLogger(__name__)
@@ -290,7 +291,7 @@ class _Shift:
         self._stop = stop_request.get() or StopRequest()
         self._driving: set[anyio.CancelScope] = set()
         self._others: set[anyio.CancelScope] = set()
-        self._resting_schedules: set[str] = set()
+        self._resting: set[str] = set()
         self._looks = self._idle_look = self._taken = self._idlers = 0
         self._owners: list[Owner] = []
         self._woken = Wakeup()
@@ -304,11 +305,14 @@ class _Shift:
         self._has_taken_last = anyio.Event()
 
     def begin(self) -> None:
-        """Begin to take runs, and to start the runs of schedules."""
+        """Begin to take runs, to start the runs of schedules, and to delete old runs."""
         self._tasks.start_soon(self._take_runs)
         for schedule in self._app.schedules:
-            keeping = schedule, self._client, self._terms.clock, self._resting_schedules
+            keeping = schedule, self._client, self._terms.clock, self._resting
             self._start(self._others, keep_schedule, *keeping)
+        if self._app.retention:
+            keeping = self._app.retention, self._client, self._terms.clock, self._resting
+            self._start(self._others, keep_retention, *keeping)
 
     async def end(self) -> None:
         """Take no more runs, give steps in progress some time to end, and interrupt the rest."""
@@ -359,9 +363,9 @@ class _Shift:
 
     @property
     def _is_resting(self) -> bool:
-        runs, schedules = len(self._driving), len(self._app.schedules)
+        runs, others = len(self._driving), len(self._app.schedules) + bool(self._app.retention)
         is_driving = not self._runs.is_resting or self._runs.members < runs
-        return not is_driving and len(self._resting_schedules) == schedules
+        return not is_driving and len(self._resting) == others
 
     def hurry(self, reason: str) -> None:
         """Give steps in progress no more time to end."""

@@ -162,3 +162,36 @@ def test_what_selects_no_runs_is_bad_use(
     start(r1=-1)
     ran = effectflow("cancel", *arguments, *APP)
     assert (ran.code, said in ran.err) == (2, True), ran
+
+
+def test_runs_are_deleted_and_pruned(effectflow: Command) -> None:
+    start(a=1, b=-1, c=2, d=3, e=4)
+    assert effectflow("delete", "a", *APP).out == "Run a was deleted.\n"
+    again = effectflow("delete", "a", *APP)
+    assert (again.code, "no run 'a'" in again.err) == (4, True)
+    dry = effectflow("prune", "--keep", "1", "--dry-run", *APP)
+    assert [line.split("  ")[0] for line in dry.out.splitlines()] == [
+        "d", "c", "This would delete 2 runs.",
+    ]  # fmt: skip
+    assert effectflow("prune", "--before", "30d", "--json", *APP).json == {"deleted": 0}
+    assert effectflow("prune", "--keep", "1", *APP).out == "2 runs deleted\n"
+    assert [run["run_id"] for run in effectflow("list", "--json", *APP).json] == ["e", "b"]
+    deleted = effectflow("delete", "--status", "failed", "--json", *APP)
+    assert rows(deleted) == [{"run_id": "b", "deleted": True}]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "say which runs stay: an age, a number of runs to keep, or both"),
+        (["--before", "soon"], "--before takes a duration"),
+        (["--keep", "1", "--status", "running"], "only completed, cancelled and failed"),
+        (["--keep", "1", "--workflow", "ordr"], "no run of workflow 'ordr'"),
+    ],
+)
+def test_what_prunes_too_much_is_bad_use(
+    effectflow: Command, arguments: list[str], said: str
+) -> None:
+    start(r1=1)
+    ran = effectflow("prune", *arguments, *APP)
+    assert (ran.code, said in ran.err) == (2, True), ran
