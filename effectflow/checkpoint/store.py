@@ -24,7 +24,7 @@ from effectflow.checkpoint.errors import (
     SaveFailed,
     StoreUnavailable,
 )
-from effectflow.checkpoint.lease import Lease
+from effectflow.checkpoint.lease import Lease, Owner
 from effectflow.checkpoint.schema import LATEST, frozen, schema_of
 from effectflow.effects.arguments import check_count
 
@@ -180,6 +180,13 @@ class RunInfo:
     def place(self) -> tuple[float, str]:
         """Its place in the order of queries, newest first: the time of its creation, and its id."""
         return self.summary.created_at, self.run_id
+
+    @property
+    def process(self) -> str:
+        """The process that drives it, or drove it last, such as "process 4711 on host"; "" if unknown."""
+        text = self.summary.details.owner if self.lease is None else self.lease.owner
+        owner = Owner.parse(text)
+        return text if owner is None else f"process {owner.pid} on {owner.host.split('/')[0]}"
 
     def is_held(self, now: float) -> bool:
         """Return whether a live owner holds the run at `now`, in seconds since the epoch."""

@@ -99,6 +99,11 @@ COMMANDS = {
         "Show the state of a run, now or after an earlier entry.",
         "show census-1f0c7a2e9b3d",
     ),
+    "explain": Row(
+        "explain:explain",
+        "Tell why a run is where it is, and print the commands that would move it.",
+        "explain census-1f0c7a2e9b3d",
+    ),
     "history": Row(
         "history:history",
         "Show the journal of a run, one entry per line.",

@@ -30,8 +30,12 @@ CRASHED = "crashed"
 
 def shown_status(run: RunInfo, now: float) -> str:
     """Return the status of a run as the commands show it: the recorded status, or `crashed`."""
-    status = run.summary.status
-    return CRASHED if status is RunStatus.RUNNING and not run.is_held(now) else str(status)
+    return status_text(run.summary.status, is_held=run.is_held(now))
+
+
+def status_text(status: RunStatus, *, is_held: bool) -> str:
+    """Return a status as the commands show it, of a run that a live process holds or not."""
+    return CRASHED if status is RunStatus.RUNNING and not is_held else str(status)
 
 
 STATUSES = tuple(

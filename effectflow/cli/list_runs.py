@@ -20,7 +20,6 @@ from effectflow.checkpoint import (
     read_checkpoint,
 )
 from effectflow.checkpoint.checkpoint import iso_time
-from effectflow.checkpoint.lease import Owner
 from effectflow.checkpoint.values import Tree
 from effectflow.cli.access import Access, ServiceOption
 from effectflow.cli.command import Answer, command
@@ -171,16 +170,9 @@ def _note(info: RunInfo, now: float) -> str:
     return ""
 
 
-def owner_of(info: RunInfo) -> str:
-    """Return the process that drives a run, or that drove it last; "" if unknown."""
-    text = info.summary.details.owner if info.lease is None else info.lease.owner
-    owner = Owner.parse(text)
-    return text if owner is None else f"process {owner.pid} on {owner.host.split('/')[0]}"
-
-
 def run_tree(info: RunInfo, now: float) -> dict[str, Tree]:
     """Return one line about a run as plain data."""
-    summary, owner = info.summary, owner_of(info) or None
+    summary, owner = info.summary, info.process or None
     return {
         "run_id": info.run_id,
         "workflow": summary.workflow,

@@ -37,7 +37,7 @@ from effectflow.cli.access import Access, ServiceOption
 from effectflow.cli.command import Answer, command
 from effectflow.cli.filters import shown_status
 from effectflow.cli.history import topic_text
-from effectflow.cli.list_runs import owner_of, run_tree
+from effectflow.cli.list_runs import run_tree
 from effectflow.cli.options import BadUse, LatestOption
 from effectflow.cli.render import age, bounded, counted, cut, table, when
 from effectflow.cli.suggestions import message_of, suggested
@@ -167,8 +167,8 @@ def _rows(view: _RunView) -> Iterable[tuple[str, str]]:
             checkpoint.finished is None or checkpoint.finished.error is None
         ):
             yield "error", info.summary.details.error
-        if owner := owner_of(info):
-            yield "owner" if info.is_held(view.at) else "last owner", owner
+        if info.process:
+            yield "owner" if info.is_held(view.at) else "last owner", info.process
         yield from _summary_rows(info.summary, checkpoint.suspended_at, view.at)
     if head is None:
         yield "position", "before its first step"

@@ -1,6 +1,6 @@
-"""See what runs do: fields of log records, traces and metrics of OpenTelemetry.
+"""See what runs do: why they are where they are, fields of log records, traces and metrics.
 
-Nothing here is imported by the rest of the package, and OpenTelemetry only with its first use.
+Modules here are imported on first use, OpenTelemetry too.
 """
 
 from typing import TYPE_CHECKING
@@ -8,16 +8,32 @@ from typing import TYPE_CHECKING
 from effectflow.effects.imports import lazy_names
 
 if TYPE_CHECKING:
+    from effectflow.observe.explanation import (
+        Explanation as Explanation,
+        Move as Move,
+        UnknownOutcome as UnknownOutcome,
+        explain_run as explain_run,
+    )
     from effectflow.observe.logs import (
         Fields as Fields,
         ReplayFilter as ReplayFilter,
         RunFields as RunFields,
         run_fields as run_fields,
     )
+    from effectflow.observe.operations import (
+        Attempt as Attempt,
+        Operation as Operation,
+        operations_of as operations_of,
+    )
     from effectflow.observe.otel import OpenTelemetry as OpenTelemetry
 
 if not TYPE_CHECKING:  # a type checker would take every name for one of this package
     __getattr__, __dir__, __all__ = lazy_names(
         __name__,
-        {"logs": "Fields ReplayFilter RunFields run_fields", "otel": "OpenTelemetry"},
+        {
+            "explanation": "Explanation Move UnknownOutcome explain_run",
+            "logs": "Fields ReplayFilter RunFields run_fields",
+            "operations": "Attempt Operation operations_of",
+            "otel": "OpenTelemetry",
+        },
     )

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Generic, Self, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast, overload
 from uuid import uuid4
 
 import anyio
@@ -53,6 +53,9 @@ from effectflow.service.changes import (
     published_value,
 )
 from effectflow.service.signal import Signal
+
+if TYPE_CHECKING:
+    from effectflow.observe.explanation import Explanation
 
 E = TypeVar("E")
 Input = TypeVar("Input")
@@ -356,6 +359,21 @@ class Handle(Generic[E_co, Out_co]):
         async with self._checkpoints.store:
             await self._status()
             await delete_run(self._checkpoints, self.run_id)
+
+    async def explain(self) -> Explanation:
+        """Return why the run is where it is: which process has it, what it waits for, or why it failed.
+
+        Its `moves` are the commands that would move it; as a string, it has the reason and these.
+
+        Raises RunNotFound, and RunConflict for a run of another workflow.
+        """
+        # Imported late: few programs ask for it.
+        from effectflow.observe.explanation import read_explanation
+
+        async with self._checkpoints.store:
+            await self._status()
+            now = self._place.scope.clock.now().timestamp()
+            return await read_explanation(self._checkpoints, self.run_id, now)
 
     async def send(
         self, signal: Signal[T], value: Fitting[T], *, idempotency_key: str | None = None

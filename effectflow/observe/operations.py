@@ -1,0 +1,257 @@
+"""What a run did and does: its steps, waits and spawned runs, with their attempts. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from effectflow.checkpoint.entries import (
+    BEGINNINGS,
+    BeforeStep,
+    ChildEnded,
+    ChildStarted,
+    Completed,
+    Entry,
+    ErrorRecord,
+    Failed,
+    Finished,
+    Interrupted,
+    Resumed,
+    Signalled,
+    TimerFired,
+    Waiting,
+)
+from effectflow.checkpoint.errors import OutcomeUnknown
+from effectflow.checkpoint.order import Spans, ordered_path_of, read_order
+from effectflow.checkpoint.values.exceptions import name_of_error
+from effectflow.effects.paths import StepPath, steps_around
+
+State: TypeAlias = Literal[
+    "running", "waiting", "retrying", "interrupted", "completed", "failed", "cancelled", "left"
+]
+"""Where an operation is, or how it ended.
+
+An operation is `retrying` between two attempts, `interrupted` if its process was stopped or died and a
+resume continues it, and `left` if the run went on without its end, such as the wait of a branch that
+lost a race.
+"""
+
+OPEN: frozenset[State] = frozenset(("running", "waiting", "retrying", "interrupted"))
+"""The states of an operation that has not ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """An attempt of an operation. Times are in seconds since the epoch; no `ended` while it lasts."""
+
+    began: float
+    ended: float | None = None
+    state: State = "running"
+    error: ErrorRecord | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """A step, a wait, or the start of another run.
+
+    Attributes:
+        path: its path in the run.
+        kind: what it is: "step", "wait", or "run" for the start of another run.
+        attempts: its attempts, oldest first; a wait has one, unless it began anew.
+        state: its state now. That of a step in progress is `running` even if its process has died.
+        what: what a wait is for, such as "signal approval", or the run that was started.
+        until: when a wait or the pause before the next attempt ends by itself, in seconds since the
+            epoch; None without such a time.
+        is_unknown: whether it is an at-most-once step that has begun, and whose outcome is unknown.
+    """
+
+    path: str
+    kind: Literal["step", "wait", "run"]
+    attempts: tuple[Attempt, ...]
+    state: State
+    what: str = ""
+    until: float | None = None
+    is_unknown: bool = False
+
+    @property
+    def began(self) -> float:
+        """When its first attempt began, in seconds since the epoch."""
+        return self.attempts[0].began
+
+    @property
+    def newest(self) -> Attempt:
+        """Its newest attempt."""
+        return self.attempts[-1]
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it has not ended."""
+        return self.state in OPEN
+
+
+def operations_of(entries: Sequence[Entry]) -> list[Operation]:
+    """Return the operations of a run, in the order in which they first began.
+
+    Example:
+        >>> begun = BeforeStep("charge", at=5.0, attempt=1)
+        >>> [charge] = operations_of([begun, Completed("charge", "paid", 2.0, at=7.0)])
+        >>> charge.state, charge.newest.ended
+        ('completed', 7.0)
+    """
+    reader = _Reader(entries)
+    for number, entry in enumerate(entries, 1):
+        reader.take(number, entry)
+    return reader.finish()
+
+
+@dataclass(slots=True)
+class _Growing:
+    """An operation while its entries are read."""
+
+    kind: Literal["step", "wait", "run"]
+    state: State = "running"
+    attempts: list[Attempt] = field(default_factory=list[Attempt])
+    what: str = ""
+    until: float | None = None
+    is_at_most_once: bool = False
+
+    @property
+    def can_end(self) -> bool:
+        """Whether its newest attempt has not ended, or a resume may go on inside it."""
+        return self.attempts[-1].ended is None or self.state == "interrupted"
+
+    def go_on(self) -> None:
+        """Note that a resume went on inside an attempt that was interrupted."""
+        if self.state == "interrupted":
+            self.state = "running"
+            self.attempts[-1] = Attempt(self.attempts[-1].began)
+
+    def begin(self, at: float, before: float) -> None:
+        """Begin an attempt. `before` is when the life before ended, perhaps by a crash."""
+        if self.attempts and self.attempts[-1].ended is None:
+            self.end(max(before, self.attempts[-1].began), "interrupted")
+        self.state = "waiting" if self.kind == "wait" else "running"
+        self.attempts.append(Attempt(at, state=self.state))
+
+    def end(self, at: float, state: State, error: ErrorRecord | None = None) -> None:
+        """End the newest attempt."""
+        self.state, self.until = state, None
+        how: State = "failed" if state == "retrying" else state
+        self.attempts[-1] = Attempt(self.attempts[-1].began, at, how, error)
+
+
+class _Reader:
+    def __init__(self, entries: Sequence[Entry]) -> None:
+        self._entries = entries
+        self._void = Spans(span for one in entries if isinstance(one, Resumed) for span in one.void)
+        self._found: dict[str, _Growing] = {}
+        self._life_before = self._last = 0.0
+
+    def take(self, number: int, entry: Entry) -> None:
+        match entry:
+            case Resumed():
+                self._life_before = self._last
+            case BeforeStep(step, at=at, at_most_once=at_most_once):
+                self._begin(step, "step", at).is_at_most_once = at_most_once
+            case Waiting(path, until, at):
+                begun = self._begin(path, "wait", at)
+                begun.what, begun.until = _wait_text(entry), until
+            case ChildStarted(path, run_id, _, _, at):
+                begun = self._begin(path, "run", at)
+                begun.what = f"run {run_id!r}"
+                begun.end(at, "completed")
+            case _:
+                self._end(number, entry)
+        self._last = entry.at
+
+    def _begin(self, path: str, kind: Literal["step", "wait", "run"], at: float) -> _Growing:
+        known = self._found.get(path)
+        if known is None or known.kind != kind:
+            known = self._found[path] = _Growing(kind)
+        known.begin(at, self._life_before)
+        for outer in steps_around(path, self._found):
+            self._found[outer].go_on()
+        return known
+
+    def _end(self, number: int, entry: Entry) -> None:
+        known = self._found.get(ordered_path_of(entry))
+        if known is None or not (known.can_end or isinstance(entry, ChildEnded)):
+            return
+        match entry:
+            case Completed(at=at) | TimerFired(at=at) | Signalled(at=at):
+                known.end(at, "completed")
+            case Failed(error=error, at=at, retry_at=retry_at):
+                known.end(at, "failed" if retry_at is None else "retrying", error)
+                known.until = retry_at
+            case Interrupted(at=at, cancelled=cancelled, in_progress=in_progress):
+                if in_progress or cancelled:
+                    known.end(at, "cancelled" if cancelled else "interrupted")
+            case ChildEnded(at=at, status=status, error=error):
+                ends: dict[str, State] = {"completed": "completed", "failed": "failed"}
+                known.end(at, ends.get(status, "cancelled"), error)
+            case _:
+                return
+        if number in self._void:
+            known.state = "retrying" if known.kind == "step" else "left"
+
+    def finish(self) -> list[Operation]:
+        has_ended = bool(self._entries) and isinstance(self._entries[-1], Finished)
+        latest = _latest_places(self._entries)
+        closed = {path for path, one in self._found.items() if one.state not in OPEN}
+        operations: list[Operation] = []
+        for path, one in self._found.items():
+            state = one.state
+            if state in OPEN:
+                was_left = any(steps_around(path, closed)) or any(
+                    latest.get(flow, place) != place for flow, place in _places(path)
+                )
+                if was_left or (has_ended and one.kind == "wait"):
+                    state = "left"
+                elif has_ended and state == "running":
+                    state = "interrupted"
+            operations.append(
+                Operation(
+                    path,
+                    one.kind,
+                    tuple(one.attempts),
+                    state,
+                    one.what,
+                    one.until if state in OPEN else None,
+                    _is_unknown(one, state),
+                )
+            )
+        return operations
+
+
+_UNKNOWN = name_of_error(OutcomeUnknown)
+
+
+def _is_unknown(one: _Growing, state: State) -> bool:
+    if state == "failed":
+        error = one.attempts[-1].error
+        return error is not None and error.type == _UNKNOWN
+    return one.is_at_most_once and state in ("running", "interrupted")
+
+
+def _latest_places(entries: Sequence[Entry]) -> dict[str, str]:
+    """Return for each sequential flow of a run the step or operator that it has begun last."""
+    latest: dict[str, str] = {}
+    for entry in read_order(entries).entries:
+        if isinstance(entry, BEGINNINGS):
+            latest.update(_places(ordered_path_of(entry)))
+    return latest
+
+
+def _places(path: str) -> Iterator[tuple[str, str]]:
+    """Yield each flow around an operation, with the place in it: a step or an operator."""
+    at = StepPath(path)
+    while at:
+        yield at.flow, at.operator
+        at = at.flow
+
+
+def _wait_text(wait: Waiting) -> str:
+    if wait.topic:
+        return wait.topic.replace(":", " ", 1)
+    return f"run {wait.child!r}" if wait.child else "a time"
