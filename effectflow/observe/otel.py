@@ -14,19 +14,6 @@ from contextlib import AbstractContextManager
 from contextvars import Token
 from typing import Any
 
-from opentelemetry import metrics, trace
-from opentelemetry.context import Context, attach, detach, get_current
-from opentelemetry.propagate import extract, inject
-from opentelemetry.trace import (
-    Link,
-    Span,
-    SpanContext,
-    SpanKind,
-    StatusCode,
-    get_current_span,
-    set_span_in_context,
-)
-
 from effectflow.checkpoint.entries import Completed, Entry, ErrorRecord, Failed, Finished
 from effectflow.checkpoint.observers import (
     AttemptBegan,
@@ -40,8 +27,23 @@ from effectflow.checkpoint.observers import (
     RunWaits,
 )
 from effectflow.checkpoint.store import RunStatus
+from effectflow.effects.imports import needs
 from effectflow.effects.scope import Surrounding, around_calls
 from effectflow.observe.carried_trace import CarriedTrace
+
+with needs("otel"):
+    from opentelemetry import metrics, trace
+    from opentelemetry.context import Context, attach, detach, get_current
+    from opentelemetry.propagate import extract, inject
+    from opentelemetry.trace import (
+        Link,
+        Span,
+        SpanContext,
+        SpanKind,
+        StatusCode,
+        get_current_span,
+        set_span_in_context,
+    )
 
 _SHORT = 0.001
 """A save of fewer seconds has no span: making one takes a good part of that, and there is one a step."""
@@ -246,6 +248,7 @@ class _Life:
 
     def __exit__(self, *raised: object) -> None:
         telemetry, run_id = self._telemetry, self._began.run_id
+        self.span.end()
         if telemetry.lives.get(run_id) is self:
             del telemetry.lives[run_id]
         telemetry.driven.add(-1, self.labels)
@@ -253,7 +256,6 @@ class _Life:
             around_calls.reset(self._calls)
         if self._token is not None:
             detach(self._token)
-        self.span.end()
 
 
 def _carried() -> CarriedTrace:

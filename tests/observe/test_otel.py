@@ -53,8 +53,8 @@ from effectflow.stores import MemoryStore
 from effectflow.testing import RecordingObserver
 from tests import apps
 from tests.apps import Broken, app_on, cut_off, note
-from tests.observe.traced import Shop, checkout as killed_checkout, tracing
-from tests.programs import Program
+from tests.observe.traced import Shop, checkout as killed_checkout
+from tests.programs import Program, ran
 from tests.service.conftest import Service
 from tests.service.lives import suspended
 
@@ -360,7 +360,9 @@ async def test_an_executor_continues_the_trace_and_knows_the_step(
     assert path == "remote"
 
 
-async def test_a_killed_process_and_the_next_one_make_one_trace(tmp_path: Path) -> None:
+async def test_a_killed_process_and_the_next_one_make_one_trace(
+    telemetry: Telemetry, tmp_path: Path
+) -> None:
     store, spans = tmp_path / "runs.db", tmp_path / "spans"
     program = Program(["-m", "tests.observe.traced", str(store), str(spans)])
     assert program.wait() == -signal.SIGKILL
@@ -368,17 +370,29 @@ async def test_a_killed_process_and_the_next_one_make_one_trace(tmp_path: Path) 
     (start, trace, root, _), (charged, _, _, killed_life) = lines
     assert (start, charged) == ("start checkout", "step charge")
 
-    exported = InMemorySpanExporter()
     async with SqliteStore(store) as opened:
-        checkpoints = Checkpoints(opened, observers=[tracing(exported)])
+        checkpoints = Checkpoints(opened, observers=[telemetry.observer])
         await killed_checkout.resume("c1").run_or_raise(Shop(checkpoints, is_deadly=False))
-    found = {one.name: one for one in exported.get_finished_spans()}
+    found = {one.name: one for one in telemetry.ended()}
     assert "step charge" not in found
     life = found["run checkout"]
     assert traces([*found.values()]) == {int(trace)}
     assert parent_of(life) == int(root)
     assert linked(life) == [int(killed_life)]
-    assert dict(found["step ship"].attributes or {})["effectflow.attempt"] == 2
+    assert found["step ship"].attributes["effectflow.attempt"] == 2
+    assert telemetry.counted("effectflow.recoveries") == {"checkout": 1}
+
+
+def test_without_the_extra_the_observer_names_it() -> None:
+    program = (
+        "import sys\n"
+        "sys.modules['opentelemetry'] = None\n"
+        "import effectflow.observe as observe\n"
+        "observe.run_fields()\n"
+        "try: observe.OpenTelemetry\n"
+        "except ModuleNotFoundError as error: print(error)\n"
+    )
+    assert "pip install 'effectflow[otel]'" in ran(["-c", program]).stdout
 
 
 class Failing(OpenTelemetry):
