@@ -59,7 +59,7 @@ def check(
     app, workflows = app_of_runs(code), workflow
     if app is None:
         app = app_of_workflows(code, access.checkpoints)
-        workflows = workflows or [*app.recorded]
+        workflows = workflows or [*app.workflows]
     elif access.origin == "COMMANDLINE":
         app = _with_store_of(access, app)
     if not journals:

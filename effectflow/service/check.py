@@ -143,7 +143,7 @@ async def check_runs(
         journals: exported runs to check in place of those in the store: files of `effectflow export`, or
             folders of `*.jsonl`. What complete runs have recorded is checked as well.
         checkpoints: where the runs are; by default where the App has them.
-        workflows: check only runs of these; None for all.
+        workflows: check only runs of these, also under former names; None for all.
         effects: run all effects between steps. Pass an App whose environment is made for tests.
 
     Raises BadEnvironment, StoreUnavailable, and CorruptCheckpoint for a file that is no export.
@@ -164,11 +164,18 @@ async def check_runs(
     checked = Checked()
     async with known.store, app.opened_environment(known) as env:
         check = _Check(app, known, env, effects)
-        found = check.stored(workflows) if journals is None else check.exported(journals, workflows)
+        names = None if workflows is None else _all_names(app, workflows)
+        found = check.stored(names) if journals is None else check.exported(journals, names)
         async for run_id, misfit in found:
             checked.add(run_id, misfit)
             await anyio.lowlevel.checkpoint()
     return checked
+
+
+def _all_names(app: App[Any], workflows: Collection[str]) -> frozenset[str]:
+    """Return the names under which the runs of these workflows are recorded."""
+    known = (app.workflows[name].blueprint.names for name in workflows if name in app.workflows)
+    return frozenset(workflows).union(*known)
 
 
 _Found: TypeAlias = AsyncGenerator[tuple[str, Misfit | None]]

@@ -177,9 +177,8 @@ async def test_a_renamed_workflow_resumes_plans_and_passes_a_check() -> None:
     after = shop("order", ("checkout",), version="2", migrations={1: lambda state: state})
     app = app_on(left := await cut(store, 3))
 
-    checked = await check_runs(
-        Service([after], environment=lambda _: app, checkpoints=Checkpoints(left))
-    )
+    service = Service([after], environment=lambda _: app, checkpoints=Checkpoints(left))
+    checked = await check_runs(service, workflows=["order"])
     assert (checked.runs, checked.all_fit) == (1, True)
     assert (await after.plan("r").run(app)).unwrap().start == ("charge",)
     assert await resume(after, app) == Success("r:charge")
