@@ -425,8 +425,8 @@ def _check_end(
 
 @frozen
 class Value:
-    """A value was computed once: the time, a random number, the answer of `patched`, the delay of a retry,
-    the end of a limit.
+    """A value was computed once: the time, a random number, an answer of `patched`, the delay before a
+    retry, the end of a limit.
     """
 
     path: str
