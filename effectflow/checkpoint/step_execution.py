@@ -108,7 +108,8 @@ class StepExecution:
         if run.planning is not None:
             run.planning.reaches(self.path, definition)
         if definition.code is not None:
-            for name in (definition.name, *definition.was):
+            fiber.check_function(definition.name, definition.code, definition.function)
+            for name in definition.was:
                 fiber.check_function(name, definition.code, definition.function)
         self.since: float | None = None
         self.retry_at: float | None = None

@@ -210,7 +210,9 @@ async def read_run(place: Place, run_id: str, first: Record | None = None) -> St
     if checkpoint.workflow not in blueprint.names:
         owner = f"it is a run of workflow {checkpoint.workflow!r}"
         raise RunConflict(run_id, f"{owner}, not of {blueprint.definition.name!r}")
-    was = replace(checkpoint.definition, name=blueprint.definition.name)
+    was, name = checkpoint.definition, blueprint.definition.name
+    if was.name != name:
+        was = replace(was, name=name)
     found = StoredRun(written, written, was, checkpoint)
     entries = blueprint.upgraded(written.entries)
     if entries is not written.entries:
