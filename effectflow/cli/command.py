@@ -12,6 +12,7 @@ from typing import Any, TypeAlias, cast
 import anyio
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from effectflow.cli.access import access_of, options_of
 from effectflow.cli.options import (
@@ -37,7 +38,7 @@ class Answer:
     """
 
     data: object
-    lines: Iterable[str] = ()
+    lines: Iterable[str | Text] = ()
     problems: Iterable[str] = ()
     code: ExitCode = ExitCode.DONE
     is_on_one_line: bool = False

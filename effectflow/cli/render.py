@@ -28,10 +28,16 @@ def say(text: str, console: Console | None = None) -> None:
     (console or Console()).print(shown, soft_wrap=True)
 
 
-def say_lines(lines: Iterable[str], console: Console | None = None) -> None:
-    """Print each text on one line: line breaks in it are escaped, too."""
+def say_lines(lines: Iterable[str | Text], console: Console | None = None) -> None:
+    """Print each text on one line: line breaks in it are escaped, too.
+
+    A `Text` is printed with its colours on a terminal; its maker has escaped it.
+    """
     for line in lines:
-        say(printable(line), console)
+        if isinstance(line, Text):
+            (console or Console()).print(line, soft_wrap=True)
+        else:
+            say(printable(line), console)
 
 
 def print_json(data: object, *, on_one_line: bool = False) -> None:

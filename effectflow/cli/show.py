@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any
 
 import orjson
 import typer
+from rich.text import Text
 
 from effectflow.builders.kinds import job_progress, view_of
 from effectflow.builders.progress import JobProgress
@@ -40,7 +41,9 @@ from effectflow.cli.history import topic_text
 from effectflow.cli.list_runs import run_tree
 from effectflow.cli.options import BadUse, LatestOption
 from effectflow.cli.render import age, bounded, counted, cut, table, when
+from effectflow.cli.step_lines import step_lines
 from effectflow.cli.suggestions import message_of, suggested
+from effectflow.observe.operations import Operation, operations_of
 from effectflow.runs.reopening import dead_letters_of
 
 
@@ -69,6 +72,7 @@ class _RunView:
 
     Attributes:
         checkpoint: its state, now or after an earlier entry.
+        operations: its steps and waits.
         published: what it had published until then, by key.
         dead_letters: how many items of its jobs were set aside.
         durability: the failures that its store survives.
@@ -79,6 +83,7 @@ class _RunView:
     """
 
     checkpoint: Checkpoint
+    operations: Sequence[Operation]
     published: dict[str, Tree]
     dead_letters: int
     durability: str
@@ -97,6 +102,7 @@ async def _view_of(access: Access, run_id: str, *, at: int | None) -> _RunView:
     entries = await read_existing(store, run_id, access.seal, at=at)
     view = _RunView(
         fold(entries, run_id),
+        operations=operations_of(entries),
         published={one.key: one.value for one in entries if isinstance(one, Published)},
         dead_letters=len(dead_letters_of(read_order(entries))),
         durability=store.durability,
@@ -130,9 +136,13 @@ def _value_of(checkpoints: Checkpoints, run_id: str, message: Message) -> Tree |
         return error
 
 
-def _view_lines(view: _RunView) -> Iterable[str]:
+def _view_lines(view: _RunView) -> Iterable[str | Text]:
     """Yield the view of one run as text, and the commands that show more."""
     yield from table(_rows(view))
+    if view.operations:
+        is_held = view.info is None or view.info.is_held(view.at)
+        yield f"steps, since {when(view.operations[0].began)[:10]}:"
+        yield from step_lines(view.operations, view.at, is_held=is_held)
     yield from _lines_around(view)
     finished = view.checkpoint.finished
     if finished is None:

@@ -1,0 +1,67 @@
+"""The operations of a run as a tree: steps in steps, and in the branches of operators. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from effectflow.effects.paths import StepPath
+from effectflow.observe.operations import Operation
+
+
+@dataclass(frozen=True, slots=True)
+class StepNode:
+    """A step or a wait with what is inside it, or a branch of an operator.
+
+    Attributes:
+        label: the part of the path that it adds to that of the node around it.
+        operation: the operation; None for a branch, or for what only its inside tells of.
+        inside: the nodes inside it, in the order in which they first began.
+    """
+
+    label: str
+    operation: Operation | None
+    inside: tuple[StepNode, ...] = ()
+
+    def operations(self) -> Iterator[Operation]:
+        """Yield its operation, and those inside it."""
+        stack: list[StepNode] = [self]
+        while stack:
+            node = stack.pop()
+            if node.operation is not None:
+                yield node.operation
+            stack.extend(reversed(node.inside))
+
+
+@dataclass(slots=True)
+class _Growing:
+    operation: Operation | None = None
+    inside: dict[str, _Growing] = field(default_factory=dict[str, "_Growing"])
+
+
+def step_tree(operations: Iterable[Operation]) -> tuple[StepNode, ...]:
+    """Return the tree of operations. A branch with a single operation has one node with it.
+
+    Example:
+        >>> from effectflow.observe.operations import Attempt
+        >>> done = (Attempt(1.0, 2.0, "completed"),)
+        >>> paths = ["charge", "charge/quote", "par[0]/ship", "par[1]/a", "par[1]/b"]
+        >>> tree = step_tree(Operation(path, "step", done, "completed") for path in paths)
+        >>> [(node.label, [inner.label for inner in node.inside]) for node in tree]
+        [('charge', ['quote']), ('par[0]/ship', []), ('par[1]', ['a', 'b'])]
+    """
+    root = _Growing()
+    for one in operations:
+        node = root
+        for segment in StepPath(one.path).segments:
+            node = node.inside.setdefault(segment, _Growing())
+        node.operation = one
+    return tuple(_frozen(label, node) for label, node in root.inside.items())
+
+
+def _frozen(label: str, node: _Growing) -> StepNode:
+    while node.operation is None and len(node.inside) == 1:
+        [(inner, node)] = node.inside.items()
+        label = f"{label}/{inner}"
+    inside = tuple(_frozen(inner, each) for inner, each in node.inside.items())
+    return StepNode(label, node.operation, inside)
