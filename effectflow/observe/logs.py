@@ -80,9 +80,15 @@ class RunFields(logging.Filter):
 class ReplayFilter(logging.Filter):
     """Drops the records that a replay repeats: `handler.addFilter(ReplayFilter())`.
 
-    A line that a process logged just before its death may be logged again.
+    These are the records of your code and the libraries that it calls, and those of `effectflow.effects`
+    about it. What stores and the engine log during a replay is new. A line that a process logged just
+    before its death may be logged again.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Return whether the record is new."""
-        return super().filter(record) and not replaying()
+        return super().filter(record) and not (_is_about_code(record.name) and replaying())
+
+
+def _is_about_code(logger: str) -> bool:
+    return not logger.startswith("effectflow.") or logger.startswith("effectflow.effects.")

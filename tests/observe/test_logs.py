@@ -146,6 +146,25 @@ async def test_outside_of_runs_the_fields_are_empty_and_extra_wins(records: list
     assert records[0].worker == records[0].workflow == ""
 
 
+async def test_what_a_store_logs_during_a_replay_is_new(records: list[Any]) -> None:
+    @workflow
+    def noisy(_: None) -> Do[App, Broken, None]:
+        for name in ("effectflow.stores.some", "effectflow.effects.some", "effectflower"):
+            logging.getLogger(name).error("from %s", name)
+        yield from charge(1)
+
+    app = app_on(MemoryStore(), failing=["charge 1"])
+    logging.getLogger("effectflower").addHandler(shop.handlers[0])
+    try:
+        await noisy.start(None, run_id="n1").run(app)
+        assert len([one for one in records if one.name != "shop"]) == 3
+        records.clear()
+        await noisy.resume("n1").run(app)
+    finally:
+        logging.getLogger("effectflower").handlers.clear()
+    assert [one.name for one in records if one.name != "shop"] == ["effectflow.stores.some"]
+
+
 async def test_a_plan_logs_nothing(records: list[Any]) -> None:
     app = app_on(MemoryStore(), failing=["charge 6"])
     await checkout.start(5, run_id="c1").run(app)
