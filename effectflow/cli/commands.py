@@ -104,6 +104,11 @@ COMMANDS = {
         "Tell why a run is where it is, and print the commands that would move it.",
         "explain census-1f0c7a2e9b3d",
     ),
+    "timeline": Row(
+        "timeline:timeline",
+        "Show when the steps, waits and attempts of a run happened, as bars.",
+        "timeline census-1f0c7a2e9b3d --svg run.svg",
+    ),
     "history": Row(
         "history:history",
         "Show the journal of a run, one entry per line.",

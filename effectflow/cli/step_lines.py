@@ -12,8 +12,8 @@ from rich.text import Text
 from effectflow.checkpoint.errors import printable
 from effectflow.cli.render import counted, when
 from effectflow.effects.clock import in_words
-from effectflow.observe.operations import Operation, State
-from effectflow.observe.step_tree import StepNode, step_tree
+from effectflow.observe.operations import Operation
+from effectflow.observe.tree import StepNode, step_tree
 
 WIDTH = 80
 _LONGEST_LABEL = 34
@@ -22,7 +22,7 @@ _FIRST, _LAST, _MOST_BETWEEN = 3, 7, 10
 """Of many nodes side by side, the first and last ones are shown, and those between that did not simply
 complete, at most this many."""
 
-COLOURS: dict[State, str] = {
+COLOURS: dict[str, str] = {
     "running": "cyan",
     "waiting": "yellow",
     "retrying": "yellow",

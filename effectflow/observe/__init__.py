@@ -26,6 +26,14 @@ if TYPE_CHECKING:
         operations_of as operations_of,
     )
     from effectflow.observe.otel import OpenTelemetry as OpenTelemetry
+    from effectflow.observe.timeline import (
+        Bar as Bar,
+        Lane as Lane,
+        Timeline as Timeline,
+        timeline_of as timeline_of,
+    )
+    from effectflow.observe.timeline_picture import timeline_svg as timeline_svg
+    from effectflow.observe.tree import StepNode as StepNode, step_tree as step_tree
 
 if not TYPE_CHECKING:  # a type checker would take every name for one of this package
     __getattr__, __dir__, __all__ = lazy_names(
@@ -35,5 +43,8 @@ if not TYPE_CHECKING:  # a type checker would take every name for one of this pa
             "logs": "Fields ReplayFilter RunFields run_fields",
             "operations": "Attempt Operation operations_of",
             "otel": "OpenTelemetry",
+            "tree": "StepNode step_tree",
+            "timeline": "Bar Lane Timeline timeline_of",
+            "timeline_picture": "timeline_svg",
         },
     )

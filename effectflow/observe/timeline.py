@@ -1,0 +1,122 @@
+"""When everything in a run happened: bars for its lives, attempts and waits. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias
+
+from effectflow.checkpoint.entries import Entry, Finished, Resumed, Suspended
+from effectflow.observe.operations import Operation, State, operations_of
+from effectflow.observe.tree import StepNode, step_tree
+
+BarKind: TypeAlias = State | Literal["queued", "driven"]
+"""What a bar shows: how an attempt or a wait ended, or where it is.
+
+The lane of the run has other bars: `queued` until a worker first took it, `driven` while a process had
+it, `waiting` while it was suspended, and `interrupted` until someone continued it.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """Something that took time. `began` and `ended` are in seconds since the epoch; None if it lasts."""
+
+    kind: BarKind
+    began: float
+    ended: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """A row of a timeline: the run, an operation of it, or a branch with several operations.
+
+    Attributes:
+        label: its name: the last part of its path; "" for the run.
+        depth: how many lanes it is in; 0 for the run.
+        bars: its bars, oldest first.
+    """
+
+    label: str
+    depth: int
+    bars: tuple[Bar, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """When everything in a run happened. `began` and `ended` are those of the whole picture."""
+
+    began: float
+    ended: float
+    lanes: tuple[Lane, ...]
+
+
+def timeline_of(entries: Sequence[Entry], now: float, *, is_held: bool = False) -> Timeline:
+    """Return the timeline of a run.
+
+    Parameters:
+        entries: its entries, from the first one on.
+        now: the time, in seconds since the epoch, at which what lasts is shown to end.
+        is_held: whether a live process has the run, so that its newest life lasts.
+    """
+    run = Lane("", 0, tuple(_lives(entries, is_held=is_held)))
+    tree = step_tree(operations_of(entries))
+    lanes = (run, *_lanes(tree, 1, is_held=is_held))
+    lasts = any(bar.ended is None for lane in lanes for bar in lane.bars)
+    ended = max(one.at for one in entries)
+    return Timeline(entries[0].at, max(ended, now) if lasts else ended, lanes)
+
+
+def _lives(entries: Sequence[Entry], *, is_held: bool) -> Iterator[Bar]:
+    is_submitted = len(entries) == 1 or isinstance(entries[1], Resumed)
+    current: Bar | None = Bar("queued" if is_submitted else "driven", entries[0].at, None)
+    last = entries[0].at
+    for entry in entries[1:]:
+        match entry:
+            case Resumed(at=at):
+                if current is not None and current.kind == "driven":
+                    yield replace(current, ended=last)
+                    current = Bar("interrupted", last, None)
+                if current is not None:
+                    yield replace(current, ended=at)
+                current = Bar("driven", at, None)
+            case Suspended(at=at) | Finished(at=at):
+                if current is not None:
+                    yield replace(current, ended=at)
+                current = Bar("waiting", at, None) if isinstance(entry, Suspended) else None
+            case _:
+                pass
+        last = entry.at
+    if current is not None and current.kind == "driven" and not is_held:
+        yield replace(current, ended=last)
+        current = Bar("interrupted", last, None)
+    if current is not None:
+        yield current
+
+
+def _lanes(nodes: Sequence[StepNode], depth: int, *, is_held: bool) -> Iterator[Lane]:
+    for node in nodes:
+        bars = () if node.operation is None else _bars(node.operation, is_held=is_held)
+        yield Lane(node.label, depth, tuple(bars))
+        yield from _lanes(node.inside, depth + 1, is_held=is_held)
+
+
+def _bars(operation: Operation, *, is_held: bool) -> Iterator[Bar]:
+    """Yield a bar for each attempt, and for the pauses between attempts that failed and the next."""
+    attempts = operation.attempts
+    for number, attempt in enumerate(attempts):
+        is_newest = number == len(attempts) - 1
+        state = attempt.state
+        if is_newest and attempt.ended is None:
+            state = operation.state
+            if state == "running" and not is_held:
+                state = "interrupted"
+        ended = attempt.began if state == "left" and attempt.ended is None else attempt.ended
+        yield Bar(state, attempt.began, ended)
+        if attempt.ended is None:
+            continue
+        if not is_newest:
+            gap: BarKind = "retrying" if attempt.state == "failed" else "interrupted"
+            yield Bar(gap, attempt.ended, attempts[number + 1].began)
+        elif operation.state == "retrying":
+            yield Bar("retrying", attempt.ended, None)
