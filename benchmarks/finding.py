@@ -1,9 +1,10 @@
-"""A page of `find` on a store of many runs: each filter, with common, rare and no hits.
+"""A page of `find` on a store of many runs: each filter, with common, rare and no hits; and of `prune`.
 
     python benchmarks/finding.py [RUNS] [sqlite | postgres]
 
 The goal is that a page of a hundred runs takes at most 50 ms, the first one and one from the middle, on
-200,000 and on 1,000,000 runs. The exit status is 1 if it is missed.
+200,000 and on 1,000,000 runs, and that `prune` finds and deletes a page in that time. The exit
+status is 1 if it is missed.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import aclosing, closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,7 +24,8 @@ import psycopg
 from servers import postgres_server
 
 from effectflow import RunQuery, RunStatus
-from effectflow.checkpoint import RunSummary
+from effectflow.checkpoint import CheckpointStore, RunSummary
+from effectflow.runs.retention import ended_runs, prunable
 from effectflow.stores import open_store
 from effectflow.stores._sql import CREATED_COLUMNS, summary_columns
 
@@ -110,6 +112,32 @@ def queries(runs: int) -> dict[str, RunQuery]:
     }
 
 
+def prunes(runs: int) -> dict[str, tuple[RunQuery, int]]:
+    """Return rules of `prune`: what finds the runs, and how many are kept."""
+    middle = NEWEST - runs / 2
+    return {
+        "prune before": (ended_runs(None, None, middle), 0),
+        "prune failed before": (ended_runs(None, FAILED, middle), 0),
+        "prune of a workflow, keep": (ended_runs("w4", None, None), 1_000),
+        "prune of a workflow, before": (ended_runs("w3", None, middle), 100),
+    }
+
+
+async def pages_of_prune(store: CheckpointStore, rule: RunQuery, keep: int) -> list[float]:
+    """Return the milliseconds that `prune` takes for each of its first pages."""
+    times: list[float] = []
+    async with aclosing(prunable(store, rule, keep)) as pages:
+        began = time.perf_counter()
+        async for page in pages:
+            await store.delete_unchanged(page)
+            times.append((time.perf_counter() - began) * 1e3)
+            if len(times) > ROUNDS:
+                break
+            began = time.perf_counter()
+    # What is kept is found only once.
+    return times[1:]
+
+
 def insert_into_sqlite(path: Path) -> Insert:
     def insert(columns: str, rows: Iterator[Row]) -> None:
         marks = ", ".join("?" * len(CREATED_COLUMNS))
@@ -159,6 +187,11 @@ async def measured(url: str, insert: Insert, runs: int) -> bool:
             slowest = max(slowest, *times)
             missed = "   MISSED" if max(times) > GOAL else ""
             print(f"  {name:<28}{times[0]:8.1f}{times[1]:8.1f} ms  {hits}{missed}")
+        for name, (rule, keep) in prunes(runs).items():
+            times = await pages_of_prune(store, rule, keep)
+            slowest = max(slowest, min(times))
+            missed = "   MISSED" if min(times) > GOAL else ""
+            print(f"  {name:<28}{min(times):8.1f}{max(times):8.1f} ms  best, worst{missed}")
     print(f"  the slowest page: {slowest:.1f} ms (at most {GOAL:g})")
     return slowest <= GOAL
 

@@ -16,7 +16,7 @@ import platform
 import sys
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from effectflow.checkpoint.errors import RunBusy, RunNotFound
+from effectflow.checkpoint.errors import LeaseLost, RunBusy, RunNotFound
 from effectflow.checkpoint.schema import LATEST, frozen
 from effectflow.effects.event_loop import CallSoon, call_soon_from_threads, is_closed
 
@@ -247,6 +247,40 @@ async def _delete_created(store: CheckpointStore, run_id: str, owner: str) -> No
             await store.delete(run_id, lease=taken.lease)
         else:
             await store.release(taken.lease)
+
+
+async def delete_unchanged(store: CheckpointStore, known: RunInfo) -> bool:
+    """Delete a run if it is as it was, and no live owner holds it. Return whether it is deleted."""
+
+    async def is_unchanged(info: RunInfo) -> bool:
+        return info.is_unchanged(known)
+
+    try:
+        return await delete_claimed(store, known.run_id, is_unchanged)
+    except (RunBusy, RunNotFound, LeaseLost):
+        return False
+
+
+async def delete_claimed(
+    store: CheckpointStore, run_id: str, is_wanted: Callable[[RunInfo], Awaitable[bool]]
+) -> bool:
+    """Claim a run, and delete it if that is wanted when it is held. Return whether it is deleted.
+
+    Raise RunNotFound, RunBusy, LeaseLost, and what `is_wanted` raises.
+    """
+    owner, taken = await claim_or_release(store, run_id, seconds=_SECONDS_TO_DELETE)
+    is_released = False
+    try:
+        if await is_wanted(taken.info):
+            await store.delete(run_id, lease=taken.lease)
+            is_released = True
+        return is_released
+    finally:
+        if not is_released:
+            with anyio.move_on_after(5, shield=True):
+                await store.release(taken.lease)
+                is_released = True
+        end_claim(owner, is_released=is_released)
 
 
 def end_claim(owner: Owner, *, is_released: bool) -> None:

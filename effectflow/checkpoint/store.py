@@ -24,7 +24,7 @@ from effectflow.checkpoint.errors import (
     SaveFailed,
     StoreUnavailable,
 )
-from effectflow.checkpoint.lease import Lease, Owner
+from effectflow.checkpoint.lease import Lease, Owner, delete_unchanged
 from effectflow.checkpoint.schema import LATEST, frozen, schema_of
 from effectflow.effects.arguments import check_count
 
@@ -191,6 +191,10 @@ class RunInfo:
     def is_held(self, now: float) -> bool:
         """Return whether a live owner holds the run at `now`, in seconds since the epoch."""
         return self.lease is not None and self.lease.is_held(now)
+
+    def is_unchanged(self, known: RunInfo) -> bool:
+        """Return whether the run has the same length and summary as it had."""
+        return (self.length, self.summary) == (known.length, known.summary)
 
     def is_resumable(self, now: float) -> bool:
         """Return whether the run has not ended and can be claimed at `now`."""
@@ -535,6 +539,14 @@ class CheckpointStore(Protocol):
         one of the run. Without one, raise RunBusy if a live owner holds the run.
         """
         ...
+
+    async def delete_unchanged(self, runs: Sequence[RunInfo]) -> list[str]:
+        """Delete those of these runs that are as given, and return their ids.
+
+        A run that has another length or summary, that a live owner holds, or that is gone, is skipped.
+        Each run is deleted completely or not at all.
+        """
+        return [known.run_id for known in runs if await delete_unchanged(self, known)]
 
     async def truncate(self, lease: Lease, *, after: int, summary: RunSummary) -> None:
         """Remove the records after record number `after`, and replace the summary, in one transaction.

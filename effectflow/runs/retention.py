@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, replace
-
-import anyio
 
 from effectflow.checkpoint.checkpoints import Checkpoints
 from effectflow.checkpoint.errors import (
     ChangeRejected,
-    CheckpointError,
     CorruptCheckpoint,
-    LeaseLost,
-    RunBusy,
     RunNotFound,
 )
 from effectflow.checkpoint.journal_reader import run_not_found
-from effectflow.checkpoint.lease import claim_or_release, end_claim
+from effectflow.checkpoint.lease import delete_claimed
 from effectflow.checkpoint.store import (
     CheckpointStore,
     RunInfo,
@@ -32,8 +27,8 @@ from effectflow.effects.clock import Duration, finite_time
 from effectflow.runs.run_ids import check_run_id
 
 _ENDED = frozenset({RunStatus.COMPLETED, RunStatus.CANCELLED})
-_BATCH = 100
-"""How many runs are deleted at a time. Stores write what comes at the same time in few commits."""
+_BATCH = 50
+"""How many runs are deleted at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,57 +90,37 @@ def check_rule(query: RunQuery, keep: int) -> None:
         raise ValueError("say which runs stay: an age, a number of runs to keep, or both")
 
 
-async def delete_run(
-    checkpoints: Checkpoints, run_id: str, *, known: RunInfo | None = None
-) -> None:
-    """Delete a run that no process drives; if `known` is given, only while it is like that.
-
-    Raise RunNotFound, RunBusy, and ChangeRejected if a parent may wait for it or it has changed.
-    """
+async def delete_run(checkpoints: Checkpoints, run_id: str) -> None:
+    """Delete a run that no process drives. The errors are those of `Handle.delete`."""
     check_run_id(run_id)
     store = checkpoints.store
+
+    async def has_no_parent(info: RunInfo) -> bool:
+        if await _may_be_awaited(store, info.summary.parent):
+            parent = info.summary.parent
+            raise ChangeRejected(
+                run_id,
+                f"run {parent!r}, which has spawned it and may wait for its result, has not ended",
+                f"Cancel or delete {parent!r} first.",
+            )
+        return True
+
     with store_errors(store, run_id):
         try:
-            owner, taken = await claim_or_release(store, run_id, seconds=checkpoints.lease_length)
+            await delete_claimed(store, run_id, has_no_parent)
         except RunNotFound:
-            if known is not None:
-                raise
             raise await run_not_found(store, run_id) from None
-        is_released = False
-        try:
-            if known is not None and not _is_same(taken.info, known):
-                raise ChangeRejected(run_id, "it has changed meanwhile", "")
-            await _check_parent(store, taken.info)
-            await store.delete(run_id, lease=taken.lease)
-            is_released = True
-        finally:
-            if not is_released:
-                with anyio.move_on_after(5, shield=True):
-                    await store.release(taken.lease)
-                    is_released = True
-            end_claim(owner, is_released=is_released)
 
 
-def _is_same(info: RunInfo, known: RunInfo) -> bool:
-    return (info.length, info.summary) == (known.length, known.summary)
-
-
-async def _check_parent(store: CheckpointStore, info: RunInfo) -> None:
-    """Raise ChangeRejected if the run that has spawned this one has not ended."""
-    parent_id = info.summary.parent
-    if not parent_id:
-        return
+async def _may_be_awaited(store: CheckpointStore, parent: str) -> bool:
+    """Return whether a run has a parent that may wait for its result, because it has not ended."""
+    if not parent:
+        return False
     try:
-        parent = await find_run(store, parent_id)
-        status = None if parent is None else parent.summary.status
+        found = await find_run(store, parent)
     except CorruptCheckpoint:
-        status = RunStatus.BLOCKED
-    if status is not None and not status.has_ended:
-        raise ChangeRejected(
-            info.run_id,
-            f"run {parent_id!r}, which has spawned it and may wait for its result, has not ended",
-            f"Cancel or delete {parent_id!r} first.",
-        )
+        return True
+    return found is not None and not found.summary.status.has_ended
 
 
 async def prune_runs(
@@ -157,27 +132,25 @@ async def prune_runs(
     nothing, and return how many it would be.
     """
     check_rule(rule, keep)
-    count = 0
-    async for page in prunable(checkpoints.store, rule, keep):
-        if dry_run:
-            count += len(page)
-        else:
-            count += await _delete_all(checkpoints, page)
+    store, count = checkpoints.store, 0
+    async for page in prunable(store, rule, keep):
+        with store_errors(store):
+            count += len(page if dry_run else await store.delete_unchanged(page))
     return count
 
 
 async def prunable(
     store: CheckpointStore, rule: RunQuery, keep: int
-) -> AsyncIterator[Sequence[RunInfo]]:
+) -> AsyncGenerator[Sequence[RunInfo]]:
     """Yield the runs that a query finds and nothing needs, a page at a time, after the newest `keep`."""
-    newest: dict[str, str] = {}
     with store_errors(store):
         place = await _place_after(store, rule, keep)
         if keep and place is None:
             return
         query = replace(rule, after=place, limit=_BATCH)
         while page := await store.find(query):
-            yield [info for info in page if await _may_go(store, info, newest)]
+            needed = _Needed(store)
+            yield [info for info in page if not await needed.has(info)]
             if len(page) < _BATCH:
                 return
             query = replace(query, after=page[-1].place)
@@ -200,41 +173,27 @@ async def _place_after(
 _TICK = re.compile(r"(.+@)\d{4}-\d\d-\d\dT[\d:.+]+")
 
 
-async def _may_go(store: CheckpointStore, info: RunInfo, newest: dict[str, str]) -> bool:
-    """Return whether nothing needs a run that has ended. `newest` has the newest runs of schedules."""
-    tick = _TICK.fullmatch(info.run_id)
-    if tick is not None:
+class _Needed:
+    """Tells which ended runs something else needs. What it has looked up, it remembers."""
+
+    def __init__(self, store: CheckpointStore) -> None:
+        self._store = store
+        self._newest: dict[str, str] = {}
+        self._awaiting: dict[str, bool] = {}
+
+    async def has(self, info: RunInfo) -> bool:
+        """Return whether a run is the newest of a schedule, or may be awaited by its parent."""
+        tick, parent = _TICK.fullmatch(info.run_id), info.summary.parent
+        if tick is not None and await self._newest_of(tick[1], info) == info.run_id:
+            return True
+        if parent not in self._awaiting:
+            self._awaiting[parent] = await _may_be_awaited(self._store, parent)
+        return self._awaiting[parent]
+
+    async def _newest_of(self, prefix: str, info: RunInfo) -> str:
         # It shows up to which tick the runs of a schedule were started.
-        prefix, workflow = tick[1], info.summary.workflow
-        if prefix not in newest:
-            found = await store.find(RunQuery(prefix=prefix, workflow=workflow, limit=1))
-            newest[prefix] = found[0].run_id if found else ""
-        if newest[prefix] == info.run_id:
-            return False
-    try:
-        await _check_parent(store, info)
-    except ChangeRejected:
-        return False
-    return True
-
-
-async def _delete_all(checkpoints: Checkpoints, runs: Sequence[RunInfo]) -> int:
-    """Delete these runs at the same time, and return how many were deleted. Raise the first error."""
-    deleted, errors = list[str](), list[CheckpointError]()
-
-    async def delete(info: RunInfo) -> None:
-        try:
-            await delete_run(checkpoints, info.run_id, known=info)
-            deleted.append(info.run_id)
-        except (RunNotFound, RunBusy, LeaseLost, ChangeRejected):
-            # Someone else deletes it, or needs it again.
-            pass
-        except CheckpointError as error:
-            errors.append(error)
-
-    async with anyio.create_task_group() as tasks:
-        for info in runs:
-            tasks.start_soon(delete, info)
-    if errors:
-        raise errors[0]
-    return len(deleted)
+        if prefix not in self._newest:
+            query = RunQuery(prefix=prefix, workflow=info.summary.workflow, limit=1)
+            found = await self._store.find(query)
+            self._newest[prefix] = found[0].run_id if found else ""
+        return self._newest[prefix]

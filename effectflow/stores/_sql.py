@@ -22,7 +22,7 @@ from functools import lru_cache
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from effectflow.checkpoint.errors import CorruptCheckpoint, LeaseLost, RunNotFound
-from effectflow.checkpoint.lease import Lease
+from effectflow.checkpoint.lease import Lease, deaths_seen_once
 from effectflow.checkpoint.schema import LATEST
 from effectflow.checkpoint.store import (
     NOTICE,
@@ -570,6 +570,39 @@ def delete(run_id: str, lease: Lease | None) -> Attempt[None]:
                 *_empty_mailbox(number),
             ],
         )
+
+    return attempt
+
+
+def delete_unchanged(runs: Sequence[RunInfo]) -> Attempt[list[str]]:
+    """Delete runs that are as given, as `CheckpointStore.delete_unchanged`."""
+    known = {one.run_id: one for one in runs}
+    keys = [key_of(run_id) for run_id in known]
+    chosen: dict[str, int] = {}
+
+    def attempt() -> Steps[Commit[list[str]]]:
+        nonlocal chosen
+        text = f"SELECT {COLUMNS} FROM @runs WHERE key IN ({marks(keys)}) FOR UPDATE SKIP LOCKED"
+        [rows] = yield [Query(text, keys)]
+        found = {row[1] for row in rows}
+        # An earlier attempt has deleted these, and its answer was lost.
+        deleted = [run_id for run_id in chosen if run_id not in found]
+        is_dead = deaths_seen_once()
+        chosen = {
+            info.run_id: row[0]
+            for row, info in readable_runs(rows)
+            if info.is_unchanged(known[info.run_id])
+            and not (info.lease and info.lease.is_held(row[-1], is_dead))
+        }
+        numbers = [*chosen.values()]
+        changes = [
+            Query(f"DELETE FROM {table} IN ({marks(numbers)})", numbers)
+            for table in (
+                *("@runs WHERE number", "@entries WHERE run", "@messages WHERE run"),
+                "@received WHERE run",
+            )
+        ]
+        return Commit([*deleted, *chosen], changes if numbers else [])
 
     return attempt
 

@@ -88,6 +88,11 @@ class SqlStore(ReentrantStore, ServiceStore):
         await self._change(sql.delete(run_id, lease))
         await self._announce(run_id)
 
+    async def delete_unchanged(self, runs: Sequence[RunInfo]) -> list[str]:
+        deleted = await self._change(sql.delete_unchanged(runs)) if runs else []
+        await self._announce(*deleted)
+        return deleted
+
     async def truncate(self, lease: Lease, *, after: int, summary: RunSummary) -> None:
         await self._change(lambda: sql.truncate(lease, after, summary))
 

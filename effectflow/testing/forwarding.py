@@ -82,6 +82,9 @@ class ForwardingStore:
     async def delete(self, run_id: str, *, lease: Lease | None = None) -> None:
         await self.store.delete(run_id, lease=lease)
 
+    async def delete_unchanged(self, runs: Sequence[RunInfo]) -> list[str]:
+        return await self.store.delete_unchanged(runs)
+
     async def truncate(self, lease: Lease, *, after: int, summary: RunSummary) -> None:
         await self.store.truncate(lease, after=after, summary=summary)
 

@@ -115,7 +115,7 @@ def checks_of(contract: type[object], *modules: ModuleType) -> list[Check]:
     ]
 
 
-_INHERITED = ("salvage", "damaged_runs")
+_INHERITED = ("salvage", "damaged_runs", "delete_unchanged")
 """The methods that the contract itself implements."""
 
 
@@ -132,7 +132,7 @@ def check_methods(store: CheckpointStore, contract: type[object]) -> None:
     ]
     assert not missing, (
         f"{type(store).__name__} is not a {contract.__name__}: it lacks {', '.join(missing)}. "
-        f"A class that derives from {contract.__name__} inherits {' and '.join(_INHERITED)}. "
+        f"A class that derives from {contract.__name__} inherits {', '.join(_INHERITED)}. "
         "JOURNAL_CHECKS are for stores that only keep journals"
     )
 

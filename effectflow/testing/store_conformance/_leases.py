@@ -187,3 +187,19 @@ async def the_holder_of_a_run_can_delete_it(s: Journal) -> None:
         new = await s.claim()
         await s.check_lost(lease)
         await s.store.delete("r", lease=new)
+
+
+async def runs_that_are_as_they_were_are_deleted_together(s: Journal) -> None:
+    """Those that have changed meanwhile, that someone holds, or that are gone, are skipped."""
+    for run_id in ("free", "grown", "held", "gone", "other"):
+        await s.create(run_id)
+    grown, held = await s.claim("grown"), await s.claim("held")
+    # It was known while it was held, and is free now.
+    known = [one for one in await s.store.find() if one.run_id != "other"]
+    await s.append(grown, b"2", release=True)
+    await s.store.delete("gone")
+    assert await s.store.delete_unchanged(known) == ["free"]
+    assert {one.run_id for one in await s.store.find()} == {"grown", "held", "other"}
+    assert await s.bodies("free") == []
+    await s.append(held, b"2")
+    assert await s.store.delete_unchanged([]) == []
