@@ -48,6 +48,7 @@ if TYPE_CHECKING:
         HeadState as HeadState,
         Interrupted as Interrupted,
         Local as Local,
+        Paused as Paused,
         Published as Published,
         Resumed as Resumed,
         SetAside as SetAside,
@@ -74,6 +75,7 @@ if TYPE_CHECKING:
         RunEnded as RunEnded,
         RunNotEnded as RunNotEnded,
         RunNotFound as RunNotFound,
+        RunPaused as RunPaused,
         SaveFailed as SaveFailed,
         StepInputChanged as StepInputChanged,
         StoreUnavailable as StoreUnavailable,
@@ -149,13 +151,14 @@ if not TYPE_CHECKING:  # a type checker would take every name for one of this pa
             "definition": "Definition",
             "entries": (
                 "BeforeStep CancelRequested ChildEnded ChildStarted Completed "
-                "Entry ErrorRecord Failed Finished HeadState Interrupted Local Published "
+                "Entry ErrorRecord Failed Finished HeadState Interrupted Local Paused Published "
                 "Resumed SetAside Signalled Started Suspended TimerFired Value Waiting"
             ),
             "errors": (
                 "ChangeRejected CheckpointError CompensationFailed CorruptCheckpoint CrashedTooOften "
                 "DefinitionChanged LeaseLost NotSerializable OutcomeUnknown RunBusy "
-                "MailboxFull RunCancelled RunConflict RunEnded RunNotEnded RunNotFound SaveFailed "
+                "MailboxFull RunCancelled RunConflict RunEnded RunNotEnded RunNotFound "
+                "RunPaused SaveFailed "
                 "StepInputChanged StoreUnavailable UnsupportedVersion"
             ),
             "failures": "RecordedDefect",

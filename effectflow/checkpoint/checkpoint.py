@@ -20,6 +20,7 @@ from effectflow.checkpoint.entries import (
     Finished,
     HeadState,
     Interrupted,
+    Paused,
     Resumed,
     Started,
     Suspended,
@@ -94,7 +95,8 @@ class Checkpoint:
     `state` is None until the first step begins, and `finished` is None until the run ends.
     `suspended_at` is the time of the suspension, if that is the newest entry. `module` defined the
     workflow when the run started; it is a hint for users, and may be "". `forked_from` has the run, and
-    its entry, from which the run was made, such as "order-7@12"; empty without one.
+    its entry, from which the run was made, such as "order-7@12"; empty without one. `paused` is the
+    newest entry of a run that someone has paused.
     """
 
     version: int
@@ -115,6 +117,7 @@ class Checkpoint:
     module: str = ""
     suspended_at: float | None = None
     forked_from: str = ""
+    paused: Paused | None = None
 
     @property
     def id(self) -> str:
@@ -128,6 +131,8 @@ class Checkpoint:
             return self.finished.status
         if self.suspended_at is not None:
             return RunStatus.SUSPENDED
+        if self.paused is not None:
+            return RunStatus.PAUSED
         return RunStatus.INTERRUPTED if isinstance(self.state, Interrupted) else RunStatus.RUNNING
 
     @property
@@ -321,6 +326,7 @@ def fold(entries: Iterable[Entry], run_id: str) -> Checkpoint:
         module=started.module,
         suspended_at=last.at if isinstance(last, Suspended) else None,
         forked_from=started.forked_from,
+        paused=last if isinstance(last, Paused) else None,
     )
 
 

@@ -247,8 +247,12 @@ class DurableFiber(OrderedFiber):
                 await self.leave_for(operator)
         if self.turns.is_over:
             await run.leave(scope)
-        is_draining = run.drain is not None and run.drain.has_begun and self.turns.is_live
-        if is_draining and not (has_begun or scope.is_shielded or scope.is_at_most_once):
+        is_draining = run.pausing is not None or (run.drain is not None and run.drain.has_begun)
+        if (
+            is_draining
+            and self.turns.is_live
+            and not (has_begun or scope.is_shielded or scope.is_at_most_once)
+        ):
             await waits.leave_to_another_worker(self, scope)
 
     async def leave_for(self, operator: Operator) -> Never:

@@ -53,6 +53,13 @@ class Suspension:
 
 
 @dataclass(frozen=True, slots=True)
+class PausedBy:
+    """Someone has paused the run. `by` says who."""
+
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
 class CutShort:
     """The life ends with an exception that the journal does not record. A resume may not meet it."""
 
@@ -66,7 +73,9 @@ class Halted:
     error: CheckpointError
 
 
-Ending: TypeAlias = Returned | FailedWith | Raised | Cancelled | Suspension | CutShort | Halted
+Ending: TypeAlias = (
+    Returned | FailedWith | Raised | Cancelled | Suspension | PausedBy | CutShort | Halted
+)
 """How a life ends, other than by an interruption, which is raised: a cancellation, or Ctrl-C."""
 
 

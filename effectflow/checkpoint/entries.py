@@ -169,12 +169,13 @@ class Finished:
 class CancelRequested:
     """The run is being cancelled: its finalizers may execute steps, and then it is `cancelled`.
 
-    `place` is the path of what the body waited for.
+    `place` is the path of what the body waited for, and `by` who asked, such as "ann@host".
     """
 
     at: float
     place: str = ""
     turn: int = 0
+    by: str = ""
 
 
 # Beginnings: steps, waits, children, and what is published. Each has a place in the order.
@@ -441,6 +442,18 @@ class Suspended:
     at: float
 
 
+@frozen
+class Paused:
+    """Someone (`by`) has paused the run. No worker continues it until it is resumed or unpaused.
+
+    `due_at` is when it would have been due otherwise; None if it was due or waited without a time.
+    """
+
+    at: float
+    by: str = ""
+    due_at: float | None = None
+
+
 Ordered: TypeAlias = (
     BeforeStep
     | Waiting
@@ -458,7 +471,7 @@ Ordered: TypeAlias = (
 )
 """An entry that has its place in the order, so that a replay takes it."""
 
-Entry: TypeAlias = Started | Resumed | Value | Suspended | Finished | Ordered
+Entry: TypeAlias = Started | Resumed | Value | Suspended | Paused | Finished | Ordered
 
 BEGINNINGS = (BeforeStep, Waiting, ChildStarted, Published, SetAside)
 """The classes of the entries with which an operation begins."""
@@ -494,6 +507,7 @@ _KINDS: Mapping[str, type[Entry]] = {
     "local": Local,
     "value": Value,
     "suspended": Suspended,
+    "paused": Paused,
     "cancel_requested": CancelRequested,
     "finished": Finished,
 }

@@ -11,6 +11,7 @@
     ├── StepInputChanged     a recorded step is reached with other arguments
     ├── RunNotEnded          the run has not ended, so it has no result
     ├── RunCancelled         the run was cancelled and cannot continue
+    ├── RunPaused            someone has paused the run while it was driven
     ├── RunEnded             the run is completed or cancelled, so it receives no messages
     ├── ChangeRejected       a run cannot be changed as someone asked
     ├── MailboxFull          too much waits in the mailbox of the run for another message
@@ -224,6 +225,15 @@ class RunCancelled(CheckpointError):
             f"run {run_id!r} was cancelled and its finalizers have run: it cannot continue",
             "To do the work again, start it under another run id.",
         )
+
+
+class RunPaused(CheckpointError):
+    """Someone (`by`) has paused the run while it was driven. Its steps in progress have ended."""
+
+    def __init__(self, run_id: str, by: str) -> None:
+        self.run_id = run_id
+        self.by = by
+        super().__init__(f"run {run_id!r} was paused by {by}", "Resume it to continue.")
 
 
 class RunEnded(CheckpointError):

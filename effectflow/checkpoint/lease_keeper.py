@@ -11,6 +11,7 @@ import logging
 import os
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 
 from effectflow.checkpoint.journal_writer import JournalWriter
@@ -22,6 +23,9 @@ logger = logging.getLogger(__name__)
 
 _IDLE = 10.0
 """The seconds without leases after which the thread ends."""
+
+_LISTENS_AFTER = 1.0
+"""The seconds after which a run listens for messages: most runs have ended by then."""
 
 
 class _EventLoop:
@@ -62,15 +66,26 @@ class keep_lease:  # noqa: N801, used like a function in `with`
         loop: the event loop of the run.
         seconds: how long the lease is valid after a renewal.
         due: when to renew the lease.
+        listen: called in the event loop once, if the block takes longer than a second; None afterwards,
+            and if nobody asked for it.
+        listens_at: when to call it.
     """
 
-    __slots__ = ("due", "loop", "seconds", "writer")
+    __slots__ = ("due", "listen", "listens_at", "loop", "seconds", "writer")
 
-    def __init__(self, writer: JournalWriter) -> None:
+    def __init__(self, writer: JournalWriter, listen: Callable[[], object] | None = None) -> None:
         self.writer = writer
+        self.listen = listen
         self.loop = _keeper.loop_of(call_soon_from_threads())
         self.seconds = writer.checkpoints.lease_length
-        self.due = time.monotonic() + self.seconds / 3
+        now = time.monotonic()
+        self.due = now + self.seconds / 3
+        self.listens_at = now + _LISTENS_AFTER
+
+    @property
+    def wakes_at(self) -> float:
+        """When the thread has something to do for it."""
+        return self.due if self.listen is None else min(self.due, self.listens_at)
 
     def __enter__(self) -> None:
         _keeper.add(self)
@@ -104,7 +119,7 @@ class _Keeper:
             if not self._is_running:
                 self._is_running = True
                 threading.Thread(target=self._run, name="effectflow-leases", daemon=True).start()
-            elif kept.due < self._wakes_at:
+            elif kept.wakes_at < self._wakes_at:
                 self._changed.notify()
 
     def remove(self, kept: keep_lease) -> None:
@@ -113,7 +128,7 @@ class _Keeper:
     def _run(self) -> None:
         while True:
             with self._changed:
-                dues = [kept.due for kept in list(self._kept)]
+                dues = [kept.wakes_at for kept in list(self._kept)]
                 now = time.monotonic()
                 self._wakes_at = min(dues, default=now + _IDLE)
                 if self._wakes_at > now:
@@ -122,7 +137,18 @@ class _Keeper:
                     self._is_running = False
                     self._loops.clear()
                     return
+            self._let_listen()
             self._renew_due()
+
+    def _let_listen(self) -> None:
+        """Let the runs listen that take long. What is due soon is done, too, for fewer wake-ups."""
+        until = time.monotonic() + _LISTENS_AFTER / 2
+        for kept in list(self._kept):
+            if kept.listen is not None and kept.listens_at <= until:
+                listen, kept.listen = kept.listen, None
+                # If the loop was closed in the meantime, nothing runs in it.
+                with suppress(RuntimeError):
+                    kept.loop.call_soon(listen)
 
     def _renew_due(self) -> None:
         """Renew the leases that are due, in one request for each store."""

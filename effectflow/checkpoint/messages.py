@@ -19,15 +19,15 @@ def seal_message(seal: Seal, run_id: str, topic: str, key: str, value: Tree = No
     return body
 
 
-def cancel_request(seal: Seal, run_id: str) -> tuple[str, bytes]:
-    """Return the key and the body of a request to cancel a run.
+def cancel_request(seal: Seal, run_id: str, by: str = "") -> tuple[str, bytes]:
+    """Return the key and the body of a request to cancel a run. `by` says who asks.
 
     All who have the same keys use the same key, so that a request is received once. One by someone who
     lacks them, which the run ignores, does not take the place of a genuine one.
     """
     names = [run_id, "" if seal.encryption is None else seal.encryption.current]
     key = hmac.digest(seal.key or b"unsigned", repr(names).encode(), "sha256").hex()[:32]
-    return key, seal_message(seal, run_id, CANCEL, key)
+    return key, seal_message(seal, run_id, CANCEL, key, by or None)
 
 
 def open_message(seal: Seal, run_id: str, message: Message) -> Tree:

@@ -51,6 +51,23 @@ async def woken_by(store: CheckpointStore, run_id: str) -> AsyncGenerator[Wakeup
         yield woken
 
 
+def listen(store: ServiceStore, run_id: str, notify: Callable[[], object]) -> Callable[[], None]:
+    """Call `notify` whenever a change of a run becomes known. Return what ends that.
+
+    Unlike `watching`, this does not wait until the watch has begun, and does not call `notify` from time
+    to time without a change: it is for many runs that are rarely told anything.
+    """
+    watch = _watch_of(store)
+    watch.add(run_id, notify, only_changes=True)
+
+    def end() -> None:
+        if watch.remove(run_id, notify):
+            _forget(store, watch)
+            spawn_background(watch.end)
+
+    return end
+
+
 @asynccontextmanager
 async def watching(
     store: CheckpointStore, run_id: str | None, notify: Callable[[], object]
@@ -59,20 +76,30 @@ async def watching(
 
     No change is missed after the block begins. Raise StoreUnavailable if the store only keeps journals.
     """
-    watches = _watches.get()
-    watch = watches.get(id(store))
-    if watch is None or watch.is_ending:
-        service = service_of(store, "a watch for changes")
-        watch = watches[id(store)] = _Watch(service)
+    watch = _watch_of(service_of(store, "a watch for changes"))
     watch.add(run_id, notify)
     try:
         await watch.began.wait()
         yield
     finally:
         if watch.remove(run_id, notify):
-            if watches.get(id(store)) is watch:
-                del watches[id(store)]
+            _forget(store, watch)
             await watch.end()
+
+
+def _watch_of(store: ServiceStore) -> _Watch:
+    """Return the watch of a store in this event loop."""
+    watches = _watches.get()
+    watch = watches.get(id(store))
+    if watch is None or watch.is_ending:
+        watch = watches[id(store)] = _Watch(store)
+    return watch
+
+
+def _forget(store: CheckpointStore, watch: _Watch) -> None:
+    watches = _watches.get()
+    if watches.get(id(store)) is watch:
+        del watches[id(store)]
 
 
 class _Watch:
@@ -83,11 +110,14 @@ class _Watch:
         self.is_ending = False
         self._store = store
         self._asking: dict[str | None, list[_Notify]] = {}
+        self._only_changes: set[_Notify] = set()
         self._scope = anyio.CancelScope()
         self._ended = anyio.Event()
         self._is_running = False
 
-    def add(self, run_id: str | None, notify: _Notify) -> None:
+    def add(self, run_id: str | None, notify: _Notify, *, only_changes: bool = False) -> None:
+        if only_changes:
+            self._only_changes.add(notify)
         self._asking.setdefault(run_id, []).append(notify)
         if not self._is_running:
             self._is_running = True
@@ -97,6 +127,7 @@ class _Watch:
         """Stop notifying a subscriber. Return whether it was the last one."""
         remaining = self._asking[run_id]
         remaining.remove(notify)
+        self._only_changes.discard(notify)
         if not remaining:
             del self._asking[run_id]
         self.is_ending = not self._asking
@@ -129,12 +160,17 @@ class _Watch:
             self.began.set()
             while True:
                 changed = await changes.wait(_SECONDS_BETWEEN_LOOKS)
-                self._tell(changed or None)
+                self._tell(changed or None, has_changed=changed is None)
 
-    def _tell(self, changed: frozenset[str] | None) -> None:
-        """Notify the subscribers of these runs, or all of them if any run may have changed."""
+    def _tell(self, changed: frozenset[str] | None, *, has_changed: bool = True) -> None:
+        """Notify the subscribers of these runs, or all of them if any run may have changed.
+
+        If nothing `has_changed`, notify those who also look from time to time.
+        """
         if changed is None:
             told = [notify for each in self._asking.values() for notify in each]
+            if not has_changed:
+                told = [notify for notify in told if notify not in self._only_changes]
         else:
             wanted = (None, *changed)
             told = [notify for run_id in wanted for notify in self._asking.get(run_id, ())]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from types import MappingProxyType
 from typing import Any, Never, TypeVar
 
 from effectflow.checkpoint.causes import Held, void_with
 from effectflow.checkpoint.checkpoints import Checkpoints
-from effectflow.checkpoint.endings import CutShort, Ending, FailedWith
+from effectflow.checkpoint.endings import CutShort, Ending, FailedWith, PausedBy
 from effectflow.checkpoint.entries import (
     BEGINNINGS,
     CancelRequested,
@@ -30,13 +31,14 @@ from effectflow.checkpoint.failures import RecordedDefect, read_failure
 from effectflow.checkpoint.integrity import LARGE
 from effectflow.checkpoint.journal_writer import JournalWriter
 from effectflow.checkpoint.mailbox import Mailbox
+from effectflow.checkpoint.notifications import listen
 from effectflow.checkpoint.observers import CheckpointEvent, StepSkipped, surrounding, tell
 from effectflow.checkpoint.order import Order, in_ranges
 from effectflow.checkpoint.ordered_fiber import Intent, OrderedFiber
 from effectflow.checkpoint.plan import Planning
 from effectflow.checkpoint.schema import LATEST
 from effectflow.checkpoint.stopping import Drain, Stopping
-from effectflow.checkpoint.store import CANCEL, Message
+from effectflow.checkpoint.store import CANCEL, PAUSE, Message, ServiceStore
 from effectflow.checkpoint.turns import Turns
 from effectflow.checkpoint.values import (
     NOTHING_PASSED,
@@ -52,7 +54,7 @@ from effectflow.checkpoint.values import (
 )
 from effectflow.effects.clock import Clock, SystemClock
 from effectflow.effects.errors import Halt, LeftToResume, Parked
-from effectflow.effects.event_loop import raise_stop
+from effectflow.effects.event_loop import raise_stop, spawn_background
 from effectflow.effects.paths import is_within, steps_around
 from effectflow.effects.scope import Operator, Scope
 from effectflow.effects.trails import TypedFailure
@@ -90,6 +92,7 @@ class Run:
         first_seen: the number of the newest message that came before this life; -1 until that is known.
         cancellation: the operator around the body that decides when a message requests a cancellation.
         drain: asks the runs of a worker to begin nothing more; None outside of workers.
+        pausing: who has paused the run, which then begins nothing more; None if nobody has.
         spawned: the ids of the spawned runs that are cancelled with this one, by the entries that began
             them.
         observers: receive its events.
@@ -187,7 +190,10 @@ class Run:
         self.interrupted_at: int | None = None
         self.savable: dict[str, object] = {}
         self.ending: Ending | None = None
+        self.pausing: str | None = None
         self._is_asked_to_cancel = False
+        self._stop_listening: Callable[[], None] | None = None
+        self._is_looking = self._has_ended = False
         self._known_parts: dict[tuple[tuple[str, type], ...], KnownParts] = {}
         self._held: dict[str, list[Held]] = {}
         self._held_so_far = 0
@@ -408,12 +414,16 @@ class Run:
         request = self.mailbox.first(CANCEL)
         if request is None or self.cancellation is None:
             return
+        by = self.mailbox.value(request)
         # In one append with the entry, so that a crash loses neither.
         self.mailbox.take(request)
         if not self.cancellation.is_decided:
             # The place where it came may be behind them.
             self.release_all_held()
-            self.add(CancelRequested(self.now(), self.root.place, self.turns.turn), "")
+            place, turn = self.root.place, self.turns.turn
+            self.add(
+                CancelRequested(self.now(), place, turn, by if isinstance(by, str) else ""), ""
+            )
             self.cancel_body()
 
     @property
@@ -440,13 +450,64 @@ class Run:
         await self.mailbox.refresh()
         if self.first_seen < 0:
             self.first_seen = self.mailbox.seen
-        request = self.mailbox.first(CANCEL)
-        if request is None or self.cancellation is None or self._is_asked_to_cancel:
+        # The next life finds the requests, too.
+        if self._has_ended or self.turns.is_over or self.writer.halted is not None:
             return
-        # The next life finds the request, too.
-        if not self.turns.is_over and self.writer.halted is None:
+        request = self.mailbox.first(CANCEL)
+        if request is None:
+            self._look_for_pause()
+        elif self.cancellation is not None and not self._is_asked_to_cancel:
             self._is_asked_to_cancel = True
             self.turns.announce(self._record_cancellation, since=self.came_before(request))
+
+    def listen(self) -> None:
+        """From now on, look for messages as soon as they arrive. No worker attends to the run."""
+        spawn_background(self._listen)
+
+    async def _listen(self) -> None:
+        store = self.checkpoints.store
+        if not self._has_ended and isinstance(store, ServiceStore):
+            self._stop_listening = listen(store, self.run_id, self._note_change)
+            await self._look()
+
+    def end_listening(self) -> None:
+        """Look for no more messages, because the body has ended."""
+        self._has_ended = True
+        if self._stop_listening is not None:
+            self._stop_listening()
+            self._stop_listening = None
+
+    def _note_change(self) -> None:
+        if not self._is_looking:
+            self._is_looking = True
+            spawn_background(self._look)
+
+    async def _look(self) -> None:
+        self._is_looking = False
+        # If the store cannot be read, the run is halted.
+        with suppress(Halt):
+            if not self._has_ended:
+                await self.look_for_messages()
+
+    def _look_for_pause(self) -> None:
+        """Begin nothing more once someone has asked to pause the run. Steps in progress end."""
+        request = self.mailbox.first(PAUSE)
+        if request is None or self.planning is not None:
+            return
+        by = self.mailbox.value(request)
+        self.mailbox.take(request)
+        if self.is_being_cancelled:
+            return
+        self.pausing = by if isinstance(by, str) else ""
+        if self.turns.on_idle is None:
+            self.turns.on_idle = self.end_paused
+        if self.turns.is_idle:
+            self.turns.on_idle()
+
+    def end_paused(self) -> None:
+        """End this life, because nothing is in progress in a run that someone has paused."""
+        assert self.pausing is not None
+        self.end_with(PausedBy(self.pausing))
 
     # Values.
 

@@ -36,6 +36,7 @@ class RunStatus(StrEnum):
     RUNNING = "running"
     SUSPENDED = "suspended"
     INTERRUPTED = "interrupted"
+    PAUSED = "paused"
     BLOCKED = "blocked"
     FAILED = "failed"
     CANCELLED = "cancelled"
@@ -259,6 +260,9 @@ def is_behind(place: tuple[float, str], other: tuple[float, str]) -> bool:
 CANCEL = "cancel"
 """The topic of a request to cancel a run. The topics of signals begin with `signal:`."""
 
+PAUSE = "pause"
+"""The topic of a request to pause a run that a process drives."""
+
 NOTICE = "notice"
 """The topic of a notice, which only asks a run to look at another run. Its key is the id of that run. A
 run may receive the same notice again and again."""
@@ -288,7 +292,10 @@ def wakes(topic: str, status: RunStatus) -> bool:
     """Return whether a message makes a run of this status due at once."""
     if status is RunStatus.SUSPENDED:
         return True
-    return topic == CANCEL and status in (RunStatus.PENDING, RunStatus.BLOCKED, RunStatus.FAILED)
+    return topic == CANCEL and status in _WOKEN_BY_CANCEL
+
+
+_WOKEN_BY_CANCEL = (RunStatus.PENDING, RunStatus.PAUSED, RunStatus.BLOCKED, RunStatus.FAILED)
 
 
 DUE_SINCE = 7200.0

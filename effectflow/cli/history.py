@@ -16,6 +16,7 @@ from effectflow.checkpoint import (
     Finished,
     Interrupted,
     Local,
+    Paused,
     Published,
     Resumed,
     RunStatus,
@@ -128,10 +129,12 @@ def _entry_text(entry: Entry, aside: Sequence[int]) -> str:
             return f"Signalled    {path} by {topic_text(topic)}"
         case Published(_, key, value):
             return f"Published    {key} = {bounded(value, 60)}"
+        case Paused(_, by):
+            return f"Paused       by {by}"
         case Suspended():
             return "Suspended    all fibers wait"
-        case CancelRequested(place=place):
-            return f"Cancelling   at {place or 'the beginning'}"
+        case CancelRequested(place=place, by=by):
+            return f"Cancelling   at {place or 'the beginning'}{f', asked by {by}' if by else ''}"
         case Finished(status=status, output=output, error=error):
             if status is RunStatus.CANCELLED and error is None:
                 return f"Finished     {status}"

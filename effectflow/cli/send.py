@@ -7,37 +7,30 @@ from typing import Annotated
 
 import typer
 
-from effectflow.checkpoint import NotSerializable, RunInfo, RunStatus, find_run
+from effectflow.checkpoint import NotSerializable, RunInfo, find_run
 from effectflow.cli.access import Access, ServiceOption
 from effectflow.cli.app_loader import load_signal
 from effectflow.cli.command import Answer, command
-from effectflow.cli.options import BadUse, read_json
+from effectflow.cli.options import BadUse, ByOption, read_json
 from effectflow.cli.selection import command_on_runs
 from effectflow.cli.suggestions import suggested
+from effectflow.runs.control import asker
 from effectflow.service.client import request_cancel, send_value
 
 
 @command_on_runs(ServiceOption, verb="cancel", keys=False)
-async def cancel(access: Access, run_id: str) -> Answer:
+async def cancel(access: Access, run_id: str, by: ByOption = None) -> Answer:
     """Request that runs end: their finalizers and compensations run, and they are cancelled.
 
-    The worker that drives the run does that, or the next one. The process that has begun the run without
-    a worker, such as `effectflow run`, does not notice the request: stop it, and then `effectflow resume`
-    does it.
+    The process that drives a run does that, or the next worker.
     """
-    await request_cancel(access.checkpoints, run_id)
+    await request_cancel(access.checkpoints, run_id, by=by or asker())
     info = await find_run(access.store, run_id)
     lines = [_sentence(run_id, info, "was asked to cancel itself")]
     if info is not None and info.is_resumable(time.time()):
         lines.append(
             "No process drives it, so the request is pending: the next worker that takes the run carries "
             f"it out. Without workers, this does: {suggested('resume', run_id)}"
-        )
-    elif info is not None and access.app is None and info.summary.status is RunStatus.RUNNING:
-        lines.append(
-            "If a worker drives it, the worker carries the request out. A process that has begun it "
-            "without a worker, such as that of `effectflow run`, does not notice the request: stop it. "
-            f"Then this carries the request out: {suggested('resume', run_id)}"
         )
     return Answer(_tree(run_id, info), lines)
 

@@ -6,13 +6,14 @@ import getpass
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
+from uuid import uuid4
 
 import anyio
 
 from effectflow.checkpoint.checkpoint import Checkpoint, fold
 from effectflow.checkpoint.checkpoints import Checkpoints
-from effectflow.checkpoint.entries import Entry, Interrupted, Resumed
-from effectflow.checkpoint.errors import ChangeRejected, RunEnded, SaveFailed
+from effectflow.checkpoint.entries import Entry, Interrupted, Paused, Resumed
+from effectflow.checkpoint.errors import ChangeRejected, RunBusy, RunEnded, SaveFailed
 from effectflow.checkpoint.journal_reader import (
     Journal,
     check_against,
@@ -22,8 +23,16 @@ from effectflow.checkpoint.journal_reader import (
 from effectflow.checkpoint.journal_writer import JournalWriter
 from effectflow.checkpoint.lease import claim_or_release, end_claim
 from effectflow.checkpoint.lease_keeper import keep_lease
+from effectflow.checkpoint.messages import seal_message
 from effectflow.checkpoint.shared_parts import SharedParts
-from effectflow.checkpoint.store import RunStatus, due_at_once, find_run, store_errors
+from effectflow.checkpoint.store import (
+    PAUSE,
+    RunStatus,
+    due_at_once,
+    find_run,
+    service_of,
+    store_errors,
+)
 from effectflow.effects.clock import Clock
 from effectflow.effects.errors import Halt
 from effectflow.runs.run_ids import check_run_id
@@ -48,6 +57,7 @@ class HeldRun:
         journal: its journal as it is in the store.
         checkpoint: the fold of the journal.
         status: its status according to the store, which knows of a block.
+        due_at: when it is due, in seconds since the epoch; None if it never is by itself.
         owner: the owner of the lease.
         now: the time, in seconds since the epoch.
     """
@@ -56,6 +66,7 @@ class HeldRun:
     journal: Journal
     checkpoint: Checkpoint
     status: RunStatus
+    due_at: float | None
     owner: str
     now: float
 
@@ -126,7 +137,8 @@ async def change_run(
             shared=SharedParts(journal.entries),
         )
         now = clock.now().timestamp()
-        held = HeldRun(run_id, journal, checkpoint, summary.status, taken.lease.owner, now)
+        owner_text = taken.lease.owner
+        held = HeldRun(run_id, journal, checkpoint, summary.status, summary.due_at, owner_text, now)
         with keep_lease(writer):
             await _append(writer, await change(held))
     finally:
@@ -155,6 +167,46 @@ def _check_has_not_ended(run_id: str, status: RunStatus) -> None:
         raise RunEnded(run_id, status)
 
 
+async def pause_run(checkpoints: Checkpoints, run_id: str, *, by: str, clock: Clock) -> None:
+    """Pause a run, or ask the process that drives it to do so. The errors are those of `Handle.pause`."""
+
+    async def change(held: HeldRun) -> Change:
+        if held.status in (RunStatus.PAUSED, RunStatus.FAILED):
+            raise ChangeRejected(
+                run_id,
+                f"it is {held.status} already, so no worker continues it",
+                "To let workers continue it, unpause it, or retry it if it has failed.",
+            )
+        due_at = held.due_at if held.status in (RunStatus.PENDING, RunStatus.SUSPENDED) else None
+        return Change([Paused(held.now, by, due_at)], RunStatus.PAUSED, None)
+
+    try:
+        await change_run(checkpoints, run_id, change, clock=clock)
+    except RunBusy:
+        await _request_pause(checkpoints, run_id, by)
+
+
+async def _request_pause(checkpoints: Checkpoints, run_id: str, by: str) -> None:
+    store, key = checkpoints.store, uuid4().hex
+    with store_errors(store, run_id, saves="message"):
+        body = seal_message(checkpoints.seal, run_id, PAUSE, key, by)
+        service = service_of(store, "a request to a run that a process drives")
+        await service.send(run_id, PAUSE, key=key, body=body)
+
+
+async def unpause_run(checkpoints: Checkpoints, run_id: str, *, by: str, clock: Clock) -> None:
+    """Let workers continue a paused run. The errors are those of `Handle.unpause`."""
+
+    async def change(held: HeldRun) -> Change:
+        paused = held.checkpoint.paused
+        if held.status is not RunStatus.PAUSED or paused is None:
+            raise ChangeRejected(run_id, f"it is {held.status}, not paused", "")
+        made = goes_on(held, Resumed(held.owner, held.now, by=by), reason=f"unpaused by {by}")
+        return made if paused.due_at is None else replace(made, due_at=paused.due_at)
+
+    await change_run(checkpoints, run_id, change, clock=clock)
+
+
 async def retry_run(checkpoints: Checkpoints, run_id: str, *, by: str, clock: Clock) -> None:
     """Let the next worker try a run again that has failed, is blocked, or was interrupted.
 
@@ -162,11 +214,13 @@ async def retry_run(checkpoints: Checkpoints, run_id: str, *, by: str, clock: Cl
     """
 
     async def change(held: HeldRun) -> Change:
-        if held.status in (RunStatus.PENDING, RunStatus.SUSPENDED):
+        if held.status in (RunStatus.PENDING, RunStatus.SUSPENDED, RunStatus.PAUSED):
             raise ChangeRejected(
                 run_id,
                 f"it is {held.status}, so there is nothing to try again",
-                "A worker continues it when it is due.",
+                "Unpause it."
+                if held.status is RunStatus.PAUSED
+                else "A worker continues it when it is due.",
             )
         finished = held.checkpoint.finished
         void = () if finished is None else finished.retry

@@ -16,6 +16,7 @@ from effectflow.checkpoint.entries import (
     Failed,
     Finished,
     Interrupted,
+    Paused,
     Signalled,
     Suspended,
     TimerFired,
@@ -40,6 +41,7 @@ _PROGRESS = (
     CancelRequested,
     Interrupted,
     Suspended,
+    Paused,
     Finished,
 )
 

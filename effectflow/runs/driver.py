@@ -17,11 +17,12 @@ from effectflow.checkpoint.endings import (
     Ending,
     FailedWith,
     Halted,
+    PausedBy,
     Raised,
     Returned,
     Suspension,
 )
-from effectflow.checkpoint.entries import Finished, Resumed, Started, Suspended
+from effectflow.checkpoint.entries import Finished, Paused, Resumed, Started, Suspended
 from effectflow.checkpoint.errors import (
     CheckpointError,
     DefinitionChanged,
@@ -30,6 +31,7 @@ from effectflow.checkpoint.errors import (
     RunCancelled,
     RunEnded,
     RunNotFound,
+    RunPaused,
 )
 from effectflow.checkpoint.failures import write_end, write_error
 from effectflow.checkpoint.journal_reader import pass_over
@@ -132,8 +134,9 @@ async def begin_run(claim: Claim, started: Started, digest: bytes, input: Any) -
         tell(observers, CheckpointSaved(claim.run_id, 1, None, None))
     run = _life_of(claim, started, digest, Order())
     try:
-        with keep_lease(run.writer):
-            return await _record(claim, run, await _live(claim, run, input, is_new=True))
+        run.mailbox.is_known_empty = True
+        with keep_lease(run.writer, run.listen):
+            return await _record(claim, run, await _live(claim, run, input))
     finally:
         _tell_end(claim)
         run.let_go()
@@ -202,7 +205,7 @@ async def continue_run(
         if observers:
             run.notify(RunResumed(known.run_id, resumed_at(known)))
         try:
-            with keep_lease(run.writer):
+            with keep_lease(run.writer, run.listen if service is None else None):
                 async with nullcontext() if service is None else service.joined(run):
                     return await _drive(claim, run, input, removed, service)
         finally:
@@ -239,7 +242,7 @@ async def _drive(
 ) -> Ending:
     """Drive a run until a life ends otherwise than by a failure that a resume tries again."""
     while True:
-        ending = await _live(claim, run, input, is_new=False, service=service)
+        ending = await _live(claim, run, input, service=service)
         if not (isinstance(ending, FailedWith | Raised) and run.is_tried_again()):
             return await _record(claim, run, ending)
         # An earlier life met this failure, and its process died before the end of the run.
@@ -255,6 +258,8 @@ async def _drive(
         resumed = Resumed(claim.lease.owner, run.now(), void=void)
         run.writer.begin_again(resumed)
         run = run.next_life(read_order((*written.journal.entries, resumed), removed))
+        if service is None:
+            run.listen()
 
 
 def outcome_of(run_id: str, ending: Ending) -> Any:
@@ -268,6 +273,8 @@ def outcome_of(run_id: str, ending: Ending) -> Any:
             return failure_in(run_id, TypedFailure(error))
         case Cancelled():
             return TypedFailure(RunCancelled(run_id))
+        case PausedBy(by):
+            return TypedFailure(RunPaused(run_id, by))
         case Raised(error) | CutShort(error):
             raise defect_in(run_id, error)
         case Suspension():
@@ -347,9 +354,7 @@ def running_summary(
     return summary_of(started, RunStatus.RUNNING, due_at=due_at_once(begins_at), details=details)
 
 
-async def _live(
-    claim: Claim, run: Run, input: Any, *, is_new: bool, service: Service | None = None
-) -> Ending:
+async def _live(claim: Claim, run: Run, input: Any, *, service: Service | None = None) -> Ending:
     """Run the body in one life of a run, and return how that ended. Record and raise an interruption."""
     writer = run.writer
     run.begin(DurableFiber(run))
@@ -361,7 +366,6 @@ async def _live(
             claim.place,
             run,
             input,
-            is_new=is_new,
             # So the journal shows how many processes in a row have died with this run.
             opens=service is not None and claim.was_left,
             suspend_after=None if service is None else service.suspend_after,
@@ -378,6 +382,8 @@ async def _live(
                 "it continues",
             )
         raise
+    finally:
+        run.end_listening()
     return run.ending or ending if writer.halted is None else _halted(run, ending)
 
 
@@ -428,7 +434,7 @@ async def _record(claim: Claim, run: Run, ending: Ending) -> Ending:
             case CutShort() if run.drain is not None:
                 # Its worker blocks the run. Entries of each try would make the journal grow.
                 return ending
-            case Suspension() | CutShort():
+            case Suspension() | PausedBy() | CutShort():
                 await _record_interruption(run)
                 return ending
             case Halted():
@@ -484,7 +490,7 @@ async def _cancel_spawned(run: Run) -> None:
         try:
             store = service_of(run.checkpoints.store, "a spawned run")
             with store_errors(store, child):
-                key, body = cancel_request(run.checkpoints.seal, child)
+                key, body = cancel_request(run.checkpoints.seal, child, f"run {run.run_id}")
                 await store.send(child, CANCEL, key=key, body=body)
         except (RunNotFound, RunEnded):
             continue
@@ -493,13 +499,15 @@ async def _cancel_spawned(run: Run) -> None:
 
 
 async def _record_interruption(run: Run) -> None:
-    """Append `Interrupted`, or `Suspended`, as the last entry."""
+    """Append `Interrupted`, `Suspended` or `Paused` as the last entry."""
     if run.writer.halted is not None:
         return
     ending = run.ending
     with run.writer.last_saves(), suppress(Halt):
+        if isinstance(ending, PausedBy):
+            await run.writer.finish(Paused(run.now(), ending.by), RunStatus.PAUSED)
         # A run that was ready to continue only stops because its worker does.
-        if isinstance(ending, Suspension) and ending.until > run.now():
+        elif isinstance(ending, Suspension) and ending.until > run.now():
             run.release_all_held()
             await run.writer.finish(
                 Suspended(run.now()),

@@ -17,6 +17,7 @@ from effectflow.checkpoint.endings import (
     Ending,
     FailedWith,
     Halted,
+    PausedBy,
     Raised,
     Returned,
     Suspension,
@@ -140,7 +141,7 @@ async def _report(claim: Claim, ending: Ending) -> None:
                 exc_info=trace,
                 extra=fields,
             )
-        case Returned() | Cancelled() | Suspension():
+        case Returned() | Cancelled() | Suspension() | PausedBy():
             pass
 
 

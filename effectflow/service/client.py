@@ -39,7 +39,7 @@ from effectflow.effects.clock import Clock, Duration, SystemClock, finite_time, 
 from effectflow.effects.scope import Scope
 from effectflow.effects.type_variables import Fitting
 from effectflow.runs import Workflow
-from effectflow.runs.control import asker, retry_run
+from effectflow.runs.control import asker, pause_run, retry_run, unpause_run
 from effectflow.runs.forking import Fork, fork_run
 from effectflow.runs.retention import delete_run, ended_runs, prune_runs
 from effectflow.runs.run_ids import check_new_run_id, new_run_id
@@ -306,16 +306,43 @@ class Handle(Generic[E_co, Out_co]):
         """Request the cancellation of the run: its finalizers and compensations run, and then it ends.
 
         This returns when the request is durable; `result` waits for the end. If the run ends first, the
-        request has no effect. A second request has no effect either. If a process without a worker
-        drives the run, as after `start`, it notices the request where the run waits for a signal, or
-        with the next resume.
+        request has no effect. A second request has no effect either. A worker carries it out, or the
+        process that drives the run without one, as by `start`; if no process drives it and there are no
+        workers, the next resume does.
 
         Raises RunNotFound, RunConflict for a run of another workflow, and RunEnded if the run is
         completed or cancelled.
         """
         async with self._checkpoints.store:
             await self._status()
-            await request_cancel(self._checkpoints, self.run_id)
+            await request_cancel(self._checkpoints, self.run_id, by=self._client.by)
+
+    async def pause(self) -> None:
+        """Let nothing continue the run until it is unpaused or resumed.
+
+        If a process drives the run, it begins nothing more, and releases the run once its steps in
+        progress have ended; `status` is `paused` then. Nothing is interrupted. Meanwhile, the run
+        receives messages, and its timers go on: what has happened is taken when it continues. A
+        cancellation ends it anyway.
+
+        Raises RunNotFound; RunConflict for a run of another workflow; RunEnded if the run is completed
+        or cancelled; ChangeRejected if it has failed or is paused already.
+        """
+        async with self._checkpoints.store:
+            await self._status()
+            clock = self._place.scope.clock
+            await pause_run(self._checkpoints, self.run_id, by=self._client.by, clock=clock)
+
+    async def unpause(self) -> None:
+        """Let workers continue a paused run, at the time when it is due.
+
+        Raises RunNotFound, RunConflict for a run of another workflow, RunEnded, and ChangeRejected if
+        it is not paused.
+        """
+        async with self._checkpoints.store:
+            await self._status()
+            clock = self._place.scope.clock
+            await unpause_run(self._checkpoints, self.run_id, by=self._client.by, clock=clock)
 
     async def retry(self) -> None:
         """Let the next worker try the run again, which has failed, is blocked, or was interrupted.
@@ -496,12 +523,12 @@ async def send_value(
                 raise
 
 
-async def request_cancel(checkpoints: Checkpoints, run_id: str) -> None:
-    """Request the cancellation of a run. The errors are those of `Handle.cancel`."""
+async def request_cancel(checkpoints: Checkpoints, run_id: str, *, by: str) -> None:
+    """Request the cancellation of a run. `by` says who asks. The errors are those of `Handle.cancel`."""
     async with checkpoints.store as store:
         with store_errors(checkpoints.store, run_id, saves="message"):
             service = service_of(store, "a cancellation")
-            key, body = cancel_request(checkpoints.seal, run_id)
+            key, body = cancel_request(checkpoints.seal, run_id, by)
             await service.send(run_id, CANCEL, key=key, body=body)
 
 

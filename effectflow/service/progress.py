@@ -18,6 +18,7 @@ from effectflow.checkpoint.entries import (
     Failed,
     Finished,
     Interrupted,
+    Paused,
     Suspended,
 )
 from effectflow.checkpoint.observers import (
@@ -106,7 +107,7 @@ class ProgressObserver:
                 self._bars.close(run_id)
 
 
-_ENDS = (Finished, Interrupted, Suspended)
+_ENDS = (Finished, Interrupted, Suspended, Paused)
 
 
 class _Count:

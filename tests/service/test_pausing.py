@@ -1,0 +1,250 @@
+"""A paused run begins nothing more until someone lets it continue; requests reach any run."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import anyio
+import pytest
+from returns.result import Failure, Success
+
+from effectflow import (
+    Client,
+    Do,
+    Effect,
+    Signal,
+    bracket,
+    par,
+    sleep,
+    step,
+    workflow,
+)
+from effectflow.checkpoint import (
+    CancelRequested,
+    ChangeRejected,
+    Checkpoints,
+    Interrupted,
+    Paused,
+    Resumed,
+    RunCancelled,
+    RunEnded,
+    RunNotFound,
+    RunPaused,
+    RunStatus,
+)
+from effectflow.effects import from_async
+from effectflow.testing import TestClock
+from tests.apps import App, Broken, World, both_backends, note
+from tests.service.conftest import Service
+from tests.service.lives import act, entries_of, info_of, suspended, until, working
+
+pytestmark = [pytest.mark.anyio, both_backends]
+
+go = Signal("go", bool)
+
+
+class Gate:
+    """What a step of a test waits for."""
+
+    def __init__(self) -> None:
+        self.began, self.opened = anyio.Event(), anyio.Event()
+
+
+gates: dict[str, Gate] = {}
+
+
+@step
+def slow(name: str) -> Effect[App, Any, str]:
+    """Wait for the gate of this name."""
+
+    async def wait(_: object) -> str:
+        gates[name].began.set()
+        await gates[name].opened.wait()
+        return name
+
+    return note(name).and_then(lambda _: from_async(wait))
+
+
+@workflow
+def working_on() -> Do[App, Any, str]:
+    yield from par(slow("one"), act("other"))
+    return (yield from act("last"))
+
+
+@workflow
+def asking() -> Do[App, Any, bool]:
+    yield from act("ask")
+    return (yield from go.wait())
+
+
+@workflow
+def renting() -> Do[App, Any, str]:
+    rented = bracket(act("rent"), lambda _: act("return"), lambda _: slow("one"))
+    return (yield from rented)
+
+
+@pytest.fixture(autouse=True)
+def new_gates() -> None:
+    gates.clear()
+    gates["one"] = Gate()
+
+
+async def test_a_run_that_a_worker_drives_ends_its_steps_and_begins_no_more(
+    service: Service,
+) -> None:
+    async with working(service, working_on) as worker:
+        handle = await Client(service.checkpoints(), by="ann").submit(working_on, run_id="r")
+        await gates["one"].began.wait()
+        await handle.pause()
+        # The request arrives while the step is in progress.
+        await anyio.sleep(0.1)
+        assert await handle.status() is RunStatus.RUNNING
+        gates["one"].opened.set()
+        await until(service, "r", RunStatus.PAUSED)
+        await worker.idle()
+        assert sorted(service.world.done) == ["one", "other"]
+        assert await handle.status() is RunStatus.PAUSED
+
+        await handle.unpause()
+        assert await handle.result(timeout=10) == Success("last")
+    assert sorted(service.world.done) == ["last", "one", "other"]
+    entries = await entries_of(service, "r")
+    assert [one.by for one in entries if isinstance(one, Paused)] == ["ann"]
+    assert "ann" in [one.by for one in entries if isinstance(one, Resumed)]
+    assert not any(isinstance(one, Interrupted) and one.in_progress for one in entries)
+
+
+async def test_a_run_that_is_driven_without_a_worker_ends_with_run_paused(
+    service: Service,
+) -> None:
+    app, ended = App(service.checkpoints(), service.world), list[Any]()
+
+    async def drive() -> None:
+        ended.append(await working_on.start(run_id="r").run(app))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(drive)
+        await gates["one"].began.wait()
+        await Client(service.checkpoints(), by="ann").handle(working_on, "r").pause()
+        await anyio.sleep(1.5)
+        gates["one"].opened.set()
+    [paused] = ended
+    assert isinstance(paused.failure(), RunPaused)
+    assert paused.failure().by == "ann"
+    assert (await info_of(service, "r")).summary.status is RunStatus.PAUSED
+    assert await working_on.resume("r").run(app) == Success("last")
+    assert sorted(service.world.done) == ["last", "one", "other"]
+
+
+async def test_cancel_reaches_a_run_that_is_driven_without_a_worker(service: Service) -> None:
+    app, ended = App(service.checkpoints(), service.world), list[Any]()
+
+    async def drive() -> None:
+        ended.append(await renting.start(run_id="r").run(app))
+
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(drive)
+            await gates["one"].began.wait()
+            await Client(service.checkpoints(), by="ann").handle(renting, "r").cancel()
+    [cancelled] = ended
+    assert isinstance(cancelled.failure(), RunCancelled)
+    assert service.world.done == ["rent", "one", "return"]
+    [request] = [one for one in await entries_of(service, "r") if isinstance(one, CancelRequested)]
+    assert request.by == "ann"
+
+
+async def test_messages_reach_a_paused_run_when_it_continues(service: Service) -> None:
+    async with working(service, asking) as worker:
+        handle = await worker.client.submit(asking, run_id="r")
+        await suspended(service, "r")
+        await handle.pause()
+        await handle.send(go, True)
+        await worker.idle()
+        assert await handle.status() is RunStatus.PAUSED
+        await handle.unpause()
+        assert await handle.result(timeout=10) == Success(True)
+
+
+async def test_a_paused_run_can_be_cancelled(service: Service) -> None:
+    async with working(service, asking) as worker:
+        handle = await worker.client.submit(asking, run_id="r")
+        await suspended(service, "r")
+        await handle.pause()
+        await handle.cancel()
+        result = await handle.result(timeout=10)
+    assert isinstance(result, Failure)
+    assert isinstance(result.failure(), RunCancelled)
+
+
+async def test_a_pending_run_keeps_its_delay_while_it_is_paused(service: Service) -> None:
+    clock = TestClock()
+    async with working(service, asking, clock=clock) as worker:
+        handle = await worker.client.submit(asking, run_id="r", delay=timedelta(hours=1))
+        await handle.pause()
+        await clock.advance(7200)
+        await worker.idle()
+        assert await handle.status() is RunStatus.PAUSED
+        assert service.world.done == []
+        await handle.unpause()
+        await suspended(service, "r")
+
+
+async def test_a_pause_that_comes_before_the_delay_is_over_does_not_shorten_it(
+    service: Service,
+) -> None:
+    clock = TestClock()
+    async with working(service, asking, clock=clock) as worker:
+        handle = await worker.client.submit(asking, run_id="r", delay=timedelta(hours=1))
+        await handle.pause()
+        await handle.unpause()
+        await worker.idle()
+        assert service.world.done == []
+        await clock.advance(3601)
+        await suspended(service, "r")
+
+
+async def test_only_a_run_that_may_continue_is_paused(service: Service) -> None:
+    @workflow
+    def broken() -> Do[App, Broken, str]:
+        return (yield from act("break"))
+
+    world = World(failing={"break"})
+    app = App(service.checkpoints(), world)
+    await broken.start(run_id="r").run(app)
+    handle = service.client.handle(broken, "r")
+    with pytest.raises(ChangeRejected, match="it is failed already"):
+        await handle.pause()
+    with pytest.raises(ChangeRejected, match="it is failed, not paused"):
+        await handle.unpause()
+    world.recover()
+    await broken.resume("r").run(app)
+    with pytest.raises(RunEnded):
+        await handle.pause()
+    with pytest.raises(RunNotFound):
+        await service.client.handle(broken, "no").pause()
+
+
+async def test_a_run_is_paused_once(service: Service) -> None:
+    handle = await service.client.submit(asking, run_id="r")
+    await handle.pause()
+    before = await entries_of(service, "r")
+    with pytest.raises(ChangeRejected, match="paused already"):
+        await handle.pause()
+    with pytest.raises(ChangeRejected, match="Unpause it"):
+        await handle.retry()
+    assert await entries_of(service, "r") == before
+
+
+async def test_a_run_that_lasts_long_listens_only_while_it_lasts(service: Service) -> None:
+    app = App(Checkpoints(service.store), service.world)
+
+    @workflow
+    def long() -> Do[App, Any, None]:
+        yield from sleep(2)
+        yield from act("end")
+
+    assert await long.start(run_id="r").run(app) == Success(None)
+    with pytest.raises(RunEnded):
+        await service.client.handle(long, "r").cancel()
