@@ -56,12 +56,12 @@ SHOP = textwrap.dedent("""
 
     app = App([order], environment=Shop, checkpoints=Checkpoints(SqliteStore("shop.db")))
 """)
-APP = ("--app", "shop:app")
+APP = ("--app", "till:app")
 
 
 @pytest.fixture(autouse=True)
 def failed(folder: Path, effectflow: Command) -> None:
-    (folder / "shop.py").write_text(SHOP)
+    (folder / "till.py").write_text(SHOP)
     ran = effectflow("run", "order", *APP, "--input", "5", "--run-id", "o1")
     assert ran.code == 1, ran
 
@@ -77,7 +77,7 @@ def test_a_step_is_completed_with_a_value_of_its_type(effectflow: Command) -> No
     ran = effectflow("complete-step", "o1", "pay", given, *APP, "--by", "ann")
     assert ran.code == 0, ran
     assert "step 'pay' completed by ann" in ran.out
-    assert "effectflow resume o1 --app shop:app" in ran.out
+    assert "effectflow resume o1 --app till:app" in ran.out
     assert output_of(effectflow, "o1") == "5 paid by cheque"
     history = effectflow("history", "o1", *APP).out
     assert "Resumed      by ann, tries again what failed" in history
@@ -91,7 +91,7 @@ def test_a_step_is_completed_with_a_value_of_its_type(effectflow: Command) -> No
         (["complete-step", "o1", "ship", "1"], 4, "no step 'ship' has begun"),
         (["complete-step", "o1", "check", "1"], 4, "step 'check' has ended"),
         (["complete-step", "o2", "pay", "1"], 4, "o2"),
-        (["fail-step", "o1", "pay", "--type", "KeyErr"], 2, "it declares: shop.Declined"),
+        (["fail-step", "o1", "pay", "--type", "KeyErr"], 2, "it declares: till.Declined"),
         (["fork", "o1", "--at", "99"], 4, "has no entry 99"),
         (["fork", "o1", "--change", "pay"], 2, "--change takes STEP=JSON"),
         (["fork", "o1", "--change", "check=true"], 2, "step 'check': the value does not fit"),

@@ -230,7 +230,7 @@ def summary_of(status: RunStatus) -> RunSummary:
     return RunSummary("w", status, 0.0, details=RunDetails(dead_letters=3))
 
 
-PENDING, RUNNING, SUSPENDED, INTERRUPTED, BLOCKED, FAILED, CANCELLED, COMPLETED = map(
+PENDING, RUNNING, SUSPENDED, INTERRUPTED, PAUSED, BLOCKED, FAILED, CANCELLED, COMPLETED = map(
     summary_of, RunStatus
 )
 
