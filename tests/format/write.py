@@ -71,7 +71,7 @@ def checkpoints_of(store: CheckpointStore, run_id: str) -> Checkpoints:
 async def write_runs(store: CheckpointStore) -> None:
     """Write runs of every kind and status, with entries of every kind."""
     checkpoints = Checkpoints(store)
-    client = Client(checkpoints)
+    client = Client(checkpoints, by="ann")
     for run_id in ("shipped", "cancelled", "undone"):
         await client.submit(request, run_id, run_id=run_id)
     async with working(store, failing=FAILING):
@@ -103,6 +103,8 @@ async def write_runs(store: CheckpointStore) -> None:
     # The last, so that nothing drives them.
     await client.handle(request, "answered").send(approval, False, idempotency_key="no")
     await client.submit(request, "pending", run_id="pending", priority=2, context={"tenant": "a"})
+    paused = await client.submit(request, "paused", run_id="paused", delay=3600)
+    await paused.pause()
 
 
 @asynccontextmanager
