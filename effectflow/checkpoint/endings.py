@@ -53,6 +53,14 @@ class Suspension:
 
 
 @dataclass(frozen=True, slots=True)
+class CarriedOn:
+    """The run is carried on in another life of this process, because a message is to cancel it.
+
+    The first life of a run has no scope in which only the run can be cancelled: most runs need none.
+    """
+
+
+@dataclass(frozen=True, slots=True)
 class PausedBy:
     """Someone has paused the run. `by` says who."""
 
@@ -74,7 +82,15 @@ class Halted:
 
 
 Ending: TypeAlias = (
-    Returned | FailedWith | Raised | Cancelled | Suspension | PausedBy | CutShort | Halted
+    Returned
+    | FailedWith
+    | Raised
+    | Cancelled
+    | Suspension
+    | PausedBy
+    | CarriedOn
+    | CutShort
+    | Halted
 )
 """How a life ends, other than by an interruption, which is raised: a cancellation, or Ctrl-C."""
 

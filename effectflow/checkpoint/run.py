@@ -10,7 +10,7 @@ from typing import Any, Never, TypeVar
 
 from effectflow.checkpoint.causes import Held, void_with
 from effectflow.checkpoint.checkpoints import Checkpoints
-from effectflow.checkpoint.endings import CutShort, Ending, FailedWith, PausedBy
+from effectflow.checkpoint.endings import CarriedOn, CutShort, Ending, FailedWith, PausedBy
 from effectflow.checkpoint.entries import (
     BEGINNINGS,
     CancelRequested,
@@ -107,11 +107,14 @@ class Run:
 
     __slots__ = (
         "_breathed_at",
+        "_has_ended",
         "_held",
         "_held_so_far",
         "_is_asked_to_cancel",
+        "_is_looking",
         "_known_parts",
         "_steps",
+        "_stop_listening",
         "cancellation",
         "checkpoints",
         "clock",
@@ -129,6 +132,7 @@ class Run:
         "now",
         "observers",
         "opened_at",
+        "pausing",
         "planning",
         "root",
         "run_id",
@@ -456,7 +460,9 @@ class Run:
         request = self.mailbox.first(CANCEL)
         if request is None:
             self._look_for_pause()
-        elif self.cancellation is not None and not self._is_asked_to_cancel:
+        elif self.cancellation is None:
+            self.end_with(CarriedOn())
+        elif not self._is_asked_to_cancel:
             self._is_asked_to_cancel = True
             self.turns.announce(self._record_cancellation, since=self.came_before(request))
 

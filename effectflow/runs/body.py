@@ -24,6 +24,7 @@ async def run_body(
     run: Run,
     input: object,
     *,
+    is_new: bool,
     opens: bool,
     suspend_after: float | None,
 ) -> Ending:
@@ -32,6 +33,7 @@ async def run_body(
     That is `Raised` for a cancellation by this scope. A cancellation from outside is raised.
 
     Parameters:
+        is_new: whether there is nothing to replay, and no message.
         opens: whether the first entry of this life is saved before the body runs.
         suspend_after: as in `Service`, for a run that a worker attends to; otherwise None.
     """
@@ -43,6 +45,8 @@ async def run_body(
                 run.writer.open()
                 await run.writer.save()
             body = place.blueprint.body(input)
+            if is_new:
+                return ending_of(await interpret(body, place.env, _scope_of(run, place.scope)))
 
             async def replayed() -> Ending:
                 async with nullcontext() if suspend_after is None else attended(run, suspend_after):

@@ -13,6 +13,7 @@ from effectflow.checkpoint.delayed_saves import save_request
 from effectflow.checkpoint.durable_fiber import DurableFiber
 from effectflow.checkpoint.endings import (
     Cancelled,
+    CarriedOn,
     CutShort,
     Ending,
     FailedWith,
@@ -134,9 +135,8 @@ async def begin_run(claim: Claim, started: Started, digest: bytes, input: Any) -
         tell(observers, CheckpointSaved(claim.run_id, 1, None, None))
     run = _life_of(claim, started, digest, Order())
     try:
-        run.mailbox.is_known_empty = True
         with keep_lease(run.writer, run.listen):
-            return await _record(claim, run, await _live(claim, run, input))
+            return await _drive(claim, run, input, (), None, is_new=True)
     finally:
         _tell_end(claim)
         run.let_go()
@@ -238,15 +238,22 @@ def _tell_end(claim: Claim) -> None:
 
 
 async def _drive(
-    claim: Claim, run: Run, input: Any, removed: tuple[int, ...], service: Service | None
+    claim: Claim,
+    run: Run,
+    input: Any,
+    removed: tuple[int, ...],
+    service: Service | None,
+    *,
+    is_new: bool = False,
 ) -> Ending:
-    """Drive a run until a life ends otherwise than by a failure that a resume tries again."""
+    """Drive a run until a life ends in a way that no other life of this process makes up for."""
     while True:
-        ending = await _live(claim, run, input, service=service)
-        if not (isinstance(ending, FailedWith | Raised) and run.is_tried_again()):
-            return await _record(claim, run, ending)
+        ending = await _live(claim, run, input, is_new=is_new, service=service)
         # An earlier life met this failure, and its process died before the end of the run.
-        void = run.retry()
+        is_tried_again = isinstance(ending, FailedWith | Raised) and run.is_tried_again()
+        if not (is_tried_again or isinstance(ending, CarriedOn)):
+            return await _record(claim, run, ending)
+        is_new, void = False, run.retry() if is_tried_again else ()
         # What the resume has said stays, even if this life has added nothing else.
         run.writer.open()
         try:
@@ -277,8 +284,8 @@ def outcome_of(run_id: str, ending: Ending) -> Any:
             return TypedFailure(RunPaused(run_id, by))
         case Raised(error) | CutShort(error):
             raise defect_in(run_id, error)
-        case Suspension():
-            raise AssertionError(f"run {run_id!r} was suspended, which only a worker does")
+        case Suspension() | CarriedOn():
+            raise AssertionError(f"run {run_id!r} has not ended: {ending!r}")
 
 
 async def record_failure(claim: Claim, found: StoredRun, error: CheckpointError) -> None:
@@ -354,7 +361,9 @@ def running_summary(
     return summary_of(started, RunStatus.RUNNING, due_at=due_at_once(begins_at), details=details)
 
 
-async def _live(claim: Claim, run: Run, input: Any, *, service: Service | None = None) -> Ending:
+async def _live(
+    claim: Claim, run: Run, input: Any, *, is_new: bool, service: Service | None
+) -> Ending:
     """Run the body in one life of a run, and return how that ended. Record and raise an interruption."""
     writer = run.writer
     run.begin(DurableFiber(run))
@@ -366,6 +375,7 @@ async def _live(claim: Claim, run: Run, input: Any, *, service: Service | None =
             claim.place,
             run,
             input,
+            is_new=is_new,
             # So the journal shows how many processes in a row have died with this run.
             opens=service is not None and claim.was_left,
             suspend_after=None if service is None else service.suspend_after,
@@ -437,7 +447,7 @@ async def _record(claim: Claim, run: Run, ending: Ending) -> Ending:
             case Suspension() | PausedBy() | CutShort():
                 await _record_interruption(run)
                 return ending
-            case Halted():
+            case Halted() | CarriedOn():
                 pass
             case _:
                 with suppress(Halt):

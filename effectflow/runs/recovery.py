@@ -13,6 +13,7 @@ import anyio
 from effectflow.checkpoint.checkpoints import Checkpoints
 from effectflow.checkpoint.endings import (
     Cancelled,
+    CarriedOn,
     CutShort,
     Ending,
     FailedWith,
@@ -141,7 +142,7 @@ async def _report(claim: Claim, ending: Ending) -> None:
                 exc_info=trace,
                 extra=fields,
             )
-        case Returned() | Cancelled() | Suspension() | PausedBy():
+        case Returned() | Cancelled() | Suspension() | PausedBy() | CarriedOn():
             pass
 
 
