@@ -224,6 +224,9 @@ class _Explainer:
                 return f"{waits}." if self.info.summary.due_at is None else self._due(waits)
             case RunStatus.INTERRUPTED:
                 return self._due(f"It was stopped{_because(self.checkpoint)}")
+            case RunStatus.PAUSED:
+                by = "" if self.checkpoint.paused is None else f" by {self.checkpoint.paused.by}"
+                return f"It was paused{by}, and no worker continues it before someone unpauses it."
             case RunStatus.BLOCKED:
                 return self._due("The last process could not continue it")
             case RunStatus.FAILED:
