@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 Mark: TypeAlias = Literal["plain", "visited", "current"]
 """Whether a run has visited a box, or is there now."""
 
-_COLORS: dict[Mark, tuple[str, str]] = {
+COLORS: dict[Mark, tuple[str, str]] = {
     "visited": ("#e3f2e1", "#5b9a57"),
     "current": ("#ffe08a", "#c77700"),
 }
@@ -81,7 +81,7 @@ def to_mermaid(diagram: Diagram) -> str:
     if marked:
         lines += [
             f"classDef {mark} fill:{fill},stroke:{line},color:#000"
-            for mark, (fill, line) in _COLORS.items()
+            for mark, (fill, line) in COLORS.items()
         ]
     lines += [f"class {names[box.key]} {box.mark}" for box in marked]
     return "\n".join(["flowchart TD", *(f"    {line}" for line in lines), ""])

@@ -109,6 +109,11 @@ COMMANDS = {
         "Show when the steps, waits and attempts of a run happened, as bars.",
         "timeline census-1f0c7a2e9b3d --svg run.svg",
     ),
+    "graph": Row(
+        "graph:graph",
+        "Draw the shape of a workflow as a Mermaid flowchart, which many Markdown viewers show.",
+        "graph shop.orders:checkout --run order-7 --svg order-7.svg",
+    ),
     "history": Row(
         "history:history",
         "Show the journal of a run, one entry per line.",

@@ -8,6 +8,14 @@ from typing import TYPE_CHECKING
 from effectflow.effects.imports import lazy_names
 
 if TYPE_CHECKING:
+    from effectflow.builders.diagrams import (
+        Arrow as Arrow,
+        Box as Box,
+        Diagram as Diagram,
+        to_mermaid as to_mermaid,
+    )
+    from effectflow.builders.pictures import to_svg as to_svg
+    from effectflow.builders.shapes import shape_of as shape_of
     from effectflow.observe.explanation import (
         Explanation as Explanation,
         Move as Move,
@@ -39,6 +47,9 @@ if not TYPE_CHECKING:  # a type checker would take every name for one of this pa
     __getattr__, __dir__, __all__ = lazy_names(
         __name__,
         {
+            ".builders.diagrams": "Arrow Box Diagram to_mermaid",
+            ".builders.pictures": "to_svg",
+            ".builders.shapes": "shape_of",
             "explanation": "Explanation Move UnknownOutcome explain_run",
             "logs": "Fields ReplayFilter RunFields run_fields",
             "operations": "Attempt Operation operations_of",

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from html import escape
 
+from effectflow.builders.pictures import svg_opening
 from effectflow.checkpoint.errors import printable
 from effectflow.observe.timeline import Bar, BarKind, Lane, Timeline
 
@@ -45,14 +46,6 @@ def timeline_svg(timeline: Timeline, title: str) -> str:
         lines += _lane(timeline, lane, row, title)
     lines += _legend(timeline, len(timeline.lanes) + 1)
     return "\n".join([*lines, "</svg>", ""])
-
-
-def svg_opening(width: float, height: float) -> str:
-    """Return the first tag of an SVG document of this size."""
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:g}" height="{height:g}" '
-        f'viewBox="0 0 {width:g} {height:g}" font-family="sans-serif" font-size="12">'
-    )
 
 
 def _lane(timeline: Timeline, lane: Lane, row: int, title: str) -> Iterator[str]:

@@ -14,7 +14,7 @@ from effectflow.builders.checks import (
     problems_raised,
     workflow_name_problems,
 )
-from effectflow.builders.diagrams import to_mermaid
+from effectflow.builders.diagrams import Diagram, to_mermaid
 from effectflow.builders.graph._problems import (
     Draft,
     InvalidGraph,
@@ -84,8 +84,12 @@ class Graph(Workflow[Env_contra, E_co, S, S], Generic[Env_contra, E_co, S]):
         of their visits, and the current node stands out. Raises ValueError for the checkpoint of another
         workflow.
         """
+        return to_mermaid(self.diagram(checkpoint))
+
+    def diagram(self, checkpoint: Checkpoint | None = None) -> Diagram:
+        """Return the boxes and arrows that `to_mermaid` shows."""
         progress = None if checkpoint is None else self.progress(checkpoint)
-        return to_mermaid(diagram_of(self.structure, progress))
+        return diagram_of(self.structure, progress)
 
     def __repr__(self) -> str:
         return f"<Graph {self.name!r} version {self.version!r}>"

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Annotated, Any, Generic, TypeAlias, TypeVar, cast
 
 from effectflow.builders.checks import problems_raised, workflow_name_problems
-from effectflow.builders.diagrams import to_mermaid
+from effectflow.builders.diagrams import Diagram, to_mermaid
 from effectflow.builders.machine._attempt import (
     Attempt,
     TransitionTable,
@@ -238,6 +238,13 @@ class StateMachine(
     def to_mermaid(self, machine: Machine[S] | None = None) -> str:
         """Return a Mermaid flowchart; with a machine, it marks the visited states and the current one."""
         return to_mermaid(diagram_of(self._chart, machine))
+
+    def diagram(self, checkpoint: Checkpoint | None = None) -> Diagram:
+        """Return the boxes and arrows of the machine; with a checkpoint, where that run has been.
+
+        Raises as `machine_of` does.
+        """
+        return diagram_of(self._chart, None if checkpoint is None else self.machine_of(checkpoint))
 
     def body(
         self, input: S | Machine[S] | None = None
