@@ -48,6 +48,7 @@ if TYPE_CHECKING:
         current_step as current_step,
         patched as patched,
         step as step,
+        transaction as transaction,
         with_checkpointing as with_checkpointing,
     )
     from effectflow.effects import (
@@ -81,7 +82,7 @@ if not TYPE_CHECKING:  # a type checker would take every name for one of this pa
             "builders.code": "workflow",
             "checkpoint": (
                 "CheckpointError Checkpoints HasCheckpoints Limit RunCancelled RunQuery "
-                "RunStatus current_step patched step with_checkpointing"
+                "RunStatus current_step patched step transaction with_checkpointing"
             ),
             "effects": (
                 "Do Effect EffectError EmptyRace RetryExhausted RetryPolicy TimedOut ask "

@@ -138,8 +138,12 @@ if TYPE_CHECKING:
         RunSummary as RunSummary,
         ServiceStore as ServiceStore,
         Taken as Taken,
+        Transaction as Transaction,
+        TransactionConflict as TransactionConflict,
+        TransactionStore as TransactionStore,
         find_run as find_run,
     )
+    from effectflow.checkpoint.transactional_step import transaction as transaction
 
 if not TYPE_CHECKING:  # a type checker would take every name for one of this package
     __getattr__, __dir__, __all__ = lazy_names(
@@ -181,8 +185,10 @@ if not TYPE_CHECKING:  # a type checker would take every name for one of this pa
             ),
             "store": (
                 "Batch Changes CheckpointStore Claimed DueRuns Limit Message Record Remains "
-                "RunDetails RunInfo RunQuery RunStatus RunSummary ServiceStore Taken find_run"
+                "RunDetails RunInfo RunQuery RunStatus RunSummary ServiceStore Taken Transaction "
+                "TransactionConflict TransactionStore find_run"
             ),
+            "transactional_step": "transaction",
             "values": "Codec",
         },
     )

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections.abc import Callable, Coroutine, Generator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -29,7 +29,14 @@ from effectflow.checkpoint.integrity import LARGE, LONG, Draft, Seal, off_loop
 from effectflow.checkpoint.lease import Lease
 from effectflow.checkpoint.observers import CheckpointSaved, EntryAppended, tell
 from effectflow.checkpoint.shared_parts import SharedParts
-from effectflow.checkpoint.store import Batch, RunStatus, RunSummary, find_run
+from effectflow.checkpoint.store import (
+    Batch,
+    RunStatus,
+    RunSummary,
+    Transaction,
+    TransactionConflict,
+    find_run,
+)
 from effectflow.effects.clock import in_seconds
 from effectflow.effects.errors import Halt
 from effectflow.effects.event_loop import is_cancellation, stray_cancellation
@@ -201,7 +208,7 @@ class JournalWriter(_Halting):
         self.is_watched = False
         self.observers = checkpoints.observers
         self._seal = checkpoints.seal
-        self._digest = digest
+        self._digest: bytes = digest
         self.time = 0.0
         self._shared = shared
         self._opening = opening
@@ -464,14 +471,60 @@ class JournalWriter(_Halting):
             self._saved = anyio.Event()
         await self._saved.wait()
 
+    # Transactions of a step.
+
+    @asynccontextmanager
+    async def reserved(self) -> AsyncGenerator[None]:
+        """Let nothing but `save_in` append to the journal in this block, which has a transaction."""
+        while self._is_saving:
+            await self._next_save()
+        self.check()
+        self._is_saving = True
+        try:
+            if self._unsure:
+                await self._find_out()
+            while self._drafts:
+                await self._close_drafts()
+            yield
+        finally:
+            self._end_save()
+
+    async def save_in(self, transaction: Transaction, add: Callable[[], object]) -> None:
+        """Save the entry that `add()` adds, and all before it, in a transaction, and commit that.
+
+        If this raises TransactionConflict, the entry was not added.
+        """
+        self.check()
+        before = self.length, self.time, self._digest, self._shared.copy()
+        add()
+        try:
+            await self._save_batch(required=True, append=transaction.append)
+        except TransactionConflict as conflict:
+            if self.length > before[0] + 1:
+                # Its number has been taken. The next life tries again.
+                raise self.halt(SaveFailed(self.run_id, str(conflict))) from conflict.error
+            del self._buffer[-1]
+            self.length, self.time, self._digest, self._shared = before
+            raise
+
+    def _end_save(self) -> None:
+        self._is_saving = False
+        if self._saved is not None:
+            self._saved.set()
+            self._saved = None
+
     async def _save_batch(
         self,
         *,
         release: bool = False,
         required: bool = False,
         reason: str | None = None,
+        append: Callable[[Lease, Batch], Awaitable[None]] | None = None,
     ) -> bool:
-        """Append what is buffered. Return False if the save failed and the run continues."""
+        """Append what is buffered. Return False if the save failed and the run continues.
+
+        `append` replaces that of the store.
+        """
         self._is_saving = True
         try:
             if self._unsure:
@@ -488,13 +541,21 @@ class JournalWriter(_Halting):
             self._is_summary_due = False
             began = time.perf_counter() if self.observers else 0.0
             try:
-                await self.checkpoints.store.append(
+                await (append or self.checkpoints.store.append)(
                     self.lease,
                     Batch(batch, self.durable_length, summary, release, takes, self._seen),
                 )
             except LeaseLost:
                 raise
+            except TransactionConflict:
+                self._buffer[:0], self._takes[:0] = batch, takes
+                self._is_summary_due = self._is_summary_due or summary is not None
+                raise
             except BaseException as raised:
+                if append is not None:
+                    # Without its transaction, the batch must never be saved.
+                    self.halt(self._save_failed(raised))
+                    raise
                 # It may have taken effect.
                 self._unsure, self._unsure_takes = batch, takes
                 self._is_summary_due = self._is_summary_due or summary is not None
@@ -514,6 +575,8 @@ class JournalWriter(_Halting):
                 seconds = time.perf_counter() - began
                 saved = CheckpointSaved(self.run_id, self.durable_length, step, reason, seconds)
                 tell(self.observers, saved)
+        except TransactionConflict:
+            raise
         except Exception as raised:
             error = self._save_failed(raised)
             may_warn = self.checkpoints.on_save_error == "warn" and not required
@@ -522,10 +585,7 @@ class JournalWriter(_Halting):
                 return False
             raise self.halt(error) from raised
         finally:
-            self._is_saving = False
-            if self._saved is not None:
-                self._saved.set()
-                self._saved = None
+            self._end_save()
         self.check()
         return True
 
@@ -539,7 +599,7 @@ class JournalWriter(_Halting):
         self._digest, self._shared = digest, shared
         del self._drafts[: len(drafts)]
 
-    def _save_failed(self, raised: Exception) -> CheckpointError:
+    def _save_failed(self, raised: BaseException) -> CheckpointError:
         if isinstance(raised, CheckpointError):
             return raised
         return SaveFailed(self.run_id, f"the store raised {raised!r}")

@@ -16,6 +16,7 @@ from typing import (
     TYPE_CHECKING,
     Any,
     Generic,
+    Literal,
     Never,
     ParamSpec,
     Protocol,
@@ -147,6 +148,8 @@ class StepDefinition:
         output: the annotation of what it yields; None if that is not known.
         was: its former names, the oldest first. A run that has recorded the step under one continues it.
         is_body: whether its code is the body of a workflow, which acts only in steps.
+        connection: the kind of function, if it takes the connection of a transaction; see `transaction`.
+            None for other steps.
     """
 
     name: str
@@ -160,6 +163,7 @@ class StepDefinition:
     output: object = None
     was: tuple[str, ...] = ()
     is_body: bool = False
+    connection: Literal["plain", "async"] | None = None
 
     def __post_init__(self) -> None:
         wrong = next((one for one in (self.name, *self.was) if not _NAME.fullmatch(one)), None)
@@ -190,6 +194,11 @@ class StepDefinition:
 
     async def execute_plainly(self, step: nodes.Step, env: Any, scope: Scope) -> Any:
         """Execute the step outside a durable run."""
+        if self.connection is not None:
+            raise TypeError(
+                f"transaction {self.name!r} needs the connection of the store of a durable run: call it "
+                "in a workflow, outside of executors. A test can use an SqliteStore in a temporary folder"
+            )
         at_most_once = self.at_most_once or scope.is_at_most_once
         current = CurrentStep(None, self.name, 1, step.make_info, at_most_once)
         work: AnyEffect = step.source
@@ -283,6 +292,7 @@ class Step(Generic[P, Env, E, A]):
         at_most_once: bool = False,
         retry: RetryPolicy | None = None,
         timeout: float | None = None,
+        connection: Literal["plain", "async"] | None = None,
     ) -> None:
         check_function(function, "@step", "write @effect below @step")
         _check_returns_an_effect(function)
@@ -299,6 +309,7 @@ class Step(Generic[P, Env, E, A]):
                 code=getattr(inspect.unwrap(function), "__code__", None),
                 function=function.__qualname__,
                 was=(was,) if isinstance(was, str) else was,
+                connection=connection,
             )
         )
         if retry is not None and timeout is None and never_fails(function):
@@ -423,7 +434,8 @@ class StepCall:
                 "@step passes only these arguments. If the first parameter is the environment, write "
                 "@effect below @step, and the environment is passed for you"
             )
-        return f"Write {call_of(function)}: the environment is passed for you"
+        passed = "environment" if self.step.definition.connection is None else "connection"
+        return f"Write {call_of(function)}: the {passed} is passed for you"
 
 
 @overload

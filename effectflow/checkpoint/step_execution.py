@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Coroutine
+from contextlib import AsyncExitStack
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeGuard, cast
 
 import anyio.lowlevel
 
@@ -19,10 +20,12 @@ from effectflow.checkpoint.entries import (
     Ranges,
 )
 from effectflow.checkpoint.errors import (
+    CheckpointError,
     DefinitionChanged,
     NotSerializable,
     OutcomeUnknown,
     StepInputChanged,
+    StoreUnavailable,
 )
 from effectflow.checkpoint.failures import RecordedDefect, is_exact, read_error, write_end
 from effectflow.checkpoint.observers import AttemptBegan, Surroundings
@@ -32,6 +35,8 @@ from effectflow.checkpoint.run import Run
 from effectflow.checkpoint.shared_parts import LongOutput
 from effectflow.checkpoint.step import CurrentStep
 from effectflow.checkpoint.stopping import interruption_reason
+from effectflow.checkpoint.store import TransactionConflict, store_errors, transactions_of
+from effectflow.checkpoint.transactional_step import TransactionCall
 from effectflow.checkpoint.values import (
     KnownTypes,
     check_savable,
@@ -41,6 +46,7 @@ from effectflow.checkpoint.values import (
     safe_repr,
 )
 from effectflow.checkpoint.waits import wait_until_retry
+from effectflow.effects import RetryPolicy
 from effectflow.effects.errors import (
     EffectError,
     ExecutorError,
@@ -61,6 +67,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _ENDS = (Completed, Failed, Interrupted)
+
+_CONFLICT_DELAYS = (
+    RetryPolicy.exponential(0.01).with_max_delay(1).with_full_jitter().with_max_retries(12)
+)
+"""The seconds after which to perform a transaction again that the database has undone."""
 
 
 class Arguments(NamedTuple):
@@ -328,6 +339,8 @@ class StepExecution:
         if is_unknown:
             raise await self._leave_unknown()
         self._check_savable()
+        if definition.connection is not None:
+            self._check_transactions(definition.connection)
         if begun is not None:
             turns.order.forget_values(path)
         known = turns.order.begun.get(path)
@@ -391,7 +404,9 @@ class StepExecution:
         run.add(entry, fiber.step)
         fiber.turns.order.begun[self.path] = entry
         policy = run.checkpoints.policy
-        return definition.at_most_once or policy.is_due(run.writer.completed_since_save)
+        # What precedes a transaction is saved in it.
+        is_due = definition.connection is None and policy.is_due(run.writer.completed_since_save)
+        return definition.at_most_once or is_due
 
     def execute(self, number: int, *, must_save: bool) -> Coroutine[Any, Any, object]:
         """Run the body once it may begin, and record how it ends."""
@@ -426,6 +441,8 @@ class StepExecution:
                 outcome = await interpret(self.step.source, self.env, inside)
             else:
                 outcome = await run.stopping.supervised(partial(self._limited, inside))
+            if definition.connection is not None:
+                outcome = await self._transact(outcome, inside, began)
             if type(outcome) is TypedFailure and scope.hides_stop(outcome.error):
                 await raise_caught_cancellation()
         except BaseException as raised:
@@ -443,9 +460,10 @@ class StepExecution:
             # Without its parts, which are not recorded, so that every life continues with the same
             # failure.
             return TypedFailure(outcome.error, outcome.trail)
-        if not fiber.turns.is_live:
-            await self._reach_end()
-        self._add_completed(outcome, began)
+        if definition.connection is None:
+            if not fiber.turns.is_live:
+                await self._reach_end()
+            self._add_completed(outcome, began)
         if current.is_cancelled:
             await anyio.lowlevel.checkpoint()
         return outcome
@@ -456,6 +474,57 @@ class StepExecution:
         operator = Operator(inside, "timeout")
         late = partial(operator.timed_out, seconds)
         return await interpret_limited(operator, self.step.source, self.env, seconds, late)
+
+    # Transactions.
+
+    def _check_transactions(self, kind: Literal["plain", "async"]) -> None:
+        """Halt if the store has no transactions for the step, before the step does anything."""
+        run, name = self.run, self.definition.name
+        try:
+            store = transactions_of(run.checkpoints.store, f"transaction {name!r}")
+        except StoreUnavailable as error:
+            raise run.halt(error) from None
+        if store.has_async_connections != (kind == "async"):
+            wanted = "an async function" if store.has_async_connections else "a plain function"
+            reason = f"its connections are for {wanted}, and that of transaction {name!r} is {kind}"
+            raise run.halt(StoreUnavailable(repr(store), reason))
+
+    async def _transact(self, body: Any, inside: Scope, began: float) -> object:
+        """Execute the body in a transaction that also saves how the step has ended."""
+        # The fiber keeps its turn, so nothing comes between the beginning and the end.
+        outcome, cancelled = await self.fiber.shield(self._in_transaction(body, began))
+        if cancelled is not None:
+            inside.postpone(cancelled)
+        return outcome
+
+    async def _in_transaction(self, body: TransactionCall, began: float) -> object:
+        delays = _CONFLICT_DELAYS.delays()
+        while True:
+            try:
+                return await self._try_transaction(body, began)
+            except TransactionConflict as conflict:
+                delay = next(delays, None)
+                if delay is None:
+                    return body.failed(conflict.error)
+                await anyio.sleep(delay)
+
+    async def _try_transaction(self, body: TransactionCall, began: float) -> object:
+        run, path = self.run, self.path
+        store = transactions_of(run.checkpoints.store, path)
+        async with run.writer.reserved(), AsyncExitStack() as stack:
+            try:
+                with store_errors(store, run.run_id):
+                    transaction = await stack.enter_async_context(store.transaction())
+            except CheckpointError as error:
+                raise run.halt(error) from error
+            try:
+                value = await transaction.perform(body)
+            except TransactionConflict:
+                raise
+            except Exception as error:
+                return body.failed(error)
+            await run.writer.save_in(transaction, partial(self._add_completed, value, began))
+            return value
 
     def _check_savable(self) -> None:
         """Halt if the output of the step could not be saved, before the step does anything."""

@@ -1,20 +1,21 @@
-"""The contract of a store, in two parts.
+"""The contract of a store, in parts.
 
 `CheckpointStore` keeps journals: for each run an append-only list of records numbered from 1, a summary
 for finding the run, and a lease that guards it. A store knows nothing about steps or values.
-`ServiceStore` adds what runs need that workers drive: messages, due times and notifications.
+`ServiceStore` adds what runs need that workers drive: messages, due times and notifications. A
+`TransactionStore` is in a database in which users have tables of their own.
 `effectflow.testing.store_conformance` has the tests that every store must pass.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from types import TracebackType
-from typing import Literal, Protocol, Self, TypeGuard, runtime_checkable
+from typing import Any, Literal, Protocol, Self, TypeGuard, runtime_checkable
 
 import orjson
 
@@ -623,6 +624,65 @@ class ServiceStore(CheckpointStore, Protocol):
         ...
 
 
+class TransactionConflict(Exception):
+    """The database has undone a transaction because of another one, or lost it: perform it again.
+
+    Attributes:
+        error: the error of the driver.
+    """
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+class Transaction(Protocol):
+    """A transaction of the database of a store that has begun."""
+
+    async def perform(self, body: Callable[[Any], Any]) -> Any:
+        """Call `body(connection)` in the transaction. Return its value, or what its coroutine returns.
+
+        The connection is of no use afterwards. Raise what the body raises, or TransactionConflict.
+        """
+        ...
+
+    async def append(self, lease: Lease, batch: Batch) -> None:
+        """Append as `CheckpointStore.append` does, in this transaction, and commit it.
+
+        Raise TransactionConflict if nothing was written, and the same may succeed in another transaction.
+        """
+        ...
+
+
+@runtime_checkable
+class TransactionStore(CheckpointStore, Protocol):
+    """A store in a database in whose transactions users may change their own tables."""
+
+    @property
+    def has_async_connections(self) -> bool:
+        """Whether the bodies of transactions are async functions. Otherwise, they are plain ones."""
+        ...
+
+    def transaction(self) -> AbstractAsyncContextManager[Transaction]:
+        """Begin a transaction. Unless it has appended when the context ends, it is rolled back.
+
+        Nothing else may be appended to the run meanwhile. Raise StoreUnavailable.
+        """
+        ...
+
+    async def create_within(
+        self, connection: Any, run_id: str, bodies: Sequence[bytes], *, summary: RunSummary
+    ) -> bool:
+        """Create a run as `create` does, in the transaction of a connection to the same database.
+
+        Return False, and change nothing, if the run exists. Others learn of it after the commit.
+
+        Raise TypeError for a connection of another kind, ValueError if it is to another database or would
+        commit at once, and errors of the driver.
+        """
+        ...
+
+
 async def find_run(store: CheckpointStore, run_id: str) -> RunInfo | None:
     """Return one line about a run, or None if there is none. Raise CorruptCheckpoint if it is damaged."""
     found = await store.find(RunQuery(run_id=run_id, limit=1))
@@ -652,6 +712,20 @@ def service_of(store: CheckpointStore, purpose: str) -> ServiceStore:
         repr(store),
         f"it keeps journals only, and {purpose} needs messages and due times. Use MemoryStore, "
         "SqliteStore, PostgresStore or RedisStore",
+    )
+
+
+def transactions_of(store: CheckpointStore, purpose: str) -> TransactionStore:
+    """Return the store as one in which users have their own tables.
+
+    Raise StoreUnavailable, which says what it was needed for, if it is not in such a database.
+    """
+    if isinstance(store, TransactionStore):
+        return store
+    raise StoreUnavailable(
+        repr(store),
+        f"it is not in a database with tables of your own, which {purpose} needs. Use SqliteStore or "
+        "PostgresStore",
     )
 
 

@@ -31,7 +31,13 @@ from effectflow.checkpoint.observers import (
     with_context,
 )
 from effectflow.checkpoint.schema import LATEST
-from effectflow.checkpoint.store import RunDetails, RunStatus, due_at_once, store_errors
+from effectflow.checkpoint.store import (
+    RunDetails,
+    RunStatus,
+    due_at_once,
+    store_errors,
+    transactions_of,
+)
 from effectflow.checkpoint.values import NO_TYPES, Tree, to_tree
 from effectflow.effects.arguments import check_type
 from effectflow.runs.claim import Claim
@@ -184,6 +190,7 @@ async def submit_run(
     priority: int,
     delay: float = 0.0,
     parent: str = "",
+    connection: object = None,
 ) -> bool:
     """Make a run of this input durable, for a worker to drive. Return whether it is new.
 
@@ -194,6 +201,7 @@ async def submit_run(
         priority: workers take runs with a higher one first.
         delay: the seconds until a worker may take it.
         parent: the run that spawned it; empty for any.
+        connection: one to the database of the store, in whose transaction the run is created.
 
     Raise NotSerializable for an input that is not as declared, RunConflict if the id belongs to another
     workflow, input or parent, and SaveFailed.
@@ -212,6 +220,13 @@ async def submit_run(
     due_at = min(started.at + delay, LATEST) if delay > 0 else due_at_once(started.at)
     details = RunDetails(started.kind, started.version)
     summary = summary_of(started, RunStatus.PENDING, due_at=due_at, details=details)
+    if connection is not None:
+        store = transactions_of(checkpoints.store, "submit(connection=)")
+        if await store.create_within(connection, run_id, [body], summary=summary):
+            return True
+        if await _is_same(place, run_id, given, parent):
+            return False
+        raise RunConflict(run_id, "its transaction has submitted a run with this id already")
     while True:
         with store_errors(checkpoints.store, run_id, saves="run"):
             if await checkpoints.store.create(run_id, [body], summary=summary) is not None:

@@ -138,6 +138,7 @@ class Client:
         delay: Duration = 0,
         priority: int = 0,
         context: Mapping[str, object] | None = None,
+        connection: object = None,
     ) -> Handle[E, Out]: ...
     @overload
     async def submit(
@@ -149,6 +150,7 @@ class Client:
         delay: Duration = 0,
         priority: int = 0,
         context: Mapping[str, object] | None = None,
+        connection: object = None,
     ) -> Handle[E, Out]: ...
     async def submit(
         self,
@@ -159,6 +161,7 @@ class Client:
         delay: Duration = 0,
         priority: int = 0,
         context: Mapping[str, object] | None = None,
+        connection: object = None,
     ) -> Handle[E, Out]:
         """Submit a run for a worker to drive. The run is durable when this returns.
 
@@ -171,6 +174,16 @@ class Client:
             delay: the seconds, or the `timedelta`, until a worker may take it.
             priority: workers take runs with a higher priority first. Any 32-bit integer.
             context: plain data to keep with the run (tenant, user, trace id), for `run_context`.
+            connection: your own connection to the database of the store, in a transaction: a
+                `sqlite3.Connection` for an SqliteStore, a `psycopg.AsyncConnection` for a PostgresStore.
+                The run is submitted if you commit, and never if you roll back. Until you commit,
+                nobody else sees it: handles raise RunNotFound, and on SQLite nothing else can be saved.
+                So do not wait for anything else of the store before.
+
+        With `connection`, an error of the driver is raised as it is, and leaves the transaction to you.
+        Also raises TypeError for a connection of another kind, ValueError if it is to another database or
+        would commit at once, StoreUnavailable for other stores, and RunConflict if the transaction has
+        submitted the same id before.
 
         Raises NotSerializable for an input that is not as declared or cannot be saved, RunConflict if
         the id belongs to another workflow or input, SaveFailed, and StoreUnavailable. If this
@@ -190,6 +203,7 @@ class Client:
                 context=context,
                 delay=seconds,
                 priority=priority,
+                connection=connection,
             )
         return Handle(self, place, workflow, chosen)
 

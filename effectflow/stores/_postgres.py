@@ -19,12 +19,14 @@ from effectflow.checkpoint.store import (
     DueRuns,
     RunInfo,
     RunSummary,
+    TransactionStore,
 )
 from effectflow.effects import RetryPolicy
 from effectflow.effects.clock import Duration, in_seconds
+from effectflow.effects.event_loop import shielded
 from effectflow.stores import _sql as sql
 from effectflow.stores._changes import Announcements
-from effectflow.stores._postgres_changes import Listener, Notifier, channel_of, listening
+from effectflow.stores._postgres_changes import Listener, Notifier, channel_of, listening, notice_of
 from effectflow.stores._postgres_connection import (
     CLOSING_SECONDS,
     Connection,
@@ -39,6 +41,12 @@ from effectflow.stores._postgres_connection import (
 )
 from effectflow.stores._postgres_due import DueClaims
 from effectflow.stores._postgres_schema import Dialect, adapt, migrate
+from effectflow.stores._postgres_transaction import (
+    LentConnection,
+    PostgresTransaction,
+    check_caller,
+    server,
+)
 from effectflow.stores._postgres_writer import (
     Save,
     Writer,
@@ -62,7 +70,7 @@ _LOCK_DELAYS = RetryPolicy.exponential(0.01).with_max_delay(0.25).with_full_jitt
 """The seconds after which to check again whether another program has unlocked a run."""
 
 
-class PostgresStore(SqlStore, ServerStore):
+class PostgresStore(SqlStore, ServerStore, TransactionStore):
     """Keeps runs in PostgreSQL. Needs the extra `effectflow[postgres]` (psycopg 3).
 
     A durable append is one round trip. Appends that are requested while another one is in progress are
@@ -75,7 +83,8 @@ class PostgresStore(SqlStore, ServerStore):
         schema: the schema that contains the tables; created and migrated when the store is opened. Any
             name of up to 63 bytes without `%`: it is quoted.
         pool_size: the maximum number of connections, besides the two that write, one that renews leases,
-            one that announces changes, and one for each open `changes`.
+            one that announces changes, and one for each open `changes`; and the maximum number of those
+            for `@transaction`, which are opened when they are needed.
         statement_timeout: the seconds after which the server cancels a statement. Also how long a
             request waits for a run that another program has locked; requests for other runs do not wait.
         reconnect_timeout: how long (seconds, or a `timedelta`) to try to reconnect to a lost server.
@@ -87,6 +96,7 @@ class PostgresStore(SqlStore, ServerStore):
     """
 
     _slots: Slots
+    _lent: Slots
     _renewals: Renewals
     _appends: Writer
     _creations: Writer
@@ -118,6 +128,7 @@ class PostgresStore(SqlStore, ServerStore):
         self._announcements = Announcements()
         self._requests: set[asyncio.Task[Any]] = set()
         self._idle: list[Connection] = []
+        self._idle_to_lend: list[LentConnection] = []
 
     def __repr__(self) -> str:
         shown = {**location_of(self._parameters), "schema": self._schema}
@@ -144,10 +155,12 @@ class PostgresStore(SqlStore, ServerStore):
         self._opened.push_async_callback(self._creations.close)
         await migrate(await self._appends.connection(), self._schema, self._dialect)
         # Connections of a closed event loop may be left.
-        self._idle = []
+        self._idle, self._idle_to_lend = [], []
         patience = self._statement_timeout + self._reconnect_timeout
         self._slots = Slots(self, self._pool_size, patience=patience)
+        self._lent = Slots(self, self._pool_size, patience=patience)
         self._opened.push_async_callback(self._close_idle)
+        self._opened.push_async_callback(self._close_idle_to_lend)
         self._opened.push_async_callback(self._end_requests)
 
     async def _new_connection(self, *, lock_timeout: float = 0.0) -> Connection:
@@ -166,6 +179,11 @@ class PostgresStore(SqlStore, ServerStore):
         idle, self._idle = self._idle, []
         for connection in idle:
             await connection.close()
+
+    async def _close_idle_to_lend(self) -> None:
+        idle, self._idle_to_lend = self._idle_to_lend, []
+        for connection in idle:
+            await connection.cut()
 
     async def create(
         self,
@@ -209,6 +227,68 @@ class PostgresStore(SqlStore, ServerStore):
             append = sql.append(lease, batch, is_repeated=is_unknown)
             told = await self._save(lease.run_id, append, is_unknown=is_unknown)
             await self._announce(*told)
+
+    # Transactions of users.
+
+    @property
+    def has_async_connections(self) -> bool:
+        return True
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncGenerator[PostgresTransaction]:
+        self._check_open()
+        connection = await shielded(self._ask(self._lend))
+        transaction = PostgresTransaction(
+            connection, self._queries, look=self._change, in_asyncio=self._in_asyncio
+        )
+        try:
+            yield transaction
+        finally:
+            await shielded(self._in_asyncio(lambda: self._take_back(connection)))
+        await self._announce(*transaction.told)
+
+    async def _lend(self) -> LentConnection:
+        await self._lent.take()
+        try:
+            if self._idle_to_lend:
+                connection = self._idle_to_lend.pop()
+            else:
+                connection = await LentConnection.connect(**self._parameters)
+            try:
+                await connection.begin(statement_timeout=self._statement_timeout)
+            except BaseException:
+                await connection.cut()
+                raise
+        except BaseException:
+            self._lent.release(is_answered=False)
+            raise
+        return connection
+
+    async def _take_back(self, connection: LentConnection) -> None:
+        try:
+            await connection.take_back()
+            if not connection.closed:
+                self._idle_to_lend.append(connection)
+        finally:
+            self._lent.release(is_answered=True)
+
+    async def create_within(
+        self, connection: Any, run_id: str, bodies: Sequence[bytes], *, summary: RunSummary
+    ) -> bool:
+        check_first(run_id, bodies)
+        caller = check_caller(connection)
+        here = await self._read(server)
+        if here != await self._queries.read_of_user(caller, server):
+            raise ValueError(
+                f"the connection is to another database than {self!r}, and one transaction cannot change "
+                "both"
+            )
+        create = sql.create(run_id, bodies, summary, "", 0.0)
+        if await self._queries.within(caller, create) is None:
+            return False
+        # The server sends it with the commit.
+        await caller.execute(*notice_of(channel_of(self._schema), run_id))
+        return True
 
     def _note_written(self, save: Save) -> None:
         if save.tells:

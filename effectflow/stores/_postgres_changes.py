@@ -44,6 +44,16 @@ def listening(channel: str) -> sql.Composed:
     return sql.SQL("LISTEN {}").format(sql.Identifier(channel))
 
 
+def notice_of(channel: str, run_id: str) -> tuple[bytes, tuple[str, str]]:
+    """Return the statement that announces one run, and its parameters."""
+    return b"SELECT pg_notify(%s, %s)", (channel, _payload([run_id]))
+
+
+def _payload(run_ids: Iterable[str]) -> str:
+    payload = json.dumps(sorted(run_ids))
+    return _ANY if len(payload) > _LONGEST_PAYLOAD else payload
+
+
 class Notifier:
     """Notifies other processes of changed runs. Connects when there is something to announce."""
 
@@ -98,14 +108,12 @@ class Notifier:
             # A run that changes again in the meantime is announced again.
             changed, self._changed = self._changed, set[str]()
             try:
-                await self._notify(json.dumps(sorted(changed)))
+                await self._notify(_payload(changed))
             except BaseException:
                 self._changed |= changed
                 raise
 
     async def _notify(self, payload: str) -> None:
-        if len(payload) > _LONGEST_PAYLOAD:
-            payload = _ANY
         if self._connection is None or self._connection.closed:
             self._connection = await self._connect()
             self._backend = self._connection.info.backend_pid

@@ -92,12 +92,39 @@ class Queries:
                 await self._all(connection, commit.changes)
             else:
                 begin = [_BEGIN] if answers is None else []
-                await self._all(connection, [*begin, *commit.changes, _COMMIT])
+                await self._all(connection, [*begin, *commit.changes, COMMIT])
             return commit.result
         except BaseException:
             with suppress(psycopg.Error):
                 await connection.rollback()
             raise
+
+    async def within(
+        self, connection: Connection, attempt: Attempt[A], *, then: Sequence[Query] = ()
+    ) -> A:
+        """Perform the statements of a transaction, and those of `then`, in one that has begun.
+
+        The connection may be that of a user, with other settings than those of the store.
+        """
+        commit = await self.read_of_user(connection, attempt)
+        await self._rows_of_user(connection, [*commit.changes, *then])
+        return commit.result
+
+    async def read_of_user(self, connection: Connection, reading: Reading[A]) -> A:
+        """Return what a reading returns, on the connection of a user."""
+        steps, answers = reading(), None
+        while not isinstance(step := advance(steps, answers), Ended):
+            answers = await self._rows_of_user(connection, step)
+        return step.result
+
+    async def _rows_of_user(self, connection: Connection, queries: Sequence[Query]) -> list[Rows]:
+        cursors = [psycopg.AsyncCursor[Any](connection) for _ in queries]
+        with self._answering(connection):
+            async with connection.pipeline():
+                for cursor, (text, parameters) in zip(cursors, queries, strict=True):
+                    adapt(cursor.adapters)
+                    await cursor.execute(self.text(text), parameters or None, binary=True)
+        return [await cursor.fetchall() if cursor.description else [] for cursor in cursors]
 
     async def _all(self, connection: Connection, queries: Sequence[Query]) -> list[Rows]:
         """Return the rows of each query, after one round trip."""
@@ -122,7 +149,7 @@ def _cut(connection: Connection) -> None:
 
 
 _BEGIN = Query("BEGIN")
-_COMMIT = Query("COMMIT")
+COMMIT = Query("COMMIT")
 
 
 _UNKNOWN_OPTION = re.compile(r'invalid URI query parameter: "(\w+)"')

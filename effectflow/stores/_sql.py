@@ -468,6 +468,17 @@ def append(lease: Lease, batch: Batch, *, is_repeated: bool = False) -> Attempt[
     return attempt
 
 
+def has_appended(lease: Lease, batch: Batch) -> Attempt[bool]:
+    """Return whether an append has taken effect whose answer was lost."""
+
+    def attempt() -> Steps[Commit[bool]]:
+        [rows] = yield [Query(_STATE, (key_of(lease.run_id),))]
+        state = _State(*rows[0]) if rows else _NO_RUN
+        return Commit((yield from _has_appended(state, lease, batch)))
+
+    return attempt
+
+
 def _has_appended(state: _State, lease: Lease, batch: Batch) -> Steps[bool]:
     """Return whether an earlier attempt has appended this: only it used its fencing token."""
     if batch.bodies:

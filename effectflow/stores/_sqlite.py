@@ -9,13 +9,13 @@ from contextlib import ExitStack, asynccontextmanager
 from functools import lru_cache
 from os import PathLike
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
-from anyio import CapacityLimiter
+from anyio import CapacityLimiter, Lock
 
 from effectflow.checkpoint.errors import StoreUnavailable
 from effectflow.checkpoint.lease import Lease
-from effectflow.checkpoint.store import Batch, Changes
+from effectflow.checkpoint.store import Batch, Changes, RunSummary, TransactionStore
 from effectflow.effects.clock import Duration, in_seconds
 from effectflow.effects.event_loop import shielded
 from effectflow.effects.threads import in_thread
@@ -23,10 +23,12 @@ from effectflow.stores import _sql as sql
 from effectflow.stores._base import as_unavailable
 from effectflow.stores._changes import Announcements
 from effectflow.stores._packed import packed
+from effectflow.stores._rules import check_first
 from effectflow.stores._sql import Attempt, Ended, Query, Reading, Rows, Steps, advance
 from effectflow.stores._sql_due import ClaimMemory
 from effectflow.stores._sql_store import SqlStore
 from effectflow.stores._sqlite_database import DatabaseFiles, SqliteWriter, open_database
+from effectflow.stores._sqlite_transaction import SqliteTransaction, check_caller
 
 A = TypeVar("A")
 
@@ -34,7 +36,7 @@ _READERS = 4
 """How many reads may be in progress at the same time, so that a long one does not delay the others."""
 
 
-class SqliteStore(SqlStore):
+class SqliteStore(SqlStore, TransactionStore):
     """Keeps runs in an SQLite file (in WAL mode), which several processes may use at once.
 
     One thread writes, and commits all waiting entries together, so that many runs share the price of
@@ -66,6 +68,7 @@ class SqliteStore(SqlStore):
     """
 
     _reading: CapacityLimiter
+    _transacting: Lock
     _files: DatabaseFiles
     _writer: SqliteWriter
 
@@ -104,6 +107,7 @@ class SqliteStore(SqlStore):
     async def _open(self) -> None:
         # Reads have separate threads: the shared ones may be busy for a long time.
         self._reading = CapacityLimiter(_READERS)
+        self._transacting = Lock()
 
         def open_both() -> sqlite3.Connection:
             # Threads of an event loop that was closed before it could end them.
@@ -163,6 +167,39 @@ class SqliteStore(SqlStore):
         self._check_open()
         await self._writer.submit(lease.run_id, _plain_append(lease, batch))
 
+    @property
+    def has_async_connections(self) -> bool:
+        return False
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncGenerator[SqliteTransaction]:
+        self._check_open()
+        async with self._transacting:
+            transaction = SqliteTransaction(
+                self._writer,
+                self._files,
+                lambda database, lease, batch: _transaction(sql.append(lease, batch))(database),
+                durability=self._durability,
+                lock_timeout=self._lock_timeout,
+            )
+            try:
+                await transaction.begin()
+                yield transaction
+            finally:
+                transaction.end()
+        await self._announce(*transaction.told)
+
+    async def create_within(
+        self, connection: Any, run_id: str, bodies: Sequence[bytes], *, summary: RunSummary
+    ) -> bool:
+        check_first(run_id, bodies)
+        cursor = check_caller(connection, self.path).cursor()
+        cursor.row_factory = None
+        commit = _performed(cursor, sql.create(run_id, bodies, summary, "", 0.0)())
+        for change in commit.changes:
+            _execute(cursor, change)
+        return commit.result is not None
+
     def renew(self, leases: Sequence[Lease], *, seconds: float) -> list[Lease]:
         self._check_open(in_any_thread=True)
         renew = _transaction(lambda: sql.renew(leases, seconds))
@@ -179,6 +216,10 @@ class SqliteStore(SqlStore):
         async with self._announcements.watch() as changes:
             await self._writer.watch()
             yield changes
+
+
+Database: TypeAlias = sqlite3.Connection | sqlite3.Cursor
+"""A connection of the store, or a cursor of one that a caller has."""
 
 
 def _plain_append(lease: Lease, batch: Batch) -> Callable[[sqlite3.Connection], None]:
@@ -221,7 +262,7 @@ def _transaction(attempt: Attempt[A]) -> Callable[[sqlite3.Connection], A]:
     return perform
 
 
-def _performed(database: sqlite3.Connection, steps: Steps[A]) -> A:
+def _performed(database: Database, steps: Steps[A]) -> A:
     """Return what the steps return, after their queries were executed."""
     answers: list[Rows] | None = None
     while not isinstance(step := advance(steps, answers), Ended):
@@ -229,8 +270,12 @@ def _performed(database: sqlite3.Connection, steps: Steps[A]) -> A:
     return step.result
 
 
-def _execute(database: sqlite3.Connection, query: Query) -> sqlite3.Cursor:
-    return database.execute(_in_sqlite(query.text), query.parameters)
+def _execute(database: Database, query: Query) -> sqlite3.Cursor:
+    text = _in_sqlite(query.text)
+    if isinstance(database, sqlite3.Cursor):
+        # The connection of a caller does not know this function.
+        text = text.replace("now()", repr(time.time()))
+    return database.execute(text, query.parameters)
 
 
 @lru_cache(512)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sqlite3
 import threading
 import time
@@ -168,6 +169,45 @@ def _create(connection: sqlite3.Connection) -> None:
             connection.execute(f"PRAGMA user_version = {_SCHEMA_VERSION}")
 
 
+def begin_transaction(path: Path, durability: str, *, lock_timeout: float) -> sqlite3.Connection:
+    """Connect to the file of an open store, begin to write, and return the connection.
+
+    It is for the code of users, which can neither end the transaction nor change the tables of the store.
+    """
+    connection = sqlite3.connect(
+        path, timeout=lock_timeout, isolation_level=None, check_same_thread=False
+    )
+    try:
+        connection.create_function("now", 0, time.time)
+        synchronous = "FULL" if durability == "full" else "NORMAL"
+        connection.execute(f"PRAGMA synchronous = {synchronous}")
+        connection.execute(f"PRAGMA wal_autocheckpoint = {_LOG_PAGES}")
+        # By default, SQLite ignores the foreign keys that users declare.
+        connection.execute("PRAGMA foreign_keys = ON")
+        connection.execute("BEGIN IMMEDIATE")
+        connection.set_authorizer(_authorize)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _authorize(action: int, name: str | None, other: str | None, *_: object) -> int:
+    """Say whether the code of users may do this in a transaction."""
+    is_change = action not in (sqlite3.SQLITE_READ, sqlite3.SQLITE_PRAGMA)
+    is_refused = (
+        action in _REFUSED
+        or (is_change and bool({name, other} & _TABLES))
+        or (action == sqlite3.SQLITE_PRAGMA and name in _PRAGMAS and other is not None)
+    )
+    return sqlite3.SQLITE_DENY if is_refused else sqlite3.SQLITE_OK
+
+
+_REFUSED = (sqlite3.SQLITE_TRANSACTION, sqlite3.SQLITE_ATTACH, sqlite3.SQLITE_DETACH)
+_TABLES = frozenset[str | None](re.findall(r"CREATE TABLE @(\w+)", SCHEMA))
+_PRAGMAS = ("application_id", "user_version")
+
+
 class DatabaseFiles:
     """The files of an open database: where they are, and which ones they were when it was opened.
 
@@ -282,6 +322,7 @@ class SqliteWriter:
 
     Attributes:
         commits: the number of transactions that it committed.
+        writing: held by what writes. SQLite would make the others wait, too, but not for long.
     """
 
     def __init__(
@@ -293,6 +334,7 @@ class SqliteWriter:
         announcements: Announcements,
     ) -> None:
         self.commits = 0
+        self.writing = threading.Lock()
         self._announcements = announcements
         self._call_soon = call_soon_from_threads()
         self._others: int | None = None
@@ -346,7 +388,8 @@ class SqliteWriter:
     def _work(self) -> None:
         while (request := self._next_request()) is not None:
             requests = [request]
-            self._perform(requests, self._with_queued(requests))
+            with self.writing:
+                self._perform(requests, self._with_queued(requests))
             self._wake(requests)
             self._bound_log()
 
@@ -392,8 +435,7 @@ class SqliteWriter:
         if isinstance(error, StoreUnavailable):
             # Unlike SaveFailed, it does not promise that earlier entries are safe.
             return StoreUnavailable(error.location, error.reason)
-        reason = f"{self._path}: {_explain(error, self._lock_timeout)}"
-        return SaveFailed(run_id, reason, is_unknown=is_unknown)
+        return save_failed(run_id, self._path, error, self._lock_timeout, is_unknown=is_unknown)
 
     def _begin(self, request: _Request[Any]) -> None:
         """Begin a transaction. All requests wait together for a program that has a lock."""
@@ -497,6 +539,19 @@ class SqliteWriter:
 
     def _wait_for_locks(self, seconds: float) -> None:
         self._connection.execute(f"PRAGMA busy_timeout = {seconds * 1000:.0f}")
+
+
+def save_failed(
+    run_id: str,
+    path: Path,
+    error: Exception,
+    lock_timeout: float,
+    *,
+    is_unknown: bool | None = None,
+) -> SaveFailed:
+    """Return the error for a failed commit. By default, `is_unknown` is whether it may be in the log."""
+    unknown = _may_be_in_log(error) if is_unknown is None else is_unknown
+    return SaveFailed(run_id, f"{path}: {_explain(error, lock_timeout)}", is_unknown=unknown)
 
 
 def _may_be_in_log(error: Exception) -> bool:

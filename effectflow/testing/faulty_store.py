@@ -16,13 +16,19 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias, cast
 
 from effectflow.checkpoint.entries import BeforeStep, Completed, Entry, Failed
-from effectflow.checkpoint.errors import CheckpointError, RunBusy, SaveFailed, StoreUnavailable
+from effectflow.checkpoint.errors import (
+    CheckpointError,
+    LeaseLost,
+    RunBusy,
+    SaveFailed,
+    StoreUnavailable,
+)
 from effectflow.checkpoint.integrity import UNSIGNED, Seal, digest_in, first_digest
 from effectflow.checkpoint.lease import Lease
 from effectflow.checkpoint.store import (
@@ -37,6 +43,7 @@ from effectflow.checkpoint.store import (
     RunStatus,
     RunSummary,
     Taken,
+    Transaction,
 )
 from effectflow.effects import Clock, SystemClock
 from effectflow.effects.clock import Duration, in_seconds
@@ -265,6 +272,7 @@ class FaultyStore(ForwardingStore):
         self._counts: Counter[Operation] = Counter()
         self._noting = threading.Lock()
         self._is_dead = False
+        self._transactions_open = 0
         self._leases: dict[str, Lease] = {}
 
     @property
@@ -344,6 +352,34 @@ class FaultyStore(ForwardingStore):
             await super().append(lease, batch)
             if batch.summary is not None and batch.summary.status is RunStatus.COMPLETED:
                 self.completed.add(run_id)
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncGenerator[Transaction]:
+        self._check()
+        lost: list[Lease] = []
+        self._transactions_open += 1
+        try:
+            async with super().transaction() as transaction:
+                yield _FaultyTransaction(transaction, self, lost)
+        finally:
+            self._transactions_open -= 1
+            if self._is_dead:
+                self._free_leases()
+        for lease in lost:
+            await self._take_over(lease)
+
+    async def append_in(
+        self, transaction: Transaction, lease: Lease, batch: Batch, lost: list[Lease]
+    ) -> None:
+        """Append in a transaction of the other store. Add the lease to `lost` if it is taken over."""
+        run_id = lease.run_id
+        saved = await self._steps_in(run_id, batch.bodies, batch.after)
+        faults = await self._meet("append", run_id, saved)
+        if _is_taken_over(faults):
+            lost.append(lease)
+            raise LeaseLost(run_id, "a new owner is about to take it over")
+        with self._writing(run_id, faults):
+            await transaction.append(lease, batch)
 
     async def _take_over(self, lease: Lease) -> None:
         await self.store.release(lease)
@@ -449,10 +485,30 @@ class FaultyStore(ForwardingStore):
     def _die(self) -> NoReturn:
         self._is_dead = True
         _mute_dead_tasks()
+        # On SQLite, this would wait for an open transaction.
+        if not self._transactions_open:
+            self._free_leases()
+        raise Crashed
+
+    def _free_leases(self) -> None:
         with suppress(CheckpointError):
             self.store.renew(list(self._leases.values()), seconds=0)
         self._leases.clear()
-        raise Crashed
+
+
+class _FaultyTransaction(Transaction):
+    """A transaction whose append meets the faults of a store."""
+
+    def __init__(self, transaction: Transaction, store: FaultyStore, lost: list[Lease]) -> None:
+        self._transaction = transaction
+        self._store = store
+        self._lost = lost
+
+    async def perform(self, body: Callable[[Any], Any]) -> Any:
+        return await self._transaction.perform(body)
+
+    async def append(self, lease: Lease, batch: Batch) -> None:
+        await self._store.append_in(self._transaction, lease, batch, self._lost)
 
 
 def _is_taken_over(faults: Iterable[Fault]) -> bool:

@@ -23,7 +23,10 @@ from effectflow.checkpoint.store import (
     RunSummary,
     ServiceStore,
     Taken,
+    Transaction,
+    TransactionStore,
     service_of,
+    transactions_of,
 )
 
 __all__ = ["ForwardingStore"]
@@ -32,7 +35,7 @@ __all__ = ["ForwardingStore"]
 class ForwardingStore:
     """Forwards every call to another store. Override the methods that should differ.
 
-    It satisfies `ServiceStore` if the other store does. Otherwise it only keeps journals, too.
+    It satisfies `ServiceStore` and `TransactionStore` if the other store does.
 
     Parameters:
         store: the other store. Entering and leaving are forwarded too, so if that store is already
@@ -41,8 +44,10 @@ class ForwardingStore:
 
     def __init__(self, store: CheckpointStore) -> None:
         self.store = store
-        if not isinstance(store, ServiceStore):
-            self.__class__ = _of_journals(type(self))
+        missing = () if isinstance(store, ServiceStore) else _SERVICE
+        missing += () if isinstance(store, TransactionStore) else _TRANSACTIONS
+        if missing:
+            self.__class__ = _without(type(self), missing)
 
     @property
     def durability(self) -> str:
@@ -107,6 +112,22 @@ class ForwardingStore:
         return self._service.changes()
 
     @property
+    def has_async_connections(self) -> bool:
+        return self._transactions.has_async_connections
+
+    def transaction(self) -> AbstractAsyncContextManager[Transaction]:
+        return self._transactions.transaction()
+
+    async def create_within(
+        self, connection: Any, run_id: str, bodies: Sequence[bytes], *, summary: RunSummary
+    ) -> bool:
+        return await self._transactions.create_within(connection, run_id, bodies, summary=summary)
+
+    @property
+    def _transactions(self) -> TransactionStore:
+        return transactions_of(self.store, "a wrapper of it")
+
+    @property
     def _service(self) -> ServiceStore:
         return service_of(self.store, "a wrapper of it")
 
@@ -123,9 +144,12 @@ class ForwardingStore:
         await self.store.__aexit__(exc_type, exc, traceback)
 
 
+_SERVICE = ("send", "mailbox", "claim_due", "changes")
+_TRANSACTIONS = ("has_async_connections", "transaction", "create_within")
+
+
 @cache
-def _of_journals(kind: type[Any]) -> type[Any]:
-    """Return the class of those wrappers of this kind that wrap a store that only keeps journals."""
+def _without(kind: type[Any], missing: tuple[str, ...]) -> type[Any]:
+    """Return the class of those wrappers of this kind whose store lacks these methods."""
     # With None, a class says that it does not have a method of a protocol.
-    without = dict.fromkeys(("send", "mailbox", "claim_due", "changes"))
-    return type(kind.__name__, (kind,), {**without, "__module__": kind.__module__})
+    return type(kind.__name__, (kind,), {**dict.fromkeys(missing), "__module__": kind.__module__})

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sqlite3
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Never, assert_type
+from typing import Any, Never, assert_type
 
+import psycopg
 from returns.result import Result
 
 from effectflow import (
@@ -22,6 +24,7 @@ from effectflow import (
     fail,
     pure,
     step,
+    transaction,
     with_checkpointing,
     workflow,
 )
@@ -58,6 +61,27 @@ def charge_twice(amount: int) -> Do[App, PaymentError, str]:
 async def refund(app: App, amount: int) -> str:
     return str(amount)
 
+
+@transaction
+def reserve(connection: sqlite3.Connection, seat: str, *, guest: str) -> int:
+    return connection.execute("INSERT INTO seats VALUES (?, ?)", (seat, guest)).rowcount
+
+
+@transaction(errors=PaymentError, retry=RetryPolicy.constant(1).with_max_retries(3))
+async def book(connection: psycopg.AsyncConnection[Any], seat: str) -> str:
+    await connection.execute("INSERT INTO seats VALUES (%s)", (seat,))
+    return seat
+
+
+@transaction(name="release", errors=(PaymentError, KeyError))
+def release(connection: sqlite3.Connection, seat: str) -> None: ...
+
+
+assert_type(reserve("A1", guest="ann"), Effect[object, Never, int])
+assert_type(book("A1"), Effect[object, PaymentError, str])
+assert_type(release("A1"), Effect[object, PaymentError | KeyError, None])
+reserve(1, guest="ann")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+reserve("A1")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 
 assert_type(refund(1), Effect[App, PaymentError, str])
 assert_type(charge(1), Effect[App, PaymentError, str])
