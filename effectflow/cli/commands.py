@@ -94,6 +94,11 @@ COMMANDS = {
         "List the runs of a store, newest first.",
         "list --workflow census",
     ),
+    "top": Row(
+        "top:top",
+        "Show what the workers of a store do, again every second until Ctrl-C.",
+        "top --app shop.service:app",
+    ),
     "show": Row(
         "show:show",
         "Show the state of a run, now or after an earlier entry.",

@@ -34,6 +34,11 @@ if TYPE_CHECKING:
         operations_of as operations_of,
     )
     from effectflow.observe.otel import OpenTelemetry as OpenTelemetry
+    from effectflow.observe.overview import (
+        Overview as Overview,
+        Process as Process,
+        read_overview as read_overview,
+    )
     from effectflow.observe.timeline import (
         Bar as Bar,
         Lane as Lane,
@@ -55,6 +60,7 @@ if not TYPE_CHECKING:  # a type checker would take every name for one of this pa
             "operations": "Attempt Operation operations_of",
             "otel": "OpenTelemetry",
             "tree": "StepNode step_tree",
+            "overview": "Overview Process read_overview",
             "timeline": "Bar Lane Timeline timeline_of",
             "timeline_picture": "timeline_svg",
         },
