@@ -226,7 +226,7 @@ async def submit_run(
             return True
         if await _is_same(place, run_id, given, parent):
             return False
-        raise RunConflict(run_id, "its transaction has submitted a run with this id already")
+        raise RunConflict(run_id, "it was submitted in this transaction before")
     while True:
         with store_errors(checkpoints.store, run_id, saves="run"):
             if await checkpoints.store.create(run_id, [body], summary=summary) is not None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import os
 import signal
 import sqlite3
+import threading
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import anyio
 import psycopg
@@ -19,10 +22,15 @@ import pytest
 from returns.result import Failure, Success
 
 from effectflow import (
+    App,
     Checkpoints,
+    Client,
     Do,
     Effect,
     RetryPolicy,
+    RunCancelled,
+    RunStatus,
+    Worker,
     par_all,
     step,
     transaction,
@@ -30,21 +38,26 @@ from effectflow import (
 )
 from effectflow.checkpoint import (
     BeforeStep,
+    CancelRequested,
+    CheckpointEvent,
     CheckpointStore,
     Completed,
     Encryption,
+    EntryAppended,
     Failed,
     LeaseLost,
     NotSerializable,
+    RunConflict,
+    RunNotFound,
     StoreUnavailable,
-    TransactionStore,
+    find_run,
     read_entries,
 )
 from effectflow.effects import from_async, from_fn
 from effectflow.stores import MemoryStore, PostgresStore, SqliteStore
 from effectflow.testing import CrashPoint, FaultyStore, SaveFails, TakenOver, after
 from tests.stores.faults.forking import ending_of, forked
-from tests.sweeps import EVERY, visited
+from tests.sweeps import EVERY, sample_or_all, visited
 
 pytestmark = pytest.mark.anyio
 
@@ -102,10 +115,11 @@ def booking_on_postgres(seat: str) -> Do[Hall, Any, str]:
 class Database:
     """A store, what books a seat in its database, and the rows of the table there."""
 
-    make: Callable[[], TransactionStore]
+    make: Callable[[], SqliteStore | PostgresStore]
     booking: Any
     reserve: Any
     rows: Callable[[], Awaitable[list[str]]]
+    dsn: str = ""
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -144,11 +158,11 @@ async def postgres(dsn: str) -> Database:
             return [seat for (seat,) in await found.fetchall()]
 
     make = lambda: PostgresStore(options, schema=schema)  # noqa: E731
-    return Database(make, booking_on_postgres, reserve_on_postgres, rows)
+    return Database(make, booking_on_postgres, reserve_on_postgres, rows, options)
 
 
 @asynccontextmanager
-async def opened(database: Database) -> AsyncGenerator[tuple[TransactionStore, Hall]]:
+async def opened(database: Database) -> AsyncGenerator[tuple[CheckpointStore, Hall]]:
     async with database.make() as store:
         yield store, Hall(Checkpoints(store))
 
@@ -542,3 +556,192 @@ def test_a_kill_at_every_statement_finds_each_row_once(every: int, tmp_path: Pat
         assert anyio.run(database.rows) == [*SEATS, "last"]
         path.unlink()
     assert killed > 60 // every
+
+
+async def seats_on_postgres(database: Database) -> None:
+    async with opened(database) as (_, hall):
+        found = await evening_on_postgres.start(SEATS, run_id="r").run(hall)
+        assert found == Success(WHOLE)
+
+
+@workflow(name="evening")
+def evening_on_postgres(seats: list[str]) -> Do[Hall, Any, list[str]]:
+    first = yield from reserve_on_postgres(seats[0])
+    paid = yield from pay(seats[0])
+    rest = yield from par_all([*map(reserve_on_postgres, seats[1:]), pay("rest")])
+    last = yield from reserve_on_postgres("last")
+    return [first, paid, *rest, last]
+
+
+def die_on_postgres(database: Database, at: int) -> None:
+    """Die before the process asks the server for the `at`-th time."""
+    count = itertools.count(1)
+    wait = psycopg.AsyncConnection[Any].wait
+
+    async def wait_or_die(*arguments: Any, **options: Any) -> Any:
+        if next(count) == at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return await wait(*arguments, **options)
+
+    psycopg.AsyncConnection.wait = wait_or_die
+    anyio.run(seats_on_postgres, database)
+
+
+@sample_or_all("every", 25, 2)
+def test_a_kill_between_two_requests_finds_each_row_once(every: int, postgres: str) -> None:
+    ON_BODY.clear()
+    killed = 0
+    for at in range(20, 400, every):
+        database = anyio.run(_postgres, postgres)
+        ending = ending_of(forked(lambda at=at, database=database: die_on_postgres(database, at)))
+        if ending == 0:
+            break
+        assert ending == -signal.SIGKILL
+        killed += 1
+        ended = forked(lambda database=database: anyio.run(seats_on_postgres, database))
+        assert ending_of(ended) == 0
+        assert anyio.run(database.rows) == [*SEATS, "last"]
+    assert killed > 1
+
+
+# Cancellations.
+
+
+async def test_a_cancelled_task_ends_after_the_commit(database: Database) -> None:
+    began = threading.Event()
+
+    def wait(connection: Any) -> Any:
+        began.set()
+        if isinstance(connection, sqlite3.Connection):
+            time.sleep(0.05)
+            return None
+        return anyio.sleep(0.05)
+
+    ON_BODY.append(wait)
+    async with opened(database) as (_, hall):
+        start = asyncio.ensure_future(database.booking.start("A1", run_id="r").run(hall))
+        while not began.is_set():
+            await asyncio.sleep(0.001)
+        start.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await start
+        assert await database.rows() == ["A1"]
+        assert await database.booking.start("A1", run_id="r").run(hall) == Success("A1 is yours")
+    assert TRIES == ["A1"]
+
+
+async def test_a_run_is_cancelled_during_a_transaction(server: Database) -> None:
+    """The request is recorded before the end of the step, which is committed all the same."""
+    requested = asyncio.Event()
+
+    class Noticing:
+        def notify(self, event: CheckpointEvent) -> None:
+            if isinstance(event, EntryAppended) and isinstance(event.entry, CancelRequested):
+                requested.set()
+
+    async with server.make() as store:
+        hall = Hall(Checkpoints(store, observers=[Noticing()]))
+        handle = await Client(hall.checkpoints).submit(server.booking, "A1", run_id="r")
+
+        async def cancel(_: Any) -> None:
+            await handle.cancel()
+            await requested.wait()
+
+        ON_BODY.append(cancel)
+        app = App([server.booking], environment=lambda _: hall, checkpoints=hall.checkpoints)
+        async with asyncio.timeout(20), Worker(app):
+            assert isinstance((await handle.result()).failure(), RunCancelled)
+        names = await entries_of(store, "r")
+    assert names.index("CancelRequested") < names.index("Completed")
+    assert await server.rows() == ["A1"]
+
+
+# Runs that are submitted in a transaction of the caller.
+
+
+@asynccontextmanager
+async def connected(database: Database) -> AsyncGenerator[Any]:
+    """A connection of the caller, with a transaction that is committed at the end, or rolled back."""
+    store = database.make()
+    if isinstance(store, SqliteStore):
+        with closing(sqlite3.connect(store.path)) as connection, connection:
+            yield connection
+    else:
+        async with await psycopg.AsyncConnection[Any].connect(database.dsn) as connection:
+            yield connection
+
+
+async def test_a_run_is_submitted_with_the_commit(database: Database) -> None:
+    async with database.make() as store, store.changes() as changes:
+        client = Client(Checkpoints(store))
+        async with connected(database) as connection:
+            handle = await client.submit(database.booking, "A1", run_id="r", connection=connection)
+            with pytest.raises(RunNotFound):
+                await handle.status()
+            with pytest.raises(RunConflict, match="in this transaction"):
+                await client.submit(database.booking, "A1", run_id="r", connection=connection)
+        changed = await changes.wait(10)
+        assert changed is None or "r" in changed
+        assert await handle.status() is RunStatus.PENDING
+        async with connected(database) as connection:
+            await client.submit(database.booking, "A1", run_id="r", connection=connection)
+            with pytest.raises(RunConflict):
+                await client.submit(database.booking, "B1", run_id="r", connection=connection)
+        assert await database.booking.resume("r").run(Hall(Checkpoints(store))) == Success(
+            "A1 is yours"
+        )
+
+
+async def test_a_run_of_a_transaction_that_is_rolled_back_never_exists(database: Database) -> None:
+    async with database.make() as store:
+        client = Client(Checkpoints(store))
+        with suppress(ZeroDivisionError):
+            async with connected(database) as connection:
+                await client.submit(database.booking, "A1", connection=connection)
+                raise ZeroDivisionError
+        assert await client.find() == []
+
+
+async def test_a_transaction_submits_a_run_with_its_step(server: Database) -> None:
+    async with opened(server) as (store, hall):
+        client = Client(hall.checkpoints)
+
+        async def submit(connection: Any) -> None:
+            await client.submit(server.booking, "B1", run_id="next", connection=connection)
+            if len(TRIES) == 1:
+                raise Full
+
+        ON_BODY.extend([submit, submit])
+        await server.booking.start("A1", run_id="r").run(hall)
+        assert await find_run(store, "next") is None
+        await server.booking.resume("r").run(hall)
+        assert await find_run(store, "next") is not None
+
+
+async def test_connections_that_cannot_submit(database: Database, tmp_path: Path) -> None:
+    wrong: list[Any] = [(3, TypeError)]
+    async with database.make() as store:
+        client = Client(Checkpoints(store))
+        if isinstance(store, SqliteStore):
+            wrong += [
+                (sqlite3.connect(store.path, isolation_level=None), ValueError),
+                (sqlite3.connect(tmp_path / "other.db"), ValueError),
+                (sqlite3.connect(":memory:"), ValueError),
+            ]
+        else:
+            connect = psycopg.AsyncConnection[Any].connect
+            other = urlsplit(database.dsn)._replace(path="/postgres").geturl()
+            wrong += [
+                (await connect(database.dsn, autocommit=True), ValueError),
+                (await connect(other), ValueError),
+            ]
+        for connection, error in wrong:
+            with pytest.raises(error):
+                await client.submit(database.booking, "A1", connection=connection)
+            if connection != 3:
+                closed = connection.close()
+                if closed is not None:
+                    await closed
+        assert await client.find() == []
+    with pytest.raises(StoreUnavailable, match="submit"):
+        await Client(Checkpoints(MemoryStore())).submit(database.booking, "A1", connection=3)
