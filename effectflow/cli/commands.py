@@ -44,6 +44,16 @@ COMMANDS = {
         "Request that runs end: their finalizers and compensations run, and they are cancelled.",
         "cancel order-7 --app shop.service:app",
     ),
+    "pause": Row(
+        "control:pause",
+        "Let nothing continue runs until they are unpaused. Steps in progress end first.",
+        "pause order-7 --app shop.service:app",
+    ),
+    "unpause": Row(
+        "control:unpause",
+        "Let workers continue paused runs, at the time when they are due.",
+        "unpause order-7 --app shop.service:app",
+    ),
     "retry": Row(
         "control:retry",
         "Let the next worker try runs again that have failed, are blocked, or were interrupted.",

@@ -1,8 +1,8 @@
-"""The commands that let runs go on: retry and rerun."""
+"""The commands that hold runs and let them go on: pause, unpause, retry and rerun."""
 
 from __future__ import annotations
 
-from effectflow.checkpoint import read_checkpoint
+from effectflow.checkpoint import RunStatus, find_run, read_checkpoint
 from effectflow.cli.access import Access, CodeOption, ServiceOption
 from effectflow.cli.app_loader import workflow_of_run
 from effectflow.cli.command import Answer
@@ -10,8 +10,33 @@ from effectflow.cli.options import ByOption
 from effectflow.cli.selection import command_on_runs
 from effectflow.cli.suggestions import suggested
 from effectflow.effects.clock import SystemClock
-from effectflow.runs.control import asker, retry_run
+from effectflow.runs.control import asker, pause_run, retry_run, unpause_run
 from effectflow.service.client import Client
+
+
+@command_on_runs(ServiceOption, verb="pause")
+async def pause(access: Access, run_id: str, by: ByOption = None) -> Answer:
+    """Let nothing continue runs until they are unpaused. Steps in progress end first."""
+    who = by or asker()
+    await pause_run(access.checkpoints, run_id, by=who, clock=SystemClock())
+    info = await find_run(access.store, run_id)
+    status = RunStatus.PAUSED if info is None else info.summary.status
+    said = f"Run {run_id}: paused by {who}."
+    if status is not RunStatus.PAUSED:
+        said = f"Run {run_id}: {who} asked its process to pause it once its steps in progress end."
+    return Answer({"run_id": run_id, "status": str(status), "by": who}, [said])
+
+
+@command_on_runs(ServiceOption, verb="unpause")
+async def unpause(access: Access, run_id: str, by: ByOption = None) -> Answer:
+    """Let workers continue paused runs, at the time when they are due.
+
+    Without workers, `effectflow resume` continues a run.
+    """
+    who = by or asker()
+    await unpause_run(access.checkpoints, run_id, by=who, clock=SystemClock())
+    said = f"Run {run_id}: unpaused by {who}. A worker continues it when it is due."
+    return Answer({"run_id": run_id, "by": who}, [said])
 
 
 @command_on_runs(ServiceOption, verb="retry")

@@ -30,6 +30,7 @@ _SIGNS: dict[BarKind, str] = {
     "queued": "-",
     "driven": "=",
     "waiting": ".",
+    "paused": "|",
     "running": ">",
     "retrying": "~",
     "interrupted": "!",

@@ -218,7 +218,8 @@ class _Explainer:
             case RunStatus.RUNNING if self.is_held:
                 return f"The {self.info.process} drives it."
             case RunStatus.RUNNING:
-                return self._due(f"The process that drove it ({self.info.process}) has died")
+                known = f" ({self.info.process})" if self.info.process else ""
+                return self._due(f"The process that drove it{known} has died")
             case RunStatus.SUSPENDED:
                 waits = f"It waits for {details.waits_for or 'another worker'}"
                 return f"{waits}." if self.info.summary.due_at is None else self._due(waits)
@@ -267,10 +268,12 @@ class _Explainer:
             yield Move(
                 ("send", run_id, signal, "JSON"), "sends the value that it waits for", module
             )
-        for one in self.open:
-            if one.what.startswith("run "):
-                child = one.what.removeprefix("run ").strip("'\"")
-                yield Move(("explain", child), "explains the run that it waits for")
+        for child in dict.fromkeys(one.child for one in self.open if one.child):
+            yield Move(("explain", child), "explains the run that it waits for")
+        if self.status is RunStatus.PAUSED:
+            yield Move(("unpause", run_id), "lets the next worker continue it when it is due")
+        elif self.status is not RunStatus.FAILED:
+            yield Move(("pause", run_id), "lets nothing continue it until someone unpauses it")
         if not self.is_held:
             yield from self._moves_of_stuck(run_id, module)
         yield Move(("cancel", run_id), "undoes its work and ends it")

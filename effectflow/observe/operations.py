@@ -61,6 +61,7 @@ class Operation:
         attempts: its attempts, oldest first; a wait has one, unless it began anew.
         state: its state now. That of a step in progress is `running` even if its process has died.
         what: what a wait is for, such as "signal approval", or the run that was started.
+        child: the id of the run that a wait is for, or that was started; "" for others.
         until: when a wait or the pause before the next attempt ends by itself, in seconds since the
             epoch; None without such a time.
         is_unknown: whether it is an at-most-once step that has begun, and whose outcome is unknown.
@@ -71,6 +72,7 @@ class Operation:
     attempts: tuple[Attempt, ...]
     state: State
     what: str = ""
+    child: str = ""
     until: float | None = None
     is_unknown: bool = False
 
@@ -113,6 +115,7 @@ class _Growing:
     state: State = "running"
     attempts: list[Attempt] = field(default_factory=list[Attempt])
     what: str = ""
+    child: str = ""
     until: float | None = None
     is_at_most_once: bool = False
 
@@ -156,10 +159,10 @@ class _Reader:
                 self._begin(step, "step", at).is_at_most_once = at_most_once
             case Waiting(path, until, at):
                 begun = self._begin(path, "wait", at)
-                begun.what, begun.until = _wait_text(entry), until
+                begun.what, begun.child, begun.until = _wait_text(entry), entry.child, until
             case ChildStarted(path, run_id, _, _, at):
                 begun = self._begin(path, "run", at)
-                begun.what = f"run {run_id!r}"
+                begun.what, begun.child = f"run {run_id!r}", run_id
                 begun.end(at, "completed")
             case _:
                 self._end(number, entry)
@@ -217,6 +220,7 @@ class _Reader:
                     tuple(one.attempts),
                     state,
                     one.what,
+                    one.child,
                     one.until if state in OPEN else None,
                     _is_unknown(one, state),
                 )

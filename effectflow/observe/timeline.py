@@ -6,15 +6,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
-from effectflow.checkpoint.entries import Entry, Finished, Resumed, Suspended
+from effectflow.checkpoint.entries import Entry, Finished, Paused, Resumed, Suspended
 from effectflow.observe.operations import Operation, State, operations_of
 from effectflow.observe.tree import StepNode, step_tree
 
-BarKind: TypeAlias = State | Literal["queued", "driven"]
+BarKind: TypeAlias = State | Literal["queued", "driven", "paused"]
 """What a bar shows: how an attempt or a wait ended, or where it is.
 
 The lane of the run has other bars: `queued` until a worker first took it, `driven` while a process had
-it, `waiting` while it was suspended, and `interrupted` until someone continued it.
+it, `waiting` while it was suspended, `paused`, and `interrupted` until someone continued it.
 """
 
 
@@ -80,10 +80,11 @@ def _lives(entries: Sequence[Entry], *, is_held: bool) -> Iterator[Bar]:
                 if current is not None:
                     yield replace(current, ended=at)
                 current = Bar("driven", at, None)
-            case Suspended(at=at) | Finished(at=at):
+            case Suspended(at=at) | Paused(at=at) | Finished(at=at):
                 if current is not None:
                     yield replace(current, ended=at)
-                current = Bar("waiting", at, None) if isinstance(entry, Suspended) else None
+                kind: BarKind = "waiting" if isinstance(entry, Suspended) else "paused"
+                current = None if isinstance(entry, Finished) else Bar(kind, at, None)
             case _:
                 pass
         last = entry.at

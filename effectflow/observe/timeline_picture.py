@@ -14,6 +14,7 @@ _COLOURS: dict[BarKind, str] = {
     "queued": "#c9c9c9",
     "driven": "#6b8fb5",
     "waiting": "#ffe08a",
+    "paused": "#8d7fb5",
     "running": "#4a90d9",
     "retrying": "#f2b36b",
     "interrupted": "#c7a0d9",

@@ -45,6 +45,8 @@ def test_a_run_that_waits_is_explained_with_the_commands_that_move_it(
         "\n"
         "  effectflow send o1 mall:approval JSON --app mall:app\n"
         "      sends the value that it waits for\n"
+        "  effectflow pause o1 --app mall:app\n"
+        "      lets nothing continue it until someone unpauses it\n"
         "  effectflow resume o1 --app mall:app\n"
         "      continues it in this process\n"
         "  effectflow cancel o1 --app mall:app\n"
@@ -106,6 +108,25 @@ def test_a_damaged_run_is_explained_up_to_the_damage(effectflow: Command, mall: 
     assert "Its journal is damaged, so nothing continues it." in ran.out
     assert "effectflow show o1 --at 2 --app mall:app" in ran.out
     assert "effectflow repair o1 --app mall:app" in ran.out
+
+
+def test_a_paused_run_tells_who_paused_it_and_how_it_goes_on(
+    effectflow: Command, mall: Any
+) -> None:
+    submitted(mall, "order", 5, "o1")
+    paused = effectflow("pause", "o1", "--by", "ann", *APP)
+    assert (paused.code, paused.out) == (0, "Run o1: paused by ann.\n")
+    assert effectflow("pause", "o1", *APP).code == 4
+
+    said = effectflow("explain", "o1", *APP).out
+
+    assert "It was paused by ann, and no worker continues it before someone" in said
+    assert "  effectflow unpause o1 --app mall:app\n" in said
+    ran = effectflow("unpause", "o1", *APP, "--json")
+    assert (ran.code, ran.json["run_id"]) == (0, "o1")
+    assert "It is due, and continues as soon as a worker takes it." in (
+        effectflow("explain", "o1", *APP).out.replace("\n", " ")
+    )
 
 
 def test_an_unknown_run_is_an_error(effectflow: Command, mall: Any) -> None:

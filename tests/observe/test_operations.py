@@ -122,6 +122,7 @@ async def test_waits_that_the_run_has_left_are_not_open() -> None:
         assert [one.path for one in explained.open] == ["par[0]/signal:approval", "par[1]/sleep"]
         assert [str(one) for one in explained.moves] == [
             f"effectflow send r {__name__}:approval JSON --app {__name__}",
+            "effectflow pause r",
             f"effectflow resume r --app {__name__}",
             "effectflow cancel r",
         ]
@@ -185,6 +186,7 @@ async def test_an_unknown_outcome_is_named_with_its_idempotency_key() -> None:
     [unknown] = found.unknown
     assert (unknown.step, unknown.idempotency_key) == ("charge", "c%201:charge")
     assert [one.words for one in found.moves] == [
+        ("pause", "c 1"),
         ("complete-step", "c 1", "charge", "JSON"),
         ("fail-step", "c 1", "charge", "MESSAGE"),
         ("resume", "c 1", "--force"),

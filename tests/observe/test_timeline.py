@@ -10,6 +10,7 @@ from effectflow.checkpoint import (
     Entry,
     ErrorRecord,
     Failed,
+    Paused,
     Resumed,
     Signalled,
     Started,
@@ -85,6 +86,15 @@ def test_the_time_between_a_crash_and_the_resume_is_seen() -> None:
     ]  # fmt: skip
     assert bars["pay"] == [
         ("interrupted", 1.0, 5.0), ("interrupted", 5.0, 31.0), ("completed", 31.0, 32.0),
+    ]  # fmt: skip
+
+
+def test_a_pause_is_a_bar_of_the_run() -> None:
+    entries: list[Entry] = [
+        STARTED, Paused(5.0, "ann"), Resumed("pid 2", 9.0, by="ann"),
+    ]  # fmt: skip
+    assert bars_of(entries, is_held=True)[""] == [
+        ("driven", 0.0, 5.0), ("paused", 5.0, 9.0), ("driven", 9.0, None),
     ]  # fmt: skip
 
 
