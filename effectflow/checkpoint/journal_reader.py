@@ -8,13 +8,14 @@ from collections.abc import (
     AsyncGenerator,
     Callable,
     Collection,
+    Generator,
     Iterable,
     Iterator,
     Mapping,
     Sequence,
 )
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import TypeVar
 
@@ -301,11 +302,13 @@ async def run_not_found(store: CheckpointStore, run_id: str) -> RunNotFound:
 
 @dataclass(frozen=True, slots=True)
 class ExportedRun:
-    """A run outside a store: its summary, and its entries as they were saved."""
+    """A run outside a store: its summary, its entries as they were saved, and when it got the newest."""
 
     run_id: str
     summary: RunSummary
     bodies: tuple[bytes, ...]
+    # A store that imports the run gives it another time.
+    updated_at: float = field(default=0.0, compare=False)
 
 
 async def export_run(store: CheckpointStore, run_id: str) -> ExportedRun:
@@ -319,7 +322,8 @@ async def export_run(store: CheckpointStore, run_id: str) -> ExportedRun:
         raise CorruptCheckpoint(
             run_id, f"of its {info.length} entries the store has {len(records)}: see `verify`"
         )
-    return ExportedRun(run_id, info.summary, tuple(record.body for record in records))
+    bodies = tuple(record.body for record in records)
+    return ExportedRun(run_id, info.summary, bodies, info.updated_at)
 
 
 @asynccontextmanager
@@ -364,11 +368,12 @@ class _ExportHeader:
     effectflow_export: int
     run_id: str
     entries: int
+    updated_at: float = 0.0
 
 
 def write_exported(run: ExportedRun) -> Iterator[bytes]:
     """Yield a run as lines of JSON: one for the run, and one for each entry."""
-    header = _ExportHeader(_EXPORT_VERSION, run.run_id, len(run.bodies))
+    header = _ExportHeader(_EXPORT_VERSION, run.run_id, len(run.bodies), run.updated_at)
     first = schema_of(_ExportHeader).write(header) | schema_of(RunSummary).write(run.summary)
     yield orjson.dumps(first) + b"\n"
     for body in run.bodies:
@@ -385,27 +390,79 @@ def write_bytes(body: bytes) -> dict[str, str]:
 
 def read_exported(lines: Iterable[bytes]) -> Iterator[ExportedRun]:
     """Yield the runs in lines of `write_exported`. Raise CorruptCheckpoint for other lines."""
-    remaining = iter(lines)
-    for line in remaining:
-        run_id, what = "", "the file"
-        try:
-            tree = orjson.loads(line)
-            run_id, version = str(tree["run_id"]), tree["effectflow_export"]
-            what = f"the export of run {run_id!r}"
-            if version > _EXPORT_VERSION:
-                raise UnsupportedVersion(f"the export of run {run_id!r}", version, _EXPORT_VERSION)
-            header = schema_of(_ExportHeader).read(tree)
-            summary = schema_of(RunSummary).read(tree)
-            rows = map(orjson.loads, islice(remaining, header.entries))
+    return (found.load() for found in scan_exported(lines))
+
+
+@dataclass(frozen=True, slots=True)
+class ScannedRun:
+    """A run in lines of `write_exported`, whose entries are not read yet.
+
+    Attributes:
+        info: one line about the run.
+    """
+
+    info: RunInfo
+    _rows: Iterator[bytes]
+
+    def load(self) -> ExportedRun:
+        """Return the run. Call this before the next run is scanned."""
+        info = self.info
+        with _as_corrupt(info.run_id):
             bodies = tuple(
                 row["text"].encode()
                 if "text" in row
                 else base64.b64decode(row["base64"], validate=True)
-                for row in rows
+                for row in map(orjson.loads, self._rows)
             )
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            reason = f"it is not an export of effectflow, or is cut off: {error!r}"
-            raise CorruptCheckpoint(run_id, reason, what=what) from error
-        if len(bodies) < header.entries:
-            raise CorruptCheckpoint(run_id, "it is cut off", what=what)
-        yield ExportedRun(header.run_id, summary, bodies)
+        _check_is_whole(info, len(bodies))
+        return ExportedRun(info.run_id, info.summary, bodies, info.updated_at)
+
+
+def scan_exported(lines: Iterable[bytes]) -> Iterator[ScannedRun]:
+    """Yield the runs in lines of `write_exported`, without reading the entries of those not loaded.
+
+    Raise CorruptCheckpoint for other lines.
+    """
+    remaining = iter(lines)
+    for line in remaining:
+        info = _info_in(line)
+        left = [info.length]
+
+        def rows(left: list[int] = left) -> Iterator[bytes]:
+            for row in islice(remaining, left[0]):
+                left[0] -= 1
+                yield row
+
+        yield ScannedRun(info, rows())
+        for _ in rows():
+            pass
+        _check_is_whole(info, info.length - left[0])
+
+
+def _info_in(line: bytes) -> RunInfo:
+    run_id = ""
+    with _as_corrupt(run_id):
+        tree = orjson.loads(line)
+        run_id, version = str(tree["run_id"]), tree["effectflow_export"]
+    with _as_corrupt(run_id):
+        if version > _EXPORT_VERSION:
+            raise UnsupportedVersion(f"the export of run {run_id!r}", version, _EXPORT_VERSION)
+        header = schema_of(_ExportHeader).read(tree)
+        summary = schema_of(RunSummary).read(tree)
+    return RunInfo(header.run_id, summary, header.updated_at, header.entries, None)
+
+
+def _check_is_whole(info: RunInfo, found: int) -> None:
+    if found < info.length:
+        what = f"the export of run {info.run_id!r}"
+        raise CorruptCheckpoint(info.run_id, "it is cut off", what=what)
+
+
+@contextmanager
+def _as_corrupt(run_id: str) -> Generator[None]:
+    try:
+        yield
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        what = f"the export of run {run_id!r}" if run_id else "the file"
+        reason = f"it is not an export of effectflow, or is cut off: {error!r}"
+        raise CorruptCheckpoint(run_id, reason, what=what) from error

@@ -159,6 +159,11 @@ COMMANDS = {
         "Write runs as lines of JSON, which `import` reads into a store of any kind.",
         "export census-1f0c7a2e9b3d --output run.jsonl",
     ),
+    "archive": Row(
+        "archive:archive",
+        "Write runs to a compressed file, which `list`, `show`, `history`, `verify` and `import` read.",
+        "archive --status completed --before 90d --output 2026.jsonl.gz --delete",
+    ),
     "import": Row(
         "transfer:import_runs",
         "Add exported runs to a store. Runs that the store already has stay as they are.",

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, BinaryIO
+from typing import Annotated, BinaryIO, cast
 
 import typer
 
@@ -25,6 +26,7 @@ from effectflow.cli.command import Answer, command
 from effectflow.cli.options import BadUse, ExitCode, LatestOption, check_choice
 from effectflow.cli.render import counted
 from effectflow.cli.suggestions import message_of
+from effectflow.stores._archive import lines_of, open_export
 
 _JsonOption = Annotated[
     bool, typer.Option("--json", help="Print the exported runs as JSON; needs --output.")
@@ -41,7 +43,10 @@ def export_runs(
     latest: LatestOption = False,
     output: Annotated[
         Path | None,
-        typer.Option(help="The file to write; by default, and with -, standard output."),
+        typer.Option(
+            help="The file to write, compressed if its name ends with .gz; by default, and with -, "
+            "standard output."
+        ),
     ] = None,
 ) -> Answer:
     """Write runs as lines of JSON, which `import` reads into a store of any kind.
@@ -85,8 +90,9 @@ def _written(output: Path | None) -> Generator[BinaryIO]:
         sys.stdout.flush()
         return
     try:
-        with output.open("wb") as file:
-            yield file
+        is_compressed = output.suffix == ".gz"
+        with gzip.open(output, "wb") if is_compressed else output.open("wb") as file:
+            yield cast("BinaryIO", file)
     except OSError as error:
         raise BadUse(f"cannot write {output}: {error.strerror}") from error
 
@@ -94,13 +100,16 @@ def _written(output: Path | None) -> Generator[BinaryIO]:
 @command(ServiceOption, keys=False, must_exist=False)
 async def import_runs(
     access: Access,
-    source: Annotated[Path, typer.Argument(metavar="FILE", help="A file that `export` wrote.")],
+    source: Annotated[
+        Path, typer.Argument(metavar="FILE", help="A file that `export` or `archive` wrote.")
+    ],
 ) -> Answer:
     """Add exported runs to a store. Runs that the store already has stay as they are."""
     try:
-        with source.open("rb") as lines:
+        with open_export(source) as file:
             imported = {
-                run.run_id: await import_run(access.store, run) for run in read_exported(lines)
+                run.run_id: await import_run(access.store, run)
+                for run in read_exported(lines_of(file, source))
             }
     except OSError as error:
         raise BadUse(f"cannot read {source}: {error.strerror}") from error

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Container, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 
 from effectflow.checkpoint.checkpoints import Checkpoints
 from effectflow.checkpoint.errors import (
@@ -20,6 +21,7 @@ from effectflow.checkpoint.store import (
     RunQuery,
     RunStatus,
     find_run,
+    has_result,
     store_errors,
 )
 from effectflow.effects.arguments import check_count, check_text
@@ -137,6 +139,26 @@ async def prune_runs(
         with store_errors(store):
             count += len(page if dry_run else await store.delete_unchanged(page))
     return count
+
+
+async def delete_archived(
+    store: CheckpointStore, archived: Iterable[RunInfo]
+) -> AsyncIterator[tuple[Sequence[RunInfo], Container[str]]]:
+    """Delete the runs that have ended and are still as they were archived, in small batches.
+
+    Yield each batch, and the ids of those that were deleted. Runs that something needs stay.
+    """
+    remaining = iter(archived)
+    while batch := [*islice(remaining, _BATCH)]:
+        with store_errors(store):
+            needed = _Needed(store)
+            free = [
+                info
+                for info in batch
+                if has_result(info.summary.status) and not await needed.has(info)
+            ]
+            deleted = await store.delete_unchanged(free)
+        yield batch, frozenset(deleted)
 
 
 async def prunable(

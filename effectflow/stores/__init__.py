@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from effectflow.checkpoint.store import CheckpointStore
 from effectflow.effects.imports import needs
+from effectflow.stores._archive import SUFFIXES, ArchiveStore
 from effectflow.stores._memory import MemoryStore
 from effectflow.stores._sqlite import SqliteStore
 from effectflow.stores._url_options import split_options
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from effectflow.stores._redis import RedisStore
 
 __all__ = [
+    "ArchiveStore",
     "FileStore",
     "MemoryStore",
     "PostgresStore",
@@ -52,6 +54,8 @@ def open_store(url: str) -> CheckpointStore:
 
     ==========================  =====================================================
     `runs.db`                   `SqliteStore("runs.db")`, as for any path
+    `runs.jsonl.gz`             the runs in a file that `effectflow archive` or `export` wrote, only to be
+                                read; also `runs.jsonl`
     `memory:`                   `MemoryStore()`
     `sqlite:///runs.db`         `SqliteStore("runs.db")`, in the current folder
     `sqlite:////var/runs.db`    `SqliteStore("/var/runs.db")`
@@ -81,6 +85,8 @@ def open_store(url: str) -> CheckpointStore:
         if not url or url in _BUILT_IN:
             raise ValueError(f"{url!r} does not name a store. Write {url or 'memory'}:, or a path")
         _check_path(url)
+        if url.endswith(SUFFIXES):
+            return ArchiveStore(url)
         return SqliteStore(url)
     if scheme in ("sqlite", "file"):
         _check_path(rest)

@@ -59,19 +59,19 @@ SHOP = textwrap.dedent("""
                     Shop(app.checkpoints)
                 )
 """)
-APP = ("--app", "shop:app")
+APP = ("--app", "till:app")
 
 
 @pytest.fixture(autouse=True)
-def shop(folder: Path) -> None:
-    (folder / "shop.py").write_text(SHOP)
+def till(folder: Path) -> None:
+    (folder / "till.py").write_text(SHOP)
 
 
 def start(**inputs: int) -> None:
-    shop = import_module("shop")
+    till = import_module("till")
 
     async def main() -> None:
-        await shop.start(**inputs)
+        await till.start(**inputs)
 
     anyio.run(main)
 

@@ -1,0 +1,184 @@
+"""Read the runs in a file of exported runs, such as `effectflow archive` writes."""
+
+from __future__ import annotations
+
+import gzip
+import heapq
+import threading
+import time
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import BinaryIO, NoReturn, cast
+
+import anyio
+
+from effectflow.checkpoint.errors import CorruptCheckpoint, StoreUnavailable
+from effectflow.checkpoint.journal_reader import ExportedRun, ScannedRun, scan_exported
+from effectflow.checkpoint.lease import Lease
+from effectflow.checkpoint.store import (
+    Batch,
+    CheckpointStore,
+    Record,
+    RunInfo,
+    RunQuery,
+    RunSummary,
+    Taken,
+)
+from effectflow.stores._base import ReentrantStore
+
+SUFFIXES = ".jsonl", ".jsonl.gz"
+"""How the names of these files end."""
+
+
+def open_export(path: Path) -> BinaryIO:
+    """Open a file of exported runs, compressed or not, to read its lines. Raise OSError."""
+    with path.open("rb") as file:
+        is_compressed = file.read(2) == b"\x1f\x8b"
+    return cast("BinaryIO", gzip.open(path)) if is_compressed else path.open("rb")
+
+
+def lines_of(file: BinaryIO, path: Path) -> Iterator[bytes]:
+    """Yield the lines of a file of exported runs. Raise CorruptCheckpoint if it is damaged."""
+    try:
+        yield from file
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        reason = f"it is damaged or cut off: {error}"
+        raise CorruptCheckpoint("", reason, what=f"the file {path}") from error
+
+
+class ArchiveStore(ReentrantStore, CheckpointStore):
+    """The runs in a file of exported runs, to be read: lines of JSON, perhaps compressed by gzip.
+
+    It scans the file, so it needs no more memory for many runs than for one. A run that follows the one
+    before, in the order of the file, is found at once; any other one after reading the file. Changing a
+    run raises StoreUnavailable: import the run into another store first.
+
+    Parameters:
+        path: the file, such as `runs.jsonl.gz`. What it contains tells whether it is compressed.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        super().__init__()
+        self.path = Path(path)
+        self._file: BinaryIO | None = None
+        self._scan: Iterator[ScannedRun] = iter(())
+        self._last: ExportedRun | None = None
+        self._reading = threading.Lock()
+
+    @property
+    def durability(self) -> str:
+        return "full"
+
+    def __repr__(self) -> str:
+        return f"ArchiveStore({str(self.path)!r})"
+
+    async def _open(self) -> None:
+        try:
+            await anyio.to_thread.run_sync(self._rewind)
+        except OSError as error:
+            raise StoreUnavailable(repr(self), f"it cannot be read: {error.strerror}") from error
+
+    async def _close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+        self._file, self._scan, self._last = None, iter(()), None
+
+    def _rewind(self) -> None:
+        if self._file is not None:
+            self._file.close()
+        self._file = open_export(self.path)
+        self._scan = scan_exported(lines_of(self._file, self.path))
+
+    def _run(self, run_id: str) -> ExportedRun | None:
+        """Return a run, looked for from the place after the last one on, or None."""
+        if self._last is not None and self._last.run_id == run_id:
+            return self._last
+        for is_second in (False, True):
+            if is_second:
+                self._rewind()
+            for found in self._scan:
+                if found.info.run_id == run_id:
+                    self._last = found.load()
+                    return self._last
+        return None
+
+    async def read(self, run_id: str, *, after: int = 0) -> list[Record]:
+        self._check_open()
+
+        def read() -> list[Record]:
+            with self._reading:
+                run = self._run(run_id)
+            bodies = () if run is None else run.bodies
+            at = 0.0 if run is None else run.updated_at
+            return [Record(number, at, body) for number, body in enumerate(bodies, 1)][after:]
+
+        return await anyio.to_thread.run_sync(read)
+
+    async def find(self, query: RunQuery = RunQuery()) -> list[RunInfo]:
+        self._check_open()
+
+        def find() -> list[RunInfo]:
+            with self._reading:
+                return self._found(query)
+
+        return await anyio.to_thread.run_sync(find)
+
+    def _found(self, query: RunQuery) -> list[RunInfo]:
+        now = time.time()
+        if query.run_id is not None:
+            run = self._run(query.run_id)
+            infos = iter([] if run is None else [_info_of(run)])
+        else:
+            self._rewind()
+            infos = (found.info for found in self._scan)
+        matching = (info for info in infos if query.matches(info, now))
+        if query.limit is None:
+            return sorted(matching, key=_place)
+        return heapq.nsmallest(query.limit, matching, key=_place)
+
+    # What changes a run.
+
+    async def create(
+        self,
+        run_id: str,
+        bodies: Sequence[bytes],
+        *,
+        summary: RunSummary,
+        owner: str = "",
+        seconds: float = 0.0,
+    ) -> RunInfo | None:
+        self._refuse()
+
+    async def claim(self, run_id: str, *, owner: str, seconds: float) -> Taken:
+        self._refuse()
+
+    def renew(self, leases: Sequence[Lease], *, seconds: float) -> list[Lease]:
+        self._refuse()
+
+    async def release(self, lease: Lease) -> None:
+        self._refuse()
+
+    async def append(self, lease: Lease, batch: Batch) -> None:
+        self._refuse()
+
+    async def delete(self, run_id: str, *, lease: Lease | None = None) -> None:
+        self._refuse()
+
+    async def truncate(self, lease: Lease, *, after: int, summary: RunSummary) -> None:
+        self._refuse()
+
+    def _refuse(self) -> NoReturn:
+        raise StoreUnavailable(
+            repr(self),
+            "it is a file of exported runs, which nothing changes. `effectflow import` copies them into "
+            "a store",
+        )
+
+
+def _info_of(run: ExportedRun) -> RunInfo:
+    return RunInfo(run.run_id, run.summary, run.updated_at, len(run.bodies), None)
+
+
+def _place(info: RunInfo) -> tuple[float, str]:
+    return -info.summary.created_at, info.run_id
