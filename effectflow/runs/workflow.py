@@ -492,7 +492,9 @@ class Workflow(Generic[Env, E, Input, Out]):
             settlement = Settlement(step, lambda _definition: outcome, is_failure, by or asker())
             await settle_step(place, run_id, settlement, effects=effects)
 
-        return self._durably(perform, (name, run_id, step, outcome, Options(effects=effects)))
+        return self._durably(
+            perform, (name, run_id, step, outcome, Options(by=by, effects=effects))
+        )
 
     @overload
     def fork(
@@ -560,9 +562,8 @@ class Workflow(Generic[Env, E, Input, Out]):
             return await fork_run(place, run_id, fork)
 
         given = {} if input is KEPT else {"input": input}
-        return self._durably(
-            perform, ("fork", run_id, Options(at=at, changes=changes, effects=effects, **given))
-        )
+        given |= {"new_run_id": new_run_id, "by": by, "effects": effects}
+        return self._durably(perform, ("fork", run_id, Options(at=at, changes=changes, **given)))
 
     def _durably(
         self,
