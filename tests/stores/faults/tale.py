@@ -112,23 +112,32 @@ class TellingStore(ForwardingStore):
         self._tell = tell
 
     async def create(self, run_id: str, bodies: Sequence[bytes], **options: Any) -> RunInfo | None:
-        async with self._telling(run_id, bodies, after=0):
-            return await super().create(run_id, bodies, **options)
+        async with self._checking(run_id, bodies, after=0):
+            info = await super().create(run_id, bodies, **options)
+        if info is not None:
+            self._tell_durable(run_id, bodies, after=0)
+        return info
 
     async def append(self, lease: Lease, batch: Batch) -> None:
-        async with self._telling(lease.run_id, batch.bodies, after=batch.after):
+        async with self._checking(lease.run_id, batch.bodies, after=batch.after):
             await super().append(lease, batch)
+        self._tell_durable(lease.run_id, batch.bodies, after=batch.after)
 
     @asynccontextmanager
-    async def _telling(
+    async def _checking(
         self, run_id: str, bodies: Sequence[bytes], *, after: int
     ) -> AsyncGenerator[None]:
         try:
             yield
         except SaveFailed as error:
-            if not error.is_unknown and await self.read(run_id, after=after):
-                self._tell(f"untrue {error}")
+            if not error.is_unknown:
+                # A creation also fails if the run exists, with entries of its own.
+                found = {record.body for record in await self.read(run_id, after=after)}
+                if not found.isdisjoint(bodies):
+                    self._tell(f"untrue {error}")
             raise
+
+    def _tell_durable(self, run_id: str, bodies: Sequence[bytes], *, after: int) -> None:
         for sequence, body in enumerate(bodies, after + 1):
             self._tell(f"durable {run_id} {sequence} {digest(body)}")
 
