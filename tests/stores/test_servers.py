@@ -186,7 +186,7 @@ async def test_appends_are_saved_although_the_connection_is_lost_again_while_tha
         leases = [await begun(store, [b"first"], f"r{n}") for n in range(4)]
         # The answer to all of them is lost, and then that to the question whether one was written.
         proxy.lose_answer_to(
-            b"new_length", meanwhile=lambda: proxy.lose_answer_to(b"SELECT sequence, body FROM")
+            b"second", meanwhile=lambda: proxy.lose_answer_to(b"SELECT sequence, body FROM")
         )
         async with anyio.create_task_group() as group:
             for lease in leases:
@@ -505,18 +505,18 @@ async def test_find_skips_a_run_with_an_unknown_status(
             if isinstance(store, PostgresStore):
                 with psycopg.connect(postgres) as other:
                     other.execute(
-                        f"UPDATE {name}.runs SET status = 'paused' WHERE run_id = 'damaged'"  # type: ignore[arg-type]
+                        f"UPDATE {name}.runs SET status = 'unknown' WHERE run_id = 'damaged'"  # type: ignore[arg-type]
                     )
             else:
                 with driver.Redis.from_url(redis) as client:
                     key = f"{name}:run:{hashlib.sha256(b'damaged').hexdigest()}"
                     state = cast("bytes", client.hget(key, "state"))
-                    client.hset(key, "state", state.replace(b"running", b"paused"))
+                    client.hset(key, "state", state.replace(b"running", b"unknown"))
             caplog.clear()
             assert [info.run_id for info in await store.find()] == ["good"]
             assert "skipping run 'damaged'" in caplog.text
             assert await store.damaged_runs() == ["damaged"]
-            with pytest.raises(CorruptCheckpoint, match=r"run 'damaged'.*'paused'"):
+            with pytest.raises(CorruptCheckpoint, match=r"run 'damaged'.*'unknown'"):
                 await find_run(store, "damaged")
 
 

@@ -567,12 +567,12 @@ async def test_find_skips_a_run_with_an_unknown_status(
         await append_many(store, "bad", 1)
         await append_many(store, "good", 1)
         with sqlite3.connect(path) as other:
-            other.execute("UPDATE runs SET status = 'paused' WHERE run_id = 'bad'")
+            other.execute("UPDATE runs SET status = 'unknown' WHERE run_id = 'bad'")
         other.close()
 
         assert [info.run_id for info in await store.find()] == ["good"]
         assert "skipping run 'bad'" in caplog.text
-        with pytest.raises(CorruptCheckpoint, match="'paused'"):
+        with pytest.raises(CorruptCheckpoint, match="'unknown'"):
             await find_run(store, "bad")
         assert await all_run_ids(store) == ["good", "bad"]
         problem = (await verify_run(store, "bad")).problem
