@@ -20,6 +20,8 @@ from effectflow.cli.commands import make_app
 
 ROOT = Path(__file__).parents[2]
 
+EXAMPLES = f"{ROOT / 'examples'}{os.sep}"
+
 COMMAND = ["-m", "effectflow"]
 """The command line as a process, for tests of kills and signals. It needs `ENVIRONMENT`."""
 
@@ -47,6 +49,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The current folder of the commands. The modules in it are forgotten after the test."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
+    # Other tests import the examples, which may have the names of modules in this folder.
+    for name, module in [*sys.modules.items()]:
+        if str(getattr(module, "__file__", "")).startswith(EXAMPLES):
+            monkeypatch.delitem(sys.modules, name)
     before = set(sys.modules)
     yield tmp_path
     for name in set(sys.modules) - before:

@@ -213,7 +213,9 @@ def test_a_failed_run_shows_its_error_and_the_process_that_drove_it(
     assert row["last_owner"].startswith(f"process {os.getpid()} on ")
     assert effectflow("list").out.rstrip().endswith("str: out of stock")
     shown = effectflow("show", "bad").out
-    assert shown.count("str: out of stock") == 1
+    [of_step, of_run] = [line for line in shown.splitlines() if "out of stock" in line]
+    assert re.fullmatch(r"  take .* failed: str: out of stock", of_step)
+    assert of_run == "str: out of stock"
     assert re.search(rf"^last owner +process {os.getpid()} on", shown, re.MULTILINE)
 
     # The summary of a run is not encrypted, so it has only the class of the error.
