@@ -145,3 +145,8 @@ class Mailbox:
         self._messages[message.topic].popleft()
         self._received[message.topic, message.key] = None
         self._writer.take(message.number)
+
+    def take_all(self, topic: str) -> None:
+        """Remove all messages about a topic, as `take` does."""
+        while (message := self.first(topic)) is not None:
+            self.take(message)

@@ -500,10 +500,10 @@ class Run:
         request = self.mailbox.first(PAUSE)
         if request is None or self.planning is not None:
             return
-        by = self.mailbox.value(request)
-        self.mailbox.take(request)
         if self.is_being_cancelled:
             return
+        # It is taken with the entry that says so: if this process dies before, the next one pauses.
+        by = self.mailbox.value(request)
         self.pausing = by if isinstance(by, str) else ""
         if self.turns.on_idle is None:
             self.turns.on_idle = self.end_paused

@@ -437,7 +437,7 @@ class Batch:
         takes: the numbers of messages to remove from the mailbox of the run. Only a `ServiceStore` has
             any.
         seen: the number of the newest message that the writer knows; None if it does not say. If the
-            mailbox has a newer one, the new summary is due at once (`due_at_once`).
+            mailbox has a newer one that `wakes` the run, the new summary is due at once (`due_at_once`).
     """
 
     bodies: Sequence[bytes]

@@ -30,6 +30,7 @@ from effectflow.checkpoint.store import (
     RunStatus,
     due_at_once,
     find_run,
+    is_service,
     service_of,
     store_errors,
 )
@@ -121,6 +122,7 @@ async def change_run(
     try:
         with store_errors(store, run_id):
             journal = await read_journal(store, run_id, checkpoints.seal)
+            messages = await store.mailbox(run_id) if is_service(store) else []
         checkpoint, summary = fold(journal.entries, run_id), taken.info.summary
         check_against(taken.info, checkpoint)
         _check_has_not_ended(run_id, summary.status)
@@ -139,6 +141,8 @@ async def change_run(
         now = clock.now().timestamp()
         owner_text = taken.lease.owner
         held = HeldRun(run_id, journal, checkpoint, summary.status, summary.due_at, owner_text, now)
+        # This change answers what was asked before, and a process that drove the run has not carried out.
+        writer.take(*(one.number for one in messages if one.topic == PAUSE))
         with keep_lease(writer):
             await _append(writer, await change(held))
     finally:
@@ -156,7 +160,7 @@ async def _append(writer: JournalWriter, change: Change) -> None:
     try:
         for entry in entries:
             writer.add(entry)
-        if not await writer.finish(last, change.status, due_at=change.due_at):
+        if not await writer.finish(last, change.status, due_at=change.due_at, seen=0):
             raise SaveFailed(writer.run_id, "the store rejected the change")
     except Halt as halt:
         raise halt.reason from None

@@ -57,6 +57,7 @@ from effectflow.checkpoint.shared_parts import SharedParts
 from effectflow.checkpoint.stopping import interruption_reason
 from effectflow.checkpoint.store import (
     CANCEL,
+    PAUSE,
     RunDetails,
     RunStatus,
     RunSummary,
@@ -487,7 +488,9 @@ async def _record_end(
         case FailedWith(cause) | Raised(cause):
             error = write_end(cause, blueprint.output_types)
             finished = Finished(RunStatus.FAILED, run.now(), None, error, run.retry())
-            await writer.finish(finished, finished.status)
+            # A failed run is not paused, also not by its next life.
+            run.mailbox.take_all(PAUSE)
+            await writer.finish(finished, finished.status, seen=0)
         case Cancelled():
             finished = Finished(RunStatus.CANCELLED, run.now())
             await _cancel_spawned(run)
@@ -515,7 +518,9 @@ async def _record_interruption(run: Run) -> None:
     ending = run.ending
     with run.writer.last_saves(), suppress(Halt):
         if isinstance(ending, PausedBy):
-            await run.writer.finish(Paused(run.now(), ending.by), RunStatus.PAUSED)
+            run.mailbox.take_all(PAUSE)
+            # A cancellation that it has not read ends it anyway.
+            await run.writer.finish(Paused(run.now(), ending.by), RunStatus.PAUSED, seen=0)
         # A run that was ready to continue only stops because its worker does.
         elif isinstance(ending, Suspension) and ending.until > run.now():
             run.release_all_held()

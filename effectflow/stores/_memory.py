@@ -165,8 +165,8 @@ class MemoryStore(ServiceStore):
                 run.mailbox.clear()
                 run.received.clear()
                 run.unread = 0
-            newest = max(run.mailbox, default=0)
-            summary = due_if_unseen(summary, batch.seen, newest=newest, now=now)
+            left = ((one.number, one.topic) for one in run.mailbox.values())
+            summary = due_if_unseen(summary, batch.seen, left=left, now=now)
             self._summarize(run_id, run, summary)
             if notifies_parent(summary):
                 self._notify(summary.parent, run_id, now)

@@ -352,10 +352,13 @@ class RedisStore(ServerStore):
         if summary is not None:
             if summary.status.has_ended:
                 left, unread = [], 0
-            newest = max(left, default=0)
-            is_unseen = batch.seen is not None and newest > batch.seen
-            now = await self._runs.now() if is_unseen else 0.0
-            summary = due_if_unseen(summary, batch.seen, newest=newest, now=now)
+            newer = [one for one in left if batch.seen is not None and one > batch.seen]
+            if newer:
+                unseen = [
+                    (one.number, one.topic) for one in await self._messages(lease.run_id, newer)
+                ]
+                now = await self._runs.now()
+                summary = due_if_unseen(summary, batch.seen, left=unseen, now=now)
         length = state.length + len(batch.bodies)
         state = replace(
             state,

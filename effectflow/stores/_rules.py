@@ -128,11 +128,15 @@ def woken(topic: str, summary: RunSummary, *, now: float) -> RunSummary:
     return due_by(now, summary) if wakes(topic, summary.status) else summary
 
 
-def due_if_unseen(summary: RunSummary, seen: int | None, *, newest: int, now: float) -> RunSummary:
-    """Return the summary of an append, due at once if its writer has not seen the newest message.
+def due_if_unseen(
+    summary: RunSummary, seen: int | None, *, left: Iterable[tuple[int, str]], now: float
+) -> RunSummary:
+    """Return the summary of an append, due at once if an unseen message wakes the run.
 
     `seen` is the number of the newest message that the writer has seen; None if it does not say.
-    `newest` is that of the newest message that was not taken, or 0.
+    `left` has the number and the topic of each message that was not taken.
     """
-    is_unseen = seen is not None and newest > seen
-    return due_by(now, summary) if is_unseen and not summary.status.has_ended else summary
+    is_woken = seen is not None and any(
+        number > seen and wakes(topic, summary.status) for number, topic in left
+    )
+    return due_by(now, summary) if is_woken else summary

@@ -445,12 +445,13 @@ def append(lease: Lease, batch: Batch, *, is_repeated: bool = False) -> Attempt[
             taken = sum(size_in_mailbox(length) for _, length in others[0])
             changed["unread"] = max(state.unread - taken, 0)
         if summary is not None:
-            newest = 0
+            rows: Rows = []
             if batch.seen is not None and state.newest_message > batch.seen:
                 others_than = f" AND number NOT IN ({marks(takes)})" if takes else ""
-                text = f"SELECT coalesce(max(number), 0) FROM @messages WHERE run = ?{others_than}"
-                [[(newest,)]] = yield [Query(text, (number, *takes))]
-            summary = due_if_unseen(summary, batch.seen, newest=newest, now=now)
+                text = f"SELECT number, topic FROM @messages WHERE run = ?{others_than}"
+                [rows] = yield [Query(text, (number, *takes))]
+            left = ((message, topic) for message, topic in rows)
+            summary = due_if_unseen(summary, batch.seen, left=left, now=now)
             changed.update(zip(SUMMARY_COLUMNS, summary_columns(summary), strict=True))
             if summary.status.has_ended and state.newest_message:
                 changes += _empty_mailbox(number)

@@ -37,7 +37,7 @@ from effectflow.effects import from_async
 from effectflow.testing import TestClock
 from tests.apps import App, Broken, World, both_backends, note
 from tests.service.conftest import Service
-from tests.service.lives import act, entries_of, info_of, suspended, until, working
+from tests.service.lives import act, entries_of, info_of, left_suspended, suspended, until, working
 
 pytestmark = [pytest.mark.anyio, both_backends]
 
@@ -176,6 +176,38 @@ async def test_a_paused_run_can_be_cancelled(service: Service) -> None:
         result = await handle.result(timeout=10)
     assert isinstance(result, Failure)
     assert isinstance(result.failure(), RunCancelled)
+
+
+async def test_a_run_that_is_paused_after_a_request_to_cancel_it_ends(service: Service) -> None:
+    handle = await left_suspended(service, asking)
+    await handle.cancel()
+    await handle.pause()
+    assert await handle.status() is RunStatus.PAUSED
+    async with working(service, asking):
+        assert isinstance((await handle.result(timeout=10)).failure(), RunCancelled)
+
+
+async def test_a_request_that_a_failed_run_has_not_carried_out_does_not_pause_its_next_life(
+    service: Service,
+) -> None:
+    @step
+    def declined() -> Effect[App, Any, int]:
+        return slow("one").and_then(lambda _: note("declined"))
+
+    @workflow
+    def paying() -> Do[App, Any, int]:
+        return (yield from declined())
+
+    service.world.failing.add("declined")
+    async with working(service, paying) as worker:
+        handle = await worker.client.submit(paying, run_id="r")
+        await gates["one"].began.wait()
+        await handle.pause()
+        gates["one"].opened.set()
+        await until(service, "r", RunStatus.FAILED)
+        service.world.recover()
+        await handle.retry()
+        assert await handle.result(timeout=10) == Success(2)
 
 
 async def test_a_pending_run_keeps_its_delay_while_it_is_paused(service: Service) -> None:

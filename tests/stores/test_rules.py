@@ -45,7 +45,7 @@ def test_a_message_makes_a_run_due_also_by_a_clock_that_is_behind() -> None:
     assert woken(CANCEL, suspended, now=now).due_at == now - DUE_SINCE
     assert woken(CANCEL, replace(suspended, due_at=1.0), now=now).due_at == 1.0
     # Never before the epoch.
-    assert due_if_unseen(suspended, 1, newest=2, now=60.0).due_at == 0.0
+    assert due_if_unseen(suspended, 1, left=[(2, "signal:go")], now=60.0).due_at == 0.0
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", "5", '{"workflow": 1}', "\x00", "null"])

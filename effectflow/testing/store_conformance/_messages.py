@@ -216,6 +216,13 @@ async def an_unseen_message_makes_the_run_due(s: Service) -> None:
     assert await _is_due(s)
     assert replace(await s.summary(), due_at=later.due_at) == later
 
+    lease, paused = await s.claim(), summary_of(RunStatus.PAUSED)
+    await s.append(lease, summary=paused, seen=0)
+    assert await s.summary() == paused, "only a cancellation wakes a paused run"
+    await s.store.send("r", CANCEL, key="unseen")
+    await s.append(lease, summary=paused, seen=0, release=True)
+    assert await _is_due(s)
+
 
 async def a_message_sent_during_a_suspension_or_an_end_is_not_lost(
     s: Service, other: Service
