@@ -180,6 +180,8 @@ def _rows(view: _RunView) -> Iterable[tuple[str, str]]:
         if info.process:
             yield "owner" if info.is_held(view.at) else "last owner", info.process
         yield from _summary_rows(info.summary, checkpoint.suspended_at, view.at)
+    if (paused := checkpoint.paused) is not None:
+        yield "paused", f"by {paused.by}, since {when(paused.at)}"
     if head is None:
         yield "position", "before its first step"
     elif not (checkpoint.status is RunStatus.COMPLETED and isinstance(head, Failed)):

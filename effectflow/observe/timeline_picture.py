@@ -84,7 +84,7 @@ def _label(left: float, row: int, text: str, *, anchor: str = "start") -> str:
 
 
 def _told(label: str, bar: Bar) -> str:
-    took = "" if bar.ended is None else f", {bar.ended - bar.began:.3f} s"
+    took = "" if bar.ended is None else f", {max(bar.ended - bar.began, 0):.3f} s"
     return f"{label}: {bar.kind} from {_moment(bar.began)}{took}"
 
 

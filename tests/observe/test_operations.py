@@ -25,12 +25,17 @@ from effectflow.checkpoint import (
     Entry,
     ErrorRecord,
     Failed,
+    Finished,
     Interrupted,
     Resumed,
+    RunDetails,
+    RunInfo,
     RunStatus,
+    RunSummary,
+    Started,
     read_entries,
 )
-from effectflow.observe import Explanation, operations_of
+from effectflow.observe import Explanation, explain_run, operations_of
 from effectflow.stores import MemoryStore
 from tests.apps import App, Broken, app_on, note
 from tests.service.conftest import Service
@@ -214,3 +219,55 @@ async def test_a_step_between_two_attempts_is_explained_with_its_error() -> None
     [one] = found.open
     assert (one.state, one.until) == ("retrying", pytest.approx(found.due_at, abs=0.1))
     assert found.due_at == info.summary.due_at
+
+
+STARTED = Started("r", "order", "standard", "1", "", None, {}, 1, 0.0, module="shop")
+CHARGING: list[Entry] = [STARTED, BeforeStep("charge", at=1.0)]
+
+
+@pytest.mark.parametrize(
+    ("status", "due_at", "entries", "reason", "commands"),
+    [
+        (RunStatus.PENDING, 99.0, [STARTED], "It has not begun.", "pause resume cancel"),
+        (
+            RunStatus.RUNNING,
+            0.0,
+            CHARGING,
+            "The process that drove it has died. It is due, and continues as soon as a worker takes it.",
+            "pause resume cancel",
+        ),
+        (
+            RunStatus.INTERRUPTED,
+            None,
+            [*CHARGING, Interrupted("charge", True, "Terminated", at=2.0)],
+            "It was stopped (Terminated), and no worker continues it by itself.",
+            "pause retry resume cancel",
+        ),
+        (
+            RunStatus.BLOCKED,
+            99.0,
+            CHARGING,
+            "The last process could not continue it.",
+            "pause retry resume cancel",
+        ),
+        (
+            RunStatus.CANCELLED,
+            None,
+            [*CHARGING, Finished(RunStatus.CANCELLED, 3.0)],
+            "It was cancelled, and its finalizers have run.",
+            "rerun",
+        ),
+    ],
+)
+def test_the_reason_and_the_commands_follow_from_the_status(
+    status: RunStatus, due_at: float | None, entries: list[Entry], reason: str, commands: str
+) -> None:
+    details = RunDetails(blocked="charge has changed" if status is RunStatus.BLOCKED else "")
+    summary = RunSummary("order", status, 0.0, due_at, details=details)
+    info = RunInfo("r", summary, 5.0, len(entries), None)
+
+    found = explain_run(info, entries, 10.0)
+
+    assert found.reason == reason
+    assert " ".join(one.words[0] for one in found.moves) == commands
+    assert found.error == details.blocked
