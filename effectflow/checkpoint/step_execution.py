@@ -35,7 +35,7 @@ from effectflow.checkpoint.run import Run
 from effectflow.checkpoint.shared_parts import LongOutput
 from effectflow.checkpoint.step import CurrentStep
 from effectflow.checkpoint.stopping import interruption_reason
-from effectflow.checkpoint.store import TransactionConflict, store_errors, transactions_of
+from effectflow.checkpoint.store import TransactionConflict, transactions_of
 from effectflow.checkpoint.transactional_step import TransactionCall
 from effectflow.checkpoint.values import (
     KnownTypes,
@@ -511,18 +511,19 @@ class StepExecution:
     async def _try_transaction(self, body: TransactionCall, began: float) -> object:
         run, path = self.run, self.path
         store = transactions_of(run.checkpoints.store, path)
+        body.has_begun = False
         async with run.writer.reserved(), AsyncExitStack() as stack:
             try:
-                with store_errors(store, run.run_id):
-                    transaction = await stack.enter_async_context(store.transaction())
-            except CheckpointError as error:
-                raise run.halt(error) from error
-            try:
+                transaction = await stack.enter_async_context(store.transaction())
                 value = await transaction.perform(body)
             except TransactionConflict:
                 raise
             except Exception as error:
-                return body.failed(error)
+                if body.has_begun:
+                    return body.failed(error)
+                if not isinstance(error, CheckpointError):
+                    error = StoreUnavailable(repr(store), f"it raised {error!r}")
+                raise run.halt(error) from error.__cause__
             await run.writer.save_in(transaction, partial(self._add_completed, value, began))
             return value
 

@@ -637,12 +637,13 @@ class TransactionConflict(Exception):
 
 
 class Transaction(Protocol):
-    """A transaction of the database of a store that has begun."""
+    """A transaction of the database of a store."""
 
     async def perform(self, body: Callable[[Any], Any]) -> Any:
         """Call `body(connection)` in the transaction. Return its value, or what its coroutine returns.
 
-        The connection is of no use afterwards. Raise what the body raises, or TransactionConflict.
+        The connection is of no use afterwards. Raise what the body raises, TransactionConflict, or
+        StoreUnavailable without calling it.
         """
         ...
 

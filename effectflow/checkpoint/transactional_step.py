@@ -29,9 +29,13 @@ X = TypeVar("X", bound=Exception)
 
 
 class TransactionCall:
-    """The function of a transaction, with all of its arguments except the connection."""
+    """The function of a transaction, with all of its arguments except the connection.
 
-    __slots__ = ("_args", "_errors", "_function", "_kwargs")
+    Attributes:
+        has_begun: whether it was called; the store may have failed before.
+    """
+
+    __slots__ = ("_args", "_errors", "_function", "_kwargs", "has_begun")
 
     def __init__(
         self,
@@ -44,8 +48,10 @@ class TransactionCall:
         self._errors = errors
         self._args = args
         self._kwargs = kwargs
+        self.has_begun = False
 
     def __call__(self, connection: Any) -> Any:
+        self.has_begun = True
         try:
             return self._function(connection, *self._args, **self._kwargs)
         except TypeError as error:

@@ -183,7 +183,6 @@ class SqliteStore(SqlStore, TransactionStore):
                 lock_timeout=self._lock_timeout,
             )
             try:
-                await transaction.begin()
                 yield transaction
             finally:
                 transaction.end()

@@ -173,23 +173,27 @@ def begin_transaction(path: Path, durability: str, *, lock_timeout: float) -> sq
     """Connect to the file of an open store, begin to write, and return the connection.
 
     It is for the code of users, which can neither end the transaction nor change the tables of the store.
+
+    Raise StoreUnavailable.
     """
-    connection = sqlite3.connect(
-        path, timeout=lock_timeout, isolation_level=None, check_same_thread=False
-    )
     try:
-        connection.create_function("now", 0, time.time)
-        synchronous = "FULL" if durability == "full" else "NORMAL"
-        connection.execute(f"PRAGMA synchronous = {synchronous}")
-        connection.execute(f"PRAGMA wal_autocheckpoint = {_LOG_PAGES}")
-        # By default, SQLite ignores the foreign keys that users declare.
-        connection.execute("PRAGMA foreign_keys = ON")
-        connection.execute("BEGIN IMMEDIATE")
-        connection.set_authorizer(_authorize)
-    except BaseException:
-        connection.close()
-        raise
-    return connection
+        with ExitStack() as abandoned:
+            connection = sqlite3.connect(
+                path, timeout=lock_timeout, isolation_level=None, check_same_thread=False
+            )
+            abandoned.callback(connection.close)
+            connection.create_function("now", 0, time.time)
+            synchronous = "FULL" if durability == "full" else "NORMAL"
+            connection.execute(f"PRAGMA synchronous = {synchronous}")
+            connection.execute(f"PRAGMA wal_autocheckpoint = {_LOG_PAGES}")
+            # By default, SQLite ignores the foreign keys that users declare.
+            connection.execute("PRAGMA foreign_keys = ON")
+            connection.execute("BEGIN IMMEDIATE")
+            connection.set_authorizer(_authorize)
+            abandoned.pop_all()
+            return connection
+    except sqlite3.Error as error:
+        raise StoreUnavailable(str(path), _explain(error, lock_timeout)) from error
 
 
 def _authorize(action: int, name: str | None, other: str | None, *_: object) -> int:

@@ -57,10 +57,6 @@ class SqliteTransaction(Transaction):
         # A thread of its own: those of others may all wait for it.
         self._thread = CapacityLimiter(1)
 
-    async def begin(self) -> None:
-        """Begin it."""
-        await self._in_thread(self._begin)
-
     async def perform(self, body: Callable[[Any], Any]) -> Any:
         return await self._in_thread(partial(self._perform, body))
 
@@ -79,16 +75,14 @@ class SqliteTransaction(Transaction):
     async def _in_thread(self, f: Callable[[], A]) -> A:
         return await shielded(in_thread(f, self._thread))
 
-    def _begin(self) -> None:
+    def _perform(self, body: Callable[[Any], Any]) -> Any:
+        # Only now, because each change of the thread takes longer than many a transaction.
         self._writer.writing.acquire()
         self._is_writing = True
         self._files.check()
         self._connection = begin_transaction(
             self._files.path, self._durability, lock_timeout=self._lock_timeout
         )
-
-    def _perform(self, body: Callable[[Any], Any]) -> Any:
-        assert self._connection is not None
         try:
             value = body(self._connection)
         except sqlite3.DatabaseError as error:

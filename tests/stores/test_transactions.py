@@ -745,3 +745,25 @@ async def test_connections_that_cannot_submit(database: Database, tmp_path: Path
         assert await client.find() == []
     with pytest.raises(StoreUnavailable, match="submit"):
         await Client(Checkpoints(MemoryStore())).submit(database.booking, "A1", connection=3)
+
+
+async def test_a_database_that_another_program_has_locked_ends_the_life(tmp_path: Path) -> None:
+    """The code of the step was not called, and a resume calls it once."""
+    database = await sqlite(tmp_path / "runs.db")
+    TRIES.clear()
+    locking = [sqlite3.connect(tmp_path / "runs.db", isolation_level=None)]
+
+    @workflow
+    def late() -> Do[Hall, Any, str]:
+        if locking:
+            locking[0].execute("BEGIN IMMEDIATE")
+        return (yield from reserve("A1"))
+
+    async with SqliteStore(tmp_path / "runs.db", lock_timeout=0.05) as store:
+        hall = Hall(Checkpoints(store))
+        result = await late.start(None, run_id="r").run(hall)
+        assert "has locked it" in str(result.failure())
+        assert TRIES == []
+        locking.pop().close()
+        assert await late.resume("r").run(hall) == Success("A1 is yours")
+    assert (TRIES, await database.rows()) == (["A1"], ["A1"])
