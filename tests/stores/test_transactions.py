@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Never
 from urllib.parse import urlsplit
 
 import anyio
@@ -31,7 +31,9 @@ from effectflow import (
     RunCancelled,
     RunStatus,
     Worker,
+    Workflow,
     par_all,
+    pure,
     step,
     transaction,
     workflow,
@@ -54,8 +56,11 @@ from effectflow.checkpoint import (
     read_entries,
 )
 from effectflow.effects import from_async, from_fn
+from effectflow.graphs import StateGraph
+from effectflow.mapreduce import MapReduce
 from effectflow.stores import MemoryStore, PostgresStore, SqliteStore
 from effectflow.testing import CrashPoint, FaultyStore, SaveFails, TakenOver, after
+from tests.apps import both_backends
 from tests.stores.faults.forking import ending_of, forked
 from tests.sweeps import EVERY, sample_or_all, visited
 
@@ -146,16 +151,13 @@ async def sqlite(path: Path) -> Database:
 async def postgres(dsn: str) -> Database:
     schema = f"hall_{time.time_ns()}"
     options = f"{dsn}{'&' if '?' in dsn else '?'}options=-csearch_path%3D{schema}"
-    async with (
-        PostgresStore(dsn, schema=schema),
-        await psycopg.AsyncConnection[Any].connect(options) as connection,
-    ):
-        await connection.execute("CREATE TABLE seats (seat TEXT PRIMARY KEY)")
+    async with PostgresStore(dsn, schema=schema):
+        with psycopg.connect(options) as connection:
+            connection.execute("CREATE TABLE seats (seat TEXT PRIMARY KEY)")
 
     async def rows() -> list[str]:
-        async with await psycopg.AsyncConnection[Any].connect(options) as connection:
-            found = await connection.execute("SELECT seat FROM seats ORDER BY seat")
-            return [seat for (seat,) in await found.fetchall()]
+        with psycopg.connect(options) as connection:
+            return [seat for (seat,) in connection.execute("SELECT seat FROM seats ORDER BY seat")]
 
     make = lambda: PostgresStore(options, schema=schema)  # noqa: E731
     return Database(make, booking_on_postgres, reserve_on_postgres, rows, options)
@@ -181,6 +183,7 @@ async def entries_of(store: CheckpointStore, run_id: str) -> list[str]:
 # What is committed together.
 
 
+@both_backends
 async def test_the_rows_and_the_end_of_the_step_are_committed_together(database: Database) -> None:
     async with opened(database) as (store, hall):
         assert await database.booking.start("A1", run_id="r").run(hall) == Success("A1 is yours")
@@ -270,6 +273,29 @@ async def test_parallel_transactions_and_steps_of_a_run(database: Database) -> N
         assert await all_of_them.start(seats, run_id="r").run(hall) == first
     assert await database.rows() == seats
     assert sorted(TRIES) == seats
+
+
+async def test_builders_have_transactions_as_their_steps(tmp_path: Path) -> None:
+    def letters(seats: str) -> list[str]:
+        return list(seats)
+
+    def joined(reserved: list[str]) -> Effect[Hall, Never, str]:
+        return pure(" ".join(reserved))
+
+    @transaction
+    def once_more(connection: sqlite3.Connection, seat: str) -> str:
+        connection.execute("INSERT INTO seats VALUES (?)", (f"{seat}+",))
+        return f"{seat}+"
+
+    steps = Workflow.of_steps("steps", [once_more])
+    graph = StateGraph[Hall, Never, str]("graph").node("a", once_more).entry("a").exit("a")
+    job = MapReduce("job", items=letters, map=once_more, reduce=joined, key=str, limit=2)
+    database = await sqlite(tmp_path / "runs.db")
+    async with opened(database) as (_, hall):
+        assert await steps.start("a").run(hall) == Success("a+")
+        assert await graph.build().start("b").run(hall) == Success("b+")
+        assert (await job.start("cd").run(hall)).unwrap().value == "c+ d+"
+    assert await database.rows() == ["a+", "b+", "c+", "d+"]
 
 
 @pytest.mark.parametrize(
