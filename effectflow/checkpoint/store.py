@@ -10,7 +10,7 @@ for finding the run, and a lease that guards it. A store knows nothing about ste
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -688,6 +688,16 @@ async def find_run(store: CheckpointStore, run_id: str) -> RunInfo | None:
     """Return one line about a run, or None if there is none. Raise CorruptCheckpoint if it is damaged."""
     found = await store.find(RunQuery(run_id=run_id, limit=1))
     return found[0] if found else None
+
+
+async def find_in_pages(store: CheckpointStore, query: RunQuery) -> AsyncGenerator[RunInfo]:
+    """Yield all runs that match, newest first. A page, of `query.limit`, is read when it is needed."""
+    while page := await store.find(query):
+        for info in page:
+            yield info
+        if len(page) < (query.limit or 0):
+            return
+        query = replace(query, after=page[-1].place)
 
 
 def is_service(store: CheckpointStore) -> TypeGuard[ServiceStore]:

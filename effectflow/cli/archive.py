@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import gzip
-import os
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from tempfile import NamedTemporaryFile
-from typing import Annotated, BinaryIO, cast
+from typing import Annotated
 
 import typer
 
 from effectflow.checkpoint import (
     CorruptCheckpoint,
-    RunInfo,
     RunNotFound,
     UnsupportedVersion,
     export_run,
     write_exported,
 )
-from effectflow.checkpoint.journal_reader import scan_exported
 from effectflow.cli.access import Access, ServiceOption
 from effectflow.cli.command import Answer, command
 from effectflow.cli.filters import (
@@ -42,8 +35,7 @@ from effectflow.cli.selection import (
     show_selected,
 )
 from effectflow.runs.retention import delete_archived
-from effectflow.stores._archive import lines_of, open_export
-from effectflow.stores._atomic_files import sync_folder
+from effectflow.stores._archive import infos_in, new_archive
 
 
 @command(ServiceOption, keys=False)
@@ -89,18 +81,21 @@ async def archive(
     if delete:
         await selection.confirm(verb, yes=yes)
     code, count = ExitCode.DONE, 0
-    with _new_archive(output) as file:
-        async for one in selection.runs():
-            run_id = one if isinstance(one, str) else one.run_id
-            try:
-                run = await export_run(access.store, run_id)
-            except (CorruptCheckpoint, UnsupportedVersion, RunNotFound) as error:
-                code = max(code, reported(access, run_id, error))
-                continue
-            file.writelines(write_exported(run))
-            count += 1
+    try:
+        with new_archive(output) as file:
+            async for one in selection.runs():
+                run_id = one if isinstance(one, str) else one.run_id
+                try:
+                    run = await export_run(access.store, run_id)
+                except (CorruptCheckpoint, UnsupportedVersion, RunNotFound) as error:
+                    code = max(code, reported(access, run_id, error))
+                    continue
+                file.writelines(write_exported(run))
+                count += 1
+    except OSError as error:
+        raise BadUse(f"cannot write {output}: {error.strerror}. Nothing was deleted") from error
     if delete:
-        async for infos, deleted in delete_archived(access.store, _infos_in(output)):
+        async for infos, deleted in delete_archived(access.store, infos_in(output)):
             for info in infos:
                 is_deleted = info.run_id in deleted
                 code = code if is_deleted else max(code, ExitCode.CHECKPOINT_ERROR)
@@ -119,25 +114,3 @@ def _say_archived(access: Access, run_id: str, is_deleted: bool) -> None:
             f"{run_id}: archived, but not deleted: it has not ended, it has changed, or a parent or a "
             "schedule needs it"
         )
-
-
-def _infos_in(path: Path) -> Iterator[RunInfo]:
-    with open_export(path) as file:
-        for found in scan_exported(lines_of(file, path)):
-            yield found.info
-
-
-@contextmanager
-def _new_archive(path: Path) -> Generator[BinaryIO]:
-    """Write a compressed file that is complete and durable, or absent. Raise BadUse if it exists."""
-    try:
-        with NamedTemporaryFile(dir=path.parent, prefix=f"{path.name}.") as raw:
-            with gzip.GzipFile(fileobj=raw, mode="wb", filename="") as file:
-                yield cast("BinaryIO", file)
-            raw.flush()
-            os.fsync(raw.fileno())
-            # Unlike a rename, this replaces no other file.
-            os.link(raw.name, path)
-            sync_folder(path.parent)
-    except OSError as error:
-        raise BadUse(f"cannot write {path}: {error.strerror}. Nothing was deleted") from error

@@ -19,6 +19,7 @@ from effectflow.checkpoint import (
     RunStatus,
     read_checkpoint,
 )
+from effectflow.checkpoint.store import find_in_pages
 from effectflow.checkpoint.values import Tree, encode_json, plain_tree
 from effectflow.cli.access import Access
 from effectflow.cli.options import BadUse
@@ -110,7 +111,7 @@ class Filters:
         """
         now, count = time.time(), 0
         size = _PAGE if limit is None or self._finds_more else limit
-        async for info in _in_pages(access.store, replace(self.query, limit=size)):
+        async for info in find_in_pages(access.store, replace(self.query, limit=size)):
             if count == limit:
                 return
             try:
@@ -166,15 +167,6 @@ def read_filters(
         resumable=resumable,
     )
     return Filters(query, statuses, tuple(pair for pair in pairs if pair[0] != "tenant"))
-
-
-async def _in_pages(store: CheckpointStore, query: RunQuery) -> AsyncIterator[RunInfo]:
-    while page := await store.find(query):
-        for info in page:
-            yield info
-        if len(page) < (query.limit or 0):
-            return
-        query = replace(query, after=page[-1].place)
 
 
 async def check_is_known(store: CheckpointStore, workflow: str | None) -> None:

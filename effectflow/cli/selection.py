@@ -71,7 +71,8 @@ class Selection:
             raise BadUse(f"give either the ids of runs or filters such as --{next(iter(given))}")
         if not given:
             check_choice(run_id=run_ids or None, latest=latest, status=None)
-            return Selection(access, run_ids or [await access.chosen(None, latest)], None, [])
+            ids = [*dict.fromkeys(run_ids or ())] or [await access.chosen(None, latest)]
+            return Selection(access, ids, None, [])
         filters = read_filters(**given)
         await check_is_known(access.store, filters.query.workflow)
         return Selection(access, (), filters, [])

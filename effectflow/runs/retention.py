@@ -22,6 +22,7 @@ from effectflow.checkpoint.store import (
     RunStatus,
     find_run,
     has_result,
+    is_service,
     store_errors,
 )
 from effectflow.effects.arguments import check_count, check_text
@@ -155,10 +156,18 @@ async def delete_archived(
             free = [
                 info
                 for info in batch
-                if has_result(info.summary.status) and not await needed.has(info)
+                if has_result(info.summary.status)
+                and not await needed.has(info)
+                and not await _has_messages(store, info)
             ]
             deleted = await store.delete_unchanged(free)
         yield batch, frozenset(deleted)
+
+
+async def _has_messages(store: CheckpointStore, info: RunInfo) -> bool:
+    """Return whether a failed run would lack messages after an import. The others have none."""
+    is_failed = info.summary.status is RunStatus.FAILED
+    return is_failed and is_service(store) and bool(await store.mailbox(info.run_id))
 
 
 async def prunable(

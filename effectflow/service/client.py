@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast, overload
 from uuid import uuid4
 
@@ -19,8 +20,11 @@ from effectflow.checkpoint import (
     RunEnded,
     RunInfo,
     RunNotEnded,
+    RunNotFound,
     RunQuery,
     RunStatus,
+    export_run,
+    write_exported,
 )
 from effectflow.checkpoint.checkpoints import HasCheckpoints
 from effectflow.checkpoint.entries import Entry, Published, Signalled
@@ -29,6 +33,7 @@ from effectflow.checkpoint.messages import cancel_request, seal_message
 from effectflow.checkpoint.notifications import woken_by
 from effectflow.checkpoint.store import (
     CANCEL,
+    find_in_pages,
     find_run,
     has_result,
     service_of,
@@ -41,7 +46,7 @@ from effectflow.effects.type_variables import Fitting
 from effectflow.runs import Workflow
 from effectflow.runs.control import asker, pause_run, retry_run, unpause_run
 from effectflow.runs.forking import Fork, fork_run
-from effectflow.runs.retention import delete_run, ended_runs, prune_runs
+from effectflow.runs.retention import delete_archived, delete_run, ended_runs, prune_runs
 from effectflow.runs.run_ids import check_new_run_id, new_run_id
 from effectflow.runs.start import submit_run
 from effectflow.runs.stored_run import Place, run_info
@@ -243,11 +248,56 @@ class Client:
 
         Raises ValueError without `before` and `keep`, and for another status; StoreUnavailable.
         """
-        if before is not None and not isinstance(before, datetime):
-            before = self._clock.now() - timedelta(seconds=finite_time("before", before))
-        rule = ended_runs(workflow, status, None if before is None else before.timestamp())
+        rule = ended_runs(workflow, status, self._moment(before))
         async with self.checkpoints.store:
             return await prune_runs(self.checkpoints, rule, keep, dry_run=dry_run)
+
+    async def archive(
+        self,
+        path: str | Path,
+        *,
+        before: datetime | Duration | None = None,
+        status: RunStatus | None = None,
+        workflow: str | None = None,
+        delete: bool = False,
+    ) -> int:
+        """Write ended runs to a new compressed file, and return how many.
+
+        `ArchiveStore(path)` reads the file, and `effectflow import` copies its runs into a store. The
+        file appears when it is complete and durable.
+
+        Parameters:
+            path: the file, such as `runs.jsonl.gz`.
+            before, status, workflow: which runs, as for `prune`; all completed and cancelled ones by
+                default.
+            delete: whether to delete the runs then, in small batches. Those that have changed meanwhile
+                or that `prune` would not delete stay. If the process dies, every run is in the store or
+                in the file, or in both.
+
+        Raises ValueError for another status; FileExistsError if the file exists, and OSError if it cannot
+        be written; CorruptCheckpoint for a damaged run, and StoreUnavailable. Then nothing is deleted.
+        """
+        # Imported late, because most programs archive nothing.
+        from effectflow.stores._archive import infos_in, new_archive
+
+        rule, count = ended_runs(workflow, status, self._moment(before)), 0
+        async with self.checkpoints.store as store:
+            with new_archive(Path(path)) as file:
+                async for info in find_in_pages(store, rule):
+                    # Another process may have deleted it.
+                    with suppress(RunNotFound):
+                        file.writelines(write_exported(await export_run(store, info.run_id)))
+                        count += 1
+            if delete:
+                async for _ in delete_archived(store, infos_in(Path(path))):
+                    pass
+        return count
+
+    def _moment(self, before: datetime | Duration | None) -> float | None:
+        """Return a time, or a duration before now, in seconds since the epoch."""
+        if before is None or isinstance(before, datetime):
+            return None if before is None else before.timestamp()
+        return self._clock.now().timestamp() - finite_time("before", before)
 
     def _place(self, workflow: Workflow[Any, Any, Any, Any]) -> Place:
         check_type(workflow, Workflow, "a Client takes a workflow, such as that of @workflow")

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 from effectflow.checkpoint.store import CheckpointStore
 from effectflow.effects.imports import needs
-from effectflow.stores._archive import SUFFIXES, ArchiveStore
 from effectflow.stores._memory import MemoryStore
 from effectflow.stores._sqlite import SqliteStore
 from effectflow.stores._url_options import split_options
 
 if TYPE_CHECKING:
+    from effectflow.stores._archive import ArchiveStore
     from effectflow.stores._file import FileStore
     from effectflow.stores._postgres import PostgresStore
     from effectflow.stores._redis import RedisStore
@@ -39,9 +39,18 @@ _EXTRAS = {"FileStore": "file", "PostgresStore": "postgres", "RedisStore": "redi
 if not TYPE_CHECKING:  # a type checker would take every name for one of this package
 
     def __getattr__(name: str) -> object:
+        if name == "ArchiveStore":
+            return _archive_store()
         if name not in _EXTRAS:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         return _with_driver(name)
+
+
+def _archive_store() -> type[ArchiveStore]:
+    # Imported late: most programs read no archives.
+    from effectflow.stores._archive import ArchiveStore
+
+    return ArchiveStore
 
 
 def _with_driver(name: str) -> Callable[..., CheckpointStore]:
@@ -85,8 +94,8 @@ def open_store(url: str) -> CheckpointStore:
         if not url or url in _BUILT_IN:
             raise ValueError(f"{url!r} does not name a store. Write {url or 'memory'}:, or a path")
         _check_path(url)
-        if url.endswith(SUFFIXES):
-            return ArchiveStore(url)
+        if url.endswith((".jsonl", ".jsonl.gz")):
+            return _archive_store()(url)
         return SqliteStore(url)
     if scheme in ("sqlite", "file"):
         _check_path(rest)

@@ -1,14 +1,17 @@
-"""Read the runs in a file of exported runs, such as `effectflow archive` writes."""
+"""A file of exported runs, which `effectflow archive` writes, and a store that reads it."""
 
 from __future__ import annotations
 
 import gzip
 import heapq
+import os
 import threading
 import time
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import BinaryIO, NoReturn, cast
 
 import anyio
@@ -25,10 +28,8 @@ from effectflow.checkpoint.store import (
     RunSummary,
     Taken,
 )
+from effectflow.stores._atomic_files import sync_folder
 from effectflow.stores._base import ReentrantStore
-
-SUFFIXES = ".jsonl", ".jsonl.gz"
-"""How the names of these files end."""
 
 
 def open_export(path: Path) -> BinaryIO:
@@ -45,6 +46,29 @@ def lines_of(file: BinaryIO, path: Path) -> Iterator[bytes]:
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         reason = f"it is damaged or cut off: {error}"
         raise CorruptCheckpoint("", reason, what=f"the file {path}") from error
+
+
+def infos_in(path: Path) -> Iterator[RunInfo]:
+    """Yield one line about each run in a file. Raise OSError, and CorruptCheckpoint if it is damaged."""
+    with open_export(path) as file:
+        for found in scan_exported(lines_of(file, path)):
+            yield found.info
+
+
+@contextmanager
+def new_archive(path: Path) -> Generator[BinaryIO]:
+    """Write a compressed file that is complete and durable, or absent.
+
+    Raise FileExistsError if it exists, and OSError if it cannot be written.
+    """
+    with NamedTemporaryFile(dir=path.parent, prefix=f"{path.name}.") as raw:
+        with gzip.GzipFile(fileobj=raw, mode="wb", filename="") as file:
+            yield cast("BinaryIO", file)
+        raw.flush()
+        os.fsync(raw.fileno())
+        # Unlike a rename, this replaces no other file.
+        os.link(raw.name, path)
+        sync_folder(path.parent)
 
 
 class ArchiveStore(ReentrantStore, CheckpointStore):

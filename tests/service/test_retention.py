@@ -32,8 +32,10 @@ from effectflow.checkpoint import (
     RunConflict,
     RunNotFound,
     RunQuery,
+    export_run,
     verify_run,
 )
+from effectflow.stores import ArchiveStore
 from effectflow.testing import TestClock
 from tests.apps import App, Broken
 from tests.programs import PIPE, ROOT, Program
@@ -265,3 +267,29 @@ async def test_a_prune_that_is_killed_leaves_whole_runs_and_the_next_one_goes_on
         assert await left(service) == []
     with closing(sqlite3.connect(path)) as database:
         assert database.execute("SELECT count(*) FROM entries").fetchone() == (0,)
+
+
+@both_stores
+async def test_a_client_archives_ended_runs_and_deletes_what_is_in_the_file(
+    service: Service, tmp_path: Path
+) -> None:
+    service.world.failing = {"f"}
+    await ran(service, "a", "f", "b")
+    await service.client.submit(quick, "p", run_id="p")
+    path = tmp_path / "old.jsonl.gz"
+    with pytest.raises(FileNotFoundError):
+        await service.client.archive(tmp_path / "nowhere" / "x.gz", delete=True)
+    assert await service.client.archive(path, before=MONTH, delete=True) == 0
+    path.unlink()
+    exported = [await export_run(service.store, run_id) for run_id in "ba"]
+    assert await service.client.archive(path, delete=True) == 2
+    assert await left(service) == ["p", "f"]
+    with pytest.raises(FileExistsError):
+        await service.client.archive(path, status=RunStatus.FAILED, delete=True)
+    async with ArchiveStore(path) as archive:
+        assert [await export_run(archive, run_id) for run_id in "ba"] == exported
+    # Its messages would be lost.
+    await service.store.send("f", "signal:go", key="k", body=b"")
+    failed = tmp_path / "failed.jsonl.gz"
+    assert await service.client.archive(failed, status=RunStatus.FAILED, delete=True) == 1
+    assert await left(service) == ["p", "f"]
