@@ -18,6 +18,7 @@ from effectflow.checkpoint import (
     CheckpointError,
     Checkpoints,
     ChildStarted,
+    Entry,
     Failed,
     Message,
     NotSerializable,
@@ -43,7 +44,7 @@ from effectflow.cli.options import BadUse, LatestOption
 from effectflow.cli.render import age, bounded, counted, cut, table, when
 from effectflow.cli.step_lines import step_lines
 from effectflow.cli.suggestions import message_of, suggested
-from effectflow.observe.operations import Operation, operations_of
+from effectflow.observe.operations import operations_of
 from effectflow.runs.reopening import dead_letters_of
 
 
@@ -72,7 +73,7 @@ class _RunView:
 
     Attributes:
         checkpoint: its state, now or after an earlier entry.
-        operations: its steps and waits.
+        entries: its entries until then.
         published: what it had published until then, by key.
         dead_letters: how many items of its jobs were set aside.
         durability: the failures that its store survives.
@@ -83,7 +84,7 @@ class _RunView:
     """
 
     checkpoint: Checkpoint
-    operations: Sequence[Operation]
+    entries: Sequence[Entry]
     published: dict[str, Tree]
     dead_letters: int
     durability: str
@@ -102,7 +103,7 @@ async def _view_of(access: Access, run_id: str, *, at: int | None) -> _RunView:
     entries = await read_existing(store, run_id, access.seal, at=at)
     view = _RunView(
         fold(entries, run_id),
-        operations=operations_of(entries),
+        entries=entries,
         published={one.key: one.value for one in entries if isinstance(one, Published)},
         dead_letters=len(dead_letters_of(read_order(entries))),
         durability=store.durability,
@@ -139,10 +140,10 @@ def _value_of(checkpoints: Checkpoints, run_id: str, message: Message) -> Tree |
 def _view_lines(view: _RunView) -> Iterable[str | Text]:
     """Yield the view of one run as text, and the commands that show more."""
     yield from table(_rows(view))
-    if view.operations:
+    if operations := operations_of(view.entries):
         is_held = view.info is None or view.info.is_held(view.at)
-        yield f"steps, since {when(view.operations[0].began)[:10]}:"
-        yield from step_lines(view.operations, view.at, is_held=is_held)
+        yield f"steps, since {when(operations[0].began)[:10]}:"
+        yield from step_lines(operations, view.at, is_held=is_held)
     yield from _lines_around(view)
     finished = view.checkpoint.finished
     if finished is None:
