@@ -200,7 +200,9 @@ class _Reader:
 
     def finish(self) -> list[Operation]:
         has_ended = bool(self._entries) and isinstance(self._entries[-1], Finished)
-        latest = _latest_places(self._entries)
+        # Only what is open has to be compared with it.
+        is_any_open = any(one.state in OPEN for one in self._found.values())
+        latest = _latest_places(self._entries) if is_any_open else {}
         closed = {path for path, one in self._found.items() if one.state not in OPEN}
         operations: list[Operation] = []
         for path, one in self._found.items():

@@ -44,12 +44,12 @@ def test_steps_are_a_tree_with_times_attempts_and_what_is_waited_for() -> None:
     assert "running" not in "".join(lines_of(entries, is_held=False))
 
 
-def test_ten_thousand_steps_are_shown_by_the_first_the_last_and_what_did_not_complete() -> None:
+def test_thousands_of_steps_are_shown_by_the_first_the_last_and_what_did_not_complete() -> None:
     entries: list[Entry] = []
-    for number in range(10_000):
+    for number in range(2_000):
         path = f"par_traverse[{number}]/quote"
         entries.append(BeforeStep(path, at=1.0))
-        if number == 5_000:
+        if number == 1_000:
             entries.append(Failed(path, HOSTILE, False, at=2.0))
         else:
             entries.append(Completed(path, 1, 1.0, at=2.0))
@@ -57,9 +57,9 @@ def test_ten_thousand_steps_are_shown_by_the_first_the_last_and_what_did_not_com
     lines = lines_of(entries)
 
     assert len(lines) == 3 + 1 + 1 + 1 + 7
-    assert lines[3].split() == ["...", "4997", "completed"]
-    assert "[5000]" in lines[4]
-    assert "[9999]" in lines[-1]
+    assert lines[3].split() == ["...", "997", "completed"]
+    assert "[1000]" in lines[4]
+    assert "[1999]" in lines[-1]
     assert max(map(len, lines)) <= WIDTH
 
 
