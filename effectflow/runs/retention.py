@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Container, Iterable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from itertools import islice
 
@@ -136,9 +137,10 @@ async def prune_runs(
     """
     check_rule(rule, keep)
     store, count = checkpoints.store, 0
-    async for page in prunable(store, rule, keep):
-        with store_errors(store):
-            count += len(page if dry_run else await store.delete_unchanged(page))
+    async with aclosing(prunable(store, rule, keep)) as pages:
+        async for page in pages:
+            with store_errors(store):
+                count += len(page if dry_run else await store.delete_unchanged(page))
     return count
 
 

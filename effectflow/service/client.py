@@ -283,11 +283,12 @@ class Client:
         rule, count = ended_runs(workflow, status, self._moment(before)), 0
         async with self.checkpoints.store as store:
             with new_archive(Path(path)) as file:
-                async for info in find_in_pages(store, rule):
-                    # Another process may have deleted it.
-                    with suppress(RunNotFound):
-                        file.writelines(write_exported(await export_run(store, info.run_id)))
-                        count += 1
+                async with aclosing(find_in_pages(store, rule)) as runs:
+                    async for info in runs:
+                        # Another process may have deleted it.
+                        with suppress(RunNotFound):
+                            file.writelines(write_exported(await export_run(store, info.run_id)))
+                            count += 1
             if delete:
                 async for _ in delete_archived(store, infos_in(Path(path))):
                     pass

@@ -30,6 +30,7 @@ async def keep_retention(
     """
     outage = Outage("the deletion of old runs")
     while True:
+        began = clock.monotonic()
         try:
             with strays_as_errors():
                 for rule in rules:
@@ -41,6 +42,8 @@ async def keep_retention(
             # An error here must never end the worker.
             await anyio.sleep(outage.begin(error))
             continue
-        resting.add(_RESTING)
-        await clock.sleep(_SECONDS_BETWEEN_LOOKS)
-        resting.discard(_RESTING)
+        ahead = began + _SECONDS_BETWEEN_LOOKS - clock.monotonic()
+        if ahead > 0:
+            resting.add(_RESTING)
+            await clock.sleep(ahead)
+            resting.discard(_RESTING)
