@@ -19,6 +19,7 @@ from effectflow.checkpoint.entries import MAX_ENTRY_BYTES, Completed, Entry
 from effectflow.checkpoint.values import Tree
 from effectflow.checkpoint.values.classes import is_record, record_of
 from effectflow.checkpoint.values.encodings import MAX_ENTRY_LEVELS
+from effectflow.checkpoint.values.plain import has_no_parts
 
 _Path: TypeAlias = tuple[str | int, ...]
 """The keys and positions that lead to a part of a tree."""
@@ -30,8 +31,6 @@ _MOST_LISTS = 256
 """The number of lists that another one is compared with, to find the one that it continues."""
 
 _COMMA = ord(",")
-
-_NUMBERS = frozenset({int, float, bool})
 
 
 class SharedParts:
@@ -143,7 +142,8 @@ class _Shortening:
         count = self._refer_to_beginning(text, path)
         self.lists[digest] = len(text), len(tree)
         rest = tree[count:]
-        if _NUMBERS.issuperset(map(type, rest)):
+        if has_no_parts(data) and data.rfind(b'"') < 0:
+            # Numbers, none of which is long.
             return rest
         texts = map(self._json_of, rest)
         return [

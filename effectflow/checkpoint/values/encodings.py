@@ -6,7 +6,7 @@ import re
 import zlib
 from binascii import a2b_base64
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from enum import Enum
 from hashlib import sha256
@@ -293,6 +293,9 @@ class _AnyTypes(KnownTypes):
 
     def fields_of(self, value: Any) -> dict[str, Any]:
         return record_of(value.__class__).take_changed(value)
+
+    def fields_of_all(self, values: Sequence[Any]) -> None:
+        return None
 
     def hide(self, text: str) -> str:
         # Another encryption key must not change the digest.

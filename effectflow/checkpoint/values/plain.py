@@ -70,8 +70,7 @@ def to_tree(value: object, *, path: str = "$", types: KnownTypes) -> Tree:
         return value
     found = _plain_json(value)
     if found is not None:
-        data, copied = found
-        return orjson.loads(data) if copied is None else copied
+        return _copy_of(value, *found)
     from effectflow.checkpoint.values.codec import encode
 
     return encode(value, path, types)
@@ -85,9 +84,8 @@ def short_plain(value: object, most: int) -> tuple[bool, Tree]:
     found = _plain_json(value)
     if found is None:
         return False, None
-    data, copied = found
     tree: Any = value
-    return True, tree if len(data) <= most else orjson.loads(data) if copied is None else copied
+    return True, tree if len(found[0]) <= most else _copy_of(value, *found)
 
 
 def from_tree(
@@ -107,9 +105,9 @@ def from_tree(
     if known is None:
         if _is_own_value(tree):
             return tree.copy()
-        data = plain_json(tree)
-        if data is not None:
-            return orjson.loads(data)
+        found = _plain_json(tree)
+        if found is not None:
+            return _copy_of(tree, *found)
     from effectflow.checkpoint.values.codec import decode
 
     return decode(tree, path, types, known)
@@ -170,6 +168,18 @@ def _plain_json(value: object, option: int = 0) -> tuple[bytes, Tree] | None:
         return data, None
     copied = orjson.loads(data)
     return (data, copied) if copied == value else None
+
+
+def _copy_of(value: Any, data: bytes, copied: Tree) -> Tree:
+    """Return a copy of plain data, given what `_plain_json` returns for it."""
+    if copied is not None:
+        return copied
+    return value.copy() if has_no_parts(data) else orjson.loads(data)
+
+
+def has_no_parts(data: bytes) -> bool:
+    """Return whether the JSON of a list or dict surely has no other list or dict in it."""
+    return data.rfind(b"[", 1) < 0 and data.rfind(b"{", 1) < 0
 
 
 SCALARS = frozenset({str, int, float, bool, type(None)})
@@ -236,6 +246,21 @@ def _is_plain(value: Any) -> bool:
 def bytes_of(content: Any) -> bytes:
     """Return bytes that a tree has, as base64 if nobody has read them. Raises ValueError or TypeError."""
     return content if isinstance(content, bytes) else b64decode(content, validate=True)
+
+
+def are_scalars(parts: list[Any]) -> bool:
+    """Return whether all parts are surely their own trees, as `is_scalar` says of one.
+
+    That is found out together, because a call for each would take several times as long.
+    """
+    if not SCALARS.issuperset(map(type, parts)):
+        return False
+    try:
+        data = orjson.dumps(parts)
+    except TypeError:
+        return False
+    # orjson writes null for NaN, too.
+    return data.rfind(b"null") < 0 or data.count(b"null") == parts.count(None)
 
 
 def is_scalar(value: Any) -> TypeGuard[bool | int | float | str | None]:
