@@ -15,7 +15,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from types import TracebackType
-from typing import Any, Literal, Protocol, Self, TypeGuard, runtime_checkable
+from typing import Any, Literal, Protocol, Self, TypeGuard, cast, runtime_checkable
 
 import orjson
 
@@ -702,14 +702,18 @@ async def find_in_pages(store: CheckpointStore, query: RunQuery) -> AsyncGenerat
 
 def is_service(store: CheckpointStore) -> TypeGuard[ServiceStore]:
     """Return whether a store has the methods that workers need."""
+    return _satisfies(store, ServiceStore)
+
+
+def _satisfies(store: CheckpointStore, protocol: type) -> bool:
     # Each run asks, and Python takes as long to compare a protocol as a short statement takes.
-    kind = type(store)
-    if kind not in _services:
-        _services[kind] = isinstance(store, ServiceStore)
-    return _services[kind]
+    known = type(store), protocol
+    if known not in _satisfied:
+        _satisfied[known] = isinstance(store, protocol)
+    return _satisfied[known]
 
 
-_services: dict[type[CheckpointStore], bool] = {}
+_satisfied: dict[tuple[type, type], bool] = {}
 
 
 def service_of(store: CheckpointStore, purpose: str) -> ServiceStore:
@@ -731,8 +735,8 @@ def transactions_of(store: CheckpointStore, purpose: str) -> TransactionStore:
 
     Raise StoreUnavailable, which says what it was needed for, if it is not in such a database.
     """
-    if isinstance(store, TransactionStore):
-        return store
+    if _satisfies(store, TransactionStore):
+        return cast("TransactionStore", store)
     raise StoreUnavailable(
         repr(store),
         f"it is not in a database with tables of your own, which {purpose} needs. Use SqliteStore or "
