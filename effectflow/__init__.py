@@ -41,7 +41,7 @@ if TYPE_CHECKING:
         CheckpointError as CheckpointError,
         Checkpoints as Checkpoints,
         HasCheckpoints as HasCheckpoints,
-        Limit as Limit,
+        Queue as Queue,
         RunCancelled as RunCancelled,
         RunQuery as RunQuery,
         RunStatus as RunStatus,
@@ -81,7 +81,7 @@ if not TYPE_CHECKING:  # a type checker would take every name for one of this pa
         {
             "builders.code": "workflow",
             "checkpoint": (
-                "CheckpointError Checkpoints HasCheckpoints Limit RunCancelled RunQuery "
+                "CheckpointError Checkpoints HasCheckpoints Queue RunCancelled RunQuery "
                 "RunStatus current_step patched step transaction with_checkpointing"
             ),
             "effects": (

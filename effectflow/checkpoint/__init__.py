@@ -127,8 +127,8 @@ if TYPE_CHECKING:
         CheckpointStore as CheckpointStore,
         Claimed as Claimed,
         DueRuns as DueRuns,
-        Limit as Limit,
         Message as Message,
+        Queue as Queue,
         Record as Record,
         Remains as Remains,
         RunDetails as RunDetails,
@@ -184,7 +184,7 @@ if not TYPE_CHECKING:  # a type checker would take every name for one of this pa
                 "with_checkpointing"
             ),
             "store": (
-                "Batch Changes CheckpointStore Claimed DueRuns Limit Message Record Remains "
+                "Batch Changes CheckpointStore Claimed DueRuns Message Queue Record Remains "
                 "RunDetails RunInfo RunQuery RunStatus RunSummary ServiceStore Taken Transaction "
                 "TransactionConflict TransactionStore find_run"
             ),

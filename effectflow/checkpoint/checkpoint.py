@@ -343,6 +343,8 @@ def summary_of(
         started.priority,
         started.parent,
         tenant if isinstance(tenant, str) else encode_json(tenant).decode(),
+        started.queue,
+        started.key,
         details,
     )
 

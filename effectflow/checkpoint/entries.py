@@ -55,6 +55,7 @@ class Started:
             empty without one.
         by: who made it of that run.
         kept: what observers keep with the life that begins here, by name, such as its trace; or None.
+        queue, key: as in `RunSummary`.
     """
 
     run_id: str
@@ -74,6 +75,8 @@ class Started:
     forked_from: str = ""
     by: str = ""
     kept: Tree = None
+    queue: str = ""
+    key: str = ""
 
 
 @frozen

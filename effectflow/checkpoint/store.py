@@ -27,7 +27,7 @@ from effectflow.checkpoint.errors import (
 )
 from effectflow.checkpoint.lease import Lease, Owner, delete_unchanged
 from effectflow.checkpoint.schema import LATEST, frozen, schema_of
-from effectflow.effects.arguments import check_count
+from effectflow.effects.arguments import check_count, check_text
 
 
 class RunStatus(StrEnum):
@@ -127,6 +127,8 @@ class RunSummary:
         priority: workers take runs with a higher priority first.
         parent: the run that spawned it; empty without one.
         tenant: what is under "tenant" in the context of the run, as text or JSON; empty without it.
+        queue: the queue it was submitted to; empty for the one with the name of its workflow.
+        key: whose run it is, such as a tenant: the keys of a queue take turns; empty for none.
         details: what is shown about it.
     """
 
@@ -137,7 +139,24 @@ class RunSummary:
     priority: int = 0
     parent: str = ""
     tenant: str = ""
+    queue: str = ""
+    key: str = ""
     details: RunDetails = _NO_DETAILS
+
+    @property
+    def queue_name(self) -> str:
+        """The name of its queue."""
+        return self.queue or self.workflow
+
+    @property
+    def turn(self) -> str:
+        """Its key, if it waits for its turn: it has not begun, and was due when it was made; or empty.
+
+        Other runs are claimed by their due times.
+        """
+        is_new = self.status is RunStatus.PENDING
+        was_due = self.due_at is not None and self.due_at <= self.created_at
+        return self.key if is_new and was_due else ""
 
     def become(self, status: RunStatus, *, due_at: float | None, waits_for: str) -> RunSummary:
         """Return the summary once the run has this status. It is not blocked then.
@@ -156,6 +175,8 @@ class RunSummary:
             self.priority,
             self.parent,
             self.tenant,
+            self.queue,
+            self.key,
             details,
         )
 
@@ -321,21 +342,34 @@ def notifies_parent(summary: RunSummary) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Limit:
-    """A limit on the runs of one workflow, across all workers of a store.
+class Queue:
+    """The limits of a queue of runs, which all workers of a store share.
+
+    A run is in the queue that `submit(queue=)` names, otherwise in the one with the name of its workflow.
+    So `Queue("order")` also limits the runs of workflow `order` that were submitted without a queue.
 
     Attributes:
-        limit: at most this many are held at the same time; None for no bound.
+        name: the name of the queue, or of a workflow.
+        limit: at most this many of its runs are held at the same time; 0 for a queue that is stopped;
+            None for no bound.
         per_second: at most this many pending runs are started within each second; less than 1 for one
             run in more than a second; None for no bound.
+        per_key: at most this many runs with the same key are held at the same time; None for no bound.
+        priority: is added to the priority of each of its runs.
     """
 
+    name: str
     limit: int | None = None
     per_second: float | None = None
+    per_key: int | None = None
+    priority: int = 0
 
     def __post_init__(self) -> None:
+        check_text("the name of a queue", self.name)
         if self.limit is not None:
-            check_count("limit", self.limit, least=1)
+            check_count("limit", self.limit, least=0)
+        if self.per_key is not None:
+            check_count("per_key", self.per_key, least=1)
         if self.per_second is not None and not 0 < self.per_second < math.inf:
             raise ValueError(f"per_second must be a finite number above 0, not {self.per_second}")
 
@@ -359,14 +393,14 @@ class DueRuns:
         seconds: how long the leases are valid.
         now: the time by the clock of the claimant, in seconds since the epoch. It is compared with
             `due_at`; leases expire by the clock of the store.
-        limits: limits by workflow.
+        queues: the queues with limits, by name.
     """
 
     workflows: frozenset[str]
     owners: Sequence[str]
     seconds: float
     now: float
-    limits: Mapping[str, Limit] = field(default_factory=dict[str, Limit])
+    queues: Mapping[str, Queue] = field(default_factory=dict[str, Queue])
 
 
 @dataclass(frozen=True, slots=True)
@@ -611,9 +645,18 @@ class ServiceStore(CheckpointStore, Protocol):
     async def claim_due(self, due: DueRuns) -> Claimed:
         """Claim runs that are due: `due_at` is not after `due.now`, and no live owner holds them.
 
-        Runs with a higher priority come first, then those that have been due for longer. Two callers
-        never claim the same run. The limits hold across all callers that pass the same ones.
+        Runs with a higher priority come first, then those that have been due for longer. Those of a queue
+        that wait for their `turn` are claimed one of each key after another. Two callers never claim the
+        same run. The limits hold across all callers that pass the same queues.
         """
+        ...
+
+    async def save_setting(self, name: str, value: bytes | None) -> None:
+        """Keep a setting that all who use the store share, or remove it with None."""
+        ...
+
+    async def settings(self) -> Mapping[str, bytes]:
+        """Return the settings that are kept, by name."""
         ...
 
     def changes(self) -> AbstractAsyncContextManager[Changes]:

@@ -64,6 +64,11 @@ COMMANDS = {
         "Make new runs with the same inputs as other ones, which stay as they are.",
         "rerun order-7 --app shop.service:app",
     ),
+    "pauses": Row(
+        "pauses:pauses",
+        "Show which queues, workflows and schedules are paused; pause them, or let them go on.",
+        "pauses --pause queue:reports --app shop.service:app",
+    ),
     "send": Row(
         "send:send",
         "Send the value of a signal to a run, which receives it where it waits for the signal.",

@@ -187,6 +187,8 @@ def run_tree(info: RunInfo, now: float) -> dict[str, Tree]:
         "last_owner": owner,
         "parent": summary.parent or None,
         "priority": summary.priority,
+        "queue": summary.queue or None,
+        "key": summary.key or None,
         "dead_letters": summary.details.dead_letters,
         "resumable": info.is_resumable(now),
         "created_at": iso_time(summary.created_at),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -13,7 +12,6 @@ import orjson
 import typer
 from anyio.abc import Listener, SocketStream
 
-from effectflow.checkpoint import Limit
 from effectflow.checkpoint.errors import printable
 from effectflow.cli.app_loader import load_app
 from effectflow.cli.options import BadUse
@@ -29,26 +27,20 @@ def worker(
         str, typer.Argument(metavar="MODULE:APP", help="The App, such as shop.service:app.")
     ],
     limit: Annotated[
-        list[str] | None,
+        int,
         typer.Option(
+            min=1,
             metavar="N",
-            help="Drive at most N runs at the same time, 100 by default. With WORKFLOW=N, all workers "
-            "together drive at most N runs of this workflow. Repeat it for several.",
+            help="Drive at most N runs at the same time. Limits of all workers together are those of "
+            "the queues of the App.",
         ),
-    ] = None,
+    ] = 100,
     grace: Annotated[
         float,
         typer.Option(
             min=0, metavar="SECONDS", help="How long steps in progress may take after SIGTERM."
         ),
     ] = 10.0,
-    per_second: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="WORKFLOW=N",
-            help="All workers together start at most N runs of this workflow per second.",
-        ),
-    ] = None,
     pinned: Annotated[
         bool,
         typer.Option(
@@ -76,13 +68,11 @@ def worker(
     """
     loaded = load_app(app)
     try:
-        own, limits = _limits(loaded, limit or (), per_second or ())
         own_versions = {name: [one.version] for name, one in loaded.workflows.items()}
         made = Worker(
             loaded,
-            limit=own,
+            limit=limit,
             grace=grace,
-            limits=limits,
             versions=own_versions if pinned else None,
         )
     except ValueError as error:
@@ -122,30 +112,6 @@ async def _listener(port: int) -> Listener[SocketStream]:
 
 def _workflows(app: App[Any]) -> str:
     return ", ".join(sorted(app.workflows)) or "no workflows"
-
-
-def _limits(
-    app: App[Any], limits: Iterable[str], rates: Iterable[str]
-) -> tuple[int, Mapping[str, Limit]]:
-    """Return the limit of the worker and those of workflows. Raise BadUse for what is not a number."""
-    most = {name: int(n) for name, n in _numbers("--limit", limits, int)}
-    per_second = dict(_numbers("--per-second", rates, float))
-    if "" in per_second:
-        raise BadUse(f"--per-second takes WORKFLOW=N; the App has: {_workflows(app)}")
-    own = most.pop("", 100)
-    return own, {name: Limit(most.get(name), per_second.get(name)) for name in most | per_second}
-
-
-def _numbers(
-    option: str, texts: Iterable[str], number: type[int] | type[float]
-) -> Iterable[tuple[str, float]]:
-    """Yield the name of each workflow, and its number. A plain number has an empty name."""
-    for text in texts:
-        name, _, value = text.rpartition("=")
-        try:
-            yield name, number(value)
-        except ValueError as error:
-            raise BadUse(f"{option} takes WORKFLOW=N, such as checkout=10, not {text!r}") from error
 
 
 def _log_lines(*, as_json: bool) -> None:

@@ -237,6 +237,8 @@ def _summary_rows(
         # A run that is due at once has a due time far in the past.
         begins = when(max(summary.due_at, summary.created_at))
         yield "begins", f"at {begins}, priority {summary.priority}"
+    if summary.queue or summary.key:
+        yield "queue", f"{summary.queue_name}{summary.key and f', key {summary.key}'}"
     if summary.parent:
         yield "parent", summary.parent
 
@@ -322,5 +324,7 @@ _AS_IT_IS_NOW = (
     "last_owner",
     "parent",
     "priority",
+    "queue",
+    "key",
     "resumable",
 )

@@ -39,7 +39,7 @@ from effectflow.checkpoint.store import (
     transactions_of,
 )
 from effectflow.checkpoint.values import NO_TYPES, Tree, to_tree
-from effectflow.effects.arguments import check_type
+from effectflow.effects.arguments import check_text, check_type
 from effectflow.runs.claim import Claim
 from effectflow.runs.driver import (
     begin_run,
@@ -191,6 +191,8 @@ async def submit_run(
     delay: float = 0.0,
     parent: str = "",
     connection: object = None,
+    queue: str = "",
+    key: str = "",
 ) -> bool:
     """Make a run of this input durable, for a worker to drive. Return whether it is new.
 
@@ -202,6 +204,7 @@ async def submit_run(
         delay: the seconds until a worker may take it.
         parent: the run that spawned it; empty for any.
         connection: one to the database of the store, in whose transaction the run is created.
+        queue, key: as in `RunSummary`.
 
     Raise NotSerializable for an input that is not as declared, RunConflict if the id belongs to another
     workflow, input or parent, and SaveFailed.
@@ -209,13 +212,18 @@ async def submit_run(
     blueprint, checkpoints = place.blueprint, place.checkpoints
     check_run_id(run_id)
     check_priority(priority)
+    check_queue(queue, key)
     input = blueprint.save_input(input)
     blueprint.check_types(input)
     given = GivenInput.of(blueprint, input)
     name = blueprint.definition.name
     context = {} if context is None else context
     saved_context = _context_tree(with_context(checkpoints.observers, run_id, name, context))
-    started = _new_started(place, run_id, given, saved_context, priority=priority, parent=parent)
+    started = replace(
+        _new_started(place, run_id, given, saved_context, priority=priority, parent=parent),
+        queue=queue,
+        key=key,
+    )
     body, _ = await _closed(started, checkpoints)
     due_at = min(started.at + delay, LATEST) if delay > 0 else due_at_once(started.at)
     details = RunDetails(started.kind, started.version)
@@ -300,6 +308,18 @@ def check_priority(priority: object) -> None:
     """Raise ValueError for a priority that not every store can keep."""
     if type(priority) is not int or not -(2**31) <= priority < 2**31:
         raise ValueError(f"priority must be an int of 32 bits, not {priority!r}")
+
+
+def check_queue(queue: object, key: object) -> None:
+    """Raise TypeError or ValueError for a queue or a key that not every store can keep."""
+    for what, given in {"queue": queue, "key": key}.items():
+        check_text(what, given)
+        # Stores sort by them, and PostgreSQL has a limit for that.
+        if len(str(given).encode()) > _MOST_BYTES:
+            raise ValueError(f"{what} must have at most {_MOST_BYTES} bytes, not {given!r}")
+
+
+_MOST_BYTES = 200
 
 
 def _context_tree(context: Mapping[str, object] | None) -> Tree:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from effectflow.service.client import Client as Client, Handle as Handle
     from effectflow.service.environment import BadEnvironment as BadEnvironment
     from effectflow.service.health import Health as Health
+    from effectflow.service.pauses import Pause as Pause
     from effectflow.service.process_signals import (
         StoppedBySignal as StoppedBySignal,
         run_until_signal as run_until_signal,
@@ -35,6 +36,7 @@ if not TYPE_CHECKING:  # a type checker would take every name for one of this pa
             "client": "Client Handle",
             "environment": "BadEnvironment",
             "health": "Health",
+            "pauses": "Pause",
             "process_signals": "StoppedBySignal run_until_signal",
             "publishing": "publish",
             "schedule": "Schedule",

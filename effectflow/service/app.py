@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from effectflow.checkpoint import Checkpoints
+from effectflow.checkpoint.store import Queue
 from effectflow.effects.arguments import check_type, is_callable
 from effectflow.effects.resources import Made
 from effectflow.runs import Workflow
@@ -39,6 +40,7 @@ class App(Generic[Env]):
         checkpoints: where and how to store the runs.
         schedules: what starts runs at certain times.
         retention: which ended runs its workers delete.
+        queues: the queues with limits, by name.
 
     Example:
         >>> from dataclasses import dataclass
@@ -62,6 +64,7 @@ class App(Generic[Env]):
         checkpoints: Checkpoints,
         schedules: Sequence[Schedule[Any]] = (),
         retention: Sequence[Retention] = (),
+        queues: Sequence[Queue] = (),
     ) -> None:
         """Gather what a service needs.
 
@@ -75,9 +78,11 @@ class App(Generic[Env]):
             schedules: what starts runs at certain times.
             retention: rules by which its workers delete ended runs. A run is deleted if one of them does
                 not keep it.
+            queues: the limits of queues, and of workflows as queues, which its workers share. Give all
+                apps on a store the same ones. A queue that is not among them has no limits.
 
-        Raises ValueError for two workflows or schedules with the same name, and for a schedule whose
-        workflow is not among the workflows.
+        Raises ValueError for two workflows, schedules or queues with the same name, and for a schedule
+        whose workflow is not among the workflows.
         """
         check_type(checkpoints, Checkpoints, "the checkpoints of an App are Checkpoints(store)")
         if not is_callable(environment):
@@ -94,6 +99,7 @@ class App(Generic[Env]):
         self.retention: tuple[Retention, ...] = tuple(retention)
         for rule in self.retention:
             check_type(rule, Retention, "retention takes rules such as Retention(older_than=86400)")
+        self.queues: Mapping[str, Queue] = MappingProxyType(_queues_by_name(queues))
 
     @asynccontextmanager
     async def opened_environment(
@@ -151,6 +157,18 @@ def _by_alias(workflows: Mapping[str, AnyWorkflow]) -> dict[str, AnyWorkflow]:
                     f"workflow {found[alias].name!r}, so a run could not tell which one it is of"
                 )
             found[alias] = workflow
+    return found
+
+
+def _queues_by_name(queues: Sequence[Queue]) -> dict[str, Queue]:
+    found: dict[str, Queue] = {}
+    for queue in queues:
+        check_type(queue, Queue, "the queues of an App are Queue(name, limit=...)")
+        if queue.name in found:
+            raise ValueError(
+                f"the App has two queues named {queue.name!r}: give both limits to one"
+            )
+        found[queue.name] = queue
     return found
 
 

@@ -57,6 +57,7 @@ from effectflow.service.changes import (
     existing_run,
     published_value,
 )
+from effectflow.service.pauses import Pause, named, pauses_in, remove_pause, save_pause
 from effectflow.service.signal import Signal
 
 if TYPE_CHECKING:
@@ -142,6 +143,8 @@ class Client:
         run_id: str | None = None,
         delay: Duration = 0,
         priority: int = 0,
+        queue: str = "",
+        key: str = "",
         context: Mapping[str, object] | None = None,
         connection: object = None,
     ) -> Handle[E, Out]: ...
@@ -154,6 +157,8 @@ class Client:
         run_id: str | None = None,
         delay: Duration = 0,
         priority: int = 0,
+        queue: str = "",
+        key: str = "",
         context: Mapping[str, object] | None = None,
         connection: object = None,
     ) -> Handle[E, Out]: ...
@@ -165,19 +170,25 @@ class Client:
         run_id: str | None = None,
         delay: Duration = 0,
         priority: int = 0,
+        queue: str = "",
+        key: str = "",
         context: Mapping[str, object] | None = None,
         connection: object = None,
     ) -> Handle[E, Out]:
         """Submit a run for a worker to drive. The run is durable when this returns.
 
         If a run with this id and the same input exists, return its handle and execute nothing. So a
-        request that is sent twice starts one run.
+        request that is sent twice starts one run. The other options of the first one hold.
 
         Parameters:
             input: the input of the workflow; nothing for one without an input.
             run_id: the id of the run; a random one by default.
             delay: the seconds, or the `timedelta`, until a worker may take it.
             priority: workers take runs with a higher priority first. Any 32-bit integer.
+            queue: the queue of the run, whose limits the `App` of the workers declares. A queue that it
+                does not declare has none. By default, the queue with the name of the workflow.
+            key: whose run it is, such as a tenant. The keys of a queue take turns, so that one with many
+                runs does not delay the others.
             context: plain data to keep with the run (tenant, user, trace id), for `run_context`.
             connection: your own connection to the database of the store, in a transaction: a
                 `sqlite3.Connection` for an SqliteStore, a `psycopg.AsyncConnection` for a PostgresStore.
@@ -209,6 +220,8 @@ class Client:
                 delay=seconds,
                 priority=priority,
                 connection=connection,
+                queue=queue,
+                key=key,
             )
         return Handle(self, place, workflow, chosen)
 
@@ -299,6 +312,41 @@ class Client:
         if before is None or isinstance(before, datetime):
             return None if before is None else before.timestamp()
         return self._clock.now().timestamp() - finite_time("before", before)
+
+    async def pause(
+        self, *, queue: str | None = None, workflow: str | None = None, schedule: str | None = None
+    ) -> None:
+        """Pause a queue, a workflow or a schedule, by its name, for all workers.
+
+        Within a second, workers take no more runs of it, neither new ones nor those that would continue.
+        Runs in progress go on until they wait or end; `Handle.pause` pauses one. A paused schedule leaves
+        its ticks out. A name that no worker knows is accepted. It stays paused until `unpause`.
+
+        Raises TypeError unless one name is given, and StoreUnavailable.
+        """
+        kind, name = named(queue=queue, workflow=workflow, schedule=schedule)
+        pause = Pause(kind, name, self.by, self._clock.now().timestamp())
+        async with self.checkpoints.store as store:
+            with store_errors(store):
+                await save_pause(service_of(store, "a pause"), pause)
+
+    async def unpause(
+        self, *, queue: str | None = None, workflow: str | None = None, schedule: str | None = None
+    ) -> None:
+        """Let a queue, a workflow or a schedule go on. Nothing happens if it is not paused.
+
+        Raises TypeError unless one name is given, and StoreUnavailable.
+        """
+        kind, name = named(queue=queue, workflow=workflow, schedule=schedule)
+        async with self.checkpoints.store as store:
+            with store_errors(store):
+                await remove_pause(service_of(store, "a pause"), kind, name)
+
+    async def pauses(self) -> list[Pause]:
+        """Return the queues, workflows and schedules that are paused."""
+        async with self.checkpoints.store as store:
+            with store_errors(store):
+                return await pauses_in(service_of(store, "a pause"))
 
     def _place(self, workflow: Workflow[Any, Any, Any, Any]) -> Place:
         check_type(workflow, Workflow, "a Client takes a workflow, such as that of @workflow")

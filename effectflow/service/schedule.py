@@ -22,6 +22,7 @@ from effectflow.checkpoint import (
     StoreUnavailable,
     find_run,
 )
+from effectflow.checkpoint.store import service_of
 from effectflow.effects.arguments import check_text, check_type
 from effectflow.effects.event_loop import strays_as_errors
 from effectflow.effects.imports import needs
@@ -29,6 +30,7 @@ from effectflow.runs import Workflow
 from effectflow.runs.run_ids import check_new_run_id
 from effectflow.runs.start import check_priority
 from effectflow.service.outage import Outage
+from effectflow.service.pauses import pauses_in
 
 if TYPE_CHECKING:
     from cronsim import CronSim
@@ -251,9 +253,16 @@ async def _last_tick(schedule: Schedule[Any], client: Client, now: datetime) -> 
 
 
 async def _submit(schedule: Schedule[Any], client: Client, tick: datetime) -> None:
-    """Submit the run of a tick, unless another worker has. A broken input is logged."""
+    """Submit the run of a tick, unless another worker has, or the schedule is paused.
+
+    A broken input is logged.
+    """
     run_id = schedule.run_id(tick)
     async with client.checkpoints.store as store:
+        pauses = await pauses_in(service_of(store, "a schedule"))
+        if any((one.kind, one.name) == ("schedule", schedule.name) for one in pauses):
+            logger.info("schedule %r is paused: run %r is left out", schedule.name, run_id)
+            return
         if await find_run(store, run_id) is not None:
             return
     try:

@@ -18,7 +18,7 @@ from effectflow.checkpoint.lease import Owner, begin_claim, end_claim
 from effectflow.checkpoint.notifications import Wakeup, watching
 from effectflow.checkpoint.observers import Observer
 from effectflow.checkpoint.stopping import StopRequest, stop_request
-from effectflow.checkpoint.store import Claimed, DueRuns, Limit, Taken, service_of
+from effectflow.checkpoint.store import Claimed, DueRuns, Queue, Taken, service_of
 from effectflow.effects import RetryPolicy
 from effectflow.effects.arguments import check_count, check_type
 from effectflow.effects.clock import Clock, Duration, SystemClock, in_seconds, waiting_time
@@ -36,6 +36,7 @@ from effectflow.service.changes import end_following
 from effectflow.service.client import Client
 from effectflow.service.health import Health, overdue_runs
 from effectflow.service.outage import Outage
+from effectflow.service.pauses import Pause, pauses_in, unpaused_queues
 from effectflow.service.retention import keep_retention
 from effectflow.service.schedule import keep_schedule
 
@@ -107,7 +108,6 @@ class Worker(Generic[Env]):
         app: App[Env],
         *,
         limit: int = 100,
-        limits: Mapping[str, Limit] | None = None,
         versions: Mapping[str, Collection[str]] | None = None,
         grace: Duration = 10.0,
         suspend_after: Duration = 5.0,
@@ -118,9 +118,8 @@ class Worker(Generic[Env]):
         """Create a worker.
 
         Parameters:
-            limit: the number of runs that this worker drives at the same time.
-            limits: a `Limit` by the name of the workflow, across all workers. Give all workers the same.
-                Runs with a former name of it count separately.
+            limit: the number of runs that this worker drives at the same time. Limits across all workers
+                are those of the `queues` of the App.
             versions: the versions of runs to take, by the name of the workflow; by default, that of the
                 workflow, and those for which it has a migration. Other runs are left to other workers, so
                 old and new code run side by side: see docs/operations.md.
@@ -133,8 +132,8 @@ class Worker(Generic[Env]):
                 checkpoints.
             clock: tells the time; tests pass a `TestClock`. Runs are due by this clock.
 
-        Raises ValueError for a limit or a version of a workflow that the app does not have, and for a
-        number that is too small; StoreUnavailable for a store that only keeps journals.
+        Raises ValueError for a version of a workflow that the app does not have, and for a number that is
+        too small; StoreUnavailable for a store that only keeps journals.
         """
         check_type(
             app,
@@ -143,24 +142,11 @@ class Worker(Generic[Env]):
         )
         check_count("limit", limit, least=1)
         check_count("max_crashes", max_crashes, least=LEAST_CRASHES)
-        for workflow, given in (limits or {}).items():
-            check_type(given, Limit, f"limits takes a Limit for workflow {workflow!r}")
-        unknown = sorted(set(limits or {}) - set(app.workflows))
-        if unknown:
-            raise ValueError(
-                f"limits names workflows that the App does not have: {', '.join(unknown)}; it has: "
-                f"{', '.join(sorted(app.workflows)) or 'none'}"
-            )
         _check_versions(app, versions or {})
         service_of(app.checkpoints.store, "a worker")
         self.app = app
         self._terms = _Terms(
             limit=limit,
-            limits={
-                name: limit
-                for workflow, limit in (limits or {}).items()
-                for name in app.workflows[workflow].blueprint.names
-            },
             versions=dict(versions or {}),
             grace=waiting_time("grace", grace),
             suspend_after=waiting_time("suspend_after", suspend_after),
@@ -271,7 +257,6 @@ class _Terms:
     """How a worker works; the attributes are the parameters of `Worker`, in seconds."""
 
     limit: int
-    limits: Mapping[str, Limit]
     versions: Mapping[str, Collection[str]]
     grace: float
     suspend_after: float
@@ -294,6 +279,9 @@ class _Shift:
         self._resting: set[str] = set()
         self._looks = self._idle_look = self._taken = self._idlers = 0
         self._owners: list[Owner] = []
+        self._queues = _queues_of(app)
+        self._pauses: list[Pause] = []
+        self._pauses_read_at = -math.inf
         self._woken = Wakeup()
         self._runs = DrivenRuns(terms.grace, self._woken.set, partial(self._start, self._others))
         self._service = Service(self._runs, terms.suspend_after, terms.max_crashes, terms.versions)
@@ -440,15 +428,16 @@ class _Shift:
         """Claim at most this many due runs, and start to drive them."""
         self._looks += 1
         look = self._looks
+        await self._read_pauses()
         while len(self._owners) < most:
             self._owners.append(begin_claim())
         owners = {str(owner): owner for owner in self._owners[:most]}
         due = DueRuns(
-            frozenset(self._app.recorded),
+            self._unpaused_workflows(),
             [*owners],
             self._client.checkpoints.lease_length,
             self._terms.clock.now().timestamp(),
-            self._terms.limits,
+            unpaused_queues(self._queues, self._pauses),
         )
         try:
             claimed = await self._store.claim_due(due)
@@ -466,6 +455,25 @@ class _Shift:
             self._owners.remove(owner)
             self._start(self._driving, self._drive, taken, owner)
         return claimed
+
+    async def _read_pauses(self) -> None:
+        now = anyio.current_time()
+        if now - self._pauses_read_at < _SECONDS_BETWEEN_LOOKS:
+            return
+        pauses = await pauses_in(self._store)
+        self._pauses_read_at = now
+        for pause in pauses:
+            if pause not in self._pauses:
+                logger.info("%s %r is paused by %s", pause.kind, pause.name, pause.by)
+        self._pauses = pauses
+
+    def _unpaused_workflows(self) -> frozenset[str]:
+        paused = {one.name for one in self._pauses if one.kind == "workflow"}
+        return frozenset(
+            name
+            for name, one in self._app.recorded.items()
+            if paused.isdisjoint(one.blueprint.names)
+        )
 
     async def _drive(self, taken: Taken, owner: Owner) -> None:
         workflow = self._app.recorded[taken.info.summary.workflow]
@@ -496,6 +504,16 @@ class _Shift:
                 await self._woken.wait()
                 return True
         return False
+
+
+def _queues_of(app: App[Any]) -> dict[str, Queue]:
+    """Return the queues of an App, those of workflows also under the former names of these."""
+    found: dict[str, Queue] = {}
+    for name, queue in app.queues.items():
+        workflow = app.workflows.get(name)
+        for one in (name,) if workflow is None else workflow.blueprint.names:
+            found[one] = queue
+    return found
 
 
 def _check_versions(app: App[Any], versions: Mapping[str, Collection[str]]) -> None:

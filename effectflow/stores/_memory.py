@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from bisect import bisect_right, insort
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ from effectflow.checkpoint.store import (
     notifies_parent,
 )
 from effectflow.stores._changes import Announcements
-from effectflow.stores._due import DueIndex, Lane, Usage, choose
+from effectflow.stores._due import DueIndex, Lane, Served, Usage, choose
 from effectflow.stores._rules import (
     check_current,
     check_deletable,
@@ -75,6 +75,8 @@ class MemoryStore(ServiceStore):
         self._fences = count(1)
         self._messages = count(1)
         self._starts: Mapping[str, Sequence[float]] = {}
+        self._served: Served = {}
+        self._settings: dict[str, bytes] = {}
         self._due = _DueIndex(lambda run_id: self._info(run_id, self._runs[run_id]))
         self._announcements = Announcements()
         # A renewal may come from another thread.
@@ -215,7 +217,7 @@ class MemoryStore(ServiceStore):
         with self._changing:
             now = time.time()
             usage = Usage.of(self._held(), self._starts, due, now)
-            chosen, next_due_at = choose(self._due, due, usage)
+            chosen, next_due_at = choose(self._due, due, usage, self._served)
             self._starts = usage.after(chosen, due).starts
             runs = tuple(
                 Taken(self._lend(info.run_id, owner, due.seconds, now), info)
@@ -223,10 +225,20 @@ class MemoryStore(ServiceStore):
             )
         return Claimed(runs, next_due_at)
 
-    def _held(self) -> Iterator[tuple[str, Lease]]:
-        """Yield the workflow and the lease of each run that was not released."""
+    def _held(self) -> Iterator[tuple[str, str, Lease]]:
+        """Yield the queue, the key and the lease of each run that was not released."""
         for run_id, lease in self._leases.items():
-            yield self._runs[run_id].summary.workflow, lease
+            summary = self._runs[run_id].summary
+            yield summary.queue_name, summary.key, lease
+
+    async def save_setting(self, name: str, value: bytes | None) -> None:
+        if value is None:
+            self._settings.pop(name, None)
+        else:
+            self._settings[name] = value
+
+    async def settings(self) -> Mapping[str, bytes]:
+        return dict(self._settings)
 
     def changes(self) -> AbstractAsyncContextManager[Changes]:
         return self._announcements.watch()
@@ -293,6 +305,8 @@ class _DueIndex(DueIndex):
     def __init__(self, info: Callable[[str], RunInfo]) -> None:
         self._info = info
         self._lanes: dict[Lane, list[_Place]] = {}
+        # The turns of each lane without one, sorted.
+        self._turns: dict[Lane, list[str]] = {}
         self._places: dict[str, _Place] = {}
         self._orders = count()
 
@@ -301,12 +315,16 @@ class _DueIndex(DueIndex):
         if summary.due_at is None:
             self.remove(run_id)
             return
-        lane = Lane(summary.workflow, summary.status, summary.priority)
+        lane = Lane.of(summary)
         if (known := self._places.get(run_id)) is not None:
             if known.lane == lane and known.due_at == summary.due_at:
                 return
             self.remove(run_id)
         place = self._places[run_id] = _Place(summary.due_at, next(self._orders), run_id, lane)
+        if lane not in self._lanes:
+            turns = self._turns.setdefault(lane._replace(turn=""), [])
+            if lane.turn:
+                insort(turns, lane.turn)
         insort(self._lanes.setdefault(lane, []), place)
 
     def remove(self, run_id: str) -> None:
@@ -316,19 +334,30 @@ class _DueIndex(DueIndex):
             return
         places = self._lanes[place.lane]
         del places[bisect_right(places, place) - 1]
-        if not places:
-            del self._lanes[place.lane]
+        if places:
+            return
+        lane = place.lane
+        del self._lanes[lane]
+        turns = self._turns[plain := lane._replace(turn="")]
+        if lane.turn:
+            del turns[bisect_left(turns, lane.turn)]
+        if not turns and plain not in self._lanes:
+            del self._turns[plain]
 
     def lanes(self, workflow: str) -> Iterator[Lane]:
-        return (lane for lane in self._lanes if lane.workflow == workflow)
+        return (lane for lane in self._turns if lane.workflow == workflow)
+
+    def turns(self, lane: Lane, after: str) -> Iterator[str]:
+        turns = self._turns[lane]
+        return (turns[at] for at in range(bisect_right(turns, after), len(turns)))
 
     def ready(self, lane: Lane, now: float) -> Generator[RunInfo]:
-        for place in self._lanes[lane]:
+        for place in self._lanes.get(lane, ()):
             if place.due_at > now:
                 return
             yield self._info(place.run_id)
 
     def next_due_at(self, lane: Lane, now: float) -> float | None:
-        places = self._lanes[lane]
+        places = self._lanes.get(lane, [])
         later = bisect_right(places, now, key=lambda place: place.due_at)
         return places[later].due_at if later < len(places) else None

@@ -295,10 +295,13 @@ class PostgresStore(SqlStore, ServerStore, TransactionStore):
             self._tell([save.run_id])
 
     async def claim_due(self, due: DueRuns) -> Claimed:
-        if due.limits or not due.workflows or not due.owners:
+        if due.queues or self._memory.has_turns or not due.workflows or not due.owners:
             return await super().claim_due(due)
         claims = DueClaims(self._queries, due, self._memory)
-        return await self._do(claims.attempt)
+        claimed = await self._do(claims.attempt)
+        # The statement leaves runs that wait for their turn.
+        is_over = claimed.runs or not self._memory.has_turns
+        return claimed if is_over else await super().claim_due(due)
 
     def renew(self, leases: Sequence[Lease], *, seconds: float) -> list[Lease]:
         self._check_open(in_any_thread=True)

@@ -1,4 +1,4 @@
-"""Claim due runs of a PostgresStore that have no limits, in one statement."""
+"""Claim due runs of a PostgresStore that have neither limits nor turns, in one statement."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from effectflow.stores._sql import COLUMNS, LARGEST, Row, Rows, readable_runs
 from effectflow.stores._sql_due import (
     HAS_ONLY_FIRST,
     IN_LANE,
+    LAST_TURN,
     NEXT_DUE_AT,
     ClaimMemory,
     dead_leases,
@@ -42,8 +43,9 @@ class DueClaims:
         taken, owners = list[Taken](), [*self._due.owners]
         while True:
             rows = await self._claim(connection, dead, owners)
-            claimed = [row[1:-1] for row in rows if row[1] is not None]
-            bodies = {row[1]: row[-1] for row in rows}
+            memory.has_turns = bool(rows[0][1])
+            claimed = [row[2:-1] for row in rows if row[2] is not None]
+            bodies = {row[2]: row[-1] for row in rows}
             readable = memory.readable(claimed)
             taken += _taken(readable, dead, bodies)
             if len(readable) == len(claimed):
@@ -124,11 +126,12 @@ _CLAIM = f""",
         FROM chosen WHERE runs.number = chosen.number
         RETURNING runs.*
     )
-    SELECT next.at, {COLUMNS}, (SELECT body FROM @entries WHERE {HAS_ONLY_FIRST})
-    FROM (SELECT min({NEXT_DUE_AT}) AS at FROM lanes) AS next LEFT JOIN taken AS runs ON true
+    SELECT next.at, next.turn, {COLUMNS}, (SELECT body FROM @entries WHERE {HAS_ONLY_FIRST})
+    FROM (SELECT min({NEXT_DUE_AT}) AS at, max({LAST_TURN}) AS turn FROM lanes) AS next
+    LEFT JOIN taken AS runs ON true
 """
 """Continues the query of `lanes`. Locks and writes nothing if there is nothing to claim. Returns the new
-lease of each run, and in each row when the next of the others is due."""
+lease of each run, and in each row when the next of the others is due, and the last turn of any."""
 
 _RELEASE = "UPDATE @runs SET owner = '' WHERE number = ANY(?::bigint[]) AND owner = ANY(?::text[])"
 """Releases damaged runs, so that a repair can claim them."""

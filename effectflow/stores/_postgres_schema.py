@@ -17,12 +17,13 @@ from effectflow.stores._sql import SCHEMA
 _LOCK = 0x45464657
 """The advisory lock ("EFFW") that lets only one program at a time change the schema."""
 
-_UNRELEASED = 4
+_UNRELEASED = 5
 """The versions before the first release. Their schemas are rejected."""
 
 _TYPES = {
     "number INTEGER PRIMARY KEY": "number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY",
     "run_id TEXT": 'run_id TEXT COLLATE "C"',
+    "turn TEXT": 'turn TEXT COLLATE "C"',
     "INTEGER": "bigint",
     "REAL": "double precision",
     "BLOB": "bytea",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -42,6 +42,7 @@ from effectflow.checkpoint.store import (
 )
 from effectflow.effects.clock import Duration, in_seconds
 from effectflow.stores._changes import Watcher
+from effectflow.stores._due import Served
 from effectflow.stores._redis_connection import (
     Subscriber,
     checked,
@@ -87,7 +88,7 @@ from effectflow.stores._servers import ServerStore, Slots, check_nothing_lost, g
 
 A = TypeVar("A")
 
-LAYOUT = 4
+LAYOUT = 5
 """The version of the keys, fields and scripts. Earlier ones were never released."""
 
 
@@ -148,6 +149,7 @@ class RedisStore(ServerStore):
         # The runs that this store drives, so that an append needs not read what the last one wrote.
         self._driven: dict[str, Run] = {}
         self._buried: dict[tuple[str, str], float] = {}
+        self._served: Served = {}
 
     def __repr__(self) -> str:
         return f"RedisStore(prefix={self._prefix!r})"
@@ -471,7 +473,7 @@ class RedisStore(ServerStore):
 
         async def perform() -> Claimed:
             if not claim:
-                claim.append(DueClaim(self._runs, due, self._buried))
+                claim.append(DueClaim(self._runs, due, self._buried, self._served))
             return await claim[0].perform()
 
         claimed = await self._request(perform)
@@ -479,6 +481,23 @@ class RedisStore(ServerStore):
             run_id = taken.lease.run_id
             self._driven[run_id] = claim[0].driven[run_id]
         return claimed
+
+    async def save_setting(self, name: str, value: bytes | None) -> None:
+        async def change() -> None:
+            key = self._keys("settings")
+            if value is None:
+                await self._client.hdel(key, name)
+            else:
+                await self._client.hset(key, name, value)
+
+        await self._request(change)
+
+    async def settings(self) -> Mapping[str, bytes]:
+        async def read() -> dict[str, bytes]:
+            found = await self._client.hgetall(self._keys("settings"))
+            return {name.decode(): value for name, value in found.items()}
+
+        return await self._request(read)
 
     @asynccontextmanager
     async def changes(self) -> AsyncGenerator[Changes]:

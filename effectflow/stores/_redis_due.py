@@ -1,39 +1,54 @@
 """Find and claim the runs of a RedisStore that are due.
 
-Runs with a due time are in sorted sets, one for each workflow and priority, pending or not. Those with a
-lease are in others, sorted by when to look whether it still holds. So a claim reads only the runs that
-are due and free, however many wait or are held.
+Runs with a due time are in sorted sets, one for each `Lane`, pending or not. Those with a lease are in
+others, one for each queue, sorted by when to look whether it still holds. So a claim reads only the runs
+that are due and free, however many wait or are held.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+from collections import defaultdict
 from contextlib import suppress
 from typing import Any
 
 from effectflow.checkpoint.errors import CorruptCheckpoint
 from effectflow.checkpoint.lease import Lease, Owner
 from effectflow.checkpoint.store import Claimed, DueRuns, RunInfo, Taken
-from effectflow.stores._due import Lane, Usage, choose_due, in_order, is_due
+from effectflow.stores._due import (
+    Lane,
+    Served,
+    Usage,
+    choose_due,
+    in_order,
+    is_due,
+    turn_lanes,
+)
 from effectflow.stores._redis_run import (
     LOOK_SECONDS,
     Guard,
     Run,
     Write,
     held_by,
+    lane_of,
+    lane_text,
     places,
     process_of,
     set_of,
     texts,
+    turns_of,
 )
 from effectflow.stores._redis_runs import Change, Runs
-from effectflow.stores._redis_scripts import FORGET_LANE
+from effectflow.stores._redis_scripts import FORGET
 
 logger = logging.getLogger(__name__)
 
 _MOST_LOOKS = 100
-"""How many of the held runs of a workflow without a limit one search looks at."""
+"""How many of the held runs of a queue without a limit one search looks at."""
+
+_MOST_BLOCKED = 1000
+"""How many due runs of a lane a search reads, if some of them may have keys without room."""
 
 _SECONDS_OF_PROCESSES = 3600.0
 """How long after its last lease a process is remembered."""
@@ -46,20 +61,26 @@ class DueClaim:
         driven: the runs that it may have claimed, as they are then.
 
     Parameters:
-        buried: the processes whose end was noticed for a workflow, with the end of their last lease. One
-            for each store.
+        buried: the processes whose end was noticed for a queue, with the end of their last lease. One for
+            each store.
+        served: the keys that were served last. One for each store.
     """
 
-    def __init__(self, runs: Runs, due: DueRuns, buried: dict[tuple[str, str], float]) -> None:
+    def __init__(
+        self, runs: Runs, due: DueRuns, buried: dict[tuple[str, str], float], served: Served
+    ) -> None:
         self._runs = runs
         self._due = due
         self._buried = buried
+        self._served = served
         self._change = Change()
         self._sent = Claimed()
         self.driven: dict[str, Run] = {}
-        # The runs that are due, and the values of the counters of their workflows, as they were read.
+        # The runs that are due, and the values of the counters of their queues, as they were read.
         self._found: dict[str, Run] = {}
         self._claims: dict[str, bytes] = {}
+        # All queues of the workflows, and those with limits.
+        self._queues: list[str] = []
 
     async def perform(self) -> Claimed:
         """Claim runs. Call it in asyncio. It raises what the driver raises."""
@@ -68,16 +89,20 @@ class DueClaim:
             if taken := await self._already_taken():
                 return Claimed(taken, self._sent.next_due_at)
             self._found.clear()
-            now, lanes, limited = await self._look()
-            usage = Usage(await self._held(now), self._starts(limited), now)
+            now, lanes = await self._look()
+            usage = Usage(await self._held(now), self._starts(), now)
             is_complete, next_due_at = await self._search(lanes, usage)
             if not is_complete:
                 continue
-            infos = sorted((run.info for run in self._found.values()), key=in_order)
-            chosen = choose_due(infos, self._due, usage)
+            served = dict(self._served)
+            candidates: defaultdict[Lane, list[RunInfo]] = defaultdict(list)
+            for info in sorted((run.info for run in self._found.values()), key=in_order):
+                candidates[lane_of(info.summary)].append(info)
+            chosen = choose_due(candidates.items(), self._due, usage, served)
             if not chosen:
                 return Claimed((), next_due_at)
             if await self._claim(chosen, usage, next_due_at):
+                self._served.update(served)
                 return self._sent
 
     async def _already_taken(self) -> tuple[Taken, ...]:
@@ -90,83 +115,90 @@ class DueClaim:
             if row.held == held_by(one.lease.fence, one.lease.owner)
         )
 
-    async def _look(self) -> tuple[float, list[Lane], list[str]]:
-        """Return the time, the lanes, and the workflows with limits. Notice dead processes."""
-        keys, workflows = self._runs.keys, [*self._due.workflows]
-        limited = [workflow for workflow in workflows if workflow in self._due.limits]
+    async def _look(self) -> tuple[float, list[Lane]]:
+        """Return the time, and the lanes without a turn. Notice dead processes."""
+        keys, workflows, limited = self._runs.keys, [*self._due.workflows], [*self._due.queues]
         pipeline = self._runs.client.pipeline(transaction=False)
         pipeline.time()
         pipeline.zrange(keys("processes"), 0, -1, withscores=True)
         pipeline.hmget(keys("claims"), limited or [""])
         for workflow in workflows:
             pipeline.smembers(keys(f"lanes:{workflow}"))
+            pipeline.smembers(keys(f"queues:{workflow}"))
         (seconds, microseconds), processes, claims, *names = await pipeline.execute()
         self._claims = {name: claim or b"" for name, claim in zip(limited, claims, strict=False)}
+        self._queues = [
+            *{*limited, *workflows, *(name for one in names[1::2] for name in texts(one))}
+        ]
         lanes: list[Lane] = []
-        for workflow, members in zip(workflows, names, strict=True):
+        for workflow, members in zip(workflows, names[::2], strict=True):
             for member in texts(members):
-                kind, _, priority = member.partition(":")
                 # Only another program can have written anything else.
                 with suppress(ValueError):
-                    lanes.append(Lane(workflow, kind, int(priority)))
+                    kind, priority, queue = member.split(":", 2)
+                    lanes.append(Lane(workflow, kind, int(priority), queue))
         for process, last in processes:
             await self._bury(process.decode(errors="replace"), last)
-        return seconds + microseconds / 1e6, lanes, limited
+        return seconds + microseconds / 1e6, lanes
 
     async def _bury(self, process: str, last: float) -> None:
         """Let this and other searches look at the runs of a process that has ended."""
         owner = Owner.parse(f"{process}, )")
         if owner is None or not owner.is_dead():
             return
-        for workflow in self._due.workflows:
-            if self._buried.get((process, workflow)) == last:
+        for queue in self._queues:
+            if self._buried.get((process, queue)) == last:
                 continue
-            key = self._runs.keys(f"held:{workflow}")
+            key = self._runs.keys(f"held:{queue}")
             members = await self._runs.client.zrange(key, 0, -1)
             async for run_id, run in self._runs.readable(texts(members), _ignore):
                 if run is not None and run.lease and process_of(run.lease.owner) == process:
                     await self._runs.client.zadd(key, {run_id: 0.0}, xx=True)
-            self._buried[process, workflow] = last
+            self._buried[process, queue] = last
 
-    async def _held(self, now: float) -> dict[str, int]:
-        """Return how many runs of each workflow are held. Note the others that have a lease, if due.
+    async def _held(self, now: float) -> dict[str, dict[str, int]]:
+        """Return how many runs of each queue are held. Note the others that have a lease, if due.
 
         Those that are held have the time to look at them again as their score, and the others the
-        negative of that.
+        negative of that. Runs are counted by their keys in queues that limit those.
         """
         pipeline = self._runs.client.pipeline(transaction=False)
-        for workflow in self._due.workflows:
-            key, limit = self._runs.keys(f"held:{workflow}"), self._due.limits.get(workflow)
-            most = None if limit is not None and limit.limit is not None else _MOST_LOOKS
-            pipeline.zcount(key, f"({now!r}", "+inf")
-            pipeline.zrangebyscore(key, repr(-now), repr(now), start=most and 0, num=most)
+        for queue in self._queues:
+            key, limits = self._runs.keys(f"held:{queue}"), self._due.queues.get(queue)
+            counts = limits is not None and limits.limit is not None
+            by_key = limits is not None and limits.per_key is not None
+            most = None if counts or by_key else _MOST_LOOKS
+            pipeline.zcount(key, "+inf" if by_key else f"({now!r}", "+inf")
+            last = "+inf" if by_key else repr(now)
+            pipeline.zrangebyscore(key, repr(-now), last, start=most and 0, num=most)
         answers: list[Any] = await pipeline.execute()
-        counts, members = answers[::2], answers[1::2]
-        return {
-            workflow: count + await self._still_held(workflow, texts(run_ids), now)
-            for workflow, count, run_ids in zip(self._due.workflows, counts, members, strict=True)
-        }
+        held: dict[str, dict[str, int]] = {}
+        for queue, count, run_ids in zip(self._queues, answers[::2], answers[1::2], strict=True):
+            held[queue] = await self._still_held(queue, texts(run_ids), now)
+            held[queue][""] = held[queue].get("", 0) + count
+        return held
 
-    async def _still_held(self, workflow: str, run_ids: list[str], now: float) -> int:
-        """Look at runs of a workflow that have a lease, and return how many of them are held."""
-        held, looks = 0, dict[str, float]()
+    async def _still_held(self, queue: str, run_ids: list[str], now: float) -> dict[str, int]:
+        """Look at runs of a queue that have a lease, and return how many of each key are held."""
+        held, looks = dict[str, int](), dict[str, float]()
 
         def skip(error: CorruptCheckpoint) -> None:
             looks[error.run_id] = -(now + LOOK_SECONDS)
             _warn(error)
 
         async for run_id, run in self._runs.readable(run_ids, skip):
-            if run is None or f"held:{workflow}" not in places(run):
-                await self._move(run_id, run, f"held:{workflow}")
+            if run is None or f"held:{queue}" not in places(run):
+                await self._move(run_id, run, f"held:{queue}")
             elif run.lease is not None and run.lease.is_held(now):
-                held += 1
+                key = run.state.summary.key
+                held[key] = held.get(key, 0) + 1
                 looks[run_id] = now + min(run.lease.expires_in(now), LOOK_SECONDS)
-            elif is_due(run.state.summary, self._due):
-                self._found[run_id] = run
-            else:
+            elif not is_due(run.state.summary, self._due):
                 looks[run_id] = -(now + LOOK_SECONDS)
+            elif run.state.summary.workflow in self._due.workflows:
+                self._found[run_id] = run
         if looks:
-            await self._runs.client.zadd(self._runs.keys(f"held:{workflow}"), looks, xx=True)
+            await self._runs.client.zadd(self._runs.keys(f"held:{queue}"), looks, xx=True)
         return held
 
     async def _move(self, run_id: str, run: Run | None, name: str) -> None:
@@ -181,13 +213,13 @@ class DueClaim:
             writes = [*keys.writes(None, run), removal]
             await self._runs.apply(Change(), keys.guards(run_id, run.row), writes)
 
-    def _starts(self, limited: list[str]) -> dict[str, list[float]]:
-        """Return when runs of each workflow with a limit were started last."""
+    def _starts(self) -> dict[str, list[float]]:
+        """Return when runs of each queue with limits were started last."""
         starts: dict[str, list[float]] = {}
-        for workflow in limited:
+        for queue, claim in self._claims.items():
             # What is damaged here delays nothing.
             with suppress(ValueError, TypeError, KeyError, AttributeError):
-                starts[workflow] = [*map(float, json.loads(self._claims[workflow])["starts"])]
+                starts[queue] = [*map(float, json.loads(claim)["starts"])]
         return starts
 
     async def _search(self, lanes: list[Lane], usage: Usage) -> tuple[bool, float | None]:
@@ -196,22 +228,50 @@ class DueClaim:
         Return False with that if it may have missed some.
         """
         pipeline, now = self._runs.client.pipeline(transaction=False), repr(self._due.now)
-        for lane in lanes:
-            key, room = self._runs.keys(set_of(lane)), lane.room(usage, self._due)
-            pipeline.zrangebyscore(key, "-inf", now, start=0, num=room)
-            pipeline.zrangebyscore(key, f"({now}", "+inf", start=0, num=1, withscores=True)
+        wanted, next_due_at = await self._lanes_to_read(lanes, usage)
+        for lane, most in wanted:
+            key = self._runs.keys(set_of(lane))
+            pipeline.zrangebyscore(key, "-inf", now, start=0, num=most)
             pipeline.exists(key)
-        answers: list[Any] = await pipeline.execute() if lanes else []
-        is_complete = True
-        for lane, ready, is_there in zip(lanes, answers[::3], answers[2::3], strict=True):
-            if not is_there:
-                await self._forget(lane)
-            is_complete &= await self._find(lane, texts(ready))
-        return is_complete, min((at for one in answers[1::3] for _, at in one), default=None)
+        answers: list[Any] = await pipeline.execute() if wanted else []
+        empty = [
+            lane for (lane, _), is_there in zip(wanted, answers[1::2], strict=True) if not is_there
+        ]
+        await self._forget(empty)
+        # Others follow the turns that are over.
+        is_complete = not any(lane.turn for lane in empty)
+        for (lane, _), ready in zip(wanted, answers[::2], strict=True):
+            is_complete &= await self._find(lane, texts(ready), usage)
+        return is_complete, next_due_at
 
-    async def _find(self, lane: Lane, run_ids: list[str]) -> bool:
+    async def _lanes_to_read(
+        self, lanes: list[Lane], usage: Usage
+    ) -> tuple[list[tuple[Lane, int]], float | None]:
+        """Return the lanes to read, how many runs of each at most, and when the next run is due."""
+        due, keys = self._due, self._runs.keys
+        pipeline, now = self._runs.client.pipeline(transaction=False), repr(due.now)
+        for lane in lanes:
+            last = b"(" + self._served.get(lane.place(due), "").encode()
+            most = lane.room(usage, due) + len(usage.full_keys(lane.queue_name, due))
+            pipeline.zrangebyscore(
+                keys(set_of(lane)), f"({now}", "+inf", start=0, num=1, withscores=True
+            )
+            pipeline.zrangebylex(keys(turns_of(lane)), last, "+", start=0, num=most)
+            pipeline.zrangebylex(keys(turns_of(lane)), "-", b"[" + last[1:], start=0, num=most)
+        answers: list[Any] = await pipeline.execute() if lanes else []
+        wanted: list[tuple[Lane, int]] = []
+        for lane, after, before in zip(lanes, answers[1::3], answers[2::3], strict=True):
+            if room := lane.room(usage, due):
+                full = usage.full_keys(lane.queue_name, due)
+                turns = [turn for turn in texts([*after, *before]) if turn not in full][:room]
+                wanted.append((lane, _MOST_BLOCKED if full else room))
+                wanted += turn_lanes(lane, turns, usage, due)
+        return wanted, min((at for one in answers[::3] for _, at in one), default=None)
+
+    async def _find(self, lane: Lane, run_ids: list[str], usage: Usage) -> bool:
         """Note the due runs of a lane. Remove others; return False if there were any."""
         name, damaged, is_complete = set_of(lane), list[str](), True
+        full = usage.full_keys(lane.queue_name, self._due)
 
         def skip(error: CorruptCheckpoint) -> None:
             damaged.append(error.run_id)
@@ -219,7 +279,8 @@ class DueClaim:
 
         async for run_id, run in self._runs.readable(run_ids, skip):
             if run is not None and name in places(run):
-                self._found[run_id] = run
+                if run.state.summary.key not in full:
+                    self._found[run_id] = run
             else:
                 is_complete = False
                 await self._move(run_id, run, name)
@@ -227,12 +288,18 @@ class DueClaim:
             await self._runs.client.zrem(self._runs.keys(name), *damaged)
         return is_complete and not damaged
 
-    async def _forget(self, lane: Lane) -> None:
-        """Forget an empty lane."""
-        keys = self._runs.keys
-        sets = keys(set_of(lane)), keys(f"lanes:{lane.workflow}")
-        member = f"{lane.status}:{lane.priority}"
-        await self._runs.client.eval(FORGET_LANE, len(sets), *sets, member)
+    async def _forget(self, lanes: list[Lane]) -> None:
+        """Forget empty lanes."""
+        keys, pipeline = self._runs.keys, self._runs.client.pipeline(transaction=False)
+        for lane in lanes:
+            sets = [keys(set_of(lane)), keys(turns_of(lane))]
+            if lane.turn:
+                pipeline.eval(FORGET, 2, *sets, "ZREM", lane.turn)
+            else:
+                sets.append(keys(f"lanes:{lane.workflow}"))
+                pipeline.eval(FORGET, 3, *sets, "SREM", lane_text(lane))
+        if lanes:
+            await pipeline.execute()
 
     async def _claim(self, chosen: list[RunInfo], usage: Usage, next_due_at: float | None) -> bool:
         """Claim these runs, unless they or the counters of their limits have changed."""
@@ -249,12 +316,12 @@ class DueClaim:
             taken.append(Taken(lease, info))
             self.driven[info.run_id] = after
         starts = usage.after(chosen, due).starts
-        for workflow in {info.summary.workflow for info in chosen} & due.limits.keys():
-            guards.append((runs.keys("claims"), workflow, self._claims[workflow]))
-            claim: dict[str, Any] = {"starts": starts.get(workflow, ())}
+        for queue in {info.summary.queue_name for info in chosen} & due.queues.keys():
+            guards.append((runs.keys("claims"), queue, self._claims[queue]))
+            claim: dict[str, Any] = {"starts": starts.get(queue, ())}
             # Never the same, so that it shows that there was a claim.
             claim["by"] = self._change.request.decode() + str(last)
-            writes.append(("HSET", runs.keys("claims"), workflow, json.dumps(claim)))
+            writes.append(("HSET", runs.keys("claims"), queue, json.dumps(claim)))
         oldest = repr(now - _SECONDS_OF_PROCESSES)
         writes.append(("ZREMRANGEBYSCORE", runs.keys("processes"), "-inf", oldest))
         self._sent = Claimed(tuple(taken), next_due_at)

@@ -287,14 +287,24 @@ def put(
 
 def lane_of(summary: RunSummary) -> Lane:
     """Return the lane in which a run with this summary waits for a worker."""
-    is_pending = summary.status is RunStatus.PENDING
-    kind = RunStatus.PENDING if is_pending else "due"
-    return Lane(summary.workflow, kind, summary.priority)
+    lane = Lane.of(summary)
+    return lane if lane.is_pending else lane._replace(status="due")
+
+
+def lane_text(lane: Lane) -> str:
+    """Return a lane without its workflow and its turn as text."""
+    return f"{lane.status}:{lane.priority}:{lane.queue}"
 
 
 def set_of(lane: Lane) -> str:
     """Return the name of the set of a lane."""
-    return f"due:{lane.status}:{lane.priority}:{lane.workflow}"
+    lengths = f"{len(lane.workflow)}:{len(lane.queue)}"
+    return f"due:{lane.status}:{lane.priority}:{lengths}:{lane.workflow}{lane.queue}{lane.turn}"
+
+
+def turns_of(lane: Lane) -> str:
+    """Return the name of the set of the turns of a lane."""
+    return f"turns:{set_of(lane._replace(turn=''))}"
 
 
 def place_of(created_at: float, run_id: str) -> str:
@@ -315,7 +325,7 @@ def places(run: Run) -> dict[str, tuple[float, str]]:
             found[f"{kind}:{value}"] = place
     if run.lease is not None:
         # Workers look at it then.
-        found[f"held:{summary.workflow}"] = 0.0, run_id
+        found[f"held:{summary.queue_name}"] = 0.0, run_id
     elif summary.due_at is not None:
         found[set_of(lane_of(summary))] = summary.due_at, run_id
     return found
@@ -383,18 +393,25 @@ class Keys:
             elif old.get(name) == (score, member):
                 continue
             elif name.startswith("due:"):
-                lane = lane_of(summary)
-                yield "SADD", self(f"lanes:{summary.workflow}"), f"{lane.status}:{lane.priority}"
+                yield from self.lane_writes(lane_of(summary))
             yield "ZADD", self(name), repr(score), member
         if process and after.lease is not None:
             yield "ZADD", self("processes"), repr(after.lease.expires_at), process
         if before is None:
             yield "HSET", self("ids"), run_id, ""
+            if summary.queue:
+                yield "SADD", self(f"queues:{summary.workflow}"), summary.queue
         until = () if before and before.row.until == after.row.until else ("until", after.row.until)
         yield ("HSET", key, *until, "held", after.row.held, "state", after.row.state)
         for name, (_, member) in old.items():
             if new.get(name, (0.0, ""))[1] != member:
                 yield "ZREM", self(name), member
+
+    def lane_writes(self, lane: Lane) -> Iterator[Write]:
+        """Yield what lets workers find a lane."""
+        yield "SADD", self(f"lanes:{lane.workflow}"), lane_text(lane)
+        if lane.turn:
+            yield "ZADD", self(turns_of(lane)), "0", lane.turn
 
     def announcement(self, run_id: str) -> Write:
         """Return what tells watchers that a run changed."""

@@ -213,9 +213,11 @@ class Runs:
                     continue
                 for name, (score, member) in places(run).items():
                     sets[name][member] = score
-                lane = lane_of(run.state.summary)
-                name = self.keys(f"lanes:{lane.workflow}")
-                pipeline.sadd(name, f"{lane.status}:{lane.priority}")
+                summary = run.state.summary
+                for write in self.keys.lane_writes(lane_of(summary)):
+                    pipeline.execute_command(*write)
+                if summary.queue:
+                    pipeline.sadd(self.keys(f"queues:{summary.workflow}"), summary.queue)
                 if run.lease is not None and (process := process_of(run.lease.owner)):
                     sets["processes"][process] = run.lease.expires_at
             for name, members in sets.items():

@@ -71,9 +71,13 @@ RENEW = """
     return renewed
 """
 
-FORGET_LANE = """
-    -- KEYS: a lane of due runs, and the set of the lanes of its workflow. ARGV: its name in that set.
-    if redis.call('EXISTS', KEYS[1]) == 0 then
-        redis.call('SREM', KEYS[2], ARGV[1])
+FORGET = """
+    -- KEYS: sets of runs, all but the last, which is the set that has their name. ARGV: the command that
+    -- removes from that, and the name there.
+    for i = 1, #KEYS - 1 do
+        if redis.call('EXISTS', KEYS[i]) == 1 then
+            return
+        end
     end
+    redis.call(ARGV[1], KEYS[#KEYS], ARGV[2])
 """

@@ -69,7 +69,13 @@ SCHEMA = """
         priority INTEGER NOT NULL,
         parent TEXT NOT NULL,
         tenant TEXT NOT NULL,
+        queue TEXT NOT NULL,
+        queue_key TEXT NOT NULL,
         details TEXT NOT NULL,
+        -- As `RunSummary.turn`.
+        turn TEXT GENERATED ALWAYS AS (
+            CASE WHEN status = 'pending' AND due_at <= created_at THEN queue_key ELSE '' END
+        ) STORED,
         updated_at REAL NOT NULL,
         -- Of a run that is not running, so that no step of a run changes it or its index.
         settled_at REAL
@@ -95,7 +101,7 @@ SCHEMA = """
     CREATE INDEX runs_settled ON @runs (status, settled_at) WHERE settled_at IS NOT NULL;
     CREATE INDEX runs_by_id ON @runs (substr(run_id, 1, 64));
     -- The runs that are free. Without those that are held, a claim finds one at once.
-    CREATE INDEX runs_due ON @runs (workflow, status, priority, due_at)
+    CREATE INDEX runs_due ON @runs (workflow, status, queue, priority, turn, due_at)
         WHERE due_at IS NOT NULL AND owner = '';
     CREATE INDEX runs_held ON @runs (workflow) WHERE owner <> '';
     -- The records of an append are one row, see `_packed`: the number of the last one, and all of them.
@@ -124,10 +130,14 @@ SCHEMA = """
         request BLOB NOT NULL,
         PRIMARY KEY (run, message)
     );
-    -- When runs of workflows with a limit were started: the latest, as many as the limit needs.
+    -- When runs of queues with limits were started: the latest, as many as the limit needs.
     CREATE TABLE @limits (
-        workflow TEXT PRIMARY KEY,
+        queue TEXT PRIMARY KEY,
         starts TEXT NOT NULL
+    );
+    CREATE TABLE @settings (
+        name TEXT PRIMARY KEY,
+        value BLOB NOT NULL
     );
 """
 
@@ -199,15 +209,16 @@ def marks(values: Sequence[object]) -> str:
 # Rows.
 
 COLUMNS = (
-    "number, run_id, workflow, status, created_at, due_at, priority, parent, tenant, details, "
-    "updated_at, length, owner, fence, expires_at, expires_at_uptime, now()"
+    "number, run_id, workflow, status, created_at, due_at, priority, parent, tenant, queue, queue_key, "
+    "details, updated_at, length, owner, fence, expires_at, expires_at_uptime, now()"
 )
 """The columns of `info_of`."""
 
 _FENCE = COLUMNS.split(", ").index("fence")
 
 SUMMARY_COLUMNS = (
-    *("workflow", "status", "created_at", "due_at", "priority", "parent", "tenant", "details"),
+    *("workflow", "status", "created_at", "due_at", "priority", "parent", "tenant"),
+    *("queue", "queue_key", "details"),
 )
 
 _text_of = lru_cache(256)(RunDetails.to_json)
@@ -218,19 +229,20 @@ def summary_columns(summary: RunSummary) -> tuple[Any, ...]:
     """Return the values of `SUMMARY_COLUMNS`."""
     return (
         *(summary.workflow, summary.status.value, summary.created_at, summary.due_at),
-        *(summary.priority, summary.parent, summary.tenant, _text_of(summary.details)),
+        *(summary.priority, summary.parent, summary.tenant, summary.queue, summary.key),
+        _text_of(summary.details),
     )
 
 
 def info_of(row: Row) -> RunInfo:
     """Return one line about a run, from `COLUMNS`. Raise CorruptCheckpoint if it is damaged."""
-    _, run_id, workflow, status, created_at, due_at, priority, parent, tenant, details = row[:10]
-    updated_at, length, *lease, _ = row[10:]
+    _, run_id, workflow, status, created_at, due_at, *others, details = row[:12]
+    updated_at, length, *lease, _ = row[12:]
     times = created_at, updated_at, due_at or 0.0
     if length < 1 or not all(abs(at) <= LATEST for at in times):
         raise CorruptCheckpoint(run_id, "its length or one of its times is damaged")
     summary = RunSummary(
-        *(workflow, RunStatus.stored(status, run_id), created_at, due_at, priority, parent, tenant),
+        *(workflow, RunStatus.stored(status, run_id), created_at, due_at, *others),
         details=_details_of(details, run_id),
     )
     return RunInfo(run_id, summary, updated_at, length, lease_of(run_id, *lease))
@@ -252,7 +264,7 @@ def claimable_info(row: Row) -> RunInfo:
     try:
         return info_of(row)
     except CorruptCheckpoint:
-        run_id, updated_at, length, *lease, _ = row[1], *row[10:]
+        run_id, updated_at, length, *lease, _ = row[1], *row[12:]
         return RunInfo(run_id, UNREADABLE, updated_at, length, lease_of(run_id, *lease))
 
 
@@ -725,3 +737,21 @@ def read(run_id: str, after: int) -> Steps[list[Record]]:
 
 _RECORDS = "SELECT run, sequence, written_at, body FROM @entries WHERE"
 _NEXT_RECORDS = "AND sequence > ? ORDER BY sequence LIMIT ?"
+
+
+# Settings.
+
+
+def save_setting(name: str, value: bytes | None) -> Steps[Commit[None]]:
+    """Keep or remove a setting, as `ServiceStore.save_setting`."""
+    yield from ()
+    if value is None:
+        return Commit(None, [Query("DELETE FROM @settings WHERE name = ?", (name,))])
+    change = "INSERT INTO @settings VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value"
+    return Commit(None, [Query(change, (name, value))])
+
+
+def settings() -> Steps[dict[str, bytes]]:
+    """Return the settings, as `ServiceStore.settings`."""
+    [rows] = yield [Query("SELECT name, value FROM @settings")]
+    return {name: bytes(value) for name, value in rows}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 from effectflow.checkpoint.lease import Lease
@@ -105,8 +105,17 @@ class SqlStore(ReentrantStore, ServiceStore):
         return await self._read(lambda: sql.mailbox(run_id, after))
 
     async def claim_due(self, due: DueRuns) -> Claimed:
-        # Idle workers ask all the time, and must neither lock nor write.
-        choice = await self._read(lambda: next_due(due, self._memory))
-        if not choice.rows:
-            return Claimed((), choice.next_due_at)
-        return await self._change(lambda: claim_due(due, self._memory))
+        if not self._memory.has_claimed:
+            # Idle workers ask all the time, and must neither lock nor write.
+            choice = await self._read(lambda: next_due(due, self._memory))
+            if not choice.rows:
+                return Claimed((), choice.next_due_at)
+        claimed = await self._change(lambda: claim_due(due, self._memory))
+        self._memory.has_claimed = bool(claimed.runs)
+        return claimed
+
+    async def save_setting(self, name: str, value: bytes | None) -> None:
+        await self._change(lambda: sql.save_setting(name, value))
+
+    async def settings(self) -> Mapping[str, bytes]:
+        return await self._read(sql.settings)

@@ -48,7 +48,7 @@ _COMMITS_BETWEEN_LOOKS = 100
 _REQUESTS_PER_COMMIT = 1000
 
 _APPLICATION_ID = 0x45464657  # "EFFW"
-_SCHEMA_VERSION = 5
+_SCHEMA_VERSION = 6
 """Those before it were never released."""
 
 _SCHEMA = SCHEMA.replace("@", "").replace("\n    );", "\n    ) STRICT;")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import cache
 from types import TracebackType
@@ -108,6 +108,12 @@ class ForwardingStore:
     async def claim_due(self, due: DueRuns) -> Claimed:
         return await self._service.claim_due(due)
 
+    async def save_setting(self, name: str, value: bytes | None) -> None:
+        await self._service.save_setting(name, value)
+
+    async def settings(self) -> Mapping[str, bytes]:
+        return await self._service.settings()
+
     def changes(self) -> AbstractAsyncContextManager[Changes]:
         return self._service.changes()
 
@@ -144,7 +150,7 @@ class ForwardingStore:
         await self.store.__aexit__(exc_type, exc, traceback)
 
 
-_SERVICE = ("send", "mailbox", "claim_due", "changes")
+_SERVICE = ("send", "mailbox", "claim_due", "changes", "save_setting", "settings")
 _TRANSACTIONS = ("has_async_connections", "transaction", "create_within")
 
 

@@ -36,9 +36,13 @@ class Service:
         )
 
     def worker(
-        self, *workflows: Workflow[Any, Any, Any, Any], schedules: Any = (), **options: Any
+        self,
+        *workflows: Workflow[Any, Any, Any, Any],
+        schedules: Any = (),
+        queues: Any = (),
+        **options: Any,
     ) -> Worker[apps.App]:
-        return Worker(self.app(*workflows, schedules=schedules), **options)
+        return Worker(self.app(*workflows, schedules=schedules, queues=queues), **options)
 
     @property
     def client(self) -> Client:

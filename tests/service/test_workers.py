@@ -12,7 +12,7 @@ import anyio
 import pytest
 from returns.result import Success
 
-from effectflow import Checkpoints, Do, Effect, Limit, bracket, do, par, pure, sleep, step, workflow
+from effectflow import Checkpoints, Do, Effect, Queue, bracket, do, par, pure, sleep, step, workflow
 from effectflow.checkpoint import (
     Batch,
     Lease,
@@ -179,13 +179,13 @@ async def test_a_worker_drives_at_most_as_many_runs_as_its_limit(
 
 
 async def test_a_limit_holds_across_workers(service: Service, gate: Gate) -> None:
-    limits = {"guarded": Limit(2)}
+    queues = [Queue("guarded", 2)]
     for number in range(5):
         await service.client.submit(guarded, None, run_id=f"{number}")
     await service.client.submit(act, "free", run_id="free")
     async with (
-        service.worker(guarded, act, limits=limits),
-        service.worker(guarded, act, limits=limits),
+        service.worker(guarded, act, queues=queues),
+        service.worker(guarded, act, queues=queues),
     ):
         await gate.until(inside=2)
         await service.client.handle(act, "free").result()
@@ -198,11 +198,11 @@ async def test_a_limit_holds_across_workers(service: Service, gate: Gate) -> Non
 
 @both_stores
 async def test_a_limit_per_second_holds_across_workers(service: Service) -> None:
-    limits = {"act": Limit(per_second=4)}
+    queues = [Queue("act", per_second=4)]
     for number in range(5):
         await service.client.submit(act, "a", run_id=f"{number}")
     began = anyio.current_time()
-    async with service.worker(act, limits=limits), service.worker(act, limits=limits):
+    async with service.worker(act, queues=queues), service.worker(act, queues=queues):
         await ended(service)
     assert anyio.current_time() - began >= 0.9
 
@@ -450,8 +450,6 @@ def test_an_app_rejects_workflows_and_schedules_with_the_same_name() -> None:
     with pytest.raises(TypeError, match="an App takes workflows"):
         App([act.body], environment=apps.App, checkpoints=checkpoints)  # type: ignore[list-item]
     app = App([act], environment=apps.App, checkpoints=checkpoints)
-    with pytest.raises(ValueError, match="limits names workflows that the App does not have: pay"):
-        Worker(app, limits={"pay": Limit(1)})
     with pytest.raises(ValueError, match="limit"):
         Worker(app, limit=0)
     with pytest.raises(ValueError, match="max_crashes"):

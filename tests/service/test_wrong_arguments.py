@@ -11,7 +11,7 @@ import pytest
 
 from effectflow import Checkpoints, Client, Do, Signal, publish, workflow
 from effectflow.checkpoint import CheckpointStore
-from effectflow.checkpoint.store import Limit
+from effectflow.checkpoint.store import Queue
 from effectflow.service import App, BadEnvironment, Schedule, Worker
 from effectflow.stores import MemoryStore
 from tests import apps
@@ -56,12 +56,47 @@ def test_a_worker_never_waits_for_a_negative_time(name: str, given: Any) -> None
         Worker(APP, **{name: given})
 
 
-def test_the_limits_of_a_worker_are_limits() -> None:
-    limits: Any = {"act": 3}
-    with pytest.raises(TypeError, match="limits takes a Limit for workflow 'act', not 3"):
-        Worker(APP, limits=limits)
+def test_the_queues_of_an_app_are_queues() -> None:
+    def app(*queues: Any) -> App[apps.App]:
+        return App([act], environment=apps.App, checkpoints=Checkpoints(STORE), queues=queues)
+
+    with pytest.raises(
+        TypeError, match=r"the queues of an App are Queue\(name, limit=...\), not 'act'"
+    ):
+        app("act")
+    with pytest.raises(ValueError, match="two queues named 'act'"):
+        app(Queue("act", 1), Queue("act", per_key=2))
     with pytest.raises(ValueError, match="per_second must be a finite number above 0, not inf"):
-        Limit(per_second=math.inf)
+        Queue("act", per_second=math.inf)
+    with pytest.raises(ValueError, match="per_key must be an int >= 1, not 0"):
+        Queue("act", per_key=0)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"queue": 3}, "queue is text, not 3"),
+        ({"key": "\ud800"}, "key has a lone surrogate"),
+        ({"key": "k" * 201}, "key must have at most 200 bytes"),
+    ],
+)
+async def test_a_queue_and_a_key_are_texts_that_all_stores_can_sort_by(
+    wrong: dict[str, Any], said: str
+) -> None:
+    client = Client(Checkpoints(MemoryStore()))
+    with pytest.raises((TypeError, ValueError), match=said):
+        await client.submit(act, "a", **wrong)
+    assert await client.find() == []
+
+
+@pytest.mark.anyio
+async def test_a_pause_names_one_thing() -> None:
+    client = Client(Checkpoints(MemoryStore()))
+    with pytest.raises(TypeError, match="name one of queue=, workflow=, schedule="):
+        await client.pause()
+    with pytest.raises(TypeError, match="name one of queue=, workflow=, schedule="):
+        await client.unpause(queue="a", workflow="b")
 
 
 def test_an_app_takes_checkpoints_and_a_function_that_makes_its_environment() -> None:

@@ -26,14 +26,14 @@ from effectflow.checkpoint.lease import Lease, Owner
 from effectflow.checkpoint.store import (
     Batch,
     DueRuns,
-    Limit,
+    Queue,
     RunStatus,
     RunSummary,
     ServiceStore,
 )
 
 SUMMARY = RunSummary("w", RunStatus.PENDING, 0.0)
-LIMITS = {"held": Limit(5), "started": Limit(per_second=5)}
+QUEUES = {"held": Queue("held", 5), "started": Queue("started", per_second=5)}
 DONE = replace(SUMMARY, status=RunStatus.COMPLETED)
 GO = "signal:go"
 
@@ -65,7 +65,7 @@ def tell(result: object) -> None:
 
 def due_runs(*workflows: str, most: int = 4) -> DueRuns:
     owners = [str(Owner.new()) for _ in range(most)]
-    return DueRuns(frozenset(workflows), owners, 60, time.time(), LIMITS)
+    return DueRuns(frozenset(workflows), owners, 60, time.time(), QUEUES)
 
 
 async def claim(store: ServiceStore) -> None:

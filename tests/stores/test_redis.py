@@ -19,7 +19,7 @@ from effectflow.checkpoint.lease import Owner
 from effectflow.checkpoint.store import (
     Batch,
     DueRuns,
-    Limit,
+    Queue,
     RunQuery,
     RunStatus,
     RunSummary,
@@ -47,9 +47,9 @@ def client(redis: str) -> Iterator[Any]:
         yield client
 
 
-async def claim_due(store: RedisStore, most: int = 5, **limits: Limit) -> list[str]:
+async def claim_due(store: RedisStore, most: int = 5, *queues: Queue) -> list[str]:
     owners = [str(Owner.new()) for _ in range(most)]
-    due = DueRuns(frozenset(["w"]), owners, 60, time.time(), limits)
+    due = DueRuns(frozenset(["w"]), owners, 60, time.time(), {one.name: one for one in queues})
     return [taken.info.run_id for taken in (await store.claim_due(due)).runs]
 
 
@@ -133,7 +133,7 @@ async def test_a_damaged_run_hurts_no_other_one(
     assert await store.damaged_runs() == ["damaged"]
     # The damaged one was due first, and takes no place of others.
     assert await claim_due(store, 1) == ["first"]
-    assert await claim_due(store, w=Limit(3)) == ["last"]
+    assert await claim_due(store, 5, Queue("w", 3)) == ["last"]
     assert await claim_due(store) == []
     assert store.renew([held], seconds=60)[0].fence == held.fence
     if how != "another type":
@@ -236,8 +236,8 @@ async def test_sets_that_lack_a_run_are_completed_after_a_restart(tmp_path: Path
 
             assert {info.run_id for info in await store.find()} == {"due", "held"}
             # The held one counts.
-            assert await claim_due(store, w=Limit(1)) == []
-            assert await claim_due(store, w=Limit(2)) == ["due"]
+            assert await claim_due(store, 5, Queue("w", 1)) == []
+            assert await claim_due(store, 5, Queue("w", 2)) == ["due"]
 
 
 async def test_no_append_fails_while_the_scripts_are_flushed(

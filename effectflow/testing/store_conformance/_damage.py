@@ -7,7 +7,7 @@ from dataclasses import replace
 from unittest import TestCase
 
 from effectflow.checkpoint.errors import CorruptCheckpoint
-from effectflow.checkpoint.store import DueRuns, Limit, RunQuery, ServiceStore, find_run
+from effectflow.checkpoint.store import DueRuns, Queue, RunQuery, ServiceStore, find_run
 from effectflow.testing.store_conformance._check import (
     FAILED,
     PENDING,
@@ -95,11 +95,11 @@ async def a_worker_claims_the_others_beside_a_damaged_run(s: Journal, damage: Da
     await damage(s.store, "also damaged")
 
     # A claim of a single run finds one behind those that are damaged.
-    for limits in ({}, {"w": Limit(limit=5, per_second=1e6)}):
+    for queues in ({}, {"w": Queue("w", limit=5, per_second=1e6)}):
         for count, found in ((5, {"child", "due"}), (1, {"child"})):
             owners = [new_owner() for _ in range(count)]
             claimed = await store.claim_due(
-                DueRuns(frozenset({"w"}), owners, 60, time.time(), limits)
+                DueRuns(frozenset({"w"}), owners, 60, time.time(), queues)
             )
             assert {one.info.run_id for one in claimed.runs} == found
             for one in claimed.runs:

@@ -12,7 +12,7 @@ import anyio
 import anyio.lowlevel
 
 from effectflow.checkpoint.errors import RunBusy
-from effectflow.checkpoint.store import Claimed, DueRuns, Limit, RunStatus
+from effectflow.checkpoint.store import Claimed, DueRuns, Queue, RunStatus
 from effectflow.testing.store_conformance._check import (
     COMPLETED,
     ELSEWHERE,
@@ -39,12 +39,12 @@ async def _claim_due(
     now: float = 100.0,
     workflows: Iterable[str] = ("w",),
     seconds: float = 60,
-    limits: Mapping[str, Limit] | None = None,
+    queues: Mapping[str, Queue] | None = None,
 ) -> Claimed:
     """Claim due runs for new owners. The claimant's clock says `now`, a time in 1970."""
     owners = [new_owner() for _ in range(most)]
     return await s.store.claim_due(
-        DueRuns(frozenset(workflows), owners, seconds, now, limits or {})
+        DueRuns(frozenset(workflows), owners, seconds, now, queues or {})
     )
 
 
@@ -232,34 +232,34 @@ async def a_limit_bounds_how_many_runs_of_a_workflow_are_held_at_once(
     """Dead and expired owners do not count."""
     await _create_due(s, *_numbered("w", 6))
     await _create_due(s, *_numbered("free", 6), workflow="free")
-    limits = {"w": Limit(limit=3)}
+    queues = {"w": Queue("w", limit=3)}
     held = await other.claim("w0")
 
-    first = await _claim_due(s, 1, limits=limits)
+    first = await _claim_due(s, 1, queues=queues)
     assert _ids(first) == ["w1"]
-    answer = await _taken(other, workflows=["w", "free"], limits=limits)
+    answer = await _taken(other, workflows=["w", "free"], queues=queues)
     assert sorted(answer) == [*_numbered("free", 6), "w2"]
     for chosen in (s, other):
-        assert await _taken(chosen, limits=limits) == []
+        assert await _taken(chosen, queues=queues) == []
     await s.store.release(first.runs[0].lease)
     await other.store.release(held)
     await s.claim("w0", owner=dead_owner(), seconds=3600)
     await s.claim("w1", owner=ELSEWHERE, seconds=-1)
-    assert await _taken(s, limits=limits) == ["w0", "w1"]
+    assert await _taken(s, queues=queues) == ["w0", "w1"]
 
 
 async def concurrent_claimants_share_a_limit(s: Service, other: Service) -> None:
-    limits = {"held": Limit(limit=3), "started": Limit(per_second=0.001)}
-    for workflow in limits:
+    queues = {"held": Queue("held", limit=3), "started": Queue("started", per_second=0.001)}
+    for workflow in queues:
         await _create_due(s, *_numbered(workflow, 12), workflow=workflow)
     claims: list[str] = []
 
     async def take(number: int) -> None:
         chosen = (s, other)[number % 2]
-        claims.extend(await _taken(chosen, 2, workflows=limits, limits=limits))
+        claims.extend(await _taken(chosen, 2, workflows=queues, queues=queues))
 
     await at_once(take, range(8))
-    claims += await _taken(s, workflows=limits, limits=limits)
+    claims += await _taken(s, workflows=queues, queues=queues)
 
     assert len(set(claims)) == len(claims)
     assert sum(run_id.startswith("held") for run_id in claims) == 3
@@ -269,20 +269,20 @@ async def concurrent_claimants_share_a_limit(s: Service, other: Service) -> None
 async def a_limit_bounds_how_fast_pending_runs_are_started(s: Service, other: Service) -> None:
     await _create_due(s, *_numbered("r", 8))
     await s.create("resumed", summary=replace(SUSPENDED, due_at=10.0))
-    slow, fast = {"w": Limit(per_second=0.001)}, {"fast": Limit(per_second=3)}
+    slow, fast = {"w": Queue("w", per_second=0.001)}, {"fast": Queue("fast", per_second=3)}
 
-    first = await _claim_due(s, limits=slow)
+    first = await _claim_due(s, queues=slow)
     assert _ids(first) == ["r0", "resumed"]
     for one in first.runs:
         await s.store.release(one.lease)
-    assert await _taken(other, limits=slow) == ["resumed"]
+    assert await _taken(other, queues=slow) == ["resumed"]
     assert await _taken(other, 1) == ["r0"]
 
     await _create_due(s, *_numbered("f", 8), workflow="fast")
     claims, began = list[str](), time.monotonic()
     with within("no further run is claimed"):
         while len(claims) <= 3:
-            claims += await _taken((s, other)[len(claims) % 2], workflows=fast, limits=fast)
+            claims += await _taken((s, other)[len(claims) % 2], workflows=fast, queues=fast)
             assert len(claims) in (3, 6)
             await anyio.sleep(0.01)
     assert time.monotonic() - began > 0.99
@@ -299,10 +299,138 @@ async def held_and_limited_runs_do_not_hide_others(s: Service) -> None:
     limited = replace(DUE, workflow="limited", priority=9)
     await s.create_all(_numbered("limited", 300), limited)
     await _create_due(s, *_numbered("free", 3))
-    limits = {"limited": Limit(limit=1)}
+    queues = {"limited": Queue("limited", limit=1)}
 
     assert await _taken(s, 1) == ["free0"]
-    first, *others = await _taken(s, 2, workflows=["limited", "w"], limits=limits)
+    first, *others = await _taken(s, 2, workflows=["limited", "w"], queues=queues)
     assert first.startswith("limited")
     assert others == ["free1"]
-    assert await _taken(s, workflows=["limited", "w"], limits=limits) == ["free2"]
+    assert await _taken(s, workflows=["limited", "w"], queues=queues) == ["free2"]
+
+
+# Queues.
+
+QUEUED = replace(DUE, queue="q", created_at=1.0)
+
+
+async def _submit(s: Service, **counts: int) -> None:
+    """Create runs of these keys in queue `q`, all of one key before those of the next."""
+    number = 0.0
+    for key, count in counts.items():
+        for run_id in _numbered(key, count):
+            number += 0.001
+            await s.create(run_id, summary=replace(QUEUED, due_at=number, key=key))
+
+
+async def the_keys_of_a_queue_take_turns(s: Service) -> None:
+    """However many runs others have, and in whatever portions runs are claimed."""
+    await _submit(s, a=6, b=2, c=1, d=1)
+
+    assert await _taken(s, 1) == ["a0"]
+    assert await _taken(s, 1) == ["b0"]
+    assert await _taken(s, 3) == ["c0", "d0", "a1"]
+    await s.create("late0", summary=replace(QUEUED, key="late", due_at=0.9))
+    assert await _taken(s, 3) == ["b1", "late0", "a2"]
+    await s.create("a6", summary=replace(QUEUED, key="a", due_at=0.9))
+    await s.create("later0", summary=replace(QUEUED, key="later", due_at=0.9))
+    assert await _taken(s, 2) == ["later0", "a3"]
+    assert await _taken(s) == ["a4", "a5", "a6"]
+
+
+async def runs_without_a_key_take_their_turn_as_one(s: Service) -> None:
+    """Also those of another workflow in the same queue."""
+    await _submit(s, a=3)
+    for number in range(3):
+        later = replace(QUEUED, due_at=0.1 + number / 1000)
+        await s.create(f"free{number}", summary=later)
+        await s.create(f"other{number}", summary=replace(later, workflow="v", key="o"))
+
+    both = await _taken(s, 1, workflows=["w", "v"]) + await _taken(s, 3, workflows=["w", "v"])
+    assert both[:3] == ["a0", "other0", "free0"]
+    assert sorted(both[3:] + await _taken(s, workflows=["w", "v"])) == [
+        *("a1", "a2", "free1", "free2", "other1", "other2")
+    ]
+
+
+async def a_queue_with_a_higher_priority_comes_first(s: Service) -> None:
+    await _create_due(s, "plain0")
+    await _submit(s, a=1)
+    await s.create("urgent", summary=replace(QUEUED, priority=-1, key="b"))
+    queues = {"q": Queue("q", priority=2)}
+
+    assert await _taken(s, 1, queues=queues) == ["a0"]
+    assert await _taken(s, queues=queues) == ["urgent", "plain0"]
+
+
+async def a_limit_per_key_holds_back_only_that_key(s: Service, other: Service) -> None:
+    """Also for runs that continue. Dead owners do not count."""
+    await _submit(s, a=40, b=3)
+    resumed = replace(SUSPENDED, due_at=0.5, queue="q", key="a")
+    await s.create("resumed", summary=resumed)
+    queues = {"q": Queue("q", per_key=2)}
+
+    first = await _claim_due(s, queues=queues)
+    assert _ids(first) == ["resumed", "a0", "b0", "b1"]
+    assert await _taken(other, queues=queues) == []
+    await s.create("resumed2", summary=resumed)
+    assert await _taken(other, queues=queues) == []
+    leases = {one.info.run_id: one.lease for one in first.runs}
+    await s.store.release(leases["b0"])
+    assert await _taken(other, queues=queues) == ["b0"]
+    await s.append(leases["resumed"], summary=replace(resumed, due_at=None), release=True)
+    assert await _taken(other, 1, queues=queues) == ["resumed2"]
+    await s.append(leases["a0"], summary=COMPLETED, release=True)
+    assert await _taken(s, queues=queues) == ["a1"]
+
+
+async def the_limits_of_a_queue_hold_for_all_its_workflows(s: Service) -> None:
+    for number, workflow in enumerate(("w", "v", "q", "w")):
+        own = "" if workflow == "q" else "q"
+        summary = replace(DUE, workflow=workflow, queue=own, due_at=0.1 * number)
+        await s.create(f"{workflow}{number}", summary=summary)
+    queues = {"q": Queue("q", limit=3)}
+
+    assert await _taken(s, workflows=["w"], queues=queues) == ["w0", "w3"]
+    assert await _taken(s, workflows=["w", "v", "q"], queues=queues) == ["v1"]
+    stopped = {"q": Queue("q", limit=0)}
+    await s.store.delete("q2")
+    assert await _taken(s, workflows=["w", "v", "q"], queues=stopped) == []
+
+
+async def a_run_that_waits_for_a_time_does_not_wait_for_its_turn(s: Service) -> None:
+    await _submit(s, a=2)
+    await s.create("delayed", summary=replace(QUEUED, key="z", due_at=50.0))
+    await s.create("future", summary=replace(QUEUED, key="z", due_at=150.0))
+
+    answer = await _claim_due(s, 2)
+    assert (_ids(answer), answer.next_due_at) == (["a0", "delayed"], 150.0)
+    assert await _taken(s, now=150.0) == ["a1", "future"]
+
+
+async def no_key_waits_for_long_among_many(s: Service, other: Service) -> None:
+    """Two claimants serve them together."""
+    await s.create_all([f"a{number}" for number in range(200)], replace(QUEUED, key="a"))
+    for number in range(40):
+        key = f"k{number:02}"
+        await s.create(key, summary=replace(QUEUED, key=key, due_at=0.9))
+
+    claims: list[str] = []
+    for number in range(12):
+        claims += await _taken((s, other)[number % 2], 4)
+    assert {run_id for run_id in claims if run_id.startswith("k")} == {
+        f"k{number:02}" for number in range(40)
+    }
+
+
+# Settings.
+
+
+async def settings_are_shared(s: Service, other: Service) -> None:
+    assert await s.store.settings() == {}
+    await s.store.save_setting("paused:queue:ü", b"\0\xff")
+    await s.store.save_setting("b", b"1")
+    await other.store.save_setting("b", b"2")
+    assert await s.store.settings() == {"paused:queue:ü": b"\0\xff", "b": b"2"}
+    await other.store.save_setting("b", None)
+    await other.store.save_setting("never", None)
+    assert await s.store.settings() == {"paused:queue:ü": b"\0\xff"}

@@ -110,7 +110,8 @@ async def a_summary_is_returned_as_it_was_written(s: Journal, other: Journal) ->
     waits_for, blocked = "signal 'ünïcödé-🎈'\nuntil noon", "a step is \"missing\"; build '2'"
     details = RunDetails("iterative", "2.1", 5, waits_for, blocked)
     full = RunSummary(
-        "w", RunStatus.SUSPENDED, 1.25, 1767225600.123456, -7, "a/b: *?[x]%_", "'é'", details
+        *("w", RunStatus.SUSPENDED, 1.25, 1767225600.123456, -7, "a/b: *?[x]%_", "'é'"),
+        *("reports: 🎈", "tenant:'7'", details),
     )
     await s.create("free", summary=full)
     lease = await s.begin(summary=full)

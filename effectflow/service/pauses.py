@@ -1,0 +1,77 @@
+"""Pauses of queues, workflows and schedules: settings of the store that all workers follow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Literal, TypeAlias, cast
+
+import orjson
+
+from effectflow.checkpoint.store import Queue, ServiceStore
+from effectflow.effects.arguments import check_text
+
+PausedKind: TypeAlias = Literal["queue", "workflow", "schedule"]
+"""What can be paused, besides a run."""
+
+PAUSED_KINDS: tuple[PausedKind, ...] = ("queue", "workflow", "schedule")
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """A queue, a workflow or a schedule that is paused.
+
+    Attributes:
+        kind: what it is.
+        name: its name.
+        by: who paused it, such as "ann@host".
+        at: when, in seconds since the epoch.
+    """
+
+    kind: PausedKind
+    name: str
+    by: str
+    at: float
+
+
+def named(**names: str | None) -> tuple[PausedKind, str]:
+    """Return the kind and the name of the one that is given. Raise TypeError unless it is one."""
+    given = [(kind, name) for kind, name in names.items() if name is not None]
+    if len(given) != 1:
+        raise TypeError(f"name one of {', '.join(f'{kind}=' for kind in PAUSED_KINDS)}")
+    [(kind, name)] = given
+    check_text(f"{kind}=", name)
+    return cast("PausedKind", kind), name
+
+
+async def save_pause(store: ServiceStore, pause: Pause) -> None:
+    """Pause something, or note again who paused it."""
+    await store.save_setting(_setting(pause.kind, pause.name), orjson.dumps(asdict(pause)))
+
+
+async def remove_pause(store: ServiceStore, kind: PausedKind, name: str) -> None:
+    """Let something that is paused go on."""
+    await store.save_setting(_setting(kind, name), None)
+
+
+async def pauses_in(store: ServiceStore) -> list[Pause]:
+    """Return what is paused, sorted by kind and name."""
+    found = await store.settings()
+    return [
+        Pause(**orjson.loads(value))
+        for name, value in sorted(found.items())
+        if name.startswith(_PREFIX)
+    ]
+
+
+def unpaused_queues(queues: Mapping[str, Queue], pauses: Iterable[Pause]) -> dict[str, Queue]:
+    """Return the queues, those that are paused with the limit 0."""
+    stopped = {one.name: Queue(one.name, limit=0) for one in pauses if one.kind == "queue"}
+    return {**queues, **stopped}
+
+
+_PREFIX = "paused:"
+
+
+def _setting(kind: PausedKind, name: str) -> str:
+    return f"{_PREFIX}{kind}:{name}"
