@@ -8,6 +8,7 @@ from textwrap import wrap
 
 from effectflow.checkpoint.checkpoint import iso_time
 from effectflow.checkpoint.errors import printable
+from effectflow.checkpoint.store import is_service
 from effectflow.checkpoint.values import Tree
 from effectflow.cli.access import Access, ServiceOption
 from effectflow.cli.command import Answer, command
@@ -17,6 +18,7 @@ from effectflow.cli.render import age, cut, when
 from effectflow.cli.suggestions import message_of, suggested
 from effectflow.observe.explanation import Explanation, Move, read_explanation
 from effectflow.observe.operations import Operation
+from effectflow.service.pauses import pauses_in
 
 _WIDTH = 80
 _MOST_SHOWN = 10
@@ -27,7 +29,8 @@ _MOST_SHOWN = 10
 async def explain(access: Access, run_id: str) -> Answer:
     """Tell why a run is where it is, and print the commands that would move it."""
     now = time.time()
-    found = await read_explanation(access.checkpoints, run_id, now)
+    pauses = await pauses_in(access.store) if is_service(access.store) else ()
+    found = await read_explanation(access.checkpoints, run_id, now, pauses)
     code = ExitCode.DONE if found.problem is None else ExitCode.CHECKPOINT_ERROR
     return Answer(_tree(found), _lines(found, now), code=code)
 

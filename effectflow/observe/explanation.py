@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from effectflow.checkpoint.checkpoint import Checkpoint, fold
 from effectflow.checkpoint.checkpoints import Checkpoints
@@ -92,8 +93,13 @@ class Explanation:
         return "\n".join([f"{self.run_id}: {self.reason}", *(f"  {one}" for one in self.moves)])
 
 
-async def read_explanation(checkpoints: Checkpoints, run_id: str, now: float) -> Explanation:
-    """Read a run and explain it. Raise RunNotFound, and CorruptCheckpoint if nothing of it is left."""
+async def read_explanation(
+    checkpoints: Checkpoints, run_id: str, now: float, pauses: Iterable[AnyPause] = ()
+) -> Explanation:
+    """Read a run and explain it. Raise RunNotFound, and CorruptCheckpoint if nothing of it is left.
+
+    The parameters are those of `explain_run`.
+    """
     async with checkpoints.store as store:
         with store_errors(store, run_id):
             info = await find_run(store, run_id)
@@ -103,11 +109,15 @@ async def read_explanation(checkpoints: Checkpoints, run_id: str, now: float) ->
         journal, problem = await open_records(records, run_id, checkpoints.seal)
     if problem is not None and not journal.entries:
         raise problem
-    return explain_run(info, journal.entries, now, problem)
+    return explain_run(info, journal.entries, now, problem, pauses)
 
 
 def explain_run(
-    info: RunInfo, entries: Sequence[Entry], now: float, problem: CheckpointError | None = None
+    info: RunInfo,
+    entries: Sequence[Entry],
+    now: float,
+    problem: CheckpointError | None = None,
+    pauses: Iterable[AnyPause] = (),
 ) -> Explanation:
     """Explain a run from its summary and its journal.
 
@@ -116,8 +126,23 @@ def explain_run(
         entries: its entries; with a `problem`, those before the damage.
         now: the time, in seconds since the epoch.
         problem: why the rest of the journal cannot be read.
+        pauses: the queues and workflows that are paused, as `Client.pauses` returns them.
     """
-    return _Explainer(info, entries, now, problem).explain()
+    summary = info.summary
+    names = {"queue": summary.queue_name, "workflow": summary.workflow}
+    stopped = [one for one in pauses if names.get(one.kind) == one.name]
+    return _Explainer(info, entries, now, problem, stopped).explain()
+
+
+class AnyPause(Protocol):
+    """A queue, a workflow or a schedule that is paused: see `Client.pauses`."""
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def by(self) -> str: ...
 
 
 class _Explainer:
@@ -127,7 +152,9 @@ class _Explainer:
         entries: Sequence[Entry],
         now: float,
         problem: CheckpointError | None,
+        stopped: Sequence[AnyPause],
     ) -> None:
+        self.stopped = stopped
         self.info = info
         self.entries = entries
         self.now = now
@@ -214,7 +241,8 @@ class _Explainer:
         details, finished = self.info.summary.details, self.checkpoint.finished
         match self.status:
             case RunStatus.PENDING:
-                return self._due("It has not begun")
+                queue = self.info.summary.queue
+                return self._due(f"It has not begun{f', in queue {queue!r}' if queue else ''}")
             case RunStatus.RUNNING if self.is_held:
                 return f"The {self.info.process} drives it."
             case RunStatus.RUNNING:
@@ -248,6 +276,9 @@ class _Explainer:
             return f"{what}, and no worker continues it by itself."
         if due_at > self.now:
             return f"{what}."
+        if self.stopped:
+            names = " and ".join(f"{one.kind} {one.name!r}" for one in self.stopped)
+            return f"{what}. It is due, and no worker takes it before {names} is unpaused."
         return f"{what}. It is due, and continues as soon as a worker takes it."
 
     def _moves(self) -> Iterator[Move]:
@@ -257,6 +288,9 @@ class _Explainer:
             yield Move(("show", run_id, "--at", intact), "shows it before the damage")
             yield Move(("repair", run_id), "cuts it to its last intact entry, and asks first")
             return
+        for one in self.stopped:
+            words = ("pauses", "--unpause", f"{one.kind}:{one.name}")
+            yield Move(words, f"lets workers take its runs; {one.by} has paused it")
         if self.dead_letters:
             words = ("dead-letters", run_id, "--retry")
             yield Move(words, "maps the items again that have failed", module)

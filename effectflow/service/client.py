@@ -36,6 +36,7 @@ from effectflow.checkpoint.store import (
     find_in_pages,
     find_run,
     has_result,
+    is_service,
     service_of,
     store_errors,
 )
@@ -510,10 +511,11 @@ class Handle(Generic[E_co, Out_co]):
         # Imported late: few programs ask for it.
         from effectflow.observe.explanation import read_explanation
 
-        async with self._checkpoints.store:
+        async with self._checkpoints.store as store:
             await self._status()
             now = self._place.scope.clock.now().timestamp()
-            return await read_explanation(self._checkpoints, self.run_id, now)
+            pauses = await pauses_in(store) if is_service(store) else ()
+            return await read_explanation(self._checkpoints, self.run_id, now, pauses)
 
     async def send(
         self, signal: Signal[T], value: Fitting[T], *, idempotency_key: str | None = None

@@ -130,6 +130,23 @@ def test_a_paused_run_tells_who_paused_it_and_how_it_goes_on(
     )
 
 
+def test_a_run_of_a_paused_queue_tells_how_that_goes_on(effectflow: Command, mall: Any) -> None:
+    submitted(mall, "order", 5, "o1", queue="reports")
+    assert "It has not begun, in queue 'reports'. It is due" in (
+        effectflow("explain", "o1", *APP).out
+    )
+    paused = effectflow("pauses", "--pause", "queue:reports", "--by", "ann", *APP)
+    assert paused.code == 0, paused
+
+    said = effectflow("explain", "o1", *APP).out
+
+    assert "no worker takes it before queue 'reports' is unpaused." in said.replace("\n", " ")
+    command = "effectflow pauses --unpause queue:reports --app mall:app"
+    assert f"  {command}\n      lets workers take its runs; ann has paused it\n" in said
+    assert effectflow(*shlex.split(command)[1:]).code == 0
+    assert "is unpaused" not in effectflow("explain", "o1", *APP).out
+
+
 def test_an_unknown_run_is_an_error(effectflow: Command, mall: Any) -> None:
     submitted(mall, "pack", "x", "p")
     ran = effectflow("explain", "q", *APP)
