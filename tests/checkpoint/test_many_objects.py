@@ -26,6 +26,7 @@ from effectflow.checkpoint.values import (
     encode_cbor,
     encode_json,
     from_tree,
+    mismatch_of,
     options_of,
     to_tree,
 )
@@ -208,6 +209,34 @@ def test_one_bad_object_of_many_is_rejected_with_its_path(
     values[7] = bad
     with pytest.raises(NotSerializable, match=message):
         to_tree(values, types=TYPES)
+
+
+@dataclass
+class Typed:
+    name: str = None  # type: ignore[assignment]  # a default of another type
+    price: float = 0
+    at: datetime | None = None
+
+
+def test_one_object_of_many_with_a_field_of_another_type_is_found() -> None:
+    wrong: Any = "1"
+    good: list[Any] = [Typed("x", n, None) for n in range(MANY)]
+    for odd, found in {
+        "default": (Typed(), None),
+        "subclass": (type("Special", (Typed,), {})("x"), None),
+        "moment": (Typed("x", 1, datetime(2026, 1, 1)), None),
+        "price": (Typed("x", wrong), ("[7].price", "'1' is not of the declared type float")),
+        "unset": (without(Typed("x"), "at"), None),
+        "missing": (
+            changed(Typed("x"), "name", 1),
+            ("[7].name", "1 is not of the declared type str"),
+        ),
+        "class": (Line("x"), ("[7]", "Line(sku='x', note=None) is not of the declared type Typed")),
+    }.values():
+        values = [*good]
+        values[7] = odd
+        assert mismatch_of(values, list[Typed]) == found
+        assert mismatch_of(good, list[Typed]) is None
 
 
 def test_many_objects_of_a_class_that_is_not_declared_are_rejected() -> None:

@@ -11,6 +11,7 @@ import typing
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
+from operator import attrgetter
 from types import UnionType
 from typing import Annotated, Any, Literal, Never, TypeAlias, TypedDict, Union, cast
 
@@ -86,10 +87,12 @@ class _Check:
     Attributes:
         find: returns the first mismatch in a value, or None.
         exact: classes whose instances surely have the type; None if all values have it.
+        are_surely: returns whether all of many values surely have the type, in less time than `find`.
     """
 
     find: _Find
     exact: frozenset[type] | None
+    are_surely: Callable[[Collection[Any]], bool] | None = None
 
 
 _ACCEPT = _Check(lambda _value, _passed: None, None)
@@ -188,7 +191,7 @@ def _of_class(annotation: Any, kind: Any, arguments: tuple[Any, ...]) -> _Check:
     if kind in (object, Any, type) or getattr(kind, "_is_protocol", False):
         return _ACCEPT
     if typing.is_typeddict(kind):
-        return _Check(_fields_find(kind, arguments), _NO_CLASS)
+        return _fields_check(kind, arguments)
     if kind in _EXACT:
         return _Check(_instance_find(annotation, tuple(_EXACT[kind])), _EXACT[kind])
     # Values that pydantic has validated may have other types than the annotations.
@@ -205,7 +208,7 @@ def _of_class(annotation: Any, kind: Any, arguments: tuple[Any, ...]) -> _Check:
     if arguments and is_standard and issubclass(kind, Mapping):
         return _Check(_pairs_find(find, *arguments[:2]), _NO_CLASS)
     if is_record(kind) and not is_validated:
-        return _Check(_fields_find(kind, arguments), _NO_CLASS)
+        return _fields_check(kind, arguments)
     if len(arguments) == 1 and is_standard and issubclass(kind, Collection):
         return _Check(_items_find(find, arguments[0]), _NO_CLASS)
     return _Check(find, _NO_CLASS)
@@ -227,6 +230,8 @@ def _items_find(find_whole: _Find, argument: Any) -> _Find:
         found = find_whole(value, passed)
         if found or item.exact is None or item.exact.issuperset(map(type, value)):
             return found
+        if item.are_surely is not None and not passed and item.are_surely(value):
+            return None
         for index, part in enumerate(value):
             done = passed.get(id(part))
             if done is None or item not in done:
@@ -281,7 +286,7 @@ def _tuple_find(find_whole: _Find, arguments: tuple[Any, ...]) -> _Find:
     return find
 
 
-def _fields_find(kind: Any, arguments: tuple[Any, ...]) -> _Find:
+def _fields_check(kind: Any, arguments: tuple[Any, ...]) -> _Check:
     """Return how the fields of a record, or the items of a TypedDict, are checked.
 
     `arguments` takes the place of its type parameters.
@@ -314,7 +319,19 @@ def _fields_find(kind: Any, arguments: tuple[Any, ...]) -> _Find:
                 return f".{name}{found[0]}", found[1]
         return None
 
-    return find
+    def are_surely(values: Collection[Any]) -> bool:
+        if {*map(type, values)} != {kind}:
+            return False
+        try:
+            return all(
+                check.exact is None
+                or check.exact.issuperset(map(type, map(attrgetter(name), values)))
+                for name, check in checks()
+            )
+        except AttributeError:
+            return False
+
+    return _Check(find, _NO_CLASS, None if is_dict else are_surely)
 
 
 _MISSING = object()
