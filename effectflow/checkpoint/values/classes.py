@@ -257,6 +257,27 @@ class RecordClass:
             if name in self.defaults and not _is_same(part, self.defaults[name])
         }
 
+    def take_all_changed(self, values: Sequence[Any]) -> list[dict[str, Any]] | None:
+        """Return the fields that differ from their defaults, or None if unsure.
+
+        Those are the same in all instances, because they are converted field by field.
+        """
+        every = self.take_all(values)
+        if every is None:
+            return None
+        changed: list[str] = []
+        for name, default in self.defaults.items():
+            column = [fields[name] for fields in every]
+            has_class = default.__class__ in {*map(type, column)}
+            same = sum(_is_same(part, default) for part in column) if has_class else 0
+            if 0 < same < len(column):
+                return None
+            if not same:
+                changed.append(name)
+        if len(changed) == len(self.parameters):
+            return every
+        return [{name: fields[name] for name in changed} for fields in every]
+
     def build(self, fields: Mapping[str, Any]) -> Any:
         """Return an instance with these fields. Raises ValueError, or what the class raises."""
         if self.keeps_fields and fields.keys() == self.parameters.keys():

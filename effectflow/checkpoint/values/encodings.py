@@ -294,8 +294,8 @@ class _AnyTypes(KnownTypes):
     def fields_of(self, value: Any) -> dict[str, Any]:
         return record_of(value.__class__).take_changed(value)
 
-    def fields_of_all(self, values: Sequence[Any]) -> None:
-        return None
+    def fields_of_all(self, values: Sequence[Any]) -> list[dict[str, Any]] | None:
+        return record_of(values[0].__class__).take_all_changed(values)
 
     def hide(self, text: str) -> str:
         # Another encryption key must not change the digest.
