@@ -232,12 +232,13 @@ async def test_a_run_that_is_driven_alone_lets_others_in_after_a_minute(
     monkeypatch.setattr("effectflow.runs.driven_runs._SECONDS_ALONE", 0.05)
     store, world = MemoryStore(), World()
     service = Service(store, world)
+    patience = 0.01
 
     @step
     @effect
     async def wait_for_another(_: App) -> str:
         other = await service.client.submit(healthy, "a", run_id="other")
-        return (await other.result(timeout=10)).unwrap()
+        return (await other.result(timeout=patience)).unwrap()
 
     @workflow
     def asking(_: None) -> Do[App, Broken, str]:
@@ -248,6 +249,7 @@ async def test_a_run_that_is_driven_alone_lets_others_in_after_a_minute(
     await die(store, world, CrashPoint(after("act"), is_durable=False), times=1, made=asking)
     point = CrashPoint(after("wait_for_another"), is_durable=False)
     await die(store, world, point, times=2, made=asking)
+    patience = 10
     async with working(service, asking, healthy, max_crashes=5):
         assert await handle.result(timeout=10) == Success("a")
     assert "run 'r' did not get further in 0.05 s alone" in caplog.text

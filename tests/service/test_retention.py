@@ -206,19 +206,19 @@ async def test_the_newest_run_of_a_schedule_stays(service: Service) -> None:
 
 async def test_a_worker_deletes_what_the_rules_of_its_app_do_not_keep(service: Service) -> None:
     await ran(service, "a", "b", "c")
-    clock = TestClock(datetime.now(UTC))
-    rules = [Retention(older_than=MONTH, keep=1, workflow="quick")]
+    day, clock = timedelta(days=1), TestClock(datetime.now(UTC))
+    rules = [Retention(older_than=day, keep=1, workflow="quick")]
     async with Worker(service.app(quick, retention=rules), clock=clock) as worker:
         await worker.idle()
         assert await left(service) == ["c", "b", "a"]
-        await clock.advance(MONTH - timedelta(hours=1))
+        await clock.advance(day - timedelta(hours=1))
         await worker.idle()
         assert await left(service) == ["c", "b", "a"]
         await clock.advance(timedelta(hours=1))
         await worker.idle()
         assert await left(service) == ["c"]
     with pytest.raises(TypeError, match="retention takes rules such as"):
-        service.app(quick, retention=[MONTH])
+        service.app(quick, retention=[day])
 
 
 KILLED = textwrap.dedent("""
