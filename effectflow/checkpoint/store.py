@@ -28,6 +28,7 @@ from effectflow.checkpoint.errors import (
 from effectflow.checkpoint.lease import Lease, Owner, delete_unchanged
 from effectflow.checkpoint.schema import LATEST, frozen, schema_of
 from effectflow.effects.arguments import check_count, check_text
+from effectflow.effects.errors import Copyable
 
 
 class RunStatus(StrEnum):
@@ -667,7 +668,7 @@ class ServiceStore(CheckpointStore, Protocol):
         ...
 
 
-class TransactionConflict(Exception):
+class TransactionConflict(Copyable, Exception):
     """The database has undone a transaction because of another one, or lost it: perform it again.
 
     Attributes:
