@@ -303,7 +303,8 @@ class JournalWriter(_Halting):
 
     async def _save_in_turn(self, *, required: bool, reason: str | None) -> None:
         target = self.length
-        while self.durable_length < target and not self.is_ending:
+        # The entry of a transaction that was undone may have been taken back.
+        while self.durable_length < min(target, self.length) and not self.is_ending:
             self.check()
             if self._is_saving:
                 await self._next_save()
@@ -585,7 +586,9 @@ class JournalWriter(_Halting):
                 return False
             raise self.halt(error) from raised
         finally:
-            self._end_save()
+            # A transaction has reserved the journal until it has ended.
+            if append is None:
+                self._end_save()
         self.check()
         return True
 

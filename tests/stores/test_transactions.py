@@ -9,8 +9,8 @@ import signal
 import sqlite3
 import threading
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager, closing, suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Never
@@ -39,27 +39,34 @@ from effectflow import (
     workflow,
 )
 from effectflow.checkpoint import (
+    Batch,
     BeforeStep,
     CancelRequested,
     CheckpointEvent,
+    CheckpointPolicy,
     CheckpointStore,
     Completed,
     Encryption,
     EntryAppended,
     Failed,
+    Lease,
     LeaseLost,
     NotSerializable,
     RunConflict,
     RunNotFound,
     StoreUnavailable,
+    Transaction,
+    TransactionConflict,
     find_run,
     read_entries,
+    verify_run,
 )
 from effectflow.effects import from_async, from_fn
 from effectflow.graphs import StateGraph
 from effectflow.mapreduce import MapReduce
 from effectflow.stores import MemoryStore, PostgresStore, SqliteStore
 from effectflow.testing import CrashPoint, FaultyStore, SaveFails, TakenOver, after
+from effectflow.testing.forwarding import ForwardingStore
 from tests.apps import both_backends
 from tests.stores.faults.forking import ending_of, forked
 from tests.sweeps import EVERY, sample_or_all, visited
@@ -273,6 +280,80 @@ async def test_parallel_transactions_and_steps_of_a_run(database: Database) -> N
         assert await all_of_them.start(seats, run_id="r").run(hall) == first
     assert await database.rows() == seats
     assert sorted(TRIES) == seats
+
+
+class Conflicting(ForwardingStore):
+    """A store whose first transactions are undone late. Checks that a run does one thing at a time."""
+
+    is_busy = False
+    conflicts = 3
+
+    @contextmanager
+    def alone(self) -> Generator[None]:
+        assert not self.is_busy
+        self.is_busy = True
+        try:
+            yield
+        finally:
+            self.is_busy = False
+
+    async def append(self, lease: Lease, batch: Batch) -> None:
+        with self.alone():
+            await anyio.sleep(0.005)
+            await super().append(lease, batch)
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncGenerator[Transaction]:
+        with self.alone():
+            try:
+                async with super().transaction() as transaction:
+                    yield UndoneLate(self, transaction)
+            finally:
+                await anyio.sleep(0.02)
+
+
+@dataclass
+class UndoneLate(Transaction):
+    store: Conflicting
+    transaction: Transaction
+
+    async def perform(self, body: Callable[[Any], Any]) -> Any:
+        return await self.transaction.perform(body)
+
+    async def append(self, lease: Lease, batch: Batch) -> None:
+        # The entries have waited for so long that the run wants to save them.
+        await anyio.sleep(0.03)
+        if self.store.conflicts:
+            self.store.conflicts -= 1
+            raise TransactionConflict(RuntimeError("undone"))
+        await self.transaction.append(lease, batch)
+
+
+async def test_nothing_else_of_the_run_is_saved_during_a_transaction(tmp_path: Path) -> None:
+    """An entry that waits to be saved may be taken back: that of a step whose transaction is undone."""
+    policy = CheckpointPolicy(every_seconds=0.001)
+    tries: list[int] = []
+
+    @transaction
+    def write(connection: sqlite3.Connection, number: int) -> list[str]:
+        tries.append(number)
+        connection.execute("INSERT INTO seats VALUES (?)", (str(number),))
+        # So long that a thread closes the entry.
+        return [f"{number:08d}"] * 50_000
+
+    @workflow
+    def writing() -> Do[Hall, Never, int]:
+        for number in range(3):
+            yield from write(number)
+        return len(tries)
+
+    database = await sqlite(tmp_path / "runs.db")
+    async with database.make() as inner:
+        hall = Hall(Checkpoints(Conflicting(inner), policy=policy))
+        async with asyncio.timeout(20):
+            assert await writing.start(None, run_id="r").run(hall) == Success(6)
+        assert (await verify_run(inner, "r")).problem is None
+    assert await database.rows() == ["0", "1", "2"]
 
 
 async def test_builders_have_transactions_as_their_steps(tmp_path: Path) -> None:
