@@ -129,6 +129,7 @@ LISTS: dict[str, Callable[[int], Any]] = {
     "a subclass": lambda n: SpecialLine("x") if n == 7 else Line("x"),
     "models": lambda n: Model(code=f"line {n}", note=n),
     "models by default": lambda n: Model(code="x", note=None) if n == 7 else Model(code="x"),
+    "models without a default": lambda n: Model(code=f"{n}"),
     "open models": lambda n: Open.model_validate(
         {"sku": "x", "more": n} if n % 2 else {"sku": "x"}
     ),

@@ -274,7 +274,7 @@ class RecordClass:
                 return None
             if not same:
                 changed.append(name)
-        if len(changed) == len(self.parameters):
+        if len(changed) == len(every[0]):
             return every
         return [{name: fields[name] for name in changed} for fields in every]
 
@@ -324,11 +324,19 @@ class _Model(RecordClass):
         return fields
 
     def take_all(self, values: Sequence[Any]) -> list[dict[str, Any]] | None:
+        every = RecordClass.take_all(self, values)
+        if every is None or any(map(self._besides, values)):
+            return None
         names = frozenset(self.parameters)
-        for value in values:
-            if value.__pydantic_fields_set__ != names or self._besides(value):
-                return None
-        return RecordClass.take_all(self, values)
+        have_all = {value.model_fields_set == names for value in values}
+        if have_all == {True, False}:
+            return None
+        if True in have_all:
+            return every
+        return [
+            {**fields, _FIELDS_SET: sorted(value.model_fields_set)}
+            for fields, value in zip(every, values, strict=True)
+        ]
 
     def take_changed(self, value: Any) -> dict[str, Any]:
         return RecordClass.take_changed(self, value) | self._besides(value)
