@@ -462,7 +462,9 @@ class DurableFiber(OrderedFiber):
         finally:
             await self.turns.arrive(self, scope)
 
-    def value(self, name: str, kind: object, compute: Callable[[], A]) -> A:
+    def value(
+        self, name: str, kind: object, compute: Callable[[], A], *, is_tentative: bool = False
+    ) -> A:
         run = self.run
         path = self.next_path(name)
         known = self.turns.order.values
@@ -475,7 +477,8 @@ class DurableFiber(OrderedFiber):
         value = compute()
         if run.planning is None:
             entry = Value(path, to_tree(value, path=path, types=NO_TYPES), run.now())
-            self.follows(path, run.record(entry, self.step))
+            record = run.hold if is_tentative else run.record
+            self.follows(path, record(entry, self.step))
         return value
 
     def sleep(self, scope: Scope, seconds: float) -> CoroutineType[Any, Any, None]:

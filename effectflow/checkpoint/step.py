@@ -742,6 +742,8 @@ def patched(name: str) -> Effect[object, Never, bool]:
 
     def ask(_env: object, scope: Scope) -> AnyEffect:
         fiber = scope.fiber
-        return nodes.Pure(fiber.value(path, bool, lambda: fiber.begins_anew))
+        # As long as it has led to nothing, a worker with the old code may go on from here.
+        answer = fiber.value(path, bool, lambda: fiber.begins_anew, is_tentative=True)
+        return nodes.Pure(answer)
 
     return nodes.Suspend(ask, ("patched", name))

@@ -78,8 +78,13 @@ class Fiber:
         """Let other tasks run."""
         await checkpoint()
 
-    def value(self, name: str, kind: object, compute: Callable[[], A]) -> A:
-        """Compute a value once. A resume returns the recorded value. `kind` is its annotation."""
+    def value(
+        self, name: str, kind: object, compute: Callable[[], A], *, is_tentative: bool = False
+    ) -> A:
+        """Compute a value once. A resume returns the recorded value. `kind` is its annotation.
+
+        One that `is_tentative` is recorded with what comes next, and computed again if nothing does.
+        """
         return compute()
 
     async def sleep(self, scope: Scope, seconds: float) -> None:

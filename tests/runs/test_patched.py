@@ -14,9 +14,10 @@ from returns.result import Success
 
 from effectflow import App as Service, Checkpoints, Do, do, par, patched
 from effectflow.checkpoint import DefinitionChanged, read_entries
+from effectflow.effects import never
 from effectflow.stores import MemoryStore
 from effectflow.testing import check_runs
-from tests.apps import App, World, app_on
+from tests.apps import App, World, app_on, cut_off
 from tests.runs.journals import AnyEffect, AnyWorkflow, act, cut, made_of, resume, start
 from tests.runs.test_drawn_programs import check_cuts, ending
 from tests.runs.trees import Tree, TreeApp, TreeWorld, trees, workflow_of
@@ -77,6 +78,22 @@ async def test_all_later_lives_of_a_run_take_the_same_code() -> None:
         await resume(made_of(after), app_on(store))
         for later in range(kept, len(await read_entries(store, "r")) + 1):
             assert await resumed_after(made_of(after), store, later) == expected, (kept, later)
+
+
+async def test_an_answer_that_led_to_nothing_does_not_bind_the_old_code() -> None:
+    """Old and new workers side by side: the new one is stopped right after it has asked."""
+
+    @do
+    def hesitating() -> Do[App, Exception, list[str]]:
+        yield from act("reserve")
+        assert (yield from patched("check"))
+        return (yield from never())
+
+    store = MemoryStore()
+    await cut_off(made_of(hesitating).start(None, run_id="r"), app_on(store))
+    await resume(made_of(before), app_on(store, failing={"ship"}))
+
+    assert await resume(made_of(after), app_on(store)) == Success(OLD)
 
 
 async def test_a_check_says_when_the_old_code_can_be_removed() -> None:
