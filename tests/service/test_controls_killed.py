@@ -5,9 +5,12 @@ Then the same is asked again, which is harmless, and the run ends as without any
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+import os
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -25,10 +28,14 @@ from effectflow import (
     workflow,
 )
 from effectflow.checkpoint import (
+    Batch,
     ChangeRejected,
     CheckpointError,
+    CheckpointStore,
+    Lease,
     RunCancelled,
     RunEnded,
+    RunInfo,
     RunQuery,
     RunStatus,
     find_run,
@@ -37,11 +44,13 @@ from effectflow.checkpoint import (
 from effectflow.checkpoint.store import service_of
 from effectflow.effects import from_async, never
 from effectflow.service import Handle
-from effectflow.stores import MemoryStore
+from effectflow.stores import MemoryStore, SqliteStore
 from effectflow.testing import FaultyStore, SaveFails, Unavailable
 from effectflow.testing.crash import crash_points
 from effectflow.testing.faulty_store import Call, Operation
+from effectflow.testing.forwarding import ForwardingStore
 from tests.apps import App, Broken, cut_off, note
+from tests.programs import Program
 from tests.service.conftest import Service
 from tests.service.lives import (
     IN_TURNS,
@@ -51,7 +60,7 @@ from tests.service.lives import (
     left_suspended,
     working,
 )
-from tests.sweeps import EVERY, visited
+from tests.sweeps import EVERY, in_turn, visited
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", ["asyncio"])]
 
@@ -354,3 +363,76 @@ async def test_the_process_of_a_controlled_run_is_killed_at_any_write(
     for point in visited(points, every):
         store = FaultyStore(MemoryStore(), [point, *IN_TURNS])
         assert await controlled(control, store) == expected, point
+
+
+# Real deaths.
+
+
+class Dying(ForwardingStore):
+    """A store whose process kills itself just before or just after its first write."""
+
+    def __init__(self, store: CheckpointStore, *, is_durable: bool) -> None:
+        super().__init__(store)
+        self._is_durable = is_durable
+
+    async def append(self, lease: Lease, batch: Batch) -> None:
+        await self._died_at(super().append(lease, batch))
+
+    async def send(self, run_id: str, topic: str, *, key: str, body: bytes = b"") -> bool:
+        return await self._died_at(super().send(run_id, topic, key=key, body=body))
+
+    async def create(self, *arguments: Any, **options: Any) -> RunInfo | None:
+        return await self._died_at(super().create(*arguments, **options))
+
+    async def _died_at(self, write: Coroutine[Any, Any, Any]) -> Any:
+        if self._is_durable:
+            await write
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+DIED = """
+import anyio, sys
+from tests.service import test_controls_killed as tests
+
+name, folder, is_durable = sys.argv[1:]
+
+async def main():
+    async with tests.sqlite_in(folder) as service:
+        dying = tests.Dying(service.store, is_durable=is_durable == "True")
+        await getattr(tests, name)(tests.Service(dying, service.world))
+
+anyio.run(main)
+"""
+
+
+@asynccontextmanager
+async def sqlite_in(folder: Path | str) -> AsyncIterator[Service]:
+    async with SqliteStore(Path(folder) / "runs.db") as store:
+        yield Service(store)
+
+
+@in_turn(
+    control=[(suspended, pause), (submitted, cancel), (failed, retry), (completed, fork)],
+    is_durable=[False, True],
+)
+async def test_a_process_is_killed_while_it_controls_a_run_on_sqlite(
+    tmp_path: Path, control: tuple[Any, Any], is_durable: bool
+) -> None:
+    prepare, ask = control
+    whole = Service(MemoryStore())
+    await prepare(whole)
+    await ask(whole)
+    after = await seen_in(whole)
+    expected = await ended(whole)
+    async with sqlite_in(tmp_path) as service:
+        await prepare(service)
+        before = await seen_in(service)
+        killed = Program(["-c", DIED, ask.__name__, str(tmp_path), str(is_durable)])
+        assert await anyio.to_thread.run_sync(killed.wait) == -signal.SIGKILL
+        assert await seen_in(service) == (after if is_durable else before)
+        try:
+            await ask(service)
+        except CheckpointError:
+            assert is_durable
+        assert await seen_in(service) == after
+        assert await ended(service) == expected

@@ -5,6 +5,8 @@
 Three worker processes drive journeys: runs of ten steps with signals, sleeps, calls and spawned runs,
 and sagas, of which some fail and some are cancelled. Workers are killed (SIGKILL) or asked to end,
 again and again, and others take their place. A server is killed once and stopped once, and started again.
+An operator, who is killed as well, cancels, pauses, unpauses, retries, settles, forks, reruns and prunes
+runs. A third of the way, workers with a new version of the program appear, and later only those.
 In the end every run must have ended as planned, every side effect must be in a journal and belong to an
 attempt there, no completed step may have run again, and no lease and no message may be left.
 """
@@ -19,6 +21,7 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from random import Random, randrange
 from tempfile import TemporaryDirectory
@@ -27,6 +30,7 @@ import anyio
 
 from tests.service.soak.checks import check, tell_unfinished, wait_until_all_have_ended
 from tests.service.soak.journeys import side_effects
+from tests.service.soak.operators import operate
 from tests.service.soak.processes import Place, serve, work
 from tests.stores.faults.forking import ending_of, forked, get_ready
 from tests.stores.servers import PostgresServer
@@ -40,8 +44,10 @@ STOPPED = (0, -signal.SIGTERM)
 LONGEST_PEACE = 30_000
 """The bytes of side effects between two ends of workers: on a slow machine they live for longer."""
 
+BYTES_PER_JOURNEY = 1500
+
 LONGEST_PEACE_PER_JOURNEY = 300
-"""The same for each journey, of its 1,500 bytes: a short soak has a few ends of workers as well."""
+"""The same for each journey: a short soak has a few ends of workers as well."""
 
 
 @dataclass
@@ -64,6 +70,7 @@ class Soak:
     def run(self) -> None:
         workers = [self._worker() for _ in range(WORKERS)]
         customers = forked(lambda: anyio.run(serve, self.place))
+        operator = self._operator()
         try:
             while self._lasts_for_a_while(customers):
                 self._restart_server_now_and_then()
@@ -71,13 +78,19 @@ class Soak:
                     workers.remove(victim)
                     self._end(victim)
                     workers.append(self._worker())
+                if self.chance.random() < 0.5:
+                    os.kill(operator, signal.SIGKILL)
+                    check_ending(operator, -signal.SIGKILL)
+                    operator = self._operator()
+            os.kill(operator, signal.SIGKILL)
+            check_ending(operator, -signal.SIGKILL)
             self._call(wait_until_all_have_ended)
             for worker in workers:
                 os.kill(worker, signal.SIGTERM)
             while workers:
                 check_ending(workers.pop(), *STOPPED)
         except BaseException:
-            for process in (*workers, customers):
+            for process in (*workers, customers, operator):
                 with suppress(ProcessLookupError):
                     os.kill(process, signal.SIGKILL)
             raise
@@ -94,8 +107,14 @@ class Soak:
         return is_running
 
     def _worker(self) -> int:
+        """Start a worker: with the old program at first, then of either, and at last with the new one."""
         backend = self.chance.choice(["asyncio", "trio"])
-        return forked(lambda: anyio.run(work, self.place, backend=backend))
+        share = self.place.world.stat().st_size / (BYTES_PER_JOURNEY * self.place.runs)
+        is_new = self.chance.uniform(1, 2) < 3 * share
+        return forked(lambda: anyio.run(partial(work, is_new=is_new), self.place, backend=backend))
+
+    def _operator(self) -> int:
+        return forked(lambda: anyio.run(operate, self.place))
 
     def _end(self, worker: int) -> None:
         if self.chance.random() < 0.8:
@@ -172,14 +191,17 @@ def main() -> None:
         place = Place(url, Path(folder), arguments.runs, arguments.seed)
         place.served.touch()
         place.world.touch()
+        place.unwanted.touch()
         # Its driver is imported here, and not in each process.
         place.open()
         began = time.monotonic()
         soak = Soak(place, server, Random(arguments.seed), began + arguments.seconds)
         soak.run()
-        steps = len(side_effects(place.world))
+        effects = side_effects(place.world)
+        new = sum(effect.step.startswith("insure") for effect in effects)
     print(
-        f"{arguments.runs} journeys with {steps} attempts of steps in {time.monotonic() - began:.0f} s, "
+        f"{arguments.runs} journeys ({new} by new code) with {len(effects)} attempts of steps in "
+        f"{time.monotonic() - began:.0f} s, "
         f"{soak.kills} kills, {soak.stops} stops, {soak.restarts} restarts of the server, nothing lost"
     )
 

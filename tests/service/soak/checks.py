@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from itertools import pairwise
 
 import anyio
 
@@ -18,26 +19,49 @@ from effectflow.checkpoint import (
     read_entries,
     verify_run,
 )
-from effectflow.checkpoint.entries import Signalled
-from effectflow.checkpoint.store import NOTICE, Message
+from effectflow.checkpoint.entries import (
+    CancelRequested,
+    Finished,
+    Paused,
+    Resumed,
+    Signalled,
+    Started,
+)
+from effectflow.checkpoint.store import NOTICE, PAUSE, Message
 from effectflow.effects.paths import StepPath
-from tests.service.soak.journeys import Plan, SideEffect, detour, side_effects
+from tests.service.soak.journeys import (
+    CHANGED,
+    DECLINED,
+    PAID,
+    Plan,
+    SideEffect,
+    detour,
+    payment,
+    side_effects,
+    trifle,
+)
+from tests.service.soak.operators import KEPT_TRIFLES, operator_of
 from tests.service.soak.processes import Place
 
 
 async def wait_until_all_have_ended(place: Place) -> None:
-    """Wait for the errands of cancelled journeys, too, whose customers do not ask for them."""
-    async with place.open() as store:
+    """Help until all runs have ended, also the errands of cancelled journeys, and all forks are made."""
+    async with place.open() as store, operator_of(place) as operator:
+        await operator.help()
         while await unfinished(store):
             await anyio.sleep(0.1)
+            await operator.help()
 
 
 async def unfinished(store: ServiceStore) -> list[RunInfo]:
-    """Return the runs that have not ended."""
+    """Return the runs that have not ended. Journeys may end as failed."""
     return [
         info
         for info in await store.find(RunQuery(limit=None))
-        if not info.summary.status.has_ended and info.summary.status is not RunStatus.FAILED
+        if not (
+            info.summary.status.has_ended
+            or (info.summary.status is RunStatus.FAILED and info.summary.workflow != payment.name)
+        )
     ]
 
 
@@ -61,14 +85,25 @@ async def check(place: Place) -> None:
     for effect in side_effects(place.world):
         effects[effect.run_id].append(effect)
     plans = {plan.run_id: plan for plan in place.plans}
+    payments = {
+        f"{run_id}{end}": kind
+        for run_id, kind in place.payments.items()
+        for end in ("", "-fork", "-again")
+    }
     async with place.open() as store:
         runs = {info.run_id: info for info in await store.find(RunQuery(limit=None))}
         assert effects.keys() <= runs.keys()
-        assert {run_id for run_id, info in runs.items() if not info.summary.parent} == plans.keys()
+        trifles = {run_id for run_id, info in runs.items() if info.summary.workflow == trifle.name}
+        assert len(trifles) <= KEPT_TRIFLES
+        known = plans.keys() | payments.keys() | trifles
+        assert {run_id for run_id, info in runs.items() if not info.summary.parent} == known
         for run_id, info in runs.items():
-            plan = plans[top_of(run_id, runs)]
+            top = top_of(run_id, runs)
             try:
-                await check_run(store, info, plan, effects[run_id])
+                if top in plans:
+                    await check_run(store, info, plans[top], effects[run_id])
+                else:
+                    await check_other(store, info, payments.get(run_id), effects[run_id])
             except AssertionError:
                 await tell(store, info)
                 raise
@@ -77,24 +112,65 @@ async def check(place: Place) -> None:
 async def check_run(
     store: ServiceStore, info: RunInfo, plan: Plan, effects: Sequence[SideEffect]
 ) -> None:
-    """Check one run, and what it has left in the store and in the world."""
-    assert (await verify_run(store, info.run_id)).problem is None
+    """Check one journey or errand, and what it has left in the store and in the world."""
     assert info.summary.status in right_ends(plan, info), plan
-    assert info.lease is None
-    assert [one for one in await store.mailbox(info.run_id) if not may_keep(info, one)] == []
-    entries = await read_entries(store, info.run_id)
+    entries = await check_rest(store, info)
     check_side_effects(entries, effects)
     if info.run_id == plan.run_id:
         check_received(plan, entries)
         check_unbooked(plan, entries)
 
 
-def may_keep(info: RunInfo, message: Message) -> bool:
-    """Return whether a run may end with this message: one that failed keeps notices for a resume.
+async def check_other(
+    store: ServiceStore, info: RunInfo, kind: str | None, effects: Sequence[SideEffect]
+) -> None:
+    """Check a payment of this kind, or a trifle."""
+    assert info.summary.status is RunStatus.COMPLETED
+    entries = await check_rest(store, info)
+    if kind is None:
+        return
+    is_fork = info.run_id.endswith("-fork")
+    assert isinstance(entries[0], Started)
+    assert bool(entries[0].forked_from) == info.run_id.endswith(("-fork", "-again"))
+    assert [e.step for e in effects].count("act") >= 1 - is_fork
+    assert isinstance(entries[-1], Finished)
+    match entries[-1].output:
+        case [int(first), int(paid)]:
+            assert (first == CHANGED) == is_fork
+            assert paid == {"complete": PAID, "fail": DECLINED}.get(kind, paid)
+            assert (paid < PAID) == (kind == "retry")
+        case output:
+            raise AssertionError(output)
+    if is_fork:
+        assert "act" not in {e.step for e in effects}, "the fork has executed what it has copied"
+    else:
+        check_side_effects(entries, effects)
 
-    It can fail before it reads the notice about the end of an errand that it has waited for.
+
+async def check_rest(store: ServiceStore, info: RunInfo) -> list[Entry]:
+    """Check what holds for all runs at their ends. Return the entries of the run."""
+    assert (await verify_run(store, info.run_id)).problem is None
+    assert info.lease is None
+    assert [one for one in await store.mailbox(info.run_id) if not may_keep(info, one)] == []
+    entries = await read_entries(store, info.run_id)
+    for entry, following in pairwise(entries):
+        if isinstance(entry, Paused):
+            assert entry.by == "operator"
+            # Workers continue it only for its cancellation.
+            is_unpaused = isinstance(following, Resumed) and following.by == "operator"
+            assert is_unpaused or info.summary.status is RunStatus.CANCELLED
+    requests = [entry for entry in entries if isinstance(entry, CancelRequested)]
+    assert len(requests) == (info.summary.status is RunStatus.CANCELLED)
+    return entries
+
+
+def may_keep(info: RunInfo, message: Message) -> bool:
+    """Return whether a run may end with this message: one that failed keeps some for a resume.
+
+    It can fail before it reads the notice about the end of an errand that it has waited for, or a
+    request to pause it.
     """
-    return info.summary.status is RunStatus.FAILED and message.topic == NOTICE
+    return info.summary.status is RunStatus.FAILED and message.topic in (NOTICE, PAUSE)
 
 
 def top_of(run_id: str, runs: dict[str, RunInfo]) -> str:
@@ -122,7 +198,7 @@ def check_side_effects(entries: Sequence[Entry], effects: Sequence[SideEffect]) 
                 assert step not in completed, f"{step} ran again"
                 assert (step, attempt) not in begun, f"{step} repeats an attempt"
                 begun.add((step, attempt))
-            case Completed(step, output) if StepPath(step).name != detour.name:
+            case Completed(step, output) if StepPath(step).name != detour.name and output != PAID:
                 completed[step] = output
             case _:
                 pass

@@ -21,10 +21,13 @@ from effectflow import (
     Effect,
     RetryPolicy,
     Signal,
+    ask,
     compensate,
     current_step,
     do,
     par,
+    patched,
+    pure,
     saga,
     sleep,
     spawn,
@@ -63,6 +66,8 @@ class World:
 
     checkpoints: Checkpoints
     file: Path
+    is_new: bool = False
+    """Whether this is the new version of the program, in which journeys have a step more."""
 
     def note(self, effect: SideEffect) -> None:
         descriptor = os.open(self.file, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
@@ -106,6 +111,27 @@ def insist() -> Effect[World, Refused, int]:
 def refuse() -> Effect[World, Refused, int]:
     """Fail in each attempt."""
     return _perform().ensure(lambda _: False, Refused("never"))
+
+
+@step
+def insure() -> Effect[World, Never, int]:
+    return _perform()
+
+
+@step
+def hesitate() -> Effect[World, Refused, int]:
+    """Fail in the first attempt. A retry of the run makes another one."""
+    return _perform().ensure(lambda attempt: attempt > 1, Refused("not at once"))
+
+
+@step
+def collapse() -> Effect[World, Refused, int]:
+    """Raise what nothing declares."""
+
+    def collapsed(_: int) -> int:
+        raise RuntimeError("collapsed")
+
+    return _perform().map(collapsed)
 
 
 @step
@@ -162,7 +188,10 @@ def _unbook(number: int, _: int) -> Effect[World, Never, int]:
 def _travel(legs: list[str]) -> Do[World, Any, list[int | str]]:
     seen: list[int | str] = []
     errands: list[Child[Refused, str]] = []
+    world = yield from ask(World)
     for number, leg in enumerate(legs):
+        if world.is_new and number == len(legs) // 2 and (yield from patched("insurance")):
+            yield from insure()
         match leg:
             case "act":
                 yield from act()
@@ -194,7 +223,32 @@ def _travel(legs: list[str]) -> Do[World, Any, list[int | str]]:
     return seen
 
 
-WORKFLOWS = [journey, errand]
+@workflow
+def payment(kind: str) -> Do[World, Refused, list[int]]:
+    """Fail until an operator helps, in the way that the kind says."""
+    first = yield from act()
+    match kind:
+        case "retry":
+            paid = yield from hesitate()
+        case "complete":
+            paid = yield from refuse()
+        case _:
+            paid = yield from collapse().recover(Refused, lambda _: pure(DECLINED))
+    yield from act()
+    return [first, paid]
+
+
+@workflow
+def trifle(number: int) -> Do[World, Never, int]:
+    """Do nothing. Most of these are pruned."""
+    return (yield from pure(number))
+
+
+WORKFLOWS = [journey, errand, payment, trifle]
+KINDS = ["retry", "complete", "fail"]
+PAID, DECLINED, CHANGED = 1001, 1002, 1003
+"""What an operator says that a refused payment has yielded, what a failed one yields, and what a fork has
+as its first output."""
 
 
 @dataclass(frozen=True)

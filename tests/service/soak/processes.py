@@ -15,7 +15,6 @@ from returns.result import Failure, Result
 
 from effectflow import Checkpoints, Client
 from effectflow.checkpoint import (
-    RunEnded,
     RunStatus,
     SaveFailed,
     ServiceStore,
@@ -24,7 +23,18 @@ from effectflow.checkpoint import (
 from effectflow.checkpoint.store import service_of
 from effectflow.service import App, Handle, StoppedBySignal, Worker, run_until_signal
 from effectflow.stores import open_store
-from tests.service.soak.journeys import WORKFLOWS, Plan, Refused, World, advice, journey, planned
+from tests.service.soak.journeys import (
+    KINDS,
+    WORKFLOWS,
+    Plan,
+    Refused,
+    World,
+    advice,
+    journey,
+    payment,
+    planned,
+    trifle,
+)
 
 A = TypeVar("A")
 
@@ -65,15 +75,25 @@ class Place:
         return self.folder / "served"
 
     @property
+    def unwanted(self) -> Path:
+        """A file with a line for each journey that its customer wants to be cancelled."""
+        return self.folder / "unwanted"
+
+    @property
+    def payments(self) -> dict[str, str]:
+        """The kinds of the payments, by the ids of their runs."""
+        return {f"payment-{number}": KINDS[number % 3] for number in range(0, self.runs, 4)}
+
+    @property
     def plans(self) -> list[Plan]:
         return [planned(number, self.seed) for number in range(self.runs)]
 
 
-async def work(place: Place) -> None:
+async def work(place: Place, *, is_new: bool) -> None:
     """Drive runs until a signal ends this worker. While the server is away, none can begin."""
 
     def environment(checkpoints: Checkpoints) -> World:
-        return World(checkpoints, place.world)
+        return World(checkpoints, place.world, is_new)
 
     app = App[World](WORKFLOWS, environment=environment, checkpoints=Checkpoints(place.open()))
 
@@ -83,7 +103,7 @@ async def work(place: Place) -> None:
             await anyio.sleep_forever()
 
     with suppress(StoppedBySignal):
-        await run_until_signal(partial(_again, work_forever))
+        await run_until_signal(partial(again, work_forever))
 
 
 async def serve(place: Place) -> None:
@@ -94,26 +114,30 @@ async def serve(place: Place) -> None:
 
         async def serve_some() -> None:
             for plan in waiting:
-                result = await _serve(client, plan, Random(plan.run_id))
+                result = await _serve(client, plan, Random(plan.run_id), place)
                 assert repr(result) == repr(plan.result), f"{plan} ended in {result}"
                 with place.served.open("a") as served:
                     print(plan.run_id, file=served)
 
+        for number, (run_id, kind) in enumerate(place.payments.items()):
+            await again(partial(client.submit, payment, kind, run_id=run_id))
+            await again(partial(client.submit, trifle, number, run_id=f"trifle-{number}"))
         for _ in range(CUSTOMERS):
             customers.start_soon(serve_some)
 
 
-async def _serve(client: Client, plan: Plan, chance: Random) -> Result[list[int | str], Exception]:
-    handle = await _again(lambda: client.submit(journey, plan.legs, run_id=plan.run_id))
+async def _serve(
+    client: Client, plan: Plan, chance: Random, place: Place
+) -> Result[list[int | str], Exception]:
+    handle = await again(lambda: client.submit(journey, plan.legs, run_id=plan.run_id))
     for number in range(plan.legs.count("advice")):
         await anyio.sleep(chance.uniform(0, LONGEST_DELAY))
-        await _again(partial(handle.send, advice, number, idempotency_key=f"{number}"))
+        await again(partial(handle.send, advice, number, idempotency_key=f"{number}"))
     if plan.ends is RunStatus.CANCELLED:
         await anyio.sleep(chance.uniform(0, 2 * LONGEST_DELAY))
-        # An earlier try may have cancelled it.
-        with suppress(RunEnded):
-            await _again(handle.cancel)
-    return await _again(lambda: _result(handle))
+        with place.unwanted.open("a") as unwanted:
+            print(plan.run_id, file=unwanted)
+    return await again(lambda: _result(handle))
 
 
 async def _result(handle: Handle[Refused, list[int | str]]) -> Result[list[int | str], Exception]:
@@ -123,7 +147,7 @@ async def _result(handle: Handle[Refused, list[int | str]]) -> Result[list[int |
     return result
 
 
-async def _again(call: Callable[[], Awaitable[A]]) -> A:
+async def again(call: Callable[[], Awaitable[A]]) -> A:
     """Return what a call returns, and try again while the store is out of order."""
     while True:
         try:
