@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.parametrize(
     ("store", "runs"),
     [
-        ("postgres", 20),
+        ("postgres", 12),
         pytest.param("postgres", 1000, marks=pytest.mark.exhaustive),
         pytest.param("sqlite", 1000, marks=pytest.mark.exhaustive),
     ],

@@ -78,7 +78,7 @@ class Soak:
                     workers.remove(victim)
                     self._end(victim)
                     workers.append(self._worker())
-                if self.chance.random() < 0.5:
+                if self.chance.random() < 0.3:
                     os.kill(operator, signal.SIGKILL)
                     check_ending(operator, -signal.SIGKILL)
                     operator = self._operator()

@@ -30,7 +30,7 @@ from tests.service.soak.journeys import (
     payment,
     trifle,
 )
-from tests.service.soak.processes import Place, again
+from tests.service.soak.processes import PAYMENTS, Place, again
 
 KEPT_TRIFLES = 3
 BY_NAME = {one.name: one for one in WORKFLOWS}
@@ -47,7 +47,8 @@ class Operator:
         self._cancelled = set[str]()
 
     async def disturb(self) -> None:
-        """Pause a few runs, and try a few again that can only fail."""
+        """Pause a few runs and the queue, and try a few runs again that can only fail."""
+        await self._client.pause(queue=PAYMENTS)
         newest = await self._store.find(RunQuery(limit=200))
         running = [one for one in newest if not one.summary.status.has_ended]
         for info in self._chance.sample(running, min(3, len(running))):
@@ -60,6 +61,7 @@ class Operator:
 
     async def help(self) -> None:
         """Let all runs go on that cannot without an operator, and carry out what customers want."""
+        await self._client.unpause(queue=PAYMENTS)
         for info in await self._find(RunStatus.PAUSED):
             with suppress(*REJECTED):
                 await self._handle(info).unpause()

@@ -13,7 +13,7 @@ from typing import TypeVar
 import anyio
 from returns.result import Failure, Result
 
-from effectflow import Checkpoints, Client
+from effectflow import Checkpoints, Client, Queue
 from effectflow.checkpoint import (
     RunStatus,
     SaveFailed,
@@ -37,6 +37,9 @@ from tests.service.soak.journeys import (
 )
 
 A = TypeVar("A")
+
+PAYMENTS = "payments"
+"""The queue of the payments."""
 
 CUSTOMERS = 40
 """The journeys that are in progress at the same time."""
@@ -95,7 +98,12 @@ async def work(place: Place, *, is_new: bool) -> None:
     def environment(checkpoints: Checkpoints) -> World:
         return World(checkpoints, place.world, is_new)
 
-    app = App[World](WORKFLOWS, environment=environment, checkpoints=Checkpoints(place.open()))
+    app = App[World](
+        WORKFLOWS,
+        environment=environment,
+        checkpoints=Checkpoints(place.open()),
+        queues=[Queue(PAYMENTS, limit=4, per_key=2)],
+    )
 
     async def work_forever() -> None:
         # It is not a fault of the runs that their processes die.
@@ -120,7 +128,8 @@ async def serve(place: Place) -> None:
                     print(plan.run_id, file=served)
 
         for number, (run_id, kind) in enumerate(place.payments.items()):
-            await again(partial(client.submit, payment, kind, run_id=run_id))
+            queued = {"queue": PAYMENTS, "key": f"customer {number % 5}"}
+            await again(partial(client.submit, payment, kind, run_id=run_id, **queued))
             await again(partial(client.submit, trifle, number, run_id=f"trifle-{number}"))
         for _ in range(CUSTOMERS):
             customers.start_soon(serve_some)
