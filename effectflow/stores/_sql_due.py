@@ -130,10 +130,8 @@ def lanes(workflows: Sequence[str]) -> Query:
         " ORDER BY runs.queue, runs.priority LIMIT 1)"
         " UNION ALL"
         " SELECT next.workflow, next.status, next.priority, next.queue"
-        " FROM lanes JOIN @runs AS next ON next.number = coalesce("
-        f"({_NEXT} AND runs.queue = lanes.queue AND runs.priority > lanes.priority"
-        " ORDER BY runs.priority LIMIT 1),"
-        f" ({_NEXT} AND runs.queue > lanes.queue ORDER BY runs.queue, runs.priority LIMIT 1)))",
+        # With `=`, PostgreSQL would hash the whole table.
+        f" FROM lanes JOIN @runs AS next ON next.number BETWEEN {_NEXT_LANE} AND {_NEXT_LANE})",
         workflows,
     )
 
@@ -146,6 +144,12 @@ _NEXT = (
     "SELECT runs.number FROM @runs AS runs WHERE runs.workflow = lanes.workflow"
     f" AND runs.status = lanes.status AND {_IS_FREE}"
 )
+_NEXT_LANE = (
+    f"coalesce(({_NEXT} AND runs.queue = lanes.queue AND runs.priority > lanes.priority"
+    f" ORDER BY runs.priority LIMIT 1), ({_NEXT} AND runs.queue > lanes.queue"
+    " ORDER BY runs.queue, runs.priority LIMIT 1))"
+)
+"""The number of the first run of the lane that follows."""
 
 _IN_PLACE = (
     f"{_IS_FREE} AND runs.workflow = lanes.workflow AND runs.status = lanes.status"
@@ -159,7 +163,10 @@ NEXT_DUE_AT = (
     f" AND runs.due_at <= {LATEST})"
 )
 
-LAST_TURN = f"(SELECT max(runs.turn) FROM @runs AS runs WHERE {_IN_PLACE})"
+LAST_TURN = (
+    f"CASE WHEN lanes.status = '{RunStatus.PENDING}'"
+    f" THEN (SELECT max(runs.turn) FROM @runs AS runs WHERE {_IN_PLACE}) END"
+)
 
 
 def _next_turns(lane: Lane, after: str, most: int) -> Query:
