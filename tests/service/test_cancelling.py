@@ -267,14 +267,22 @@ async def test_an_ended_run_cannot_be_cancelled(service: Service) -> None:
 
 
 class AtTheEnd(ForwardingStore):
-    """A store in which something happens just before the end of a run is saved."""
+    """A store in which something happens just before a status of a run is saved for the first time."""
 
-    def __init__(self, store: ServiceStore, happen: Callable[[], Awaitable[object]]) -> None:
+    def __init__(
+        self,
+        store: ServiceStore,
+        happen: Callable[[], Awaitable[object]],
+        status: RunStatus = RunStatus.COMPLETED,
+    ) -> None:
         super().__init__(store)
-        self.happen = happen
+        self.happen, self.status = happen, status
+        self.has_happened = False
 
     async def append(self, lease: Lease, batch: Batch) -> None:
-        if batch.summary is not None and batch.summary.status is RunStatus.COMPLETED:
+        is_wanted = batch.summary is not None and batch.summary.status is self.status
+        if is_wanted and not self.has_happened:
+            self.has_happened = True
             await self.happen()
         await super().append(lease, batch)
 
@@ -287,6 +295,21 @@ async def test_a_cancellation_that_comes_after_the_end_was_decided_changes_nothi
         handle = await worker.client.submit(quick, "a", run_id="r")
         assert await handle.result(timeout=10) == Success(1)
     assert await store.mailbox("r") == []
+
+
+@pytest.mark.parametrize("status", [RunStatus.FAILED, RunStatus.PAUSED])
+async def test_a_cancellation_that_comes_just_before_a_run_fails_or_is_paused_ends_it(
+    status: RunStatus,
+) -> None:
+    store = MemoryStore()
+    canceller = Service(store).client.handle(working_long, "r")
+    world = World(failing={"rent"} if status is RunStatus.FAILED else set())
+    service = Service(AtTheEnd(store, canceller.cancel, status), world)
+    async with working(service, working_long) as worker:
+        handle = await worker.client.submit(working_long, None, run_id="r", delay=0.1)
+        if status is RunStatus.PAUSED:
+            await handle.pause()
+        await until(service, "r", RunStatus.CANCELLED)
 
 
 async def test_what_completes_after_the_cancellation_was_recorded_is_cancelled(
