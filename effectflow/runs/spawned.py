@@ -14,6 +14,8 @@ from effectflow.checkpoint.entries import (
     ChildStarted,
     Finished,
     Local,
+    Ordered,
+    TimerFired,
     Waiting,
 )
 from effectflow.checkpoint.errors import (
@@ -159,6 +161,7 @@ class _Spawn:
         run_id = self.run_id or _default_id(run, path, digest)
         await fiber.check(scope)
         begun = await fiber.reach_begin(path, scope, ChildStarted)
+        begun_at = turns.replay.number_taken
         if begun is not None:
             _check_same(run, begun, run_id, digest)
             run_id = begun.run_id
@@ -167,7 +170,7 @@ class _Spawn:
             # The run was rejected, and a resume does not try to create it again.
             return _failed(fiber, path, ended, place, turns.replay.number_taken)
         spawned = Child(workflow, run_id)
-        if ended is not None or (begun is not None and _has_gone_on(fiber)):
+        if ended is not None or (begun is not None and _has_gone_on(fiber, begun_at)):
             await fiber.check(scope)
             return spawned
         await turns.to_frontier(fiber, scope, Intent.BEGIN)
@@ -217,13 +220,20 @@ class _Spawn:
         )
 
 
-def _has_gone_on(fiber: DurableFiber) -> bool:
-    """Return whether a fiber has begun something after this, so that the run exists."""
+def _has_gone_on(fiber: DurableFiber, number: int) -> bool:
+    """Return whether a fiber has begun something after this entry, so that the run exists."""
     turns, line = fiber.turns, fiber.line
-    entries = turns.order.entries
+    entries, values = turns.order.entries, turns.order.values
+
+    def shows_beginning(entry: Ordered) -> bool:
+        if isinstance(entry, TimerFired):
+            # A timeout begins with a value, which says until when it lasts.
+            return entry.path in values and values[entry.path][0] > number
+        return isinstance(entry, (*BEGINNINGS, Local))
+
     # Not a slice: to get to its beginning takes as long as the past is.
     left = (entries[at] for at in range(turns.replay.position, len(entries)))
-    begun = (path_of(entry) for entry in left if isinstance(entry, BEGINNINGS))
+    begun = (path_of(entry) for entry in left if shows_beginning(entry))
     return any(not line or is_within(path, line) for path in begun)
 
 

@@ -12,6 +12,7 @@ import pytest
 from returns.result import Failure, Success
 
 from effectflow import (
+    Checkpoints,
     Do,
     Effect,
     RetryPolicy,
@@ -34,11 +35,13 @@ from effectflow.checkpoint import (
     RunStatus,
     find_run,
 )
-from effectflow.checkpoint.entries import ChildStarted
+from effectflow.checkpoint.entries import ChildStarted, TimerFired
+from effectflow.effects import TimedOut, never
 from effectflow.machines import Moved, Outcome, StateMachine, Transition
 from effectflow.testing import FaultyStore, SaveFails, TestClock, Unavailable
 from effectflow.testing.faulty_store import Fault
 from tests.apps import App, Broken, note
+from tests.runs.journals import cut
 from tests.service.conftest import Service, both_stores
 from tests.service.lives import (
     act,
@@ -515,3 +518,26 @@ async def test_a_machine_is_spawned_and_yields_a_machine(service: Service) -> No
     async with working(service, visit, door) as worker:
         handle = await worker.client.submit(visit, None, run_id="r")
         assert await handle.result(timeout=10) == Success("open")
+
+
+@workflow
+def hurrying() -> Do[App, Any, str]:
+    yield from spawn(child, "a")
+    waited = never().within(App).timeout(0.01)
+    return (yield from waited.recover(TimedOut, lambda _: act("late")))
+
+
+async def test_a_timeout_that_began_after_a_spawn_fires_again_in_its_place(
+    service: Service,
+) -> None:
+    """It has no entry at its beginning that would show that the run was spawned."""
+    app = App(service.checkpoints(), service.world)
+    await hurrying.start(run_id="r").run_or_raise(app)
+    entries = await entries_of(service, "r")
+    for fired, entry in enumerate(entries, 1):
+        if isinstance(entry, TimerFired):
+            store = await cut(service.store, fired)
+            resumed = await hurrying.resume("r").run(App(Checkpoints(store), service.world))
+            assert resumed == Success("late")
+            return
+    raise AssertionError(entries)
