@@ -24,6 +24,7 @@ from effectflow.checkpoint import (
     Finished,
     Interrupted,
     Local,
+    Paused,
     Published,
     Resumed,
     RunStatus,
@@ -225,6 +226,8 @@ def _name(entry: Entry) -> str:
             return f"P {path or key}"
         case Suspended():
             return "suspended"
+        case Paused():
+            return "paused"
         case ChildStarted(path=path):
             return f"child {path}"
         case ChildEnded(path=path, status=status):
