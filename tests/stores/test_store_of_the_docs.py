@@ -36,5 +36,7 @@ async def test_damage(check: store_conformance.Check, page: ModuleType, tmp_path
 
 async def test_it_is_not_a_store_that_workers_can_use(page: ModuleType, tmp_path: Path) -> None:
     for check in store_conformance.SERVICE_CHECKS:
-        with pytest.raises(AssertionError, match="lacks send, mailbox, claim_due, changes"):
+        with pytest.raises(
+            AssertionError, match="lacks send, mailbox, claim_due, save_setting, settings, changes"
+        ):
             await check(lambda: page.TableStore(tmp_path / "runs.db"))
