@@ -70,8 +70,11 @@ def test_a_run_remembers_the_app_as_a_hint_and_never_imports_it(effectflow: Comm
         (["resume", "r", "--app", "mall:ap"], "has no App or workflow 'ap'; it has: app, "),
         (["worker", "mall:order"], "'mall:order' is not an App: try mall:app"),
         (["worker", "mall"], "'mall' is not an App"),
-        (["worker", "mall:app", "--limit", "order"], "'order' is not a valid int"),
-        (["worker", "mall:app", "--limit", "0"], "0 is not in the range x>=1"),
+        (["worker", "mall:app", "--limit", "order"], "'--limit': Input should be a valid integer"),
+        (
+            ["worker", "mall:app", "--limit", "0"],
+            "'--limit': Input should be greater than or equal to 1",
+        ),
     ],
 )
 def test_bad_use_of_an_app_is_rejected(

@@ -167,7 +167,8 @@ async def test_postgres_finds_by_indexes(postgres: str, are_few: bool) -> None:
 _FILL = """
     TRUNCATE @runs;
     INSERT INTO @runs (key, run_id, workflow, status, created_at, priority, parent, tenant, queue,
-                       queue_key, details, updated_at, length, newest_message, unread, owner, fence, expires_at)
+                       queue_key, details, updated_at, length, newest_message, unread,
+                       owner, fence, expires_at)
     SELECT sha256(n::text::bytea), n::text, 'w'{0},
            CASE WHEN n % 9 > 0 THEN 'completed' ELSE 'failed' END, n, 0,
            'p'{0}, 't'{0}, 'q'{0}, '', '{{}}', n, 1, 0, 0, '', 0, 0
