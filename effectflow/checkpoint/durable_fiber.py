@@ -247,7 +247,9 @@ class DurableFiber(OrderedFiber):
                 await self.leave_for(operator)
         if self.turns.is_over:
             await run.leave(scope)
-        is_draining = run.pausing is not None or (run.drain is not None and run.drain.has_begun)
+        is_draining = run.ends_at_rest is not None or (
+            run.drain is not None and run.drain.has_begun
+        )
         if (
             is_draining
             and self.turns.is_live

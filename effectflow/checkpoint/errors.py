@@ -243,8 +243,8 @@ class RunEnded(CheckpointError):
         self.run_id = run_id
         self.status = status
         super().__init__(
-            f"run {run_id!r} is {status}, so it receives no messages and cannot be cancelled: nothing "
-            "was sent",
+            f"run {run_id!r} is {status}, so it receives no messages and cannot be changed: nothing was "
+            "sent or changed",
             "To do the work again, start it under another run id.",
         )
 

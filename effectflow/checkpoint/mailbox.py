@@ -73,13 +73,18 @@ class Mailbox:
         # Created on first use, because most runs neither wait nor are resumed.
         self._reading: anyio.Lock | None = None
 
-    async def refresh(self) -> None:
-        """Read the new messages, and take the notices among them. Halt the run if that fails."""
+    async def refresh(self, *, halts: bool = True) -> None:
+        """Read the new messages, and take the notices among them. Halt the run if that fails.
+
+        Without `halts`, raise the CheckpointError.
+        """
         store = self._checkpoints.store
         try:
             with store_errors(store, self._run_id):
                 await self._refresh(store)
         except CheckpointError as error:
+            if not halts:
+                raise
             raise self._writer.halt(error) from error
 
     def require(self, purpose: str) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from types import MappingProxyType
 from typing import Any, Never, TypeVar
+
+import anyio
 
 from effectflow.checkpoint.causes import Held, void_with
 from effectflow.checkpoint.checkpoints import Checkpoints
@@ -59,6 +62,8 @@ from effectflow.effects.paths import is_within, steps_around
 from effectflow.effects.scope import Operator, Scope
 from effectflow.effects.trails import TypedFailure
 
+logger = logging.getLogger(__name__)
+
 A = TypeVar("A")
 
 _ANNOTATE = (
@@ -68,6 +73,9 @@ _ANNOTATE = (
 
 _AT_ONCE = 0.001
 """In seconds."""
+
+_SECONDS_AFTER_OUTAGE = 1.0
+"""The seconds after which to look again for messages that could not be read."""
 
 _BREATH = 0.02
 """The seconds after which a run that never waits lets other tasks run."""
@@ -92,7 +100,8 @@ class Run:
         first_seen: the number of the newest message that came before this life; -1 until that is known.
         cancellation: the operator around the body that decides when a message requests a cancellation.
         drain: asks the runs of a worker to begin nothing more; None outside of workers.
-        pausing: who has paused the run, which then begins nothing more; None if nobody has.
+        ends_at_rest: how this life ends once nothing is in progress; it begins nothing more meanwhile.
+            None if it goes on.
         spawned: the ids of the spawned runs that are cancelled with this one, by the entries that began
             them.
         observers: receive its events.
@@ -122,6 +131,7 @@ class Run:
         "cut_off",
         "drain",
         "ending",
+        "ends_at_rest",
         "first_seen",
         "force",
         "has_begun",
@@ -132,7 +142,6 @@ class Run:
         "now",
         "observers",
         "opened_at",
-        "pausing",
         "planning",
         "root",
         "run_id",
@@ -194,7 +203,7 @@ class Run:
         self.interrupted_at: int | None = None
         self.savable: dict[str, object] = {}
         self.ending: Ending | None = None
-        self.pausing: str | None = None
+        self.ends_at_rest: Ending | None = None
         self._is_asked_to_cancel = False
         self._stop_listening: Callable[[], None] | None = None
         self._is_looking = self._has_ended = False
@@ -452,6 +461,10 @@ class Run:
     async def look_for_messages(self) -> None:
         """Read the new messages. One of them may cancel the run."""
         await self.mailbox.refresh()
+        self._take_requests()
+
+    def _take_requests(self) -> None:
+        """Act on the messages that ask for something of the whole run."""
         if self.first_seen < 0:
             self.first_seen = self.mailbox.seen
         # The next life finds the requests, too.
@@ -461,7 +474,8 @@ class Run:
         if request is None:
             self._look_for_pause()
         elif self.cancellation is None:
-            self.end_with(CarriedOn())
+            # What a cancellation would not interrupt ends in this life.
+            self._end_at_rest(CarriedOn(), at_once=not self.stopping.has_shields)
         elif not self._is_asked_to_cancel:
             self._is_asked_to_cancel = True
             self.turns.announce(self._record_cancellation, since=self.came_before(request))
@@ -490,30 +504,52 @@ class Run:
 
     async def _look(self) -> None:
         self._is_looking = False
-        # If the store cannot be read, the run is halted.
-        with suppress(Halt):
-            if not self._has_ended:
-                await self.look_for_messages()
+        while not self._has_ended:
+            try:
+                await self.mailbox.refresh(halts=False)
+            except CheckpointError as error:
+                # Nobody may have asked for anything, so the run continues meanwhile.
+                logger.warning("the messages of run %r were not read: %s", self.run_id, error)
+                await anyio.sleep(_SECONDS_AFTER_OUTAGE)
+            else:
+                with suppress(Halt):
+                    self._take_requests()
+                return
 
     def _look_for_pause(self) -> None:
         """Begin nothing more once someone has asked to pause the run. Steps in progress end."""
         request = self.mailbox.first(PAUSE)
-        if request is None or self.planning is not None:
+        if request is None or self.planning is not None or self.is_being_cancelled:
             return
-        if self.is_being_cancelled:
+        if self.drain is None and self.known_entries and request.number <= self.first_seen:
+            # Someone has resumed the run since.
+            self.mailbox.take(request)
             return
         # It is taken with the entry that says so: if this process dies before, the next one pauses.
         by = self.mailbox.value(request)
-        self.pausing = by if isinstance(by, str) else ""
+        self._end_at_rest(PausedBy(by if isinstance(by, str) else ""))
+
+    def _end_at_rest(self, ending: Ending, *, at_once: bool = False) -> None:
+        """Begin nothing more, and end this life once its steps in progress have ended."""
+        if at_once:
+            self.end_with(ending)
+            return
+        self.ends_at_rest = ending
         if self.turns.on_idle is None:
-            self.turns.on_idle = self.end_paused
+            self.turns.on_idle = self.rest
         if self.turns.is_idle:
             self.turns.on_idle()
 
-    def end_paused(self) -> None:
-        """End this life, because nothing is in progress in a run that someone has paused."""
-        assert self.pausing is not None
-        self.end_with(PausedBy(self.pausing))
+    def rest(self) -> None:
+        """End this life if it is to end at rest, and nothing is in progress."""
+        if self.ends_at_rest is not None and self.turns.is_idle:
+            self.end_with(self.ends_at_rest)
+
+    def cancel_failed(self) -> None:
+        """Let the cancellation count that someone has asked for before the body failed."""
+        is_over = self.turns.is_over or self.writer.halted is not None
+        if self._is_asked_to_cancel and not is_over and self.turns.replay.next_entry is None:
+            self._record_cancellation()
 
     # Values.
 

@@ -336,6 +336,8 @@ class StepExecution:
             if operator is not None:
                 self._add_interrupted(operator)
                 await self.fiber.leave_for(operator)
+            if self.run.ends_at_rest is not None:
+                await self.fiber.check(self.scope)
         if is_unknown:
             raise await self._leave_unknown()
         self._check_savable()

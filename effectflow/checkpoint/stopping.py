@@ -121,6 +121,11 @@ class Stopping:
         self._is_watching = False
         self._watch_scope: anyio.CancelScope | None = None
 
+    @property
+    def has_shields(self) -> bool:
+        """Whether an acquisition or a finalizer is in progress."""
+        return bool(self._shields or self._protections)
+
     def begin(self) -> None:
         """Note that the run is being stopped."""
         if not self.has_begun:

@@ -318,7 +318,13 @@ def wakes(topic: str, status: RunStatus) -> bool:
     return topic == CANCEL and status in _WOKEN_BY_CANCEL
 
 
-_WOKEN_BY_CANCEL = (RunStatus.PENDING, RunStatus.PAUSED, RunStatus.BLOCKED, RunStatus.FAILED)
+_WOKEN_BY_CANCEL = (
+    RunStatus.PENDING,
+    RunStatus.INTERRUPTED,
+    RunStatus.PAUSED,
+    RunStatus.BLOCKED,
+    RunStatus.FAILED,
+)
 
 
 DUE_SINCE = 7200.0

@@ -86,8 +86,8 @@ class _Attendant:
                             await anyio.sleep(_GRACE)
                         self._has_changed = False
                         await self._pass_on_messages()
-                    elif turns.is_idle and run.pausing is not None:
-                        run.end_paused()
+                    elif turns.is_idle and run.ends_at_rest is not None:
+                        run.rest()
                         return
                     elif turns.is_idle and await self._may_suspend():
                         run.end_with(Suspension(self._next_at, self._waits_for, run.mailbox.seen))

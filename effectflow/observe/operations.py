@@ -179,7 +179,12 @@ class _Reader:
 
     def _end(self, number: int, entry: Entry) -> None:
         known = self._found.get(ordered_path_of(entry))
-        if known is None or not (known.can_end or isinstance(entry, ChildEnded)):
+        if known is None:
+            return
+        if isinstance(entry, Completed | Failed) and number not in self._void and not known.can_end:
+            # Someone has given the outcome of a step whose attempt was over.
+            known.begin(entry.at, self._life_before)
+        if not (known.can_end or isinstance(entry, ChildEnded)):
             return
         match entry:
             case Completed(at=at) | TimerFired(at=at) | Signalled(at=at):

@@ -15,7 +15,7 @@ from effectflow.effects.event_loop import is_cancellation, mark_as_cancelled, ra
 from effectflow.effects.interpreter import interpret, raise_hidden_stop
 from effectflow.effects.nodes import AnyEffect
 from effectflow.effects.scope import Operator, Scope
-from effectflow.effects.trails import log_hidden
+from effectflow.effects.trails import TypedFailure, log_hidden
 from effectflow.runs.stored_run import Place
 
 
@@ -79,11 +79,14 @@ async def replay_body(place: Place, run: Run, body: AnyEffect) -> Ending:
             outcome = await interpret(body, place.env, operator.inside)
         except Exception as defect:
             run.turns.replay.take_cancellation()
+            run.cancel_failed()
             if not operator.is_decided:
                 raise
             log_hidden(defect, "the body of a run failed after the run was cancelled")
         else:
             run.turns.replay.take_cancellation()
+            if outcome.__class__ is TypedFailure:
+                run.cancel_failed()
             # What comes after the cancellation is discarded.
             if not operator.is_decided:
                 return ending_of(outcome)

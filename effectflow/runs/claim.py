@@ -255,6 +255,13 @@ class Claim:
             return True
         return False
 
+    async def put_back(self, summary: RunSummary, *, seen: int) -> None:
+        """Release a run that was not driven, with this summary. `seen` is as in `Batch`."""
+        assert self._info is not None
+        batch = Batch((), self._info.length, summary, release=True, seen=seen)
+        with store_errors(self.place.checkpoints.store, self.run_id):
+            await self.place.checkpoints.store.append(self.lease, batch)
+
     async def block_if_running(self, error: CheckpointError) -> None:
         """Block a run whose life was halted, and that would otherwise look like that of a dead process.
 

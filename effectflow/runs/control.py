@@ -12,7 +12,7 @@ import anyio
 
 from effectflow.checkpoint.checkpoint import Checkpoint, fold
 from effectflow.checkpoint.checkpoints import Checkpoints
-from effectflow.checkpoint.entries import Entry, Interrupted, Paused, Resumed
+from effectflow.checkpoint.entries import Entry, Interrupted, Paused, Resumed, Started
 from effectflow.checkpoint.errors import ChangeRejected, RunBusy, RunEnded, SaveFailed
 from effectflow.checkpoint.journal_reader import (
     Journal,
@@ -71,6 +71,12 @@ class HeldRun:
     owner: str
     now: float
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether its body has begun anything."""
+        before = (Started, Resumed, Interrupted, Paused)
+        return any(not isinstance(entry, before) for entry in self.journal.entries)
+
 
 @dataclass(frozen=True, slots=True)
 class Change:
@@ -88,11 +94,19 @@ class Change:
 
 
 def goes_on(held: HeldRun, resumed: Resumed, *entries: Entry, reason: str) -> Change:
-    """Return the change after which the run is interrupted, and the next worker continues it."""
+    """Return the change after which the next worker continues the run. A paused run stays paused."""
+    if held.status is RunStatus.PAUSED and held.checkpoint.paused is not None:
+        last = replace(held.checkpoint.paused, at=held.now)
+        return Change([resumed, *entries, last], RunStatus.PAUSED, None)
+    return _interrupted(held, resumed, *entries, reason=reason)
+
+
+def _interrupted(held: HeldRun, *entries: Entry, reason: str) -> Change:
+    """Return the change after which the run is interrupted, and due at once."""
     state = held.checkpoint.state
     step = None if state is None else state.step
     last = Interrupted(step, in_progress=False, reason=reason, at=held.now)
-    return Change([resumed, *entries, last], RunStatus.INTERRUPTED, due_at_once(held.now))
+    return Change([*entries, last], RunStatus.INTERRUPTED, due_at_once(held.now))
 
 
 async def change_run(
@@ -181,7 +195,8 @@ async def pause_run(checkpoints: Checkpoints, run_id: str, *, by: str, clock: Cl
                 f"it is {held.status} already, so no worker continues it",
                 "To let workers continue it, unpause it, or retry it if it has failed.",
             )
-        due_at = held.due_at if held.status in (RunStatus.PENDING, RunStatus.SUSPENDED) else None
+        # A run that has begun is due at once afterwards: it looks what has happened, and waits again.
+        due_at = None if held.has_begun else held.due_at
         return Change([Paused(held.now, by, due_at)], RunStatus.PAUSED, None)
 
     try:
@@ -205,7 +220,8 @@ async def unpause_run(checkpoints: Checkpoints, run_id: str, *, by: str, clock: 
         paused = held.checkpoint.paused
         if held.status is not RunStatus.PAUSED or paused is None:
             raise ChangeRejected(run_id, f"it is {held.status}, not paused", "")
-        made = goes_on(held, Resumed(held.owner, held.now, by=by), reason=f"unpaused by {by}")
+        resumed = Resumed(held.owner, held.now, by=by)
+        made = _interrupted(held, resumed, reason=f"unpaused by {by}")
         return made if paused.due_at is None else replace(made, due_at=paused.due_at)
 
     await change_run(checkpoints, run_id, change, clock=clock)

@@ -490,7 +490,7 @@ async def _record_end(
             finished = Finished(RunStatus.FAILED, run.now(), None, error, run.retry())
             # A failed run is not paused, also not by its next life.
             run.mailbox.take_all(PAUSE)
-            await writer.finish(finished, finished.status, seen=0)
+            await writer.finish(finished, finished.status, seen=run.mailbox.seen)
         case Cancelled():
             finished = Finished(RunStatus.CANCELLED, run.now())
             await _cancel_spawned(run)
@@ -520,7 +520,8 @@ async def _record_interruption(run: Run) -> None:
         if isinstance(ending, PausedBy):
             run.mailbox.take_all(PAUSE)
             # A cancellation that it has not read ends it anyway.
-            await run.writer.finish(Paused(run.now(), ending.by), RunStatus.PAUSED, seen=0)
+            seen = run.mailbox.seen
+            await run.writer.finish(Paused(run.now(), ending.by), RunStatus.PAUSED, seen=seen)
         # A run that was ready to continue only stops because its worker does.
         elif isinstance(ending, Suspension) and ending.until > run.now():
             run.release_all_held()

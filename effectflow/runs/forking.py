@@ -181,7 +181,12 @@ async def _continued(
     last: list[Entry] = [Interrupted(step, False, reason, now, turn=order.last_turn)]
     if removed:
         last.insert(0, Resumed("", now, void=in_ranges(removed), by=fork.by))
-    made = (started, *entries[1:], *last)
+    # What the other run has spawned is not cancelled with this one.
+    kept = (
+        replace(entry, is_detached=True) if isinstance(entry, ChildStarted) else entry
+        for entry in entries[1:]
+    )
+    made = (started, *kept, *last)
     checked = replace(known, journal=Journal(made, b""), checkpoint=fold(made, started.run_id))
     reached = await replay_to_frontier(place, checked, effects=fork.effects)
     if reached.plan.problem is not None:

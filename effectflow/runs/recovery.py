@@ -26,12 +26,14 @@ from effectflow.checkpoint.endings import (
 from effectflow.checkpoint.entries import BeforeStep, Entry, Resumed
 from effectflow.checkpoint.errors import (
     CheckpointError,
+    CorruptCheckpoint,
     CrashedTooOften,
     LeaseLost,
     RunNotFound,
 )
 from effectflow.checkpoint.lease import Owner
-from effectflow.checkpoint.store import Taken
+from effectflow.checkpoint.messages import open_message
+from effectflow.checkpoint.store import CANCEL, RunStatus, Taken, service_of, store_errors
 from effectflow.effects.clock import Clock
 from effectflow.effects.errors import Halt
 from effectflow.effects.event_loop import is_cancellation
@@ -86,6 +88,8 @@ async def recover_run(
     logger.info("%s is taken, %s", what, taken.info.summary.status, extra=claim.log_fields)
     async with claim:
         try:
+            if not await _is_wanted(claim, taken):
+                return True
             version = taken.info.summary.details.version
             misfit = service.misfit(workflow.blueprint, version, taken.lease.run_id)
             if misfit is not None:
@@ -119,6 +123,30 @@ async def recover_run(
         finally:
             _log_end(what, claim)
     return True
+
+
+async def _is_wanted(claim: Claim, taken: Taken) -> bool:
+    """Return whether to continue a run. Only a cancellation wakes a paused or failed one.
+
+    If no message is one, because it was sent without the keys of the run, leave the run as it was.
+    """
+    summary, checkpoints = taken.info.summary, claim.place.checkpoints
+    if summary.status not in (RunStatus.PAUSED, RunStatus.FAILED):
+        return True
+    store = service_of(checkpoints.store, "a worker")
+    with store_errors(store, claim.run_id):
+        messages = await store.mailbox(claim.run_id)
+    for message in messages:
+        if message.topic == CANCEL:
+            try:
+                open_message(checkpoints.seal, claim.run_id, message)
+            except CorruptCheckpoint as error:
+                logger.warning("a message is not received: %s", error, extra=claim.log_fields)
+            else:
+                return True
+    seen = max((message.number for message in messages), default=0)
+    await claim.put_back(replace(summary, due_at=None), seen=seen)
+    return False
 
 
 async def _report(claim: Claim, ending: Ending) -> None:

@@ -121,7 +121,7 @@ def _failed(
 ) -> Failed:
     types = place.checkpoints.known(definition.types)
     declared = tuple(types.errors.values())
-    if declared and isinstance(error, Exception) and not isinstance(error, declared):
+    if declared and not isinstance(error, declared):
         names = ", ".join(kind.__name__ for kind in declared)
         raise NotSerializable(step, f"it fails with {names}, not with {type(error).__name__}")
     record = write_error(error, types, is_defect=False)

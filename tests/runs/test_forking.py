@@ -33,6 +33,7 @@ from effectflow.checkpoint import (
     CheckpointStore,
     Completed,
     NotSerializable,
+    RunCancelled,
     RunConflict,
     RunNotFound,
     RunStatus,
@@ -46,7 +47,7 @@ from effectflow.iterative import Iterative
 from effectflow.machines import Moved, StateMachine, Transition
 from effectflow.mapreduce import MapReduce
 from effectflow.stores import MemoryStore
-from tests.apps import App, app_on, cut_off
+from tests.apps import App, Broken, app_on, cut_off
 from tests.runs.journals import AnyWorkflow, act, clock_at
 
 pytestmark = pytest.mark.anyio
@@ -351,3 +352,30 @@ async def test_what_is_in_progress_elsewhere_is_not_taken_over(store: MemoryStor
     assert isinstance(rejected, ChangeRejected)
     assert "run 'child'" in str(rejected)
     assert isinstance(await parent.fork("r", at=1).run(lab), Success)
+
+
+async def test_a_cancelled_fork_leaves_what_the_other_run_has_spawned() -> None:
+    @workflow
+    def child() -> Do[App, Broken, str]:
+        return (yield from act("break"))
+
+    @workflow
+    def parent() -> Do[App, Any, str]:
+        spawned = yield from spawn(child, None, run_id="child")
+        yield from spawned.result().fallback("none")
+        yield from sleep(3600)
+        return "done"
+
+    async with MemoryStore() as store:
+        app = app_on(store, failing=["break"])
+        service = Service([parent, child], environment=lambda _: app, checkpoints=app.checkpoints)
+        async with Worker(service, suspend_after=0.0) as worker:
+            handle = await worker.client.submit(parent, run_id="r")
+            while await handle.status() is not RunStatus.SUSPENDED:
+                await worker.idle()
+            count = len(await read_entries(store, "r"))
+            made = (await parent.fork("r", at=count).run(app)).unwrap()
+            fork = worker.client.handle(parent, made)
+            await fork.cancel()
+            assert isinstance((await fork.result(timeout=10)).failure(), RunCancelled)
+            assert await worker.client.handle(child, "child").status() is RunStatus.FAILED

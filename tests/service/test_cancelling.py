@@ -483,3 +483,19 @@ async def test_a_killed_service_completes_the_finalizers_of_cancelled_runs(
             return result
 
     await killed_everywhere(live, more_than=10, every=every)
+
+
+@workflow
+def failing_with_a_room(_: None) -> Do[App, Broken, Any]:
+    return (yield from rented(act("break")))
+
+
+async def test_a_failed_run_whose_failure_stands_is_cancelled(service: Service) -> None:
+    service.world.failing.add("break")
+    async with working(service, failing_with_a_room) as worker:
+        handle = await worker.client.submit(failing_with_a_room, None, run_id="r")
+        await until(service, "r", RunStatus.FAILED)
+        done = [*service.world.done]
+        await handle.cancel()
+        await until(service, "r", RunStatus.CANCELLED)
+    assert service.world.done == done

@@ -14,8 +14,10 @@ from effectflow import (
     Do,
     Effect,
     Signal,
+    Worker,
     bracket,
     par,
+    race,
     sleep,
     step,
     workflow,
@@ -34,8 +36,10 @@ from effectflow.checkpoint import (
     RunStatus,
 )
 from effectflow.effects import from_async
+from effectflow.service import App as Application
+from effectflow.service.client import request_cancel
 from effectflow.testing import TestClock
-from tests.apps import App, Broken, World, both_backends, note
+from tests.apps import App, Broken, World, both_backends, cut_off, note
 from tests.service.conftest import Service
 from tests.service.lives import act, entries_of, info_of, left_suspended, suspended, until, working
 
@@ -280,3 +284,89 @@ async def test_a_run_that_lasts_long_listens_only_while_it_lasts(service: Servic
     assert await long.start(run_id="r").run(app) == Success(None)
     with pytest.raises(RunEnded):
         await service.client.handle(long, "r").cancel()
+
+
+async def test_every_step_in_progress_ends_before_a_run_is_paused(service: Service) -> None:
+    gates["two"] = Gate()
+
+    @workflow
+    def both() -> Do[App, Any, str]:
+        yield from par(slow("one"), slow("two"))
+        return (yield from act("last"))
+
+    app, ended = App(service.checkpoints(), service.world), list[Any]()
+
+    async def drive() -> None:
+        ended.append(await both.start(run_id="r").run(app))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(drive)
+        await gates["two"].began.wait()
+        await service.client.handle(both, "r").pause()
+        await anyio.sleep(1.5)
+        gates["one"].opened.set()
+        await anyio.wait_all_tasks_blocked()
+        assert ended == []
+        gates["two"].opened.set()
+    assert isinstance(ended[0].failure(), RunPaused)
+    assert await both.resume("r").run(app) == Success("last")
+    assert sorted(service.world.done) == ["last", "one", "two"]
+
+
+async def test_a_run_that_waits_for_a_time_hears_everything_after_a_pause(
+    service: Service,
+) -> None:
+    @workflow
+    def racing() -> Do[App, Any, Any]:
+        return (yield from race([go.wait(), sleep(3600)]))
+
+    async with working(service, racing) as worker:
+        for run_id, moment in (("before", 0), ("after", 1)):
+            handle = await worker.client.submit(racing, run_id=run_id)
+            await suspended(service, run_id)
+            await handle.pause()
+            if moment == 0:
+                await handle.send(go, True)
+            await handle.unpause()
+            if moment == 1:
+                await handle.send(go, True)
+            assert await handle.result(timeout=10) == Success(True)
+
+
+async def test_a_request_without_the_keys_wakes_no_paused_or_failed_run(service: Service) -> None:
+    key = b"0123456789abcdef"
+
+    @workflow
+    def broken() -> Do[App, Broken, str]:
+        return (yield from act("break"))
+
+    world = World(failing={"break"})
+    app = App(service.checkpoints(key=key), world)
+    signed = Application([asking, broken], environment=lambda _: app, checkpoints=app.checkpoints)
+    async with Worker(signed, suspend_after=0.0) as worker:
+        paused = await worker.client.submit(asking, run_id="paused")
+        await suspended(service, "paused")
+        await paused.pause()
+        failed = await worker.client.submit(broken, run_id="failed")
+        await until(service, "failed", RunStatus.FAILED)
+        for handle in (paused, failed):
+            await request_cancel(service.checkpoints(), handle.run_id, by="a stranger")
+        await worker.idle()
+        assert await paused.status() is RunStatus.PAUSED
+        assert await failed.status() is RunStatus.FAILED
+        assert world.done == ["ask", "break"]
+        for handle in (paused, failed):
+            await handle.cancel()
+            await until(service, handle.run_id, RunStatus.CANCELLED)
+
+
+async def test_a_paused_run_whose_step_is_settled_stays_paused(service: Service) -> None:
+    app = App(service.checkpoints(), service.world)
+    await cut_off(working_on.start(run_id="r"), app)
+    handle = service.client.handle(working_on, "r")
+    await handle.pause()
+    assert await working_on.complete_step("r", "par[0]/slow", "by hand").run(app) == Success(None)
+    assert await handle.status() is RunStatus.PAUSED
+    async with working(service, working_on):
+        await handle.unpause()
+        assert await handle.result(timeout=10) == Success("last")
