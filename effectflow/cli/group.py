@@ -47,7 +47,7 @@ def make_group(commands: Mapping[str, Row]) -> typer.Typer:
     )
     group.callback()(_options)
     for name, row in commands.items():
-        group.command(name, help=row.summary)(_not_loaded)
+        group.command(name, help=row.summary, rich_help_panel=row.panel)(_not_loaded)
     return group
 
 
