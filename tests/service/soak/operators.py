@@ -65,6 +65,7 @@ class Operator:
         for info in await self._find(RunStatus.PAUSED):
             with suppress(*REJECTED):
                 await self._handle(info).unpause()
+        self._cancelled |= {one.run_id for one in await self._find(RunStatus.CANCELLED)}
         for run_id in self._place.unwanted.read_text().splitlines():
             if run_id not in self._cancelled:
                 with suppress(RunEnded):
@@ -73,9 +74,11 @@ class Operator:
         for info in await self._find(RunStatus.FAILED, workflow=payment.name):
             with suppress(*REJECTED):
                 await self._repair(info.run_id)
-        for info in await self._find(RunStatus.COMPLETED, workflow=payment.name):
-            if info.run_id in self._place.payments:
-                await self._repeat(info.run_id)
+        payments = await self._store.find(RunQuery(workflow=payment.name, limit=None))
+        known = {info.run_id for info in payments}
+        for info in payments:
+            if info.summary.status.has_ended and info.run_id in self._place.payments:
+                await self._repeat(info.run_id, known)
         await self._client.prune(workflow=trifle.name, keep=KEPT_TRIFLES)
 
     async def _repair(self, run_id: str) -> None:
@@ -89,10 +92,9 @@ class Operator:
                 declined = Refused("declined")
                 await payment.fail_step(run_id, "collapse", declined).run_or_raise(self._world)
 
-    async def _repeat(self, run_id: str) -> None:
+    async def _repeat(self, run_id: str, known: set[str]) -> None:
         """Fork and rerun a payment, unless that has happened."""
         names = (f"{run_id}-fork", f"{run_id}-again")
-        known = {one.run_id for one in await self._store.find(RunQuery(prefix=f"{run_id}-"))}
         with suppress(RunConflict):
             if names[0] not in known:
                 made = payment.fork(run_id, changes={"act": CHANGED}, new_run_id=names[0])
