@@ -158,9 +158,15 @@ class _Watch:
     async def _watch_until_error(self) -> None:
         async with self._store.changes() as changes:
             self.began.set()
+            look_at = anyio.current_time() + _SECONDS_BETWEEN_LOOKS
             while True:
                 changed = await changes.wait(_SECONDS_BETWEEN_LOOKS)
-                self._tell(changed or None, has_changed=changed is None)
+                if changed:
+                    self._tell(changed)
+                # Also if other runs change all the time: a notification may be lost.
+                if not changed or anyio.current_time() >= look_at:
+                    self._tell(None, has_changed=changed is None)
+                    look_at = anyio.current_time() + _SECONDS_BETWEEN_LOOKS
 
     def _tell(self, changed: frozenset[str] | None, *, has_changed: bool = True) -> None:
         """Notify the subscribers of these runs, or all of them if any run may have changed.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
@@ -11,6 +12,7 @@ from returns.result import Success
 
 from effectflow import Do, Signal, spawn, workflow
 from effectflow.checkpoint import Batch, Lease, Message, RunStatus, ServiceStore
+from effectflow.checkpoint.notifications import watching
 from effectflow.checkpoint.store import service_of
 from effectflow.stores import MemoryStore, open_store
 from effectflow.testing.forwarding import ForwardingStore
@@ -155,3 +157,26 @@ async def test_many_messages_to_a_run_that_falls_asleep_after_each_of_them(
             info = await suspended(service, "r", after=info)
             await handle.send(approval, str(number))
         assert await handle.result(timeout=4) == Success([str(number) for number in range(5)])
+
+
+class Busy(MemoryStore):
+    """A store in which only other runs seem to change, again and again."""
+
+    @asynccontextmanager
+    async def changes(self) -> AsyncIterator[Any]:
+        class Others:
+            async def wait(self, seconds: float) -> frozenset[str]:
+                await anyio.sleep(0.001)
+                return frozenset({"another"})
+
+        yield Others()
+
+
+async def test_a_lost_notification_is_made_up_for_in_a_busy_store(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("effectflow.checkpoint.notifications._SECONDS_BETWEEN_LOOKS", 0.05)
+    looked = anyio.Event()
+    async with Busy() as store, watching(store, "r", looked.set):
+        with anyio.fail_after(5):
+            await looked.wait()
