@@ -425,7 +425,8 @@ class Run:
 
     def _record_cancellation(self) -> None:
         request = self.mailbox.first(CANCEL)
-        if request is None or self.cancellation is None:
+        # A body that has ended is not cancelled any more.
+        if request is None or self.cancellation is None or self._has_ended:
             return
         by = self.mailbox.value(request)
         # In one append with the entry, so that a crash loses neither.

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class Row(NamedTuple):
-    """A command: its module in `cli` and its function, their first sentence, an example, and its panel."""
+    """A command: its module and function in `cli`, their first sentence, an example, its panel."""
 
     home: str
     summary: str

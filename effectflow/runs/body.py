@@ -80,6 +80,7 @@ async def replay_body(place: Place, run: Run, body: AnyEffect) -> Ending:
         except Exception as defect:
             run.turns.replay.take_cancellation()
             run.cancel_failed()
+            run.end_listening()
             if not operator.is_decided:
                 raise
             log_hidden(defect, "the body of a run failed after the run was cancelled")
@@ -87,6 +88,7 @@ async def replay_body(place: Place, run: Run, body: AnyEffect) -> Ending:
             run.turns.replay.take_cancellation()
             if outcome.__class__ is TypedFailure:
                 run.cancel_failed()
+            run.end_listening()
             # What comes after the cancellation is discarded.
             if not operator.is_decided:
                 return ending_of(outcome)

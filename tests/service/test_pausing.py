@@ -39,7 +39,7 @@ from effectflow.effects import from_async
 from effectflow.service import App as Application
 from effectflow.service.client import request_cancel
 from effectflow.testing import TestClock
-from tests.apps import App, Broken, World, both_backends, cut_off, note
+from tests.apps import App, Broken, World, both_backends, note
 from tests.service.conftest import Service
 from tests.service.lives import act, entries_of, info_of, left_suspended, suspended, until, working
 
@@ -362,7 +362,11 @@ async def test_a_request_without_the_keys_wakes_no_paused_or_failed_run(service:
 
 async def test_a_paused_run_whose_step_is_settled_stays_paused(service: Service) -> None:
     app = App(service.checkpoints(), service.world)
-    await cut_off(working_on.start(run_id="r"), app)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(working_on.start(run_id="r").run, app)
+        await gates["one"].began.wait()
+        tasks.cancel_scope.cancel()
     handle = service.client.handle(working_on, "r")
     await handle.pause()
     assert await working_on.complete_step("r", "par[0]/slow", "by hand").run(app) == Success(None)
