@@ -257,6 +257,19 @@ class RunQuery:
     after: tuple[float, str] | None = None
     limit: int | None = 100
 
+    def __post_init__(self) -> None:
+        # Each store would understand them in its own way.
+        of = "statuses takes a frozenset, such as frozenset({RunStatus.FAILED})"
+        check_type(self.statuses, frozenset, of)
+        if self.limit is not None:
+            check_count("limit", self.limit, least=0)
+        for name in ("updated_before", "updated_since"):
+            at: object = getattr(self, name)
+            if not isinstance(at, int | float | None):
+                raise TypeError(
+                    f"{name} takes seconds since the epoch, not {at!r}: write .timestamp()"
+                )
+
     def matches(self, info: RunInfo, now: float) -> bool:
         """Return whether the query asks for this run, at `now` in seconds since the epoch."""
         summary = info.summary

@@ -519,9 +519,10 @@ def _queues_of(app: App[Any]) -> dict[str, Queue]:
 def _check_versions(app: App[Any], versions: Mapping[str, Collection[str]]) -> None:
     """Raise ValueError for versions that the workflows of an App do not continue."""
     for name, chosen in versions.items():
-        if isinstance(chosen, str):
+        given: list[object] = [] if isinstance(chosen, str) else [*chosen]
+        if not given or not all(isinstance(one, str) for one in given):
             raise TypeError(
-                f"versions of workflow {name!r} takes a list of versions, not {chosen!r}"
+                f"versions of workflow {name!r} takes a list of texts, such as ['2'], not {chosen!r}"
             )
         workflow = app.workflows.get(name)
         wrong = [one for one in chosen if workflow is None or not workflow.blueprint.continues(one)]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
 from effectflow.checkpoint.errors import CorruptCheckpoint, RunBusy
 from effectflow.checkpoint.lease import Lease, Owner
-from effectflow.checkpoint.store import CANCEL, DUE_SINCE, RunStatus
+from effectflow.checkpoint.store import CANCEL, DUE_SINCE, RunQuery, RunStatus
 from effectflow.stores.base import (
     check_free,
     due_if_unseen,
@@ -55,3 +58,18 @@ def test_damaged_texts_are_corrupt_checkpoints(text: str) -> None:
     for read in (summary_from_json, lease_from_json):
         with pytest.raises(CorruptCheckpoint, match="'r'"):
             read(text, "r")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"statuses": "failed"}, "statuses takes a frozenset"),
+        ({"limit": -1}, "limit must be an int >= 0"),
+        ({"updated_since": datetime(2026, 1, 1, tzinfo=UTC)}, "write .timestamp()"),
+    ],
+)
+def test_a_query_that_stores_would_understand_differently_is_rejected(
+    wrong: dict[str, Any], said: str
+) -> None:
+    with pytest.raises((TypeError, ValueError), match=re.escape(said)):
+        RunQuery(**wrong)
