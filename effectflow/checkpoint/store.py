@@ -27,7 +27,7 @@ from effectflow.checkpoint.errors import (
 )
 from effectflow.checkpoint.lease import Lease, Owner, delete_unchanged
 from effectflow.checkpoint.schema import LATEST, frozen, schema_of
-from effectflow.effects.arguments import check_count, check_text
+from effectflow.effects.arguments import check_count, check_text, check_type
 from effectflow.effects.errors import Copyable
 
 
