@@ -432,7 +432,7 @@ def describe_call(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any])
 
 
 class Options(dict[str, Any]):
-    """The keyword arguments of a call that `repr` shows. Those that are None or False are left out."""
+    """The keyword arguments of a call that `repr` shows. None, False, 0 and empty ones are left out."""
 
 
 class Written(str):
