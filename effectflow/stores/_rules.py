@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from effectflow.checkpoint.errors import LeaseLost, MailboxFull, RunBusy, RunEnded
 from effectflow.checkpoint.lease import Lease
-from effectflow.checkpoint.store import CANCEL, NOTICE, RunSummary, due_at_once, wakes
+from effectflow.checkpoint.store import CANCEL, NOTICE, PAUSE, RunSummary, due_at_once, wakes
 
 
 def check_first(run_id: str, bodies: Sequence[bytes]) -> None:
@@ -105,12 +105,12 @@ def size_in_mailbox(body_length: int) -> int:
 def check_room(run_id: str, topic: str, body: bytes, *, unread: int) -> None:
     """Raise MailboxFull if a signal does not fit beside the messages that were not taken.
 
-    Requests to cancel and notices always do: they are small, and nothing else would end the run.
+    Requests and notices always do: they are small, and nothing else would pause or end the run.
 
     Parameters:
         unread: the sizes of these messages, in bytes.
     """
-    is_signal = topic not in (CANCEL, NOTICE)
+    is_signal = topic not in (CANCEL, PAUSE, NOTICE)
     if is_signal and unread + size_in_mailbox(len(body)) > MAILBOX_BYTES:
         raise MailboxFull(run_id, MAILBOX_BYTES)
 

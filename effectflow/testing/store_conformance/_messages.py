@@ -12,6 +12,7 @@ from effectflow.checkpoint.errors import LeaseLost, MailboxFull, RunEnded, RunNo
 from effectflow.checkpoint.store import (
     CANCEL,
     NOTICE,
+    PAUSE,
     Changes,
     RunStatus,
     RunSummary,
@@ -366,6 +367,7 @@ async def a_mailbox_has_a_limit_for_signals(s: Service) -> None:
     # It is full for signals only, and only this one.
     assert not await s.store.send("r", GO, key="a")
     assert await s.store.send("r", CANCEL, key="c")
+    assert await s.store.send("r", PAUSE, key="p")
     assert await s.store.send("r", NOTICE, key="child")
     assert await s.store.send("other", GO, key="e", body=body)
 
