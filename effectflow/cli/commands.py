@@ -44,6 +44,12 @@ COMMANDS = {
         "worker shop.service:app --limit 20",
         "Run",
     ),
+    "ui": Row(
+        "pages:ui",
+        "Serve pages in which people see and steer runs, until Ctrl-C.",
+        "ui --app shop.service:app",
+        "See",
+    ),
     "cancel": Row(
         "send:cancel",
         "Request that runs end: their finalizers and compensations run, and they are cancelled.",

@@ -12,13 +12,13 @@ from effectflow.checkpoint.checkpoint import fold, iso_time
 from effectflow.checkpoint.entries import Entry, SetAside
 from effectflow.checkpoint.journal_reader import read_existing
 from effectflow.checkpoint.order import read_order
-from effectflow.checkpoint.values import Tree, plain_tree
+from effectflow.checkpoint.values import Tree, bounded, plain_tree
 from effectflow.cli.access import Access, CodeOption
 from effectflow.cli.app_loader import workflow_of_run
 from effectflow.cli.command import Answer, command
 from effectflow.cli.drive import RunToDrive, drive
 from effectflow.cli.options import BadUse, LatestOption, RunArgument
-from effectflow.cli.render import bounded, counted, when
+from effectflow.cli.render import counted, when
 from effectflow.cli.suggestions import suggested
 from effectflow.effects.paths import StepPath
 from effectflow.runs.reopening import RecordedLetter, dead_letters_of

@@ -9,15 +9,15 @@ from textwrap import wrap
 from effectflow.checkpoint.checkpoint import iso_time
 from effectflow.checkpoint.errors import printable
 from effectflow.checkpoint.store import is_service
-from effectflow.checkpoint.values import Tree
+from effectflow.checkpoint.values import Tree, cut
 from effectflow.cli.access import Access, ServiceOption
 from effectflow.cli.command import Answer, command
-from effectflow.cli.filters import status_text
 from effectflow.cli.options import ExitCode, LatestOption
-from effectflow.cli.render import age, cut, when
+from effectflow.cli.render import age, when
 from effectflow.cli.suggestions import message_of, suggested
 from effectflow.observe.explanation import Explanation, Move, read_explanation
 from effectflow.observe.operations import Operation
+from effectflow.observe.statuses import status_text
 from effectflow.service.pauses import pauses_in
 
 _WIDTH = 80

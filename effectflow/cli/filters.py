@@ -24,27 +24,7 @@ from effectflow.checkpoint.values import Tree, encode_json, plain_tree
 from effectflow.cli.access import Access
 from effectflow.cli.options import BadUse
 from effectflow.cli.suggestions import message_of
-
-CRASHED = "crashed"
-"""The status to show for a run that is recorded as running, but is not held by a live process."""
-
-
-def shown_status(run: RunInfo, now: float) -> str:
-    """Return the status of a run as the commands show it: the recorded status, or `crashed`."""
-    return status_text(run.summary.status, is_held=run.is_held(now))
-
-
-def status_text(status: RunStatus, *, is_held: bool) -> str:
-    """Return a status as the commands show it, of a run that a live process holds or not."""
-    return CRASHED if status is RunStatus.RUNNING and not is_held else str(status)
-
-
-STATUSES = tuple(
-    shown
-    for status in RunStatus
-    for shown in ((status, CRASHED) if status is RunStatus.RUNNING else (status,))
-)
-"""The statuses that the commands show and find."""
+from effectflow.observe.statuses import CRASHED, STATUSES, shown_status
 
 WorkflowOption = Annotated[str | None, typer.Option(help="Only runs of this workflow.")]
 StatusOption = Annotated[

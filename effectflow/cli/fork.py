@@ -69,7 +69,7 @@ async def fork(
     given = KEPT
     if input is not None:
         # Imported late, because pydantic takes longer than most commands.
-        from effectflow.cli.structured_input import input_of
+        from effectflow.service.structured_input import input_of
 
         try:
             given = input_of(loaded.workflow, read_json(input, "input"), access.checkpoints)

@@ -33,11 +33,11 @@ from effectflow.checkpoint.entries import write_entry
 from effectflow.checkpoint.journal_reader import read_existing
 from effectflow.checkpoint.order import Spans
 from effectflow.checkpoint.schema import LATEST
-from effectflow.checkpoint.values import Tree, write_json
+from effectflow.checkpoint.values import Tree, bounded, write_json
 from effectflow.cli.access import Access, ServiceOption
 from effectflow.cli.command import Answer, command
 from effectflow.cli.options import LatestOption
-from effectflow.cli.render import bounded, when
+from effectflow.cli.render import when
 
 
 @command(ServiceOption, latest=LatestOption)

@@ -20,7 +20,7 @@ from effectflow.checkpoint import (
     read_checkpoint,
 )
 from effectflow.checkpoint.checkpoint import iso_time
-from effectflow.checkpoint.values import Tree
+from effectflow.checkpoint.values import Tree, cut
 from effectflow.cli.access import Access, ServiceOption
 from effectflow.cli.command import Answer, command
 from effectflow.cli.filters import (
@@ -33,12 +33,12 @@ from effectflow.cli.filters import (
     WorkflowOption,
     check_is_known,
     read_filters,
-    shown_status,
 )
 from effectflow.cli.options import BadUse, ExitCode
-from effectflow.cli.render import age, cut, say_lines, table
+from effectflow.cli.render import age, say_lines, table
 from effectflow.cli.suggestions import suggested
 from effectflow.effects.clock import in_words
+from effectflow.observe.statuses import shown_status
 
 
 @command(ServiceOption)

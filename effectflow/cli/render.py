@@ -8,7 +8,6 @@ import sys
 from base64 import b64encode
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
-from itertools import takewhile
 from typing import Any
 
 import orjson
@@ -17,7 +16,6 @@ from rich.console import Console
 from rich.text import Text
 
 from effectflow.checkpoint.errors import printable
-from effectflow.checkpoint.values import Tree, render_tree
 from effectflow.cli.suggestions import message_of
 from effectflow.effects.clock import in_words
 
@@ -91,31 +89,6 @@ def counted(count: int, noun: str) -> str:
     """Return a count with its noun, such as "1 step", "2 steps" or "2 entries"."""
     plural = noun.removesuffix("y") + "ies" if noun.endswith("y") else f"{noun}s"
     return f"{count} {noun if count == 1 else plural}"
-
-
-def bounded(tree: Tree, limit: int = 120) -> str:
-    """Return a value as text, cut to this many characters. A long value is read only so far."""
-    return cut(render_tree(_beginning(tree, [limit])), limit)
-
-
-def _beginning(tree: Tree, left: list[int]) -> Tree:
-    """Return the parts of a tree that come first and fill a text with so many characters left."""
-    left[0] -= 1
-    if isinstance(tree, str):
-        text = tree[: max(left[0], 0) + 1]
-        left[0] -= len(text)
-        return text
-    if isinstance(tree, list):
-        return [_beginning(part, left) for part in takewhile(lambda _: left[0] >= 0, tree)]
-    if isinstance(tree, dict):
-        parts = takewhile(lambda _: left[0] >= 0, tree.items())
-        return {name: _beginning(part, left) for name, part in parts}
-    return tree
-
-
-def cut(text: str, limit: int = 120) -> str:
-    """Return a text, cut to this many characters."""
-    return text if len(text) <= limit else f"{text[:limit]}..."
 
 
 def age(seconds: float) -> str:

@@ -112,7 +112,7 @@ def run(
     else:
         loaded = workflow_named(workflow, access.app)
     # Imported late, because pydantic takes longer than most commands.
-    from effectflow.cli.structured_input import input_of
+    from effectflow.service.structured_input import input_of
 
     data = read_json(input, "input")
     run_id = _run_id_or_new(run_id, loaded.workflow.name)

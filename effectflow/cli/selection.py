@@ -17,10 +17,11 @@ from rich.console import Console
 from effectflow.checkpoint import RunInfo, StoreUnavailable
 from effectflow.cli.access import Access
 from effectflow.cli.command import Answer, command
-from effectflow.cli.filters import FILTERS, Filters, check_is_known, read_filters, shown_status
+from effectflow.cli.filters import FILTERS, Filters, check_is_known, read_filters
 from effectflow.cli.options import BadUse, ExitCode, LatestOption, check_choice, report
 from effectflow.cli.render import age, counted, print_json, say, say_lines
 from effectflow.cli.suggestions import message_of
+from effectflow.observe.statuses import shown_status
 
 RunsArgument = Annotated[
     list[str] | None,

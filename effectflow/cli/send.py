@@ -53,7 +53,7 @@ async def send(
 ) -> Answer:
     """Send the value of a signal to a run, which receives it where it waits for the signal."""
     # Imported late, because pydantic takes longer than most commands.
-    from effectflow.cli.structured_input import structure_as
+    from effectflow.service.structured_input import structure_as
 
     loaded, checkpoints = load_signal(signal), access.checkpoints
     data = read_json(value, "value")

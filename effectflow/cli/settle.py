@@ -93,7 +93,7 @@ async def _settle(access: Access, run_id: str, given: Settlement, effects: bool)
 def value_of(definition: StepDefinition, data: object, access: Access) -> Any:
     """Return the output of a step that plain data describes. Raise BadUse if it does not fit."""
     # Imported late, because pydantic takes longer than most commands.
-    from effectflow.cli.structured_input import structure_as
+    from effectflow.service.structured_input import structure_as
 
     options = access.checkpoints.value_options
     try:

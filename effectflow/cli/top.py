@@ -19,7 +19,6 @@ from effectflow.checkpoint.errors import printable
 from effectflow.checkpoint.values import Tree
 from effectflow.cli.access import Access, ServiceOption
 from effectflow.cli.command import Answer, command
-from effectflow.cli.filters import shown_status
 from effectflow.cli.render import table, when
 from effectflow.cli.step_lines import WIDTH, cut_to
 from effectflow.effects.clock import in_words
@@ -30,6 +29,7 @@ from effectflow.observe.overview import (
     due_since,
     read_overview,
 )
+from effectflow.observe.statuses import shown_status
 
 _SECONDS_BETWEEN_PICTURES = 1.0
 _MOST_PROCESSES = 20

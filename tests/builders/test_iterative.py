@@ -11,9 +11,9 @@ from returns.result import Failure, Success
 
 from effectflow import Checkpoints, Do, Effect, do, effect, fail, pure, random, step
 from effectflow.checkpoint import CheckpointStore, DefinitionChanged, RunStatus, read_checkpoint
-from effectflow.cli.structured_input import input_of
 from effectflow.iterative import Iterative, IterativeResult
 from effectflow.mapreduce import ItemFailed, MapReduce
+from effectflow.service.structured_input import input_of
 from effectflow.stores import MemoryStore
 from effectflow.testing import crash_everywhere
 from tests.apps import App, Broken, World, app_on, note

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from effectflow import Checkpoints
-from effectflow.cli.structured_input import input_of
 from effectflow.machines import StateMachine, Transition
+from effectflow.service.structured_input import input_of
 from effectflow.stores import MemoryStore
 from tests.cli.conftest import Command, Ended
 

@@ -48,6 +48,8 @@ from effectflow.checkpoint.values.plain import (
     write_json as write_json,
 )
 from effectflow.checkpoint.values.rendering import (
+    bounded as bounded,
+    cut as cut,
     plain_tree as plain_tree,
     render_arguments as render_arguments,
     render_tree as render_tree,

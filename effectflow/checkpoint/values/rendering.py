@@ -7,6 +7,7 @@ from base64 import b64encode
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import timedelta
+from itertools import takewhile
 from typing import Any, cast
 
 import orjson
@@ -170,3 +171,28 @@ def plain_tree(tree: Tree) -> Tree:
 
 def _key(key: Tree) -> str:
     return key if isinstance(key, str) else render_tree(key)
+
+
+def bounded(tree: Tree, limit: int = 120) -> str:
+    """Return a value as text, cut to this many characters. A long value is read only so far."""
+    return cut(render_tree(_beginning(tree, [limit])), limit)
+
+
+def _beginning(tree: Tree, left: list[int]) -> Tree:
+    """Return the parts of a tree that come first and fill a text with so many characters left."""
+    left[0] -= 1
+    if isinstance(tree, str):
+        text = tree[: max(left[0], 0) + 1]
+        left[0] -= len(text)
+        return text
+    if isinstance(tree, list):
+        return [_beginning(part, left) for part in takewhile(lambda _: left[0] >= 0, tree)]
+    if isinstance(tree, dict):
+        parts = takewhile(lambda _: left[0] >= 0, tree.items())
+        return {name: _beginning(part, left) for name, part in parts}
+    return tree
+
+
+def cut(text: str, limit: int = 120) -> str:
+    """Return a text, cut to this many characters."""
+    return text if len(text) <= limit else f"{text[:limit]}..."

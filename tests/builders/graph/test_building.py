@@ -11,11 +11,11 @@ from returns.result import Success
 
 from effectflow import Checkpoints, Do, Effect, HasCheckpoints, fail, pure, workflow
 from effectflow.checkpoint import DefinitionChanged
-from effectflow.cli.structured_input import input_of
 from effectflow.graphs import Graph, InvalidGraph, StateGraph
 from effectflow.iterative import Iterative
 from effectflow.machines import StateMachine, Transition
 from effectflow.mapreduce import MapReduce
+from effectflow.service.structured_input import input_of
 from effectflow.stores import MemoryStore
 from tests.apps import App
 

@@ -21,9 +21,9 @@ from effectflow.checkpoint import (
     StepInputChanged,
     read_checkpoint,
 )
-from effectflow.cli.structured_input import input_of
 from effectflow.effects import from_fn, never
 from effectflow.mapreduce import ItemFailed, JobResult, MapReduce
+from effectflow.service.structured_input import input_of
 from effectflow.stores import MemoryStore
 from effectflow.testing import TestClock
 from tests.apps import both_backends, cut_off

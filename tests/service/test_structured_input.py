@@ -32,7 +32,7 @@ from returns.result import Success
 
 from effectflow import Checkpoints, Effect, Workflow, pure, workflow
 from effectflow.checkpoint import Codec
-from effectflow.cli.structured_input import input_of
+from effectflow.service.structured_input import input_of
 from effectflow.stores import MemoryStore
 from tests.apps import App, app_on
 

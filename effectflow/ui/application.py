@@ -1,0 +1,81 @@
+"""The ASGI application with all pages."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from effectflow.checkpoint.checkpoints import Checkpoints, HasCheckpoints
+from effectflow.service import App, Client
+from effectflow.ui.protection import Protected
+from effectflow.ui.run_page import show_run
+from effectflow.ui.runs_page import list_runs
+from effectflow.ui.site import Handler, Site
+
+
+def create_app(
+    checkpoints: Checkpoints | HasCheckpoints,
+    app: App[Any] | None = None,
+    *,
+    read_only: bool = False,
+    token: str = "",
+    by: str | None = None,
+) -> Starlette:
+    """Return an ASGI application with pages that show runs, and with an App change them.
+
+    Mount it anywhere in another application, behind that one's own login. It executes nothing: workers
+    drive the runs. Mounted, it opens the store for each request unless your program keeps it open, as
+    `async with Client(checkpoints)` in your lifespan does.
+
+    Parameters:
+        checkpoints: where the runs are; or what has them as `checkpoints`, such as an App.
+        app: the App of the workers. Without it, the pages only show what the store has.
+        read_only: whether to only show.
+        token: what a visitor has to know; "" if whoever reaches the pages may use them.
+        by: who changes runs, for their journals; by default the user of this process and the host.
+
+    Example:
+        >>> from effectflow import Checkpoints
+        >>> from effectflow.stores import MemoryStore
+        >>> from starlette.testclient import TestClient
+        >>> pages = create_app(Checkpoints(MemoryStore()))
+        >>> TestClient(pages).get("/").status_code
+        200
+    """
+    client = Client(checkpoints, by=by)
+    site = Site(client, app, read_only)
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncGenerator[None]:
+        async with client:
+            yield
+
+    pages = Starlette(
+        routes=[
+            _route("/", site, list_runs),
+            _route("/run", site, show_run),
+            Mount("/static", StaticFiles(packages=[("effectflow.ui", "static")])),
+        ],
+        middleware=[Middleware(Protected, token=token)],
+        lifespan=lifespan,
+    )
+    pages.state.feeds = site.feeds
+    return pages
+
+
+def _route(path: str, site: Site, show: Handler, change: Handler | None = None) -> Route:
+    """Return the route of a page, and of the form on it that changes something."""
+
+    async def answer(request: Request) -> Response:
+        handler = change if request.method == "POST" and change is not None else show
+        return await site.answer(request, handler)
+
+    return Route(path, answer, methods=["GET"] if change is None else ["GET", "POST"])

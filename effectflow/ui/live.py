@@ -1,0 +1,172 @@
+"""Pages that renew themselves: a browser watches a URL, and gets the page again whenever it differs.
+
+All browsers that watch one URL share one feed, which renders the page once for all of them. Browsers cost
+workers nothing: a feed only reads the store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import AsyncExitStack, aclosing
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import anyio
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from effectflow.checkpoint.errors import StoreUnavailable
+from effectflow.checkpoint.notifications import Wakeup, watching
+from effectflow.checkpoint.store import CheckpointStore, is_service
+from effectflow.effects.event_loop import spawn_background
+
+SECONDS_BETWEEN = 1.0
+"""A page is rendered at most this often."""
+
+_SHARE = 4
+"""A page that takes long to render is rendered for at most this fraction of the time (one in 4)."""
+
+_SECONDS_UNTIL_LOOK = 5.0
+"""A page is rendered again after this time, also if no change became known."""
+
+_SECONDS_UNTIL_SIGN = 15.0
+"""After this time without a change, a comment keeps the connection alive."""
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What a watched page shows.
+
+    Attributes:
+        main: its changing part, as HTML.
+        problem: why it cannot be shown now, in words; "" if it can.
+        run_id: the run that it is about; None if any run may change it.
+    """
+
+    main: str
+    problem: str = ""
+    run_id: str | None = None
+
+
+Render: TypeAlias = Callable[[], Awaitable[State]]
+
+
+class Feeds:
+    """The pages that are watched, by their URLs."""
+
+    def __init__(self, store: CheckpointStore) -> None:
+        self._store = store
+        self._feeds: dict[str, _Feed] = {}
+        self._has_ended = False
+
+    def end(self) -> None:
+        """End all streams, because the server shuts down: it waits for them."""
+        self._has_ended = True
+        for feed in self._feeds.values():
+            feed.changed.set()
+
+    async def watch(self, url: str, render: Render) -> AsyncGenerator[State | None]:
+        """Yield the page, and then its new state whenever that differs; None from time to time."""
+        feed = self._feeds.get(url)
+        if feed is None:
+            feed = self._feeds[url] = _Feed(render)
+            spawn_background(lambda: feed.run(self._store))
+        feed.watchers += 1
+        known: State | None = None
+        try:
+            while not self._has_ended:
+                changed = feed.changed
+                if feed.state is not None and feed.state != known:
+                    known = feed.state
+                    yield known
+                    continue
+                with anyio.move_on_after(_SECONDS_UNTIL_SIGN) as waiting:
+                    await changed.wait()
+                if waiting.cancelled_caught:
+                    yield None
+        finally:
+            feed.watchers -= 1
+            if not feed.watchers:
+                self._feeds.pop(url, None)
+                feed.scope.cancel()
+
+
+@dataclass(slots=True)
+class _Feed:
+    """A page that is rendered again whenever it may have changed, until nobody watches it."""
+
+    render: Render
+    watchers: int = 0
+    state: State | None = None
+    changed: anyio.Event = field(default_factory=anyio.Event)
+    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+
+    async def run(self, store: CheckpointStore) -> None:
+        """Render the page until nobody watches it."""
+        with self.scope:
+            while True:
+                await self._renew()
+                try:
+                    await self._renew_at_changes(store)
+                except StoreUnavailable:
+                    await anyio.sleep(SECONDS_BETWEEN)
+
+    async def _renew_at_changes(self, store: CheckpointStore) -> None:
+        woken = Wakeup()
+        async with store, AsyncExitStack() as stack:
+            if is_service(store):
+                run_id = None if self.state is None else self.state.run_id
+                await stack.enter_async_context(watching(store, run_id, woken.set))
+            while True:
+                began = anyio.current_time()
+                await self._renew()
+                took = anyio.current_time() - began
+                await anyio.sleep(max(SECONDS_BETWEEN, (_SHARE - 1) * took))
+                with anyio.move_on_after(_SECONDS_UNTIL_LOOK):
+                    await woken.wait()
+
+    async def _renew(self) -> None:
+        state = await self.render()
+        if state.problem and self.state is not None:
+            # What was shown last stays on the page, below the problem.
+            state = State(self.state.main, state.problem, self.state.run_id)
+        if state != self.state:
+            self.state = state
+            self.changed.set()
+            self.changed = anyio.Event()
+
+
+class EventStream(Response):
+    """The states of a page as server-sent events: `page` with its HTML, or `problem` with why not."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, feeds: Feeds, url: str, render: Render) -> None:
+        super().__init__(headers={"cache-control": "no-store", "x-accel-buffering": "no"})
+        del self.headers["content-length"]
+        self._states = feeds.watch(url, render)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send events until the browser has gone."""
+
+        async def until_gone() -> None:
+            while (await receive())["type"] != "http.disconnect":
+                pass
+            group.cancel_scope.cancel()
+
+        async with anyio.create_task_group() as group, aclosing(self._states) as states:
+            group.start_soon(until_gone)
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            async for state in states:
+                body = _event(state).encode(errors="replace")
+                await send({"type": "http.response.body", "body": body, "more_body": True})
+            await send({"type": "http.response.body", "body": b""})
+            group.cancel_scope.cancel()
+
+
+def _event(state: State | None) -> str:
+    if state is None:
+        return ":\n\n"
+    name, text = ("problem", state.problem) if state.problem else ("page", state.main)
+    lines = "".join(f"data: {line}\n" for line in text.splitlines())
+    return f"event: {name}\n{lines or 'data: '}\n"

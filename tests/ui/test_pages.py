@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from playwright.sync_api import Page, expect
+
+from effectflow import Checkpoints, Do, Effect, pure, step, workflow
+from effectflow.service import App
+from effectflow.stores import SqliteStore
+from tests.ui.serving import Served
+
+
+@dataclass(frozen=True)
+class Environment:
+    checkpoints: Checkpoints
+
+
+@step
+def double(number: int) -> Effect[object, str, int]:
+    return pure(2 * number)
+
+
+@workflow
+def order(number: int) -> Do[Environment, str, int]:
+    return (yield from double(number))
+
+
+def test_a_run_that_is_submitted_appears_on_the_page_of_runs(
+    window: Page, serve: Callable[..., Served], tmp_path: Path
+) -> None:
+    checkpoints = Checkpoints(SqliteStore(tmp_path / "runs.db"))
+    app = App([order], environment=Environment, checkpoints=checkpoints)
+    pages = serve(app)
+    window.goto(pages.url)
+    expect(window.get_by_role("link", name="order-1")).not_to_be_visible()
+    pages.do(pages.client.submit, order, 5, run_id="order-1")
+    row = window.get_by_role("row").filter(has_text="order-1")
+    expect(row).to_contain_text("completed")
+    row.get_by_role("link").click()
+    expect(window.get_by_role("heading", level=1)).to_have_text("order-1")
