@@ -10,9 +10,10 @@ from playwright.sync_api import Browser, Page, sync_playwright
 from tests.ui.serving import Served, served
 
 
-@pytest.fixture(scope="session")
+# Not for the session: its event loop is running until it ends, and other tests have their own.
+@pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
-    """Chromium, once for all tests. It must be installed (Debian: `apt-get install chromium`)."""
+    """Chromium, once for the tests of a module. It must be installed, as from Debian's package."""
     path = shutil.which("chromium")
     assert path is not None, "install Chromium, such as Debian's package `chromium`"
     with sync_playwright() as playwright:
