@@ -37,12 +37,12 @@ from effectflow.checkpoint.store import CANCEL, NOTICE
 from effectflow.checkpoint.values import Tree, bounded, cut, plain_tree
 from effectflow.cli.access import Access, ServiceOption
 from effectflow.cli.command import Answer, command
-from effectflow.cli.history import topic_text
 from effectflow.cli.list_runs import run_tree
 from effectflow.cli.options import BadUse, LatestOption
 from effectflow.cli.render import age, counted, table, when
 from effectflow.cli.step_lines import step_lines
 from effectflow.cli.suggestions import message_of, suggested
+from effectflow.observe.journal_lines import topic_text
 from effectflow.observe.operations import operations_of
 from effectflow.observe.statuses import shown_status
 from effectflow.runs.reopening import dead_letters_of

@@ -15,6 +15,7 @@ from starlette.staticfiles import StaticFiles
 
 from effectflow.checkpoint.checkpoints import Checkpoints, HasCheckpoints
 from effectflow.service import App, Client
+from effectflow.ui.history_page import show_history
 from effectflow.ui.protection import Protected
 from effectflow.ui.run_page import show_run
 from effectflow.ui.runs_page import list_runs
@@ -62,6 +63,7 @@ def create_app(
         routes=[
             _route("/", site, list_runs),
             _route("/run", site, show_run),
+            _route("/run/history", site, show_history),
             Mount("/static", StaticFiles(packages=[("effectflow.ui", "static")])),
         ],
         middleware=[Middleware(Protected, token=token)],

@@ -24,8 +24,13 @@ def moment(seconds: float | None) -> Markup:
         return Markup("")
     at = datetime.fromtimestamp(seconds, UTC)
     return Markup('<time datetime="{}">{}</time>').format(
-        at.isoformat(timespec="milliseconds"), at.strftime("%Y-%m-%d %H:%M:%S UTC")
+        at.isoformat(timespec="milliseconds"), utc(seconds)
     )
+
+
+def utc(seconds: float) -> str:
+    """Return a time, in seconds since the epoch, as text."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def duration(seconds: float | None) -> str:

@@ -85,5 +85,10 @@ function follow() {
   addEventListener("pagehide", () => source.close());
 }
 
+/** A slider shows what it stands at, without a press of the button. */
+document.addEventListener("change", (event) => {
+  if (event.target.matches("[data-submits]")) event.target.form.requestSubmit();
+});
+
 localise(document);
 if (!main.querySelector("[data-still]")) follow();

@@ -1,0 +1,87 @@
+"""The history of a run: its entries, its state after any of them, and what changed between two."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+from starlette.requests import Request
+
+from effectflow.builders.kinds import view_of
+from effectflow.checkpoint.entries import Entry
+from effectflow.checkpoint.journal_reader import read_existing
+from effectflow.observe.differences import MOST_DIFFERENCES, RunState, differences_between
+from effectflow.observe.journal_lines import JournalLine, journal_lines
+from effectflow.ui.run_page import run_id_of
+from effectflow.ui.shown import utc
+from effectflow.ui.site import Page, Refused, Site
+
+_PAGE = 100
+"""The entries of a page."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where in a history the reader is.
+
+    Attributes:
+        at: the number of the chosen entry.
+        since: the number of the entry that it is compared with; 0 for before the first one.
+        length: how many entries there are.
+    """
+
+    at: int
+    since: int
+    length: int
+
+    @property
+    def first(self) -> int:
+        """The number of the first entry of the page with the chosen one."""
+        return (self.at - 1) // _PAGE * _PAGE + 1
+
+    @property
+    def last(self) -> int:
+        """The number of the last entry of this page."""
+        return min(self.first + _PAGE - 1, self.length)
+
+
+async def show_history(site: Site, request: Request) -> Page:
+    """Show the entries of a run, and its state after the one that `at` names."""
+    run_id = run_id_of(request)
+    checkpoints = site.client.checkpoints
+    async with checkpoints.store as store:
+        entries = await read_existing(store, run_id, checkpoints.seal)
+    place = _place_of(request, len(entries))
+    state = RunState.after(entries[: place.at], run_id)
+    before = RunState.after(entries[: place.since], run_id) if place.since else None
+    differences = () if before is None else differences_between(before, state)
+    values = {
+        "run_id": run_id,
+        "place": place,
+        "lines": _lines(entries, place),
+        "state": state,
+        "rows": list(view_of(state.checkpoint.kind).rows(state.checkpoint)),
+        "differences": differences,
+        "is_cut": len(differences) == MOST_DIFFERENCES,
+    }
+    return Page("history.html", f"{run_id}, entry {place.at}", values, run_id=run_id)
+
+
+def _place_of(request: Request, length: int) -> Place:
+    """Return where the reader wants to be: by default at the end. Raise Refused for what is no number."""
+    at = _number(request, "at", length)
+    at = min(max(at, 1), length)
+    return Place(at, min(max(_number(request, "since", at - 1), 0), length), length)
+
+
+def _number(request: Request, name: str, otherwise: int) -> int:
+    text = request.query_params.get(name) or str(otherwise)
+    if not (text.isascii() and text.isdigit() and len(text) < 10):
+        raise Refused(f"{name} is the number of an entry, such as {name}=12, not {text!r}.")
+    return int(text)
+
+
+def _lines(entries: Sequence[Entry], place: Place) -> list[JournalLine]:
+    lines = journal_lines(entries, utc, first=place.first)
+    return list(islice(lines, place.last - place.first + 1))
