@@ -137,6 +137,7 @@ if TYPE_CHECKING:
         RunStatus as RunStatus,
         RunSummary as RunSummary,
         ServiceStore as ServiceStore,
+        StoreFacts as StoreFacts,
         Taken as Taken,
         Transaction as Transaction,
         TransactionConflict as TransactionConflict,
@@ -185,8 +186,8 @@ if not TYPE_CHECKING:  # a type checker would take every name for one of this pa
             ),
             "store": (
                 "Batch Changes CheckpointStore Claimed DueRuns Message Queue Record Remains "
-                "RunDetails RunInfo RunQuery RunStatus RunSummary ServiceStore Taken Transaction "
-                "TransactionConflict TransactionStore find_run"
+                "RunDetails RunInfo RunQuery RunStatus RunSummary ServiceStore StoreFacts Taken "
+                "Transaction TransactionConflict TransactionStore find_run"
             ),
             "transactional_step": "transaction",
             "values": "Codec",

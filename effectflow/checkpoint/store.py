@@ -480,6 +480,21 @@ class Remains:
 
 
 @dataclass(frozen=True, slots=True)
+class StoreFacts:
+    """What a store tells about itself, besides its name and its durability.
+
+    Attributes:
+        layout: the version of the layout of its data (docs/format.md); None if it has none.
+        size: the bytes that it takes, with its logs; None if that is not quickly known.
+        is_read_only: whether this process can only read it.
+    """
+
+    layout: int | None = None
+    size: int | None = None
+    is_read_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Batch:
     """What one append changes, all or nothing.
 
@@ -629,6 +644,10 @@ class CheckpointStore(Protocol):
     async def damaged_runs(self) -> list[str]:
         """Return the ids of the runs that `find` skips because they cannot be read."""
         return []
+
+    async def facts(self) -> StoreFacts:
+        """Return what the store tells about itself, in a short time."""
+        return StoreFacts()
 
     async def __aenter__(self) -> Self: ...
 

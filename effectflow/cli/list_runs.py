@@ -10,14 +10,11 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from effectflow.builders.kinds import job_progress
 from effectflow.checkpoint import (
-    CheckpointError,
     CheckpointStore,
     RunInfo,
     RunQuery,
     RunStatus,
-    read_checkpoint,
 )
 from effectflow.checkpoint.checkpoint import iso_time
 from effectflow.checkpoint.values import Tree, cut
@@ -38,6 +35,7 @@ from effectflow.cli.options import BadUse, ExitCode
 from effectflow.cli.render import age, say_lines, table
 from effectflow.cli.suggestions import suggested
 from effectflow.effects.clock import in_words
+from effectflow.observe.jobs import Jobs
 from effectflow.observe.statuses import shown_status
 
 
@@ -70,7 +68,7 @@ def list_runs(
         parent=parent,
         resumable=resumable,
     )
-    progress = _Progress(access) if watch else None
+    progress = Jobs(access.checkpoints) if watch else None
 
     async def find(_: CheckpointStore) -> Answer:
         return await _find(access, filters, limit, progress)
@@ -90,7 +88,7 @@ def list_runs(
 _SECONDS_BETWEEN_TABLES = 2.0
 
 
-async def _find(access: Access, filters: Filters, limit: int, progress: _Progress | None) -> Answer:
+async def _find(access: Access, filters: Filters, limit: int, progress: Jobs | None) -> Answer:
     """Return the runs that match. Raise BadUse if the store has no run of the workflow at all."""
     now, problems = time.time(), list[str]()
     runs = [info async for info in filters.runs(access, problems, limit=limit + 1)]
@@ -110,31 +108,6 @@ async def _find(access: Access, filters: Filters, limit: int, progress: _Progres
     else:
         lines = [f"No run matches; `{suggested('list')}` shows all runs."]
     return Answer([run_tree(info, now) for info in runs], lines, problems, code)
-
-
-class _Progress:
-    """Tells how far running runs have got with the items of their jobs."""
-
-    def __init__(self, access: Access) -> None:
-        self._access = access
-        self._known: dict[str, tuple[int, str]] = {}
-
-    async def of(self, info: RunInfo, now: float) -> str:
-        """Return the progress of a run in words; "" without a job. Read its journal only if it grew."""
-        if shown_status(info, now) != RunStatus.RUNNING:
-            return ""
-        length, text = self._known.get(info.run_id, (0, ""))
-        if length != info.length:
-            try:
-                checkpoint = await read_checkpoint(
-                    self._access.store, info.run_id, self._access.seal
-                )
-            except CheckpointError:
-                return ""
-            job = job_progress(checkpoint)
-            text = "" if job is None else ", ".join(filter(None, (str(job), job.left)))
-            self._known[info.run_id] = info.length, text
-        return text
 
 
 def _table_lines(runs: Sequence[RunInfo], notes: Sequence[str], now: float) -> Iterable[str]:

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from effectflow.observe.overview import (
         Overview as Overview,
         Process as Process,
+        QueueLoad as QueueLoad,
         read_overview as read_overview,
     )
     from effectflow.observe.timeline import (
@@ -60,7 +61,7 @@ if not TYPE_CHECKING:  # a type checker would take every name for one of this pa
             "operations": "Attempt Operation operations_of",
             "otel": "OpenTelemetry",
             "tree": "StepNode step_tree",
-            "overview": "Overview Process read_overview",
+            "overview": "Overview Process QueueLoad read_overview",
             "timeline": "Bar Lane Timeline timeline_of",
             "timeline_picture": "timeline_svg",
         },

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from effectflow.checkpoint.store import CheckpointStore, RunInfo, RunQuery, RunStatus
+from effectflow.observe.statuses import CRASHED, status_text
 
 MOST_COUNTED = 500
 """No status is counted further than this."""
@@ -16,15 +17,41 @@ _UNENDED = tuple(status for status in RunStatus if not status.has_ended)
 _WINDOWS = (60.0, 6.0)
 """The seconds in which runs that ended are counted: the second one if too many ended in the first."""
 
+_MOST_JOBS = 20
+
 _AGES = (7 * 86400.0, 86400.0, 6 * 3600.0, 3600.0, 600.0, 60.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process with the number of the runs that it drives, by their workflows."""
+    """A process that drives runs, or that has died with them.
+
+    Attributes:
+        name: such as "process 4711 on host".
+        runs: the number of its runs, by their workflows.
+        wrote_at: when it wrote an entry of one of them last, in seconds since the epoch.
+        held_until: when the last of its leases expires, unless it renews them.
+    """
 
     name: str
     runs: Mapping[str, int]
+    wrote_at: float = 0.0
+    held_until: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class QueueLoad:
+    """What a queue has to do, as far as its runs are among the 500 newest of their status.
+
+    Attributes:
+        name: its name.
+        driven: how many of its runs processes drive.
+        waiting: how many of its runs have not begun, by their keys; "" for those without one.
+    """
+
+    name: str
+    driven: int
+    waiting: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +67,10 @@ class Overview:
         processes: the processes that drive runs, those with most runs first; of the 500 newest runs.
         oldest_due: the run that has been due for longest, and that no process has; None without any.
         longest_waiting: the suspended run that has waited for longest; None without any.
+        lost: the processes that have died with runs that no other process has taken.
+        queues: the queues with runs that are driven or pending, by name.
+        jobs: the newest runs with a job (`has_job`) that have not ended, at most 20.
+        versions: the versions of the runs that have not ended, by workflow, with their numbers.
     """
 
     at: float
@@ -49,6 +80,10 @@ class Overview:
     processes: tuple[Process, ...]
     oldest_due: RunInfo | None
     longest_waiting: RunInfo | None
+    lost: tuple[Process, ...] = ()
+    queues: tuple[QueueLoad, ...] = ()
+    jobs: tuple[RunInfo, ...] = ()
+    versions: Mapping[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
 
 
 def due_since(info: RunInfo) -> float:
@@ -95,29 +130,64 @@ def overview_of(
         now: the time, in seconds since the epoch.
         window: in seconds.
     """
-    counts: Counter[str] = Counter()
-    driven: dict[str, Counter[str]] = {}
-    for status, page in pages.items():
-        for info in page:
-            is_held = info.is_held(now)
-            counts["crashed" if status is RunStatus.RUNNING and not is_held else str(status)] += 1
-            if is_held:
-                driven.setdefault(info.process, Counter())[info.summary.workflow] += 1
+    known = [(info, info.is_held(now)) for page in pages.values() for info in page]
+    held = [info for info, is_held in known if is_held]
+    statuses = [(info, status_text(info.summary.status, is_held=held)) for info, held in known]
     free = [info for info in old if not info.is_held(now)]
     due = [one for one in free if one.summary.due_at is not None and one.summary.due_at <= now]
     waiting = [one for one in free if one.summary.status is RunStatus.SUSPENDED and one not in due]
     endings = Counter(info.summary.status for info in ended)
     return Overview(
         now,
-        dict(counts),
+        dict(Counter(status for _, status in statuses)),
         {status: endings[status] * 60.0 / window for status in sorted(_ENDED)},
         len(ended) >= 2 * MOST_COUNTED,
-        tuple(
-            Process(name, dict(runs.most_common()))
-            for name, runs in sorted(driven.items(), key=lambda one: (-one[1].total(), one[0]))
-        ),
+        _processes(held),
         min(due, key=due_since, default=None),
         min(waiting, key=lambda one: one.updated_at, default=None),
+        _processes(info for info, status in statuses if status == CRASHED),
+        _queues((info for info, _ in known), held),
+        tuple(sorted((info for info, _ in known if has_job(info)), key=_newest_first)[:_MOST_JOBS]),
+        dict(Counter((info.summary.workflow, info.summary.details.version) for info, _ in known)),
+    )
+
+
+def has_job(info: RunInfo) -> bool:
+    """Return whether a run is a map-reduce job or an iteration, or has dead letters."""
+    details = info.summary.details
+    return details.kind in ("mapreduce", "iterative") or details.dead_letters > 0
+
+
+def _newest_first(info: RunInfo) -> tuple[float, str]:
+    created_at, run_id = info.place
+    return -created_at, run_id
+
+
+def _processes(runs: Iterable[RunInfo]) -> tuple[Process, ...]:
+    """Return the processes that have runs, those with most runs first."""
+    found: dict[str, list[RunInfo]] = {}
+    for info in runs:
+        found.setdefault(info.process, []).append(info)
+    return tuple(
+        Process(
+            name,
+            dict(Counter(info.summary.workflow for info in own).most_common()),
+            max(info.updated_at for info in own),
+            max(0.0 if info.lease is None else info.lease.expires_at for info in own),
+        )
+        for name, own in sorted(found.items(), key=lambda one: (-len(one[1]), one[0]))
+    )
+
+
+def _queues(known: Iterable[RunInfo], held: Iterable[RunInfo]) -> tuple[QueueLoad, ...]:
+    driven = Counter(info.summary.queue_name for info in held)
+    waiting: dict[str, Counter[str]] = {name: Counter() for name in driven}
+    for info in known:
+        if info.summary.status is RunStatus.PENDING:
+            waiting.setdefault(info.summary.queue_name, Counter())[info.summary.key] += 1
+    return tuple(
+        QueueLoad(name, driven[name], dict(keys.most_common()))
+        for name, keys in sorted(waiting.items())
     )
 
 

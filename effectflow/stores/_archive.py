@@ -26,6 +26,7 @@ from effectflow.checkpoint.store import (
     RunInfo,
     RunQuery,
     RunSummary,
+    StoreFacts,
     Taken,
 )
 from effectflow.stores._atomic_files import sync_folder
@@ -93,6 +94,9 @@ class ArchiveStore(ReentrantStore, CheckpointStore):
     @property
     def durability(self) -> str:
         return "full"
+
+    async def facts(self) -> StoreFacts:
+        return StoreFacts(size=self.path.stat().st_size, is_read_only=True)
 
     def __repr__(self) -> str:
         return f"ArchiveStore({str(self.path)!r})"

@@ -32,6 +32,7 @@ from effectflow.checkpoint.store import (
     RunInfo,
     RunQuery,
     RunSummary,
+    StoreFacts,
     Taken,
 )
 from effectflow.effects.arguments import check_count
@@ -41,7 +42,7 @@ from effectflow.effects.threads import in_thread
 from effectflow.stores._atomic_files import make_folder
 from effectflow.stores._base import ReentrantStore, as_unavailable
 from effectflow.stores._file_folders import RunFolders
-from effectflow.stores._file_format import RunState
+from effectflow.stores._file_format import LAYOUT, RunState
 from effectflow.stores._file_run import RunFolder
 from effectflow.stores._rules import (
     check_current,
@@ -240,6 +241,9 @@ class FileStore(ReentrantStore, CheckpointStore):
 
     async def damaged_runs(self) -> list[str]:
         return await self._read(lambda: sorted(self._folders.look()[1]))
+
+    async def facts(self) -> StoreFacts:
+        return StoreFacts(LAYOUT)
 
     async def salvage(self, run_id: str) -> Remains:
         return await self._read(lambda: self._folder(run_id).salvage())

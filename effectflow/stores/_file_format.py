@@ -19,7 +19,7 @@ from effectflow.checkpoint.lease import Lease
 from effectflow.checkpoint.schema import schema_of
 from effectflow.checkpoint.store import Record, RunSummary
 
-_VERSION = 3
+LAYOUT = 3
 """The version of the files of a run. Versions 1 and 2 were never released."""
 
 _MOST = 2**53
@@ -79,7 +79,7 @@ class _Head:
 def encode_state(state: RunState) -> bytes:
     """Return the bytes of `checkpoint.json`."""
     content = {
-        "effectflow": _VERSION,
+        "effectflow": LAYOUT,
         "run_id": state.run_id,
         **schema_of(RunSummary).write(state.summary),
         "updated_at": state.updated_at,
@@ -116,7 +116,7 @@ def decode_state(data: bytes, run_id: str) -> RunState:
 def encode_lease(lease: Lease) -> bytes:
     """Return the bytes of `lease.json`."""
     content = {
-        "effectflow": _VERSION,
+        "effectflow": LAYOUT,
         "run_id": lease.run_id,
         "owner": lease.owner,
         "fence": lease.fence,
@@ -213,8 +213,8 @@ def _content_of(data: bytes, run_id: str) -> dict[str, Any]:
     if type(version) is not int:
         raise Damaged(f"its version is {version!r}")
     # First, because another version may compute its digest differently.
-    if version != _VERSION:
-        raise UnsupportedVersion(f"run {run_id!r}", version, _VERSION)
+    if version != LAYOUT:
+        raise UnsupportedVersion(f"run {run_id!r}", version, LAYOUT)
     return content
 
 

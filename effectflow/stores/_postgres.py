@@ -19,6 +19,7 @@ from effectflow.checkpoint.store import (
     DueRuns,
     RunInfo,
     RunSummary,
+    StoreFacts,
     TransactionStore,
 )
 from effectflow.effects import RetryPolicy
@@ -40,7 +41,7 @@ from effectflow.stores._postgres_connection import (
     settings,
 )
 from effectflow.stores._postgres_due import DueClaims
-from effectflow.stores._postgres_schema import Dialect, adapt, migrate
+from effectflow.stores._postgres_schema import Dialect, adapt, facts_of, migrate
 from effectflow.stores._postgres_transaction import (
     LentConnection,
     PostgresTransaction,
@@ -336,6 +337,10 @@ class PostgresStore(SqlStore, ServerStore, TransactionStore):
         await self._in_asyncio(announce)
 
     # Requests to the server.
+
+    async def facts(self) -> StoreFacts:
+        layout, size = await self._read(lambda: facts_of(self._schema))
+        return StoreFacts(layout, size)
 
     async def _read(self, reading: Reading[A]) -> A:
         return await self._do(lambda connection: self._queries.read(connection, reading))

@@ -12,7 +12,7 @@ from psycopg.types.string import StrBinaryDumper, TextBinaryLoader
 
 from effectflow.checkpoint.errors import UnsupportedVersion
 from effectflow.stores._postgres_arrays import adapt_arrays, escaped
-from effectflow.stores._sql import SCHEMA
+from effectflow.stores._sql import SCHEMA, Query, Steps
 
 _LOCK = 0x45464657
 """The advisory lock ("EFFW") that lets only one program at a time change the schema."""
@@ -101,6 +101,19 @@ async def migrate(connection: AsyncConnection[Any], schema: str, dialect: Dialec
         for number, statements in enumerate(_MIGRATIONS[done:], _UNRELEASED + done + 1):
             await connection.execute(dialect.migration(statements))
             await execute("INSERT INTO @schema_version VALUES (?)", number)
+
+
+def facts_of(schema: str) -> Steps[tuple[int, int]]:
+    """Return the layout of a schema, and the bytes that its tables take."""
+    [layout, size] = yield [
+        Query("SELECT max(version) FROM @schema_version"),
+        Query(
+            "SELECT sum(pg_total_relation_size(c.oid))::bigint FROM pg_class c "
+            "JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.relkind = 'r' AND n.nspname = ?",
+            (schema,),
+        ),
+    ]
+    return layout[0][0], size[0][0]
 
 
 # Texts without the zero character, which PostgreSQL does not accept, in the same order.

@@ -37,6 +37,7 @@ from effectflow.checkpoint.store import (
     RunInfo,
     RunQuery,
     RunSummary,
+    StoreFacts,
     Taken,
     notifies_parent,
 )
@@ -579,6 +580,9 @@ class RedisStore(ServerStore):
 
     async def damaged_runs(self) -> list[str]:
         return await self._request(lambda: self._runs.damaged())
+
+    async def facts(self) -> StoreFacts:
+        return StoreFacts(LAYOUT)
 
     async def delete(self, run_id: str, *, lease: Lease | None = None) -> None:
         born: list[str] = []

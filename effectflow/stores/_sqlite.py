@@ -15,7 +15,7 @@ from anyio import CapacityLimiter, Lock
 
 from effectflow.checkpoint.errors import StoreUnavailable
 from effectflow.checkpoint.lease import Lease
-from effectflow.checkpoint.store import Batch, Changes, RunSummary, TransactionStore
+from effectflow.checkpoint.store import Batch, Changes, RunSummary, StoreFacts, TransactionStore
 from effectflow.effects.clock import Duration, in_seconds
 from effectflow.effects.event_loop import shielded
 from effectflow.effects.threads import in_thread
@@ -27,7 +27,7 @@ from effectflow.stores._rules import check_first
 from effectflow.stores._sql import Attempt, Ended, Query, Reading, Rows, Steps, advance
 from effectflow.stores._sql_due import ClaimMemory
 from effectflow.stores._sql_store import SqlStore
-from effectflow.stores._sqlite_database import DatabaseFiles, SqliteWriter, open_database
+from effectflow.stores._sqlite_database import DatabaseFiles, SqliteWriter, facts_of, open_database
 from effectflow.stores._sqlite_transaction import SqliteTransaction, check_caller
 
 A = TypeVar("A")
@@ -166,6 +166,13 @@ class SqliteStore(SqlStore, TransactionStore):
             return
         self._check_open()
         await self._writer.submit(lease.run_id, _plain_append(lease, batch))
+
+    async def facts(self) -> StoreFacts:
+        self._check_open()
+        try:
+            return await in_thread(lambda: facts_of(self.path), self._reading)
+        except OSError as error:
+            raise StoreUnavailable(str(self.path), f"it cannot be read: {error}") from error
 
     @property
     def has_async_connections(self) -> bool:

@@ -25,6 +25,7 @@ from effectflow.checkpoint.errors import (
     StoreUnavailable,
     UnsupportedVersion,
 )
+from effectflow.checkpoint.store import StoreFacts
 from effectflow.effects.event_loop import Waiter, call_soon_from_threads, new_waiter, wake
 from effectflow.stores._atomic_files import make_folder, sync_folder
 from effectflow.stores._changes import Announcements
@@ -48,7 +49,7 @@ _COMMITS_BETWEEN_LOOKS = 100
 _REQUESTS_PER_COMMIT = 1000
 
 _APPLICATION_ID = 0x45464657  # "EFFW"
-_SCHEMA_VERSION = 6
+SCHEMA_VERSION = 6
 """Those before it were never released."""
 
 _SCHEMA = SCHEMA.replace("@", "").replace("\n    );", "\n    ) STRICT;")
@@ -104,6 +105,15 @@ def _read_only_address(path: Path) -> str:
     return f"{real.as_uri()}?mode=ro{'' if has_log else '&immutable=1'}"
 
 
+def facts_of(path: Path) -> StoreFacts:
+    """Return what is known about the file of an open store. Raise OSError."""
+    real = Path(os.path.realpath(path))
+    size = real.stat().st_size
+    with suppress(FileNotFoundError):
+        size += real.with_name(f"{real.name}-wal").stat().st_size
+    return StoreFacts(SCHEMA_VERSION, size, bool(_read_only_address(path)))
+
+
 def _decoded(text: bytes) -> str:
     return text.decode(errors="backslashreplace")
 
@@ -139,8 +149,8 @@ def _is_store(connection: sqlite3.Connection, path: Path) -> bool:
             str(path),
             "it is a database of another program and was not changed. Choose another file",
         )
-    if version != _SCHEMA_VERSION:
-        raise UnsupportedVersion(str(path), version, _SCHEMA_VERSION)
+    if version != SCHEMA_VERSION:
+        raise UnsupportedVersion(str(path), version, SCHEMA_VERSION)
     return True
 
 
@@ -166,7 +176,7 @@ def _create(connection: sqlite3.Connection) -> None:
             for statement in _SCHEMA.split(";"):
                 connection.execute(statement)
             connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
-            connection.execute(f"PRAGMA user_version = {_SCHEMA_VERSION}")
+            connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
 
 def begin_transaction(path: Path, durability: str, *, lock_timeout: float) -> sqlite3.Connection:

@@ -22,6 +22,7 @@ from effectflow.checkpoint.store import (
     RunQuery,
     RunSummary,
     ServiceStore,
+    StoreFacts,
     Taken,
     Transaction,
     TransactionStore,
@@ -98,6 +99,9 @@ class ForwardingStore:
 
     async def damaged_runs(self) -> list[str]:
         return await self.store.damaged_runs()
+
+    async def facts(self) -> StoreFacts:
+        return await self.store.facts()
 
     async def send(self, run_id: str, topic: str, *, key: str, body: bytes = b"") -> bool:
         return await self._service.send(run_id, topic, key=key, body=body)

@@ -37,7 +37,7 @@ A = TypeVar("A")
 
 _ASYNC = """
     claim release append read find create send mailbox claim_due delete truncate
-    damaged_runs salvage
+    damaged_runs facts salvage
 """
 """The methods of stores that are async functions."""
 

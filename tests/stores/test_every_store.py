@@ -36,6 +36,19 @@ def test_help_describes_each_method_of_the_contract(name: str) -> None:
     assert [method for method in methods if not inspect.getdoc(getattr(store, method))] == []
 
 
+async def test_a_store_tells_its_layout_and_size(make_store: MakeStore) -> None:
+    layouts = {"SqliteStore": 6, "PostgresStore": 6, "RedisStore": 5, "FileStore": 3}
+    async with make_store() as store:
+        await begun(store)
+        facts = await store.facts()
+
+    name = type(store).__name__
+    assert facts.layout == layouts.get(name)
+    assert (facts.size is not None) == (name in ("SqliteStore", "PostgresStore"))
+    assert (facts.size or 5000) > 4096
+    assert not facts.is_read_only
+
+
 async def test_entering_an_open_store_never_waits(make_store: MakeStore) -> None:
     async with make_store() as store:
         steps: list[Any] = [store.__aenter__(), store.__aexit__(None, None, None)]

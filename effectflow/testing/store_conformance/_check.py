@@ -115,7 +115,7 @@ def checks_of(contract: type[object], *modules: ModuleType) -> list[Check]:
     ]
 
 
-_INHERITED = ("salvage", "damaged_runs", "delete_unchanged")
+_INHERITED = ("salvage", "damaged_runs", "delete_unchanged", "facts")
 """The methods that the contract itself implements."""
 
 
