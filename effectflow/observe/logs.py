@@ -40,19 +40,27 @@ def run_fields() -> Fields:
         >>> run_fields()
         {'run_id': '', 'workflow': '', 'step': '', 'attempt': 0, 'worker': ''}
     """
-    fields = Fields(run_id="", workflow="", step="", attempt=0, worker="")
     turns, step = current_life.get(), running_step.get()
+    run_id = workflow = path = worker = ""
+    attempt = 0
     if turns is not None:
         run = turns.run
-        fields["run_id"], fields["workflow"] = run.run_id, run.workflow
+        run_id, workflow = run.run_id, run.workflow
         # A plan has no lease.
         if run.planning is None:
-            fields["worker"] = run.writer.lease.owner
-    # A step that starts another run is not a step of that one.
-    if isinstance(step, CurrentStep) and (turns is None or step.info.run_id == fields["run_id"]):
-        fields["run_id"] = step.info.run_id
-        fields["step"], fields["attempt"] = step.info.step, step.info.attempt
-    return fields
+            worker = run.writer.lease.owner
+    if isinstance(step, CurrentStep):
+        info = step.info
+        # A step that starts another run is not a step of that one.
+        if turns is None or info.run_id == run_id:
+            run_id, path, attempt = info.run_id, info.step, info.attempt
+    return {
+        "run_id": run_id,
+        "workflow": workflow,
+        "step": path,
+        "attempt": attempt,
+        "worker": worker,
+    }
 
 
 class RunFields(logging.Filter):

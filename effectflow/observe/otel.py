@@ -232,7 +232,7 @@ class _Life:
 
     def note(self, entry: Entry) -> None:
         """Note how an attempt or the run has ended, if this entry says so."""
-        if isinstance(entry, Completed | Failed):
+        if isinstance(entry, (Completed, Failed)):
             attempt = self.attempts.get(entry.step)
             if attempt is not None:
                 attempt.note(entry)
