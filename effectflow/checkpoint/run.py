@@ -460,9 +460,22 @@ class Run:
         return reached == place or is_within(reached, place) or is_within(place, reached)
 
     async def look_for_messages(self) -> None:
-        """Read the new messages. One of them may cancel the run."""
+        """Read the new messages. One of them may cancel the run. Halt the run if the store fails."""
         await self.mailbox.refresh()
         self._take_requests()
+
+    async def look_patiently(self) -> None:
+        """Read the new messages while the fibers go on. If the store fails, read them a second later."""
+        while not self._has_ended:
+            try:
+                await self.mailbox.refresh(halts=False)
+            except CheckpointError as error:
+                # The fibers may not need any.
+                logger.warning("the messages of run %r were not read: %s", self.run_id, error)
+                await anyio.sleep(_SECONDS_AFTER_OUTAGE)
+            else:
+                self._take_requests()
+                return
 
     def _take_requests(self) -> None:
         """Act on the messages that ask for something of the whole run."""
@@ -505,17 +518,8 @@ class Run:
 
     async def _look(self) -> None:
         self._is_looking = False
-        while not self._has_ended:
-            try:
-                await self.mailbox.refresh(halts=False)
-            except CheckpointError as error:
-                # Nobody may have asked for anything, so the run continues meanwhile.
-                logger.warning("the messages of run %r were not read: %s", self.run_id, error)
-                await anyio.sleep(_SECONDS_AFTER_OUTAGE)
-            else:
-                with suppress(Halt):
-                    self._take_requests()
-                return
+        with suppress(Halt):
+            await self.look_patiently()
 
     def _look_for_pause(self) -> None:
         """Begin nothing more once someone has asked to pause the run. Steps in progress end."""

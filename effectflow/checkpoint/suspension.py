@@ -97,12 +97,12 @@ class _Attendant:
                         await self.woken.wait()
                         self._is_waiting = False
         except Halt:
-            # The store cannot be read, so the run ends with all its fibers.
+            # A message cannot be opened, so the run ends with all its fibers.
             run.stopping.flows.cancel()
 
     async def _pass_on_messages(self) -> bool:
         """Let all fibers look at new messages, even if one has read them. Return whether any came."""
-        await self._run.look_for_messages()
+        await self._run.look_patiently()
         newest = self._run.mailbox.seen
         if newest == self._passed_on:
             return False

@@ -69,7 +69,8 @@ class OpenTelemetry:
       `effectflow.outcome`
     - `effectflow.save.duration`: the seconds of appends to the store
 
-    The errors of runs with encrypted entries are shown by their class only.
+    The errors of runs with encrypted entries are shown by their class only. Events name runs by their id,
+    so give each store an `OpenTelemetry` of its own; they may share providers.
 
     Parameters:
         tracer_provider, meter_provider: by default the global ones, which your program sets.

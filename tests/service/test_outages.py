@@ -9,7 +9,7 @@ import anyio
 import pytest
 from returns.result import Success
 
-from effectflow import Do, workflow
+from effectflow import Do, step, workflow
 from effectflow.checkpoint import (
     Batch,
     Claimed,
@@ -65,6 +65,33 @@ async def test_a_run_continues_as_soon_as_its_store_is_back(
         assert await handle.result(timeout=20) == Success("second")
     assert errors[0] in store.met
     assert (await info_of(service, "r")).summary.details.blocked == ""
+
+
+async def test_a_step_in_progress_goes_on_while_messages_cannot_be_read(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    store = FaultyStore(MemoryStore(), [Unavailable("mailbox", 2)])
+    service, released = Service(store), anyio.Event()
+
+    async def wait(_: object) -> None:
+        service.world.done.append("begun")
+        await released.wait()
+
+    @workflow
+    def slow(_: None) -> Do[App, object, str]:
+        yield from step(wait)(None)
+        return (yield from act("after"))
+
+    async with working(service, slow) as worker:
+        handle = await worker.client.submit(slow, None, run_id="r")
+        # The attendant of the run looks as soon as the run has changed.
+        with anyio.fail_after(10):
+            while "the messages of run 'r' were not read" not in caplog.text:
+                await anyio.sleep(0.003)
+        released.set()
+        assert await handle.result(timeout=10) == Success("after")
+    assert service.world.done == ["begun", "after"]
+    assert "blocked" not in caplog.text
 
 
 @both_backends
