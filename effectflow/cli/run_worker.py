@@ -131,12 +131,21 @@ def _time(record: logging.LogRecord) -> datetime:
 
 
 class _Line(logging.Formatter):
-    """A time, a level and a message, escaped so that they stay on one line."""
+    """A time, a level, the place in a run and a message, escaped so that they stay on one line."""
 
     def format(self, record: logging.LogRecord) -> str:
         time = _time(record).astimezone().isoformat(" ", "milliseconds")
-        line = printable(f"{time} {record.levelname:<7} {record.getMessage()}")
-        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+        line = f"{time} {record.levelname:<7} {_place(record)}{record.getMessage()}"
+        exception = f"\n{self.formatException(record.exc_info)}" if record.exc_info else ""
+        return printable(line) + exception
+
+
+def _place(record: logging.LogRecord) -> str:
+    """Return the workflow, the run, and the attempt of a step that a record is about, if any."""
+    known = {name: getattr(record, name, None) for name in Fields.__annotations__}
+    step = f"{known['step']}#{known['attempt']}" if known["step"] else ""
+    parts = [str(part) for part in (known["workflow"], known["run_id"], step) if part]
+    return f"[{' '.join(parts)}] " if parts else ""
 
 
 class _JsonLine(logging.Formatter):

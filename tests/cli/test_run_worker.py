@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeAlias
 from urllib.error import URLError
@@ -34,15 +35,11 @@ def work(folder: Path, mall: Any) -> Iterator[Work]:
     """Start a worker in a process, and return once it takes runs."""
     processes: list[Program] = []
 
-    def start(*options: str) -> Program:
-        process = Program(
-            [*COMMAND, "worker", "mall:app", *options],
-            env=ENVIRONMENT,
-            stderr=PIPE,
-        )
+    def start(*options: str, app: str = "mall:app") -> Program:
+        process = Program([*COMMAND, "worker", app, *options], env=ENVIRONMENT, stderr=PIPE)
         processes.append(process)
         assert process.stderr is not None
-        assert "takes runs of deliver, named, order, pack, remind" in process.stderr.readline()
+        assert f"the worker of {app} takes runs of " in process.stderr.readline()
         return process
 
     yield start
@@ -77,7 +74,7 @@ def test_sigterm_lets_steps_in_progress_end_and_begins_nothing_more(
     (folder / "flag").touch()
     rest = end_of(worker)
     assert worker.returncode == 0
-    assert "run 'p1' of 'pack' is released, interrupted" in rest
+    assert " INFO    [pack p1] run 'p1' of 'pack' is released, interrupted" in rest
     # The step has ended, and the next one was not begun.
     assert len(lines_of(folder / "begun")) == 1
     assert lines_of(folder / "notes") == ["picked"]
@@ -183,6 +180,40 @@ def test_the_health_of_a_worker_is_served_until_it_ends(
     assert worker.returncode == 0
     with pytest.raises(URLError):
         urlopen(f"http://127.0.0.1:{port}/", timeout=10)
+
+
+PACKED_ANEW = """
+import logging
+
+from effectflow import App, Do, step, workflow
+from effectflow.runs import StepMigration
+from mall import Shop, app as before
+
+@step
+async def seal(name: str) -> str:
+    logging.getLogger("renewed").warning("sealing %s", name)
+    return "sealed"
+
+@workflow(name="pack", version="2", migrations={1: StepMigration()})
+def pack(name: str) -> Do[Shop, str, str]:
+    return (yield from seal(name))
+
+app = App[Shop]([pack], environment=Shop, checkpoints=before.checkpoints)
+"""
+
+
+def test_a_pinned_worker_leaves_runs_of_an_earlier_version_that_it_could_migrate(
+    folder: Path, mall: Any, work: Work
+) -> None:
+    (folder / "renewed.py").write_text(PACKED_ANEW)
+    submitted(mall, "pack", "flag", "old")
+    submitted(import_module("renewed"), "pack", "flag", "new")
+    pinned = work("--pinned", app="renewed:app")
+    assert with_handle(mall, "pack", "new", lambda p: p.result(timeout=60)) == Success("sealed")
+    left = until(mall, "old", RunStatus.BLOCKED)
+    assert "the run is of version '1', and this worker takes '2'" in left.summary.details.blocked
+    pinned.send_signal(signal.SIGTERM)
+    assert " WARNING [pack new seal#1] sealing flag\n" in end_of(pinned)
 
 
 def test_a_worker_that_cannot_make_its_environment_says_so(
