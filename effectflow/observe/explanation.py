@@ -7,16 +7,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from effectflow.checkpoint.checkpoint import Checkpoint, fold
+from effectflow.checkpoint.checkpoint import Checkpoint
 from effectflow.checkpoint.checkpoints import Checkpoints
 from effectflow.checkpoint.entries import Entry, Interrupted, Resumed, Started
 from effectflow.checkpoint.errors import CheckpointError
-from effectflow.checkpoint.journal_reader import open_records, run_not_found
-from effectflow.checkpoint.order import Spans, ordered_path_of, read_order
+from effectflow.checkpoint.journal_reader import Journal
+from effectflow.checkpoint.order import Spans, ordered_path_of
 from effectflow.checkpoint.step import StepInfo
-from effectflow.checkpoint.store import RunInfo, RunStatus, find_run, store_errors
-from effectflow.observe.operations import Operation, operations_of
-from effectflow.runs.reopening import dead_letters_of
+from effectflow.checkpoint.store import RunInfo, RunStatus
+from effectflow.observe.operations import Operation
+from effectflow.observe.recorded_run import RecordedRun, read_recorded
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,16 +100,7 @@ async def read_explanation(
 
     The parameters are those of `explain_run`.
     """
-    async with checkpoints.store as store:
-        with store_errors(store, run_id):
-            info = await find_run(store, run_id)
-            if info is None:
-                raise await run_not_found(store, run_id)
-            records = (await store.salvage(run_id)).records
-        journal, problem = await open_records(records, run_id, checkpoints.seal)
-    if problem is not None and not journal.entries:
-        raise problem
-    return explain_run(info, journal.entries, now, problem, pauses)
+    return explain(await read_recorded(checkpoints, run_id), now, pauses)
 
 
 def explain_run(
@@ -128,10 +119,16 @@ def explain_run(
         problem: why the rest of the journal cannot be read.
         pauses: the queues and workflows that are paused, as `Client.pauses` returns them.
     """
-    summary = info.summary
+    # The digest of the newest entry explains nothing.
+    return explain(RecordedRun(info, Journal(tuple(entries), b""), problem), now, pauses)
+
+
+def explain(run: RecordedRun, now: float, pauses: Iterable[AnyPause] = ()) -> Explanation:
+    """Explain a run that was read. The other parameters are those of `explain_run`."""
+    summary = run.info.summary
     names = {"queue": summary.queue_name, "workflow": summary.workflow}
     stopped = [one for one in pauses if names.get(one.kind) == one.name]
-    return _Explainer(info, entries, now, problem, stopped).explain()
+    return _Explainer(run, now, stopped).explain()
 
 
 class AnyPause(Protocol):
@@ -146,23 +143,16 @@ class AnyPause(Protocol):
 
 
 class _Explainer:
-    def __init__(
-        self,
-        info: RunInfo,
-        entries: Sequence[Entry],
-        now: float,
-        problem: CheckpointError | None,
-        stopped: Sequence[AnyPause],
-    ) -> None:
+    def __init__(self, run: RecordedRun, now: float, stopped: Sequence[AnyPause]) -> None:
         self.stopped = stopped
-        self.info = info
-        self.entries = entries
+        self.info = info = run.info
+        self.entries = run.entries
         self.now = now
-        self.problem = problem
+        self.problem = run.problem
         self.status = info.summary.status
         self.is_held = info.is_held(now)
-        self.checkpoint: Checkpoint = fold(entries, info.run_id)
-        operations = operations_of(entries)
+        self.checkpoint = run.checkpoint
+        operations = run.operations
         self.open = tuple(one for one in operations if one.is_open)
         self.failing = self._failing_step(operations)
         unknown = [one for one in operations if one.is_unknown]
@@ -173,7 +163,7 @@ class _Explainer:
             UnknownOutcome(one.path, StepInfo(info.run_id, one.path, 1).idempotency_key)
             for one in unknown
         )
-        self.dead_letters = len(dead_letters_of(read_order(entries)))
+        self.dead_letters = len(run.dead_letters)
 
     def explain(self) -> Explanation:
         info, details, due_at = self.info, self.info.summary.details, self.info.summary.due_at

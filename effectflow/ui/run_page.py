@@ -1,18 +1,52 @@
-"""The page of a run."""
+"""The page of a run, and the header that all pages about one run share."""
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
 from starlette.requests import Request
 
-from effectflow.observe.explanation import read_explanation
+from effectflow.checkpoint.entries import CancelRequested
+from effectflow.checkpoint.errors import CorruptCheckpoint, after_damage
+from effectflow.checkpoint.store import RunStatus, is_service
+from effectflow.observe.explanation import Explanation, explain
+from effectflow.observe.operations import Operation
+from effectflow.observe.recorded_run import RecordedRun, read_recorded
+from effectflow.observe.statuses import shown_status
+from effectflow.service.pauses import pauses_in
 from effectflow.ui.site import Page, Refused, Site
+
+TABS = (
+    ("/run", "Steps"),
+    ("/run/history", "History"),
+    ("/run/data", "Data"),
+    ("/run/drawing", "Drawing"),
+)
+"""The pages about one run."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShownRun:
+    """A run as its pages show it.
+
+    Attributes:
+        recorded: the run as it was read.
+        why: why it is where it is.
+        at: when it was read, in seconds since the epoch.
+    """
+
+    recorded: RecordedRun
+    why: Explanation
+    at: float
 
 
 async def show_run(site: Site, request: Request) -> Page:
     """Show a run: why it is where it is, and what it did."""
-    run_id = run_id_of(request)
-    found = await read_explanation(site.client.checkpoints, run_id, site.now)
-    return Page("run.html", run_id, {"found": found}, run_id=run_id)
+    run = await read_run(site, request)
+    return page_of_run(run, "run.html")
 
 
 def run_id_of(request: Request) -> str:
@@ -21,3 +55,131 @@ def run_id_of(request: Request) -> str:
     if not run_id:
         raise Refused("Say which run: /run?id=...")
     return run_id
+
+
+async def read_run(site: Site, request: Request) -> ShownRun:
+    """Read the run that a request is about."""
+    checkpoints = site.client.checkpoints
+    async with checkpoints.store as store:
+        recorded = await read_recorded(checkpoints, run_id_of(request))
+        pauses = await pauses_in(store) if is_service(store) else ()
+    now = site.now
+    return ShownRun(recorded, explain(recorded, now, pauses), now)
+
+
+def page_of_run(run: ShownRun, template: str, values: Mapping[str, Any] | None = None) -> Page:
+    """Return a page about a run. Its template includes `_run_header.html`, whose values these are."""
+    recorded = run.recorded
+    header = {
+        "run": recorded,
+        "why": run.why,
+        "now": run.at,
+        "status": shown_status(recorded.info, run.at),
+        "facts": [fact for fact in _facts(run) if fact[1] not in ("", None)],
+        "remedy": _remedy_of(recorded),
+        "undoing": undoing_of(recorded),
+        "actions": [*actions_of(run)],
+        "tabs": TABS,
+    }
+    return Page(template, run.why.run_id, {**header, **(values or {})}, run_id=run.why.run_id)
+
+
+def _facts(run: ShownRun) -> Iterator[tuple[str, Any, str]]:
+    """Yield the facts of the header: a name, a value, and what the value is."""
+    info, checkpoint, why = run.recorded.info, run.recorded.checkpoint, run.why
+    summary, metadata = info.summary, checkpoint.metadata
+    yield "workflow", f"{summary.workflow}, version {checkpoint.definition.version}", "text"
+    yield "worker" if why.is_held else "last worker", why.owner, "text"
+    if why.due_at is not None and why.due_at > run.at:
+        yield "next due", why.due_at, "time"
+    yield "queue", summary.queue, "text"
+    yield "key", summary.key, "text"
+    yield "priority", summary.priority or "", "text"
+    yield "tenant", summary.tenant, "text"
+    yield "parent", summary.parent, "run"
+    # The id of a run may have an @ itself.
+    origin, _, number = checkpoint.forked_from.rpartition("@")
+    yield "forked from", origin, "run"
+    yield "forked after entry", number, "text"
+    begun, done = len(metadata.attempts), len(checkpoint.completed_steps)
+    attempts = sum(metadata.attempts.values())
+    again = f", {attempts:,} attempts" if attempts != begun else ""
+    yield "steps", f"{done:,} completed of {begun:,}{again}", "text"
+    yield "resumes", metadata.resumes or "", "text"
+    yield "entries", f"{info.length:,}", "text"
+    yield "created", checkpoint.created_at, "time"
+    yield "updated", info.updated_at, "time"
+
+
+def _remedy_of(run: RecordedRun) -> str:
+    """Return what to do about a damaged run, in terms of commands."""
+    if not isinstance(run.problem, CorruptCheckpoint) or run.problem.intact is None:
+        return "" if run.problem is None else run.problem.hint
+    intact = run.problem.intact
+    show = shlex.join(["effectflow", "show", run.run_id, "--at", str(intact)])
+    repair = shlex.join(["effectflow", "repair", run.run_id])
+    return after_damage(f"`{show}`", f"`{repair}`", intact)
+
+
+@dataclass(frozen=True, slots=True)
+class Undoing:
+    """How far a run that was cancelled has got with its finalizers and undos.
+
+    Attributes:
+        asked: the request.
+        done: how many steps have completed since.
+        open: those in progress.
+    """
+
+    asked: CancelRequested
+    done: int
+    open: tuple[Operation, ...]
+
+
+def undoing_of(run: RecordedRun) -> Undoing | None:
+    """Return how far the undos of a cancelled run have got; None if nobody has cancelled it."""
+    asked = next((one for one in reversed(run.entries) if isinstance(one, CancelRequested)), None)
+    if asked is None:
+        return None
+    since = [one for one in run.operations if one.kind == "step" and one.newest.began >= asked.at]
+    done = sum(one.state == "completed" for one in since)
+    return Undoing(asked, done, tuple(one for one in since if one.is_open))
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """Something that people can do with a run: `/run/act/NAME`, with this query."""
+
+    name: str
+    label: str
+    query: Mapping[str, str]
+
+
+def actions_of(run: ShownRun) -> Iterable[Action]:
+    """Yield what can be done with a run where it is now."""
+    status, why = run.why.status, run.why
+
+    def action(name: str, label: str, **query: str) -> Action:
+        return Action(name, label, {"id": why.run_id, **query})
+
+    if run.recorded.problem is not None:
+        yield action("delete", "Delete")
+        return
+    for topic in dict.fromkeys(one.what for one in why.open if one.what.startswith("signal ")):
+        signal = topic.removeprefix("signal ")
+        yield action("signal", f"Send {signal}", signal=signal)
+    if why.dead_letters:
+        yield action("dead-letters", f"Dead letters ({why.dead_letters})")
+    if not status.has_ended:
+        is_stuck = status in (RunStatus.FAILED, RunStatus.BLOCKED, RunStatus.INTERRUPTED)
+        if is_stuck and not why.is_held:
+            yield action("retry", "Retry")
+        if status is RunStatus.PAUSED:
+            yield action("unpause", "Unpause")
+        elif status is not RunStatus.FAILED:
+            yield action("pause", "Pause")
+        yield action("cancel", "Cancel")
+    yield action("fork", "Fork")
+    yield action("rerun", "Run again")
+    if not why.is_held:
+        yield action("delete", "Delete")

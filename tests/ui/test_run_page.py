@@ -1,0 +1,209 @@
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Awaitable, Callable
+from contextlib import closing
+from dataclasses import dataclass
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from starlette.testclient import TestClient
+
+from effectflow import (
+    App,
+    Checkpoints,
+    Client,
+    Do,
+    Effect,
+    Handle,
+    Signal,
+    Worker,
+    compensate,
+    do,
+    effect,
+    fail,
+    pure,
+    saga,
+    step,
+    workflow,
+)
+from effectflow.checkpoint import CheckpointStore, RunStatus
+from effectflow.stores import MemoryStore, SqliteStore
+from effectflow.ui import create_app
+
+
+@dataclass(frozen=True)
+class Shop:
+    checkpoints: Checkpoints
+
+
+class Declined(Exception):
+    """The bank declines."""
+
+
+approval = Signal("approval", bool)
+
+
+@step
+def reserve(item: str) -> Effect[object, Declined, str]:
+    return pure(f"reservation of {item}")
+
+
+@step
+def release(_: str) -> Effect[object, Declined, None]:
+    return pure(None)
+
+
+@step
+def charge(price: int) -> Effect[object, Declined, int]:
+    return fail(Declined("<b>no</b> money")) if price < 0 else pure(price)
+
+
+@step(at_most_once=True)
+@effect
+async def pay(_: Shop, price: int) -> int:
+    raise KeyboardInterrupt
+
+
+@do
+def ordered(price: int) -> Do[Shop, Declined, int]:
+    yield from compensate(reserve("cat"), release)
+    if price > 100:
+        yield from approval.wait()
+    return (yield from charge(price))
+
+
+@workflow
+def order(price: int) -> Do[Shop, Declined, int]:
+    return (yield from saga(ordered(price)))
+
+
+@workflow
+def paid(price: int) -> Do[Shop, Declined, int]:
+    return (yield from pay(price))
+
+
+def shop_on(store: CheckpointStore) -> App[Shop]:
+    return App([order, paid], environment=Shop, checkpoints=Checkpoints(store))
+
+
+def text_of(app: App[Any], path: str, *, is_served_with_app: bool = True) -> str:
+    """Return a page as text, with its tags."""
+    pages = create_app(app, app if is_served_with_app else None)
+    with TestClient(pages) as browser:
+        answer = browser.get(path)
+    assert answer.status_code == 200, answer.text
+    return unescape(answer.text)
+
+
+@pytest.fixture
+def app() -> App[Shop]:
+    return shop_on(MemoryStore())
+
+
+def drive(app: App[Shop], work: Callable[[Client], Awaitable[Any]]) -> None:
+    """Do something beside a worker."""
+
+    async def beside() -> None:
+        async with Worker(app) as worker:
+            await work(worker.client)
+
+    anyio.run(beside)
+
+
+def order_of(price: int, run_id: str) -> Callable[[Client], Awaitable[Any]]:
+    """Return what submits an order and waits for its end."""
+
+    async def work(client: Client) -> None:
+        handle = await client.submit(order, price, run_id=run_id)
+        await handle.result(10)
+
+    return work
+
+
+def actions_in(page: str) -> list[str]:
+    return re.findall(r"/run/act/([a-z-]+)\?", page)
+
+
+def test_the_header_says_why_a_run_has_failed_and_at_which_step(app: App[Shop]) -> None:
+    drive(app, order_of(-1, "order-1"))
+    page = text_of(app, "/run?id=order-1")
+    assert "It has failed. Its failure stands" in page
+    assert '<a href="/run?id=order-1&step=charge#step">charge</a>' in page
+    assert "2 completed of 3" in page
+    assert "effectflow fork order-1 --at charge" in page
+    assert actions_in(page) == ["retry", "cancel", "fork", "rerun", "delete"]
+
+
+def test_pages_that_only_show_offer_no_actions(app: App[Shop]) -> None:
+    drive(app, order_of(-1, "order-1"))
+    assert not actions_in(text_of(app, "/run?id=order-1", is_served_with_app=False))
+
+
+def test_what_a_store_has_is_shown_as_text(app: App[Shop]) -> None:
+    drive(app, order_of(-1, "<i>\u202e"))
+    with TestClient(create_app(app)) as browser:
+        page = browser.get("/run", params={"id": "<i>\u202e"}).text
+    assert "&lt;i&gt;\\u202e" in page
+    assert "&lt;b&gt;no&lt;/b&gt; money" in page
+    assert not {"<i>", "<b>", "\u202e"} & set(re.findall("<[ib]>|\u202e", page))
+
+
+def test_a_run_that_waits_for_a_signal_offers_to_send_it(app: App[Shop]) -> None:
+    async def work(client: Client) -> None:
+        handle = await client.submit(order, 500, run_id="order-1", key="acme", priority=3)
+        await until(handle, RunStatus.SUSPENDED)
+
+    drive(app, work)
+    page = text_of(app, "/run?id=order-1")
+    assert "It waits for signal approval." in page
+    assert 'href="/run/act/signal?id=order-1&signal=approval"' in page
+    assert "acme" in page
+
+
+def test_the_header_says_how_far_the_undos_of_a_cancelled_run_have_got(app: App[Shop]) -> None:
+    async def work(client: Client) -> None:
+        handle = await client.submit(order, 500, run_id="order-1")
+        await until(handle, RunStatus.SUSPENDED)
+        await handle.cancel()
+        await until(handle, RunStatus.CANCELLED)
+
+    drive(app, work)
+    assert "1 step to undo its work has completed" in text_of(app, "/run?id=order-1")
+
+
+async def until(handle: Handle[Any, Any], status: RunStatus) -> None:
+    with anyio.fail_after(10):
+        while await handle.status() is not status:
+            await anyio.sleep(0.01)
+
+
+def test_an_unknown_outcome_shows_its_idempotency_key_and_how_to_settle_it(
+    app: App[Shop],
+) -> None:
+    async def crash() -> None:
+        with pytest.raises(KeyboardInterrupt):
+            await paid.start(5, run_id="order-1").run(Shop(app.checkpoints))
+
+    anyio.run(crash)
+    page = text_of(app, "/run?id=order-1")
+    assert "<code>order-1:pay</code>" in page
+    assert 'href="/run/act/complete-step?id=order-1&step=pay"' in page
+
+
+def test_a_damaged_run_shows_what_is_intact_and_what_to_do(tmp_path: Path) -> None:
+    app = shop_on(SqliteStore(tmp_path / "runs.db"))
+    drive(app, order_of(5, "order-1"))
+    with closing(sqlite3.connect(tmp_path / "runs.db")) as database:
+        change = """replace(CAST(body AS TEXT), 'reservation of cat', 'reservation of dog')"""
+        database.execute(f"UPDATE entries SET body = CAST({change} AS BLOB)")
+        database.commit()
+    page = text_of(app, "/run?id=order-1")
+    assert "entry 4 of run 'order-1' cannot be read" in page
+    assert "after its 3 intact entries" in page
+    assert "`effectflow repair order-1`" in page
+    assert actions_in(page) == ["delete"]
