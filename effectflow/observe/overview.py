@@ -158,6 +158,11 @@ def has_job(info: RunInfo) -> bool:
     return details.kind in ("mapreduce", "iterative") or details.dead_letters > 0
 
 
+def _most_first(counted: tuple[str, int]) -> tuple[int, str]:
+    name, count = counted
+    return -count, name
+
+
 def _newest_first(info: RunInfo) -> tuple[float, str]:
     created_at, run_id = info.place
     return -created_at, run_id
@@ -171,7 +176,7 @@ def _processes(runs: Iterable[RunInfo]) -> tuple[Process, ...]:
     return tuple(
         Process(
             name,
-            dict(Counter(info.summary.workflow for info in own).most_common()),
+            dict(sorted(Counter(info.summary.workflow for info in own).items(), key=_most_first)),
             max(info.updated_at for info in own),
             max(0.0 if info.lease is None else info.lease.expires_at for info in own),
         )
@@ -186,7 +191,7 @@ def _queues(known: Iterable[RunInfo], held: Iterable[RunInfo]) -> tuple[QueueLoa
         if info.summary.status is RunStatus.PENDING:
             waiting.setdefault(info.summary.queue_name, Counter())[info.summary.key] += 1
     return tuple(
-        QueueLoad(name, driven[name], dict(keys.most_common()))
+        QueueLoad(name, driven[name], dict(sorted(keys.items(), key=_most_first)))
         for name, keys in sorted(waiting.items())
     )
 

@@ -17,6 +17,7 @@ from effectflow.checkpoint import (
     NotSerializable,
     RunBusy,
     RunConflict,
+    RunInfo,
     RunQuery,
     SaveFailed,
     StoreUnavailable,
@@ -237,6 +238,13 @@ async def keep_schedule(
             resting.add(schedule.name)
             await clock.sleep(ahead)
         resting.discard(schedule.name)
+
+
+async def last_run(schedule: Schedule[Any], client: Client) -> RunInfo | None:
+    """Return the run that a schedule has started last; None without any."""
+    name = schedule.workflow.name
+    found = await client.find(RunQuery(workflow=name, prefix=f"{schedule.name}@", limit=_PAGE))
+    return next((info for info in found if schedule.tick_of(info.run_id) is not None), None)
 
 
 async def _last_tick(schedule: Schedule[Any], client: Client, now: datetime) -> datetime:

@@ -19,7 +19,9 @@ from effectflow.ui.history_page import show_history
 from effectflow.ui.protection import Protected
 from effectflow.ui.run_page import show_run
 from effectflow.ui.runs_page import list_runs
+from effectflow.ui.service_page import change_pause, show_pause, show_service
 from effectflow.ui.site import Handler, Site
+from effectflow.ui.store_page import show_store
 
 
 def create_app(
@@ -64,6 +66,9 @@ def create_app(
             _route("/", site, list_runs),
             _route("/run", site, show_run),
             _route("/run/history", site, show_history),
+            _route("/service", site, show_service),
+            _route("/service/pause", site, show_pause, change_pause),
+            _route("/store", site, show_store),
             Mount("/static", StaticFiles(packages=[("effectflow.ui", "static")])),
         ],
         middleware=[Middleware(Protected, token=token)],

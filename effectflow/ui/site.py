@@ -14,6 +14,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from effectflow.checkpoint import CheckpointError, RunNotFound, StoreUnavailable
 from effectflow.effects.clock import Clock, SystemClock
+from effectflow.observe.jobs import Jobs
 from effectflow.service import App, Client
 from effectflow.ui.live import EventStream, Feeds, State
 from effectflow.ui.shown import FILTERS
@@ -70,6 +71,11 @@ class Site:
     def feeds(self) -> Feeds:
         """The pages that browsers watch."""
         return Feeds(self.client.checkpoints.store)
+
+    @cached_property
+    def jobs(self) -> Jobs:
+        """Tells how far running jobs have got."""
+        return Jobs(self.client.checkpoints)
 
     @property
     def now(self) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,13 @@ from effectflow.checkpoint.lease import Lease, Owner
 from effectflow.checkpoint.store import RunDetails
 from effectflow.cli import top
 from effectflow.cli.access import Access
-from effectflow.observe.overview import MOST_COUNTED, overview_of, read_overview
+from effectflow.observe.overview import (
+    MOST_COUNTED,
+    Process,
+    QueueLoad,
+    overview_of,
+    read_overview,
+)
 from effectflow.stores import MemoryStore
 from tests.cli.conftest import Command
 from tests.cli.services import driven, submitted, write_mall
@@ -78,6 +85,30 @@ def test_runs_are_counted_and_the_oldest_are_named() -> None:
         "process 2 on host  2     order 1, pack\\x1b 1",
         "process 1 on host  1     order 1",
     ]
+
+
+def test_processes_that_died_queues_and_versions_are_told() -> None:
+    dead = run("d", RunStatus.RUNNING, held_by=7, updated=NOW - 90)
+    assert dead.lease is not None
+    dead = replace(dead, lease=replace(dead.lease, expires_at=NOW - 1))
+    waits = run("p", RunStatus.PENDING, due_at=0.0)
+    waits = replace(waits, summary=replace(waits.summary, queue="slow", key="ann"))
+    job = run("j", RunStatus.PENDING, due_at=NOW + 9, workflow="words")
+    job = replace(job, summary=replace(job.summary, details=RunDetails("mapreduce", "2")))
+    running = [run("r", RunStatus.RUNNING, held_by=2), dead]
+    pages = {RunStatus.RUNNING: running, RunStatus.PENDING: [waits, job]}
+
+    found = overview_of(pages, [], [], NOW)
+
+    assert found.processes == (Process("process 2 on host", {"order": 1}, NOW, NOW + 60),)
+    assert found.lost == (Process("process 7 on host", {"order": 1}, NOW - 90, NOW - 1),)
+    assert found.queues == (
+        QueueLoad("order", 1, {}),
+        QueueLoad("slow", 0, {"ann": 1}),
+        QueueLoad("words", 0, {"": 1}),
+    )
+    assert found.jobs == (job,)
+    assert found.versions == {("order", "1"): 3, ("words", "2"): 1}
 
 
 @pytest.mark.anyio

@@ -1,0 +1,218 @@
+"""The page of the service: schedules, queues, workers, workflows and jobs; and pauses of them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import islice
+from typing import Any, TypeAlias
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from effectflow.checkpoint.store import (
+    CheckpointStore,
+    Queue,
+    RunInfo,
+    RunQuery,
+    RunStatus,
+    is_service,
+    store_errors,
+)
+from effectflow.observe.overview import (
+    MOST_COUNTED,
+    Overview,
+    QueueLoad,
+    due_since,
+    read_overview,
+)
+from effectflow.observe.statuses import shown_status
+from effectflow.service.environment import AnyWorkflow
+from effectflow.service.pauses import PAUSED_KINDS, Pause
+from effectflow.service.schedule import Schedule, last_run
+from effectflow.ui.site import Page, Refused, Site
+
+_MOST_ROWS = 100
+_MOST_KEYS = 8
+_MOST_TICKS = 3
+
+_MOST_JOBS_READ = 5
+"""How many journals of running jobs are read for one page."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleRow:
+    """A schedule of the App, with its next ticks, its last run, and whether it is paused."""
+
+    schedule: Schedule[Any]
+    ticks: Sequence[datetime]
+    last: RunInfo | None
+    last_status: str
+    pause: Pause | None
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRow:
+    """A queue that the App has, that has something to do, or that is paused."""
+
+    name: str
+    limits: str
+    load: QueueLoad
+    keys: Sequence[tuple[str, int]]
+    more_keys: int
+    pause: Pause | None
+
+    @property
+    def waiting(self) -> int:
+        """How many of its runs wait."""
+        return sum(self.load.waiting.values())
+
+
+@dataclass(frozen=True, slots=True)
+class WorkflowRow:
+    """A workflow of the App, or one that is paused."""
+
+    name: str
+    workflow: AnyWorkflow | None
+    pause: Pause | None
+
+
+@dataclass(frozen=True, slots=True)
+class JobRow:
+    """A run with a job."""
+
+    info: RunInfo
+    status: str
+    progress: str
+
+
+_Pauses: TypeAlias = Mapping[tuple[str, str], Pause]
+
+
+async def show_service(site: Site, request: Request) -> Page:
+    """Show what drives runs, what waits for that, and what is paused."""
+    now = site.now
+    async with site.client.checkpoints.store as store:
+        with store_errors(store):
+            overview = await read_overview(store, now)
+            pauses = await _pauses(site, store)
+            schedules = [row async for row in _schedules(site, pauses)]
+            jobs = [row async for row in _jobs(site, store, overview)]
+    values = {
+        "overview": overview,
+        "most_counted": MOST_COUNTED,
+        "counts": overview.counts,
+        "oldest_due_since": None if overview.oldest_due is None else due_since(overview.oldest_due),
+        "schedules": schedules,
+        "paused_schedules": _without(pauses, "schedule", (one.schedule.name for one in schedules)),
+        "queues": _queues(site, overview, pauses),
+        "workflows": _workflows(site, pauses),
+        "jobs": jobs,
+        "most_rows": _MOST_ROWS,
+    }
+    return Page("service.html", "Service", values)
+
+
+async def show_pause(site: Site, request: Request) -> Page:
+    """Show what a pause would do, or its end, with the button that does it."""
+    site.changeable()
+    kind, name = _named(request)
+    async with site.client.checkpoints.store as store:
+        with store_errors(store):
+            overview = await read_overview(store, site.now)
+            pause = (await _pauses(site, store)).get((kind, name))
+    queue = next((one for one in overview.queues if one.name == name), QueueLoad(name, 0, {}))
+    values = {"kind": kind, "name": name, "pause": pause, "load": queue}
+    return Page("pause.html", f"{'Unpause' if pause else 'Pause'} {kind} {name}", values)
+
+
+async def change_pause(site: Site, request: Request) -> Response:
+    """Pause what the request names, or let it go on."""
+    site.changeable()
+    kind, name = _named(request)
+    match request.query_params.get("do"):
+        case "pause":
+            await site.client.pause(**{kind: name})
+        case "unpause":
+            await site.client.unpause(**{kind: name})
+        case _:
+            raise Refused("Say what to do: do=pause or do=unpause.")
+    return site.redirect(request, "/service")
+
+
+def _named(request: Request) -> tuple[str, str]:
+    """Return the kind and the name of what a request is about."""
+    kind, name = request.query_params.get("kind", ""), request.query_params.get("name", "")
+    if kind not in PAUSED_KINDS or not name:
+        raise Refused(f"Say what to pause: kind={' or '.join(PAUSED_KINDS)}, and its name.")
+    return kind, name
+
+
+async def _pauses(site: Site, store: CheckpointStore) -> _Pauses:
+    """Return what is paused, by kind and name. In a store without workers, nothing is."""
+    found = await site.client.pauses() if is_service(store) else ()
+    return {(one.kind, one.name): one for one in found}
+
+
+async def _schedules(site: Site, pauses: _Pauses) -> AsyncGenerator[ScheduleRow]:
+    for schedule in () if site.app is None else site.app.schedules[:_MOST_ROWS]:
+        ticks = tuple(islice(schedule.ticks_after(site.clock.now()), _MOST_TICKS))
+        last = await last_run(schedule, site.client)
+        status = "" if last is None else shown_status(last, site.now)
+        yield ScheduleRow(schedule, ticks, last, status, pauses.get(("schedule", schedule.name)))
+
+
+def _queues(site: Site, overview: Overview, pauses: _Pauses) -> list[QueueRow]:
+    declared: Mapping[str, Queue] = {} if site.app is None else site.app.queues
+    loads = {one.name: one for one in overview.queues}
+    paused = [name for kind, name in pauses if kind == "queue"]
+    rows: list[QueueRow] = []
+    for name in sorted({*declared, *loads, *paused}):
+        load = loads.get(name, QueueLoad(name, 0, {}))
+        keys = [(key, count) for key, count in load.waiting.items() if key]
+        limits = _limits(declared[name]) if name in declared else ""
+        shown, more = keys[:_MOST_KEYS], max(0, len(keys) - _MOST_KEYS)
+        rows.append(QueueRow(name, limits, load, shown, more, pauses.get(("queue", name))))
+    # Those with something to do come first, so that the bound hides none of them.
+    rows.sort(key=lambda row: (row.pause is None, -row.load.driven - row.waiting))
+    return rows
+
+
+def _limits(queue: Queue) -> str:
+    """Return the limits of a queue in words."""
+    parts = [
+        "" if queue.limit is None else f"{queue.limit} at once",
+        "" if queue.per_second is None else f"{queue.per_second:g} per second",
+        "" if queue.per_key is None else f"{queue.per_key} of a key",
+        f"priority {queue.priority:+}" if queue.priority else "",
+    ]
+    return ", ".join(filter(None, parts)) or "none"
+
+
+def _workflows(site: Site, pauses: _Pauses) -> list[WorkflowRow]:
+    known: Mapping[str, AnyWorkflow] = {} if site.app is None else site.app.workflows
+    paused = [name for kind, name in pauses if kind == "workflow"]
+    return [
+        WorkflowRow(name, known.get(name), pauses.get(("workflow", name)))
+        for name in sorted({*known, *paused})
+    ]
+
+
+def _without(pauses: _Pauses, kind: str, names: Iterable[str]) -> list[Pause]:
+    """Return the pauses of a kind, of other names than these."""
+    known = set(names)
+    return [one for one in pauses.values() if one.kind == kind and one.name not in known]
+
+
+async def _jobs(site: Site, store: CheckpointStore, overview: Overview) -> AsyncGenerator[JobRow]:
+    """Yield the jobs that have not ended, and those of the newest runs that left dead letters."""
+    complete = await store.find(RunQuery(statuses=frozenset({RunStatus.COMPLETED}), limit=200))
+    left = [info for info in complete if info.summary.details.dead_letters]
+    read = 0
+    for info in (*overview.jobs, *left[:_MOST_ROWS]):
+        status = shown_status(info, site.now)
+        progress = ""
+        if status == RunStatus.RUNNING and read < _MOST_JOBS_READ:
+            progress, read = await site.jobs.of(info, site.now), read + 1
+        yield JobRow(info, status, progress)

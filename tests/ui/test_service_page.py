@@ -1,0 +1,162 @@
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from starlette.testclient import TestClient
+
+from effectflow import Checkpoints, Do, Effect, Queue, effect, pure, step, workflow
+from effectflow.mapreduce import MapReduce
+from effectflow.service import App, Client, Schedule
+from effectflow.stores import FileStore, MemoryStore
+from effectflow.ui import create_app
+
+
+@dataclass(frozen=True)
+class Environment:
+    checkpoints: Checkpoints
+
+
+class Unreadable(Exception):
+    pass
+
+
+def words(text: str) -> list[str]:
+    return text.split()
+
+
+@effect(errors=Unreadable)
+def measured(_: Environment, item: str) -> int:
+    if item == "bad":
+        raise Unreadable(item)
+    return len(item)
+
+
+def total(lengths: list[int]) -> Effect[Environment, str, int]:
+    return pure(sum(lengths))
+
+
+lengths = MapReduce(
+    "lengths",
+    items=words,
+    map=measured,
+    reduce=total,
+    key=str,
+    limit=2,
+    on_item_failure="dead_letter",
+)
+
+
+@step
+def double(number: int) -> Effect[object, str, int]:
+    return pure(2 * number)
+
+
+@workflow
+def order(number: int) -> Do[Environment, str, int]:
+    return (yield from double(number))
+
+
+@pytest.fixture
+def app() -> App[Environment]:
+    return App(
+        [order, lengths],
+        environment=Environment,
+        checkpoints=Checkpoints(MemoryStore()),
+        schedules=[Schedule(order, "30 2 * * *", input=1, name="nightly")],
+        queues=[Queue("order", limit=4, per_key=1), Queue("reports", per_second=2)],
+    )
+
+
+async def fill(client: Client) -> None:
+    """Have a job with a dead letter, runs that wait in queues, and the run of a schedule."""
+    await lengths.start("good bad", run_id="job").run(Environment(client.checkpoints))
+    for number in range(12):
+        await client.submit(order, number, run_id=f"order-{number}", key=f"tenant-{number}")
+    await client.submit(order, 1, run_id="other", queue="slow")
+    await client.submit(order, 1, run_id="nightly@2026-11-22T02:30:00+00:00")
+
+
+def prepared(app: App[Any], work: Callable[[Client], Awaitable[object]]) -> None:
+    async def run() -> None:
+        async with Client(app, by="ann") as client:
+            await work(client)
+
+    anyio.run(run)
+
+
+def row(text: str, row_id: str) -> str:
+    """Return the row of a table with this id, without tags, on one line."""
+    found = text.partition(f'id="{row_id}"')[2].partition("</tr>")[0]
+    return " ".join(re.sub(r"<[^>]*>", " ", found.partition(">")[2]).split())
+
+
+def test_it_shows_schedules_queues_workflows_and_jobs(app: App[Any]) -> None:
+    prepared(app, fill)
+    with TestClient(create_app(app, app)) as pages:
+        text = pages.get("/service").text
+    assert "14 pending" in text
+    assert row(text, "queue-order").startswith(
+        "order 4 at once, 1 of a key 0 13 tenant-0 1, tenant-1 1"
+    )
+    assert "and 4 more" in row(text, "queue-order")
+    assert row(text, "queue-reports") == "reports 2 per second 0 0 Pause"
+    assert row(text, "queue-slow") == "slow none 0 1 Pause"
+    assert "02:30:00 UTC" in row(text, "schedule-nightly")
+    assert "nightly@2026-11-22T02:30:00+00:00 pending" in row(text, "schedule-nightly")
+    assert row(text, "workflow-lengths") == "lengths mapreduce 1 Pause"
+    assert row(text, "job-job") == "job lengths completed 1"
+    assert 'href="/run/act/dead-letters?id=job"' in text
+
+
+@pytest.mark.parametrize("kind", ["queue", "workflow", "schedule"])
+def test_a_pause_is_shown_first_and_then_set_and_ended(app: App[Any], kind: str) -> None:
+    async def pauses(client: Client) -> None:
+        found.append([(one.kind, one.name, one.by) for one in await client.pauses()])
+
+    found: list[Any] = []
+    with TestClient(create_app(app, app, by="ann"), follow_redirects=False) as pages:
+        at = f"/service/pause?kind={kind}&name=x%26y"
+        assert "until someone unpauses it" in pages.get(at).text
+        assert "paused" not in pages.get("/service").text
+        done = pages.post(f"{at}&do=pause")
+        assert (done.status_code, done.headers["location"]) == (303, "/service")
+        assert "paused by ann" in row(pages.get("/service").text, f"{kind}-x&amp;y")
+        assert "ann paused it" in pages.get(at).text
+        assert pages.post(f"{at}&do=other").status_code == 400
+        prepared_in(pages, app, pauses)
+        pages.post(f"{at}&do=unpause")
+        prepared_in(pages, app, pauses)
+    assert found == [[(kind, "x&y", "ann")], []]
+
+
+def prepared_in(
+    pages: TestClient, app: App[Any], work: Callable[[Client], Awaitable[object]]
+) -> None:
+    """Do work in the event loop of the pages, where the store is open."""
+    assert pages.portal is not None
+    pages.portal.call(work, Client(app, by="ann"))
+
+
+def test_without_an_app_it_shows_what_the_store_has_and_pauses_nothing(app: App[Any]) -> None:
+    prepared(app, fill)
+    prepared(app, lambda client: client.pause(schedule="nightly"))
+    for pages in (create_app(app), create_app(app, app, read_only=True)):
+        with TestClient(pages) as visitor:
+            text = visitor.get("/service").text
+            assert "/service/pause" not in text
+            assert "paused by ann" in row(text, "schedule-nightly")
+            assert "order" in row(text, "queue-order")
+            at = "/service/pause?kind=queue&name=order&do=pause"
+            assert visitor.get(at).status_code == visitor.post(at).status_code == 403
+            assert "paused" not in row(visitor.get("/service").text, "queue-order")
+
+
+def test_a_store_without_workers_has_a_service_page(tmp_path: Path) -> None:
+    with TestClient(create_app(Checkpoints(FileStore(tmp_path)))) as pages:
+        assert pages.get("/service").status_code == 200

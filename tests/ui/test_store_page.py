@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import anyio
+from starlette.testclient import TestClient
+
+from effectflow import Checkpoints, Effect, pure, workflow
+from effectflow.checkpoint import export_run, import_run
+from effectflow.service import App, Client
+from effectflow.stores import MemoryStore, SqliteStore
+from effectflow.ui import create_app
+
+
+@dataclass(frozen=True)
+class Environment:
+    checkpoints: Checkpoints
+
+
+@workflow
+def greet(name: str) -> Effect[Environment, str, str]:
+    return pure(name)
+
+
+@workflow(name="greet", version="2")
+def greet_politely(name: str) -> Effect[Environment, str, str]:
+    return pure(name)
+
+
+def test_it_shows_what_the_store_is_and_has(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(SqliteStore(tmp_path / "runs.db"))
+
+    async def fill() -> None:
+        async with Client(checkpoints) as client:
+            await client.submit(greet, "Ann", run_id="waits")
+            await greet.start("Bob", run_id="done").run(Environment(checkpoints))
+
+    anyio.run(fill)
+    app = App([greet_politely], environment=Environment, checkpoints=checkpoints)
+    with TestClient(create_app(app, app)) as pages:
+        text = pages.get("/store").text
+    for shown in ("SqliteStore(", "survives a power loss", "layout 6, entries 1", "KiB"):
+        assert shown in text
+    for shown in ("1 pending", "1 completed", "version 2"):
+        assert shown in text
+
+
+def test_it_verifies_the_newest_runs_or_one(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(MemoryStore())
+
+    async def fill() -> None:
+        async with checkpoints.store as store:
+            for run_id in ("good", "bad"):
+                await greet.start("Ann", run_id=run_id).run(Environment(checkpoints))
+            run = await export_run(store, "bad")
+            await store.delete("bad")
+            await import_run(store, replace(run, bodies=(*run.bodies[:-1], b"damaged")))
+
+    anyio.run(fill)
+    with TestClient(create_app(checkpoints)) as pages:
+        assert "verified" not in pages.get("/store").text
+        text = pages.get("/store?newest=50").text
+        assert "2 runs with 4 entries verified: 1 damaged." in text
+        assert 'href="/run?id=bad">bad</a>: 1 of 2 entries are good.' in text
+        assert "verified: none damaged." in pages.get("/store?run=good").text
+        assert pages.get("/store?run=unknown").status_code == 404
+        for wrong in ("0", "201", "-1", "x", "9" * 50):
+            assert pages.get(f"/store?newest={wrong}").status_code == 400
