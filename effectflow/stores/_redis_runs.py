@@ -207,20 +207,26 @@ class Runs:
             return
         async for run_ids in self.ids():
             sets: defaultdict[str, dict[str, float]] = defaultdict(dict)
-            pipeline = self.client.pipeline(transaction=False)
+            lanes = set[Write]()
             async for _, run in self.readable(run_ids, lambda _: None):
                 if run is None:
                     continue
                 for name, (score, member) in places(run).items():
                     sets[name][member] = score
                 summary = run.state.summary
-                for write in self.keys.lane_writes(lane_of(summary)):
-                    pipeline.execute_command(*write)
+                lanes.update(self.keys.lane_writes(lane_of(summary)))
                 if summary.queue:
-                    pipeline.sadd(self.keys(f"queues:{summary.workflow}"), summary.queue)
+                    lanes.add(("SADD", self.keys(f"queues:{summary.workflow}"), summary.queue))
                 if run.lease is not None and (process := process_of(run.lease.owner)):
                     sets["processes"][process] = run.lease.expires_at
+            pipeline = self.client.pipeline(transaction=False)
             for name, members in sets.items():
                 pipeline.zadd(self.keys(name), members)
+            # After their runs, because a search forgets empty lanes.
+            merged: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
+            for command, key, *members in lanes:
+                merged[command, key] += members
+            for (command, key), members in merged.items():
+                pipeline.execute_command(command, key, *members)
             await pipeline.execute()
         await self.client.set(self.keys("server"), server)
