@@ -25,7 +25,13 @@ from typing import Any, TypeAlias
 # The programs of the peers find what they share in the same way.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.compared.measurements import MEASUREMENTS, NOT_DURABLE, Measurement, rows_of
+from benchmarks.compared.measurements import (
+    FAIRNESS,
+    MEASUREMENTS,
+    NOT_DURABLE,
+    Measurement,
+    rows_of,
+)
 from benchmarks.compared.report import as_json, as_markdown, in_page
 from benchmarks.compared.stage import Failed, Stage, facts, measured_once
 from benchmarks.compared.systems import PYDANTIC, SYSTEMS, python_of
@@ -68,6 +74,7 @@ def main() -> int:
     parser.add_argument("measurements", nargs="*", metavar="MEASUREMENT", help=", ".join(names))
     parser.add_argument("--quick", action="store_true", help="one round of less work")
     parser.add_argument("--rounds", type=int, help=f"{ROUNDS} by default")
+    parser.add_argument("--queued", type=int, help="queued runs of one tenant in queue-fairness")
     parser.add_argument("--json", type=Path, help="a file for the figures of all rounds")
     parser.add_argument(
         "--markdown", type=Path, help="a file for the table, or a page with a place"
@@ -80,6 +87,8 @@ def main() -> int:
     options = {
         each.name: {**each.options, **(each.quick if asked.quick else {})} for each in chosen
     }
+    if asked.queued and FAIRNESS in options:
+        options[FAIRNESS]["queued"] = asked.queued
     for system in SYSTEMS.values():
         python_of(system)
 

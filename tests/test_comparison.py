@@ -49,13 +49,22 @@ async def test_a_program_measures_the_figures_of_its_rows(
     assert all(row.figure(meter.figures) > 0 for row in rows)
 
 
+@pytest.mark.parametrize("key", ["", "tenant"])
 @pytest.mark.anyio
-async def test_a_submitted_run_notes_that_it_began(url: str, tmp_path: Path) -> None:
-    file = tmp_path / "begun"
-    async with ours.client(url) as submit, Worker(ours.app(url)) as worker:
-        await submit(Work(str(file), "first"))
+async def test_a_submitted_run_notes_that_it_began(url: str, tmp_path: Path, key: str) -> None:
+    file, app = tmp_path / "begun", ours.app(url, has_limits=key != "")
+    async with ours.client(url) as submit, Worker(app) as worker:
+        await submit(Work(str(file), "first", key=key))
         await worker.idle()
     assert [name for name, _ in begun(file)] == ["first"]
+
+
+@pytest.mark.parametrize("name", ["submit-1", "latency", "queue-throughput", "queue-fairness"])
+def test_rows_of_submitted_runs_say_whether_their_queue_has_limits(name: str) -> None:
+    [measurement] = [each for each in MEASUREMENTS if each.name == name]
+    titles = [row.title for row in rows_of(measurement, measurement.options)]
+    has_limits = [" queue" in title for title in titles]
+    assert has_limits == [name.startswith("queue")] * len(titles)
 
 
 MEASURED = {

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from benchmarks.compared.measuring import LIMITED_WORKERS
 from benchmarks.compared.report import FLOOR, OURS, Row
 from benchmarks.compared.systems import (
     ABSURD,
@@ -18,7 +19,9 @@ from benchmarks.compared.systems import (
     PYDANTIC,
 )
 
-__all__ = ["MEASUREMENTS", "NOT_DURABLE", "Measurement", "rows_of"]
+__all__ = ["FAIRNESS", "MEASUREMENTS", "NOT_DURABLE", "Measurement", "rows_of"]
+
+FAIRNESS = "queue-fairness"
 
 ON_POSTGRES_ONLY = "Absurd and procrastinate keep runs in PostgreSQL only."
 NO_STEPS = "A job of procrastinate has no steps: it is begun again from its beginning."
@@ -26,6 +29,7 @@ NOT_DURABLE = "pydantic-graph keeps no state on disk in this version. It counts 
 NO_WORKER = (
     "LangGraph and Burr have no workers: the caller runs each graph, and knows which to resume."
 )
+NO_LIMITS = "Queues of Absurd have neither limits nor keys."
 NO_COMMANDS = "LangGraph and Burr bring no command for runs with these packages."
 NO_LIST = "procrastinate lists jobs in an interactive shell only."
 IN_JSON = "Burr keeps values as JSON, and of bytes, or data classes in a list, only their `str()`."
@@ -50,6 +54,8 @@ class Measurement:
 
 QUEUES = (OURS, DBOS, ABSURD, PROCRASTINATE)
 BEYOND_QUEUES = {LANGGRAPH: NO_WORKER, BURR: NO_WORKER}
+LIMITED = (OURS, DBOS, PROCRASTINATE)
+BEYOND_LIMITED = {**BEYOND_QUEUES, ABSURD: NO_LIMITS}
 BEYOND_SQLITE = {ABSURD: ON_POSTGRES_ONLY, PROCRASTINATE: ON_POSTGRES_ONLY}
 STEPS, FEW_STEPS = {"runs": 200, "steps": 20}, {"runs": 40, "steps": 20}
 MB, ITEMS, INTS = 1_000_000, 10_000, 100_000
@@ -97,6 +103,24 @@ MEASUREMENTS = [
     ),
     Measurement(
         "latency", "latency", "postgres", QUEUES, {"submits": 30}, {"submits": 12}, BEYOND_QUEUES
+    ),
+    Measurement(
+        "queue-throughput",
+        "throughput",
+        "postgres",
+        LIMITED,
+        {"runs": 300, "number": LIMITED_WORKERS, "keys": 100},
+        {"runs": 150},
+        BEYOND_LIMITED,
+    ),
+    Measurement(
+        FAIRNESS,
+        "fairness",
+        "postgres",
+        LIMITED,
+        {"queued": 2000, "others": 20},
+        {"queued": 1000, "others": 10},
+        BEYOND_LIMITED,
     ),
     of_values("bytes", (MB, 20 * MB), (OURS, DBOS, LANGGRAPH)),
     of_values("items", (ITEMS,), (OURS, DBOS, LANGGRAPH)),
@@ -177,7 +201,8 @@ def rows_of(measurement: Measurement, options: dict[str, Any]) -> Iterator[Row]:
             yield row(f"a step with 200 B of state on {place}", "bytes stored", "bytes", each)
         case "throughput":
             runs, number = options["runs"], options["number"]
-            workers = f"{number} worker{'s' * (number > 1)}"
+            limits = "of a queue with limits, " if "keys" in options else ""
+            workers = f"{limits}{number} worker{'s' * (number > 1)}"
             yield row(f"a submitted run of one step, {workers}", "ms CPU", "runs.cpu", 1e3 / runs)
             yield Row(
                 name,
@@ -186,10 +211,13 @@ def rows_of(measurement: Measurement, options: dict[str, Any]) -> Iterator[Row]:
                 lambda figures: runs / figures["runs.wall"],
                 more_is_better=True,
             )
-        case "latency":
+        case "latency" | "fairness":
+            beside = ""
+            if "queued" in options:
+                beside = f"beside {options['queued']:,} queued runs of another key, "
             yield Row(
                 name,
-                "from submit to the first step, median",
+                f"from submit to the first step, {beside}median",
                 "ms",
                 lambda figures: statistics.median(figures.values()) * 1e3,
             )

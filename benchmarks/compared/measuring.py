@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import Any, LiteralString, TypeAlias
 
 __all__ = [
+    "LIMIT",
+    "LIMITED_WORKERS",
     "PADDING",
     "Item",
     "Meter",
@@ -42,6 +44,12 @@ PADDING = "x" * 186
 SUBMITTERS = 16
 HELD = 10
 """Runs that a process has when it is killed."""
+LIMITED_WORKERS = 2
+"""Workers of a queue with limits."""
+LIMIT = 32
+"""Runs of such a queue at the same time."""
+BEGUN = 5
+"""Runs of a tenant with many that have begun when others submit theirs."""
 
 
 @dataclass(frozen=True)
@@ -149,11 +157,15 @@ def stored_bytes(url: str, *, compact: bool = False) -> int:
 
 @dataclass(frozen=True)
 class Work:
-    """What a submitted run does in its step: note its name in a file, then take some seconds."""
+    """What a submitted run does in its step: note its name in a file, then take some seconds.
+
+    A run with a key is submitted to a queue with limits, one of which is for each key.
+    """
 
     file: str
     name: str
     seconds: float = 0
+    key: str = ""
 
 
 def note(work: Work) -> None:
@@ -178,16 +190,21 @@ class Service:
 
     client: Callable[[str], AbstractAsyncContextManager[Submit]]
     """Submits to the database of a URL, which it prepares."""
-    worker: Callable[[str], None]
-    """Works until it is killed, and prints "ready" as soon as it takes runs."""
+    worker: Callable[[str, bool], None]
+    """Works until it is killed, and prints "ready" as soon as it takes runs. Its queue may have limits:
+    `LIMIT` runs, or that part of it for each worker, and one run of each key at the same time.
+    """
     completed: LiteralString
     """The query of how many runs have completed."""
 
 
 @contextmanager
-def workers(url: str, number: int) -> Generator[list[subprocess.Popen[bytes]]]:
+def workers(
+    url: str, number: int, *, has_limits: bool = False
+) -> Generator[list[subprocess.Popen[bytes]]]:
     """Start workers, and kill them at the end."""
-    command = [sys.executable, sys.argv[0], "worker", json.dumps({"url": url})]
+    options = json.dumps({"url": url, "has_limits": has_limits})
+    command = [sys.executable, sys.argv[0], "worker", options]
     processes = [subprocess.Popen(command, stdout=subprocess.PIPE) for _ in range(number)]
     try:
         for process in processes:
@@ -207,30 +224,51 @@ async def until(is_so: Callable[[], bool], seconds: float = 0.01) -> None:
             await asyncio.sleep(seconds)
 
 
+async def submit_all(submit: Submit, all_work: Iterable[Work]) -> None:
+    """Submit runs, some of them at the same time."""
+    left = iter(all_work)
+
+    async def submit_some() -> None:
+        for work in left:
+            await submit(work)
+
+    await asyncio.gather(*(submit_some() for _ in range(SUBMITTERS)))
+
+
 async def throughput(
-    service: Service, meter: Meter, url: str, folder: str, runs: int, number: int
+    service: Service,
+    meter: Meter,
+    url: str,
+    folder: str,
+    runs: int,
+    number: int,
+    keys: int = 0,
 ) -> None:
-    """Submit runs from this process, and wait until workers have completed them."""
+    """Submit runs from this process, and wait until workers have completed them.
+
+    With keys, the runs are those of a queue with limits.
+    """
     import psycopg
 
     file = str(Path(folder) / os.urandom(4).hex())
-    async with service.client(url) as submit:
-        with workers(url, number) as processes, psycopg.connect(url, autocommit=True) as database:
-            names = iter(range(runs))
 
-            async def submit_some() -> None:
-                for name in names:
-                    await submit(Work(file, str(name)))
+    def work(name: int) -> Work:
+        return Work(file, str(name), key=f"tenant-{name % keys}" if keys else "")
+
+    async with service.client(url) as submit:
+        with (
+            workers(url, number, has_limits=keys > 0) as processes,
+            psycopg.connect(url, autocommit=True) as database,
+        ):
 
             def completed() -> int:
                 return database.execute(service.completed).fetchall()[0][0]
 
             # The first ones fill caches and open connections.
-            for name in range(2 * number):
-                await submit(Work(file, f"first-{name}"))
+            await submit_all(submit, map(work, range(2 * number)))
             await until(lambda: completed() == 2 * number)
             with meter("runs", pids=[process.pid for process in processes]):
-                await asyncio.gather(*(submit_some() for _ in range(SUBMITTERS)))
+                await submit_all(submit, map(work, range(runs)))
                 await until(lambda: completed() == runs + 2 * number, 0.05)
 
 
@@ -247,6 +285,27 @@ async def latency(service: Service, meter: Meter, url: str, folder: str, submits
                 await asyncio.sleep(0.03 + 0.01 * (number * 7 % 10))
     for name, at in begun(file)[3:]:
         meter.figures[f"submit-{name}"] = at - called[name]
+
+
+async def fairness(
+    service: Service, meter: Meter, url: str, folder: str, queued: int, others: int
+) -> None:
+    """Submit the first run of other tenants, while one has many runs in the queue."""
+    file, called = Path(folder) / os.urandom(4).hex(), dict[str, float]()
+    async with service.client(url) as submit:
+        await submit_all(submit, (Work(str(file), "big", key="big") for _ in range(queued)))
+        with workers(url, LIMITED_WORKERS, has_limits=True):
+            await until(lambda: len(begun(file)) >= BEGUN)
+            for other in range(others):
+                name = f"other-{other}"
+                called[name] = time.time()
+                await submit(Work(str(file), name, key=name))
+                await until(lambda name=name: name in dict(begun(file)), 0.002)
+                await asyncio.sleep(0.03 + 0.01 * (other * 7 % 10))
+    if len(begun(file)) == queued + others:
+        raise RuntimeError("all runs of the first tenant had begun: there was nothing to wait for")
+    at = dict(begun(file))
+    meter.figures.update({f"first-{name}": at[name] - called[name] for name in called})
 
 
 async def death(service: Service, meter: Meter, url: str, folder: str) -> None:
@@ -306,11 +365,11 @@ def main(service: Service | None = None, **measures: Measure) -> None:
     name, options = sys.argv[1], json.loads(sys.argv[2])
     if name == "worker":
         assert service is not None
-        service.worker(options["url"])
+        service.worker(options["url"], options["has_limits"])
         return
     meter = Meter(options.pop("server", None), options["url"] if name == "steps" else None)
     if service is not None:
-        for measure in (throughput, latency, death):
+        for measure in (throughput, fairness, latency, death):
             measures[measure.__name__] = lambda meter, measure=measure, **options: measure(
                 service, meter, **options
             )

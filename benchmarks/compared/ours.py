@@ -11,6 +11,7 @@ from typing import Any, Never, TypedDict
 import anyio
 
 from benchmarks.compared.measuring import (
+    LIMIT,
     PADDING,
     Item,
     Meter,
@@ -21,7 +22,19 @@ from benchmarks.compared.measuring import (
     measured_values,
     note,
 )
-from effectflow import App, Checkpoints, Client, Do, Effect, Worker, effect, pure, step, workflow
+from effectflow import (
+    App,
+    Checkpoints,
+    Client,
+    Do,
+    Effect,
+    Queue,
+    Worker,
+    effect,
+    pure,
+    step,
+    workflow,
+)
 from effectflow.graphs import StateGraph
 from effectflow.stores import open_store
 
@@ -185,16 +198,18 @@ def work(work: Work) -> Do[Env, Never, None]:
 @asynccontextmanager
 async def client(url: str) -> AsyncGenerator[Submit]:
     async with Client(Checkpoints(open_store(url))) as client:
-        yield lambda each: client.submit(work, each)
+        yield lambda each: client.submit(work, each, key=each.key)
 
 
-def app(url: str) -> App[Env]:
-    return App[Env]([work], environment=Env, checkpoints=Checkpoints(open_store(url)))
+def app(url: str, *, has_limits: bool = False) -> App[Env]:
+    queues = [Queue("work", limit=LIMIT, per_key=1)] if has_limits else []
+    store = open_store(url)
+    return App[Env]([work], environment=Env, checkpoints=Checkpoints(store), queues=queues)
 
 
-def worker(url: str) -> None:
+def worker(url: str, has_limits: bool) -> None:
     async def serve() -> None:
-        async with Worker(app(url)):
+        async with Worker(app(url, has_limits=has_limits)):
             print("ready", flush=True)
             await anyio.sleep_forever()
 

@@ -150,7 +150,8 @@ async def client(url: str) -> AsyncGenerator[Submit]:
     app.close()
 
 
-def worker(url: str) -> None:
+def worker(url: str, has_limits: bool) -> None:
+    assert not has_limits, "queues of Absurd have no limits"
     app = registered(url)
     print("ready", flush=True)
     app.start_worker(batch_size=BATCH, poll_interval=POLLING_SECONDS)

@@ -17,6 +17,8 @@ from dbos import DBOS, DBOSClient, SetWorkflowID
 from dbos._error import DBOSAwaitedWorkflowCancelledError
 
 from benchmarks.compared.measuring import (
+    LIMIT,
+    LIMITED_WORKERS,
     PADDING,
     Meter,
     Service,
@@ -98,14 +100,14 @@ async def work(file: str, name: str, seconds: float) -> None:
 
 
 @asynccontextmanager
-async def launched(url: str) -> AsyncGenerator[None]:
+async def launched(url: str, **limits: int) -> AsyncGenerator[None]:
     if not is_postgres(url):
         with_wal(url.removeprefix("sqlite:///")).close()
     # All processes are one executor of one version: each continues what another one has left.
     config: Any = {"name": "compare", "system_database_url": url, "log_level": "ERROR"}
     DBOS(config={**config, "executor_id": "one", "application_version": "1"})
     DBOS.launch()
-    await DBOS.register_queue_async(QUEUE, polling_interval_sec=POLLING_SECONDS)
+    await DBOS.register_queue_async(QUEUE, polling_interval_sec=POLLING_SECONDS, **limits)
     try:
         yield
     finally:
@@ -172,16 +174,25 @@ async def client(url: str) -> AsyncGenerator[Submit]:
     subprocess.run(migrate, check=True, capture_output=True)  # noqa: ASYNC221, nothing runs yet
     client = DBOSClient(system_database_url=url)
     try:
-        yield lambda work: client.enqueue_async(
-            {"workflow_name": "work", "queue_name": QUEUE}, work.file, work.name, work.seconds
-        )
+
+        def submit(work: Work) -> Any:
+            options = {"workflow_name": "work", "queue_name": QUEUE}
+            if work.key:
+                options["queue_partition_key"] = work.key
+            return client.enqueue_async(options, work.file, work.name, work.seconds)
+
+        yield submit
     finally:
         client.destroy()
 
 
-def worker(url: str) -> None:
+def worker(url: str, has_limits: bool) -> None:
+    # With `global_concurrency`, it takes a transaction for each key.
+    in_each = LIMIT // LIMITED_WORKERS
+    limits = {"worker_concurrency": in_each, "partition_concurrency": 1} if has_limits else {}
+
     async def serve() -> None:
-        async with launched(url):
+        async with launched(url, **limits):
             print("ready", flush=True)
             await asyncio.Event().wait()
 

@@ -12,9 +12,20 @@ from typing import Any
 
 from procrastinate import App, PsycopgConnector
 
-from benchmarks.compared.measuring import Service, Submit, Work, main, note
+from benchmarks.compared.measuring import (
+    LIMIT,
+    LIMITED_WORKERS,
+    Service,
+    Submit,
+    Work,
+    main,
+    note,
+)
 
 CONCURRENCY = 16
+POLLING_SECONDS = 0.1
+"""How often a worker looks for jobs whose lock is free now, which nothing tells it. It is 5 seconds
+unless one asks for less."""
 
 
 def registered(url: str) -> tuple[App, Submit]:
@@ -28,7 +39,8 @@ def registered(url: str) -> tuple[App, Submit]:
     task = app.task(work, name="work")
 
     def submit(each: Work) -> Any:
-        return task.defer_async(file=each.file, name=each.name, seconds=each.seconds)
+        one = task.configure(lock=each.key) if each.key else task
+        return one.defer_async(file=each.file, name=each.name, seconds=each.seconds)
 
     return app, submit
 
@@ -41,12 +53,20 @@ async def client(url: str) -> AsyncGenerator[Submit]:
         yield submit
 
 
-def worker(url: str) -> None:
+def worker(url: str, has_limits: bool) -> None:
+    options: dict[str, Any] = {"concurrency": CONCURRENCY}
+    if has_limits:
+        # The number of runs is limited for each worker only.
+        options = {
+            "concurrency": LIMIT // LIMITED_WORKERS,
+            "fetch_job_polling_interval": POLLING_SECONDS,
+        }
+
     async def serve() -> None:
         app, _ = registered(url)
         async with app.open_async():
             print("ready", flush=True)
-            await app.run_worker_async(concurrency=CONCURRENCY, install_signal_handlers=False)
+            await app.run_worker_async(install_signal_handlers=False, **options)
 
     asyncio.run(serve())
 

@@ -99,7 +99,7 @@ def figures_of(
 ) -> dict[str, float]:
     """Run a program on its database."""
     python = python_of(system)
-    if measure in ("throughput", "latency", "death"):
+    if measure in ("throughput", "fairness", "latency", "death"):
         options = {**options, "folder": str(stage.folder)}
     if url.startswith("postgresql:"):
         options = {**options, "server": stage.server}
