@@ -12,7 +12,7 @@ On disk, an entry is JSON or CBOR, distinguished by the first byte: see `docs/fo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from math import inf
 from typing import Any, Literal, TypeAlias
@@ -520,14 +520,14 @@ _SCHEMAS: Mapping[str, Schema[Entry]] = {
     name: schema_of(kind, tag=name) for name, kind in _KINDS.items()
 }
 
-_WRITERS: Mapping[type[Entry], Callable[[Any], dict[str, Tree]]] = {
-    kind: _SCHEMAS[name].write for name, kind in _KINDS.items()
+_SCHEMA_OF: Mapping[type[Entry], Schema[Entry]] = {
+    kind: _SCHEMAS[name] for name, kind in _KINDS.items()
 }
 
 
 def write_entry(entry: Entry) -> dict[str, Tree]:
     """Return an entry as plain data."""
-    return _WRITERS[entry.__class__](entry)
+    return _SCHEMA_OF[entry.__class__].write(entry)
 
 
 def read_entry(tree: Mapping[str, Any]) -> Entry:

@@ -10,7 +10,7 @@ import dataclasses
 import typing
 from collections.abc import Callable, Mapping
 from enum import StrEnum
-from threading import RLock
+from functools import cached_property
 from types import NoneType, UnionType
 from typing import (
     TYPE_CHECKING,
@@ -55,27 +55,33 @@ class Schema(Generic[T]):
     KeyError, TypeError or ValueError for other data.
 
     Both are compiled, as dataclasses compile `__init__`, because they run for each entry of a journal,
-    and a loop over the fields takes up to three times as long.
+    and a loop over the fields takes up to three times as long. They are compiled on first use, because
+    commands such as `list` use few of them.
     """
 
     def __init__(self, kind: type[T], tag: str | None) -> None:
         self.tag = tag
-        # Registered before it is complete, because a class may contain itself.
-        _schemas[kind] = self
-        hints = typing.get_type_hints(kind)
-        self.write: Callable[[T], dict[str, Tree]] = _write_function(kind, hints, tag)
-        self.read: Callable[[Mapping[str, Any]], T] = _read_function(kind, hints, tag)
+        self._kind = kind
+
+    @cached_property
+    def _hints(self) -> dict[str, Any]:
+        return typing.get_type_hints(self._kind)
+
+    @cached_property
+    def write(self) -> Callable[[T], dict[str, Tree]]:
+        return _write_function(self._kind, self._hints, self.tag)
+
+    @cached_property
+    def read(self) -> Callable[[Mapping[str, Any]], T]:
+        return _read_function(self._kind, self._hints, self.tag)
 
 
 _schemas: dict[type, Schema[Any]] = {}
-_making = RLock()
 
 
 def schema_of(kind: type[T], tag: str | None = None) -> Schema[T]:
     """Return the schema of a dataclass. The first call decides on its tag."""
-    # Under a lock, because no other thread may see an incomplete schema.
-    with _making:
-        return _schemas.get(kind) or Schema(kind, tag)
+    return _schemas.get(kind) or _schemas.setdefault(kind, Schema(kind, tag))
 
 
 def _write_function(
@@ -164,7 +170,8 @@ def _writer(hint: Any, *, may_be_none: bool = True) -> _Convert | None:
     if not _is_dataclass(hint):
         return None
     schema = schema_of(hint)
-    return getattr(schema, "write", None) or (lambda value: schema.write(value))
+    # Later, because a class may contain itself.
+    return lambda value: schema.write(value)
 
 
 def _write_any(value: DataclassInstance) -> dict[str, Tree]:

@@ -25,6 +25,8 @@ class Commands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
+        except typer.Exit:
+            raise
         except Exception as error:
             # Imported late: it takes longer than `--help`.
             from effectflow.cli.options import report

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterable, Sequence
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -35,8 +35,10 @@ from effectflow.cli.options import BadUse, ExitCode
 from effectflow.cli.render import age, say_lines, table
 from effectflow.cli.suggestions import suggested
 from effectflow.effects.clock import in_words
-from effectflow.observe.jobs import Jobs
 from effectflow.observe.statuses import shown_status
+
+if TYPE_CHECKING:
+    from effectflow.observe.jobs import Jobs
 
 
 @command(ServiceOption)
@@ -68,7 +70,7 @@ def list_runs(
         parent=parent,
         resumable=resumable,
     )
-    progress = Jobs(access.checkpoints) if watch else None
+    progress = _jobs_of(access) if watch else None
 
     async def find(_: CheckpointStore) -> Answer:
         return await _find(access, filters, limit, progress)
@@ -86,6 +88,13 @@ def list_runs(
 
 
 _SECONDS_BETWEEN_TABLES = 2.0
+
+
+def _jobs_of(access: Access) -> Jobs:
+    # Imported late, because it knows the builders.
+    from effectflow.observe.jobs import Jobs
+
+    return Jobs(access.checkpoints)
 
 
 async def _find(access: Access, filters: Filters, limit: int, progress: Jobs | None) -> Answer:
