@@ -276,7 +276,8 @@ def _choose(due: DueRuns, memory: ClaimMemory, *, locks: bool) -> Steps[_Choice]
     leases = ((queue or of, key, lease_of(*lease)) for _, of, queue, key, *lease, _ in in_use)
     held = ((queue, key, lease) for queue, key, lease in leases if lease is not None)
     usage = Usage.of(held, starts, due, now)
-    dead = dead_leases(in_use)
+    # The others are those of workflows that the claimant cannot drive, in queues that it knows.
+    dead = dead_leases([row for row in in_use if row[1] in due.workflows])
     if looks_now and not dead:
         memory.note_alive(len(in_use))
     wanted = yield from _lanes_to_read(lane_rows, due, usage, memory)

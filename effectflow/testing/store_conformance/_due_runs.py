@@ -397,6 +397,16 @@ async def the_limits_of_a_queue_hold_for_all_its_workflows(s: Service) -> None:
     assert await _taken(s, workflows=["w", "v", "q"], queues=stopped) == []
 
 
+async def the_runs_of_a_dead_owner_are_left_to_claimants_of_their_workflow(s: Service) -> None:
+    """Also in a queue that the claimant knows."""
+    await s.create("w", summary=replace(DUE, queue="q"))
+    await s.create("v", summary=replace(DUE, workflow="v", queue="q"))
+    await s.claim("v", owner=dead_owner(), seconds=3600)
+    queues = {"q": Queue("q", limit=2)}
+    assert await _taken(s, queues=queues) == ["w"]
+    assert await _taken(s, workflows=["v"], queues=queues) == ["v"]
+
+
 async def a_run_that_waits_for_a_time_does_not_wait_for_its_turn(s: Service) -> None:
     await _submit(s, a=2)
     await s.create("delayed", summary=replace(QUEUED, key="z", due_at=50.0))
