@@ -20,9 +20,11 @@ from effectflow.cli.filters import (
     BeforeOption,
     ContextOption,
     ParentOption,
+    QueueOption,
     SinceOption,
     StatusOption,
     WorkflowOption,
+    left_out,
 )
 from effectflow.cli.options import BadUse, ExitCode, LatestOption
 from effectflow.cli.render import counted, print_json, say
@@ -55,6 +57,7 @@ async def archive(
     since: SinceOption = None,
     before: BeforeOption = None,
     context: ContextOption = None,
+    queue: QueueOption = None,
     parent: ParentOption = None,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
@@ -72,6 +75,7 @@ async def archive(
         "since": since,
         "before": before,
         "context": context,
+        "queue": queue,
         "parent": parent,
     }
     selection = await Selection.of(access, run_ids, latest, options)
@@ -101,7 +105,9 @@ async def archive(
                 code = code if is_deleted else max(code, ExitCode.CHECKPOINT_ERROR)
                 _say_archived(access, info.run_id, is_deleted)
     lines = [f"{counted(count, 'run')} written to {output}"]
-    return Answer(None if delete else {"archived": count}, lines, selection.problems, code)
+    return Answer(
+        None if delete else {"archived": count}, lines, left_out(selection.problems), code
+    )
 
 
 def _say_archived(access: Access, run_id: str, is_deleted: bool) -> None:

@@ -11,9 +11,9 @@ import typer
 from rich.console import Console
 
 from effectflow.checkpoint import (
+    CheckpointError,
     CheckpointStore,
     RunInfo,
-    RunQuery,
     RunStatus,
 )
 from effectflow.checkpoint.checkpoint import iso_time
@@ -23,18 +23,20 @@ from effectflow.cli.command import Answer, command
 from effectflow.cli.filters import (
     BeforeOption,
     ContextOption,
-    Filters,
     ParentOption,
+    QueueOption,
     SinceOption,
     StatusOption,
     WorkflowOption,
     check_is_known,
+    left_out,
     read_filters,
 )
 from effectflow.cli.options import BadUse, ExitCode
 from effectflow.cli.render import age, say_lines, table
 from effectflow.cli.suggestions import suggested
 from effectflow.effects.clock import in_words
+from effectflow.observe.run_filters import RunFilters
 from effectflow.observe.statuses import shown_status
 
 if TYPE_CHECKING:
@@ -49,6 +51,7 @@ def list_runs(
     since: SinceOption = None,
     before: BeforeOption = None,
     context: ContextOption = None,
+    queue: QueueOption = None,
     parent: ParentOption = None,
     resumable: Annotated[
         bool, typer.Option("--resumable", help="Only runs that can be resumed.")
@@ -67,6 +70,7 @@ def list_runs(
         since=since,
         before=before,
         context=context,
+        queue=queue,
         parent=parent,
         resumable=resumable,
     )
@@ -97,12 +101,14 @@ def _jobs_of(access: Access) -> Jobs:
     return Jobs(access.checkpoints)
 
 
-async def _find(access: Access, filters: Filters, limit: int, progress: Jobs | None) -> Answer:
+async def _find(access: Access, filters: RunFilters, limit: int, progress: Jobs | None) -> Answer:
     """Return the runs that match. Raise BadUse if the store has no run of the workflow at all."""
-    now, problems = time.time(), list[str]()
-    runs = [info async for info in filters.runs(access, problems, limit=limit + 1)]
+    now, unreadable = time.time(), list[CheckpointError]()
+    found = filters.runs(access.checkpoints, unreadable, now=now, limit=limit + 1)
+    runs = [info async for info in found]
     if not runs:
         await check_is_known(access.store, filters.query.workflow)
+    problems = left_out(unreadable)
     code = ExitCode.CHECKPOINT_ERROR if problems else ExitCode.DONE
     if len(runs) > limit:
         problems.insert(0, f"There are more than these {limit} runs: --limit shows more.")
@@ -112,7 +118,7 @@ async def _find(access: Access, filters: Filters, limit: int, progress: Jobs | N
             _note(info, now) or (await progress.of(info, now) if progress else "") for info in runs
         ]
         lines = _table_lines(runs, notes, now)
-    elif filters == Filters(RunQuery()):
+    elif filters == RunFilters():
         lines = ["This store has no runs. `effectflow demo` starts one."]
     else:
         lines = [f"No run matches; `{suggested('list')}` shows all runs."]

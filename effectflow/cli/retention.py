@@ -10,11 +10,10 @@ import typer
 from effectflow.checkpoint import RunStatus
 from effectflow.cli.access import Access, ServiceOption
 from effectflow.cli.command import Answer, command
-from effectflow.cli.filters import WorkflowOption, check_is_known, read_moment
+from effectflow.cli.filters import WorkflowOption, check_is_known, read_time
 from effectflow.cli.options import BadUse
 from effectflow.cli.render import counted
 from effectflow.cli.selection import (
-    MOST_COUNTED,
     DryRunOption,
     YesOption,
     command_on_runs,
@@ -22,6 +21,7 @@ from effectflow.cli.selection import (
     show_one,
     would,
 )
+from effectflow.observe.run_filters import MOST_COUNTED, Counted
 from effectflow.runs.retention import check_rule, delete_run, ended_runs, prunable, prune_runs
 
 
@@ -64,7 +64,7 @@ async def prune(
     schedule. It is safe beside workers.
     """
     try:
-        moment = None if before is None else read_moment(before, "--before")
+        moment = None if before is None else read_time(before, "--before")
         rule = ended_runs(workflow, status, moment)
         check_rule(rule, keep)
     except ValueError as error:
@@ -82,6 +82,6 @@ async def prune(
     if dry_run:
         return Answer(None, [would("delete", count)])
     if not yes:
-        confirm("delete", count)
+        confirm("delete", Counted(count, count > MOST_COUNTED))
     deleted = await prune_runs(access.checkpoints, rule, keep)
     return Answer({"deleted": deleted}, [f"{counted(deleted, 'run')} deleted"])

@@ -14,13 +14,14 @@ from typing import Annotated, Any, TypeAlias
 import typer
 from rich.console import Console
 
-from effectflow.checkpoint import RunInfo, StoreUnavailable
+from effectflow.checkpoint import CheckpointError, RunInfo, StoreUnavailable
 from effectflow.cli.access import Access
 from effectflow.cli.command import Answer, command
-from effectflow.cli.filters import FILTERS, Filters, check_is_known, read_filters
+from effectflow.cli.filters import FILTERS, check_is_known, left_out, read_filters
 from effectflow.cli.options import BadUse, ExitCode, LatestOption, check_choice, report
 from effectflow.cli.render import age, counted, print_json, say, say_lines
 from effectflow.cli.suggestions import message_of
+from effectflow.observe.run_filters import MOST_COUNTED, Counted, RunFilters
 from effectflow.observe.statuses import shown_status
 
 RunsArgument = Annotated[
@@ -38,9 +39,6 @@ YesOption = Annotated[
 MOST_UNASKED = 10
 """A command acts on this many runs without asking."""
 
-MOST_COUNTED = 10_000
-"""A question names no larger number: counting a million runs takes seconds."""
-
 _ActOnRun: TypeAlias = Callable[..., Awaitable[Answer]]
 
 
@@ -56,8 +54,8 @@ class Selection:
 
     access: Access
     run_ids: Sequence[str]
-    filters: Filters | None
-    problems: list[str]
+    filters: RunFilters | None
+    problems: list[CheckpointError]
 
     @staticmethod
     async def of(
@@ -78,32 +76,31 @@ class Selection:
         await check_is_known(access.store, filters.query.workflow)
         return Selection(access, (), filters, [])
 
-    async def runs(self, *, limit: int | None = None) -> AsyncIterator[RunInfo | str]:
+    async def runs(self) -> AsyncIterator[RunInfo | str]:
         """Yield each run, newest first; only the id of one that the user gave."""
         if self.filters is None:
-            for run_id in self.run_ids[:limit]:
+            for run_id in self.run_ids:
                 yield run_id
             return
-        async for info in self.filters.runs(self.access, self.problems, limit=limit):
+        found = self.filters.runs(self.access.checkpoints, self.problems, now=time.time())
+        async for info in found:
             yield info
 
     async def confirm(self, verb: str, *, yes: bool) -> None:
         """Ask whether to act on so many runs, if they are more than 10. Raise BadUse if not."""
         if yes:
             return
-        count = 0
-        async for _ in self.runs(limit=MOST_COUNTED + 1):
-            count += 1
-        # They are counted again when it acts on them.
-        self.problems.clear()
-        confirm(verb, count)
+        if self.filters is None:
+            confirm(verb, Counted(len(self.run_ids), False))
+            return
+        confirm(verb, await self.filters.count(self.access.checkpoints, now=time.time()))
 
 
-def confirm(verb: str, count: int) -> None:
+def confirm(verb: str, count: Counted) -> None:
     """Ask whether to act on so many runs, if they are more than 10. Raise BadUse if not."""
-    if count <= MOST_UNASKED:
+    if count.number <= MOST_UNASKED:
         return
-    many = f"more than {MOST_COUNTED:,} runs" if count > MOST_COUNTED else counted(count, "run")
+    many = f"more than {MOST_COUNTED:,} runs" if count.is_bounded else counted(count.number, "run")
     if not sys.stdin.isatty():
         raise BadUse(f"this would {verb} {many}: add --yes, or look at them first with --dry-run")
     try:
@@ -225,5 +222,5 @@ def would(verb: str, count: int) -> str:
 
 def ended(selection: Selection, code: ExitCode) -> Answer:
     """Return the answer of a command that has printed what it did to each run."""
-    problems = selection.problems
+    problems = left_out(selection.problems)
     return Answer(None, (), problems, max(code, ExitCode.CHECKPOINT_ERROR) if problems else code)

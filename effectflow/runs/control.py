@@ -227,6 +227,12 @@ async def unpause_run(checkpoints: Checkpoints, run_id: str, *, by: str, clock: 
     await change_run(checkpoints, run_id, change, clock=clock)
 
 
+def can_be_retried(status: RunStatus) -> bool:
+    """Return whether a run with this status, which no process drives, can be tried again."""
+    waits = (RunStatus.PENDING, RunStatus.SUSPENDED, RunStatus.PAUSED)
+    return not (status.has_ended or status in waits)
+
+
 async def retry_run(checkpoints: Checkpoints, run_id: str, *, by: str, clock: Clock) -> None:
     """Let the next worker try a run again that has failed, is blocked, or was interrupted.
 
@@ -234,7 +240,7 @@ async def retry_run(checkpoints: Checkpoints, run_id: str, *, by: str, clock: Cl
     """
 
     async def change(held: HeldRun) -> Change:
-        if held.status in (RunStatus.PENDING, RunStatus.SUSPENDED, RunStatus.PAUSED):
+        if not can_be_retried(held.status):
             raise ChangeRejected(
                 run_id,
                 f"it is {held.status}, so there is nothing to try again",

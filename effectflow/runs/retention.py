@@ -100,8 +100,7 @@ async def delete_run(checkpoints: Checkpoints, run_id: str) -> None:
     store = checkpoints.store
 
     async def has_no_parent(info: RunInfo) -> bool:
-        if await _may_be_awaited(store, info.summary.parent):
-            parent = info.summary.parent
+        if await may_be_awaited(store, parent := info.summary.parent):
             raise ChangeRejected(
                 run_id,
                 f"run {parent!r}, which has spawned it and may wait for its result, has not ended",
@@ -116,7 +115,7 @@ async def delete_run(checkpoints: Checkpoints, run_id: str) -> None:
             raise await run_not_found(store, run_id) from None
 
 
-async def _may_be_awaited(store: CheckpointStore, parent: str) -> bool:
+async def may_be_awaited(store: CheckpointStore, parent: str) -> bool:
     """Return whether a run has a parent that may wait for its result, because it has not ended."""
     if not parent:
         return False
@@ -220,7 +219,7 @@ class _Needed:
         if tick is not None and await self._newest_of(tick[1], info) == info.run_id:
             return True
         if parent not in self._awaiting:
-            self._awaiting[parent] = await _may_be_awaited(self._store, parent)
+            self._awaiting[parent] = await may_be_awaited(self._store, parent)
         return self._awaiting[parent]
 
     async def _newest_of(self, prefix: str, info: RunInfo) -> str:

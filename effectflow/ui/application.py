@@ -15,6 +15,7 @@ from starlette.staticfiles import StaticFiles
 
 from effectflow.checkpoint.checkpoints import Checkpoints, HasCheckpoints
 from effectflow.service import App, Client
+from effectflow.ui.bulk_page import act_on_runs, show_none
 from effectflow.ui.history_page import show_history
 from effectflow.ui.protection import Protected
 from effectflow.ui.run_page import show_run
@@ -64,6 +65,7 @@ def create_app(
     pages = Starlette(
         routes=[
             _route("/", site, list_runs),
+            _route("/bulk", site, show_none, act_on_runs),
             _route("/run", site, show_run),
             _route("/run/history", site, show_history),
             _route("/service", site, show_service),

@@ -14,7 +14,8 @@ from pathlib import Path
 import anyio
 import pytest
 
-from effectflow.cli import filters, list_runs
+from effectflow.cli import list_runs
+from effectflow.observe import run_filters
 from tests.cli.conftest import COMMAND, ENVIRONMENT, Command, Ended
 from tests.programs import PIPE, Program
 
@@ -136,7 +137,7 @@ def test_a_run_whose_context_cannot_be_read_is_named(effectflow: Command, folder
 def test_filters_see_all_runs_and_a_limit_is_told(
     effectflow: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(filters, "_PAGE", 1)
+    monkeypatch.setattr(run_filters, "_PAGE", 1)
     start(effectflow, "old", "hat")
     for number in range(3):
         start(effectflow, f"new{number}")
@@ -146,6 +147,9 @@ def test_filters_see_all_runs_and_a_limit_is_told(
     both = ("list", "--status", "completed", "--status", "running", "--json")
     assert ids(effectflow(*both)) == ["new2", "new1", "new0"]
     assert ids(effectflow(*both, "--limit", "2")) == ["new2", "new1"]
+    # A run that was submitted to no other queue is in the one with the name of its workflow.
+    assert ids(effectflow("list", "--queue", "sell", "--limit", "1", "--json")) == ["new2"]
+    assert ids(effectflow("list", "--queue", "reports", "--json")) == []
     ran = effectflow("list", "--since", "1h", "--limit", "4")
     assert (len(ran.out.splitlines()), ran.err) == (5, "")
     ran = effectflow("list", "--since", "1h", "--limit", "3")

@@ -12,7 +12,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from effectflow.cli import filters
+from effectflow.observe import run_filters
 from tests.cli.conftest import Command, Ended
 
 SHOP = textwrap.dedent("""
@@ -90,7 +90,7 @@ def test_filters_choose_the_runs_and_each_is_reported(
 ) -> None:
     start(a=-1, b=-2, c=3, d=-3)
     # The pages are read one after the other.
-    monkeypatch.setattr(filters, "_PAGE", 1)
+    monkeypatch.setattr(run_filters, "_PAGE", 1)
     chosen = ("--status", "failed", "--context", "tenant=acme", "--since", "1h", *APP)
     shown = effectflow("retry", "--dry-run", *chosen)
     assert shown.code == 0

@@ -28,17 +28,23 @@ function isOfReader(element, name) {
   return (name === "open" && element.nodeName === "DETAILS") || name === "data-kept";
 }
 
+/** The `id` of a form that has a field of this name would be the field. */
+function idOf(node) {
+  return node.nodeType === Node.ELEMENT_NODE ? node.getAttribute("id") : null;
+}
+
 function morphChildren(old, fresh) {
   const known = new Map();
-  for (const child of old.children) if (child.id) known.set(child.id, child);
+  for (const child of old.children) if (idOf(child)) known.set(idOf(child), child);
   let place = old.firstChild;
   for (const wanted of [...fresh.childNodes]) {
-    const same = wanted.id ? known.get(wanted.id) : undefined;
+    const id = idOf(wanted);
+    const same = id ? known.get(id) : undefined;
     if (same) {
       if (same === place) place = place.nextSibling;
       else old.insertBefore(same, place);
       morph(same, wanted);
-    } else if (place && !(place.id && place.id !== wanted.id) && place.nodeName === wanted.nodeName) {
+    } else if (place && !(idOf(place) && idOf(place) !== id) && place.nodeName === wanted.nodeName) {
       const next = place.nextSibling;
       morph(place, wanted);
       place = next;
@@ -90,5 +96,23 @@ document.addEventListener("change", (event) => {
   if (event.target.matches("[data-submits]")) event.target.form.requestSubmit();
 });
 
+/** One box checks all on the page, and the number of checked ones is shown. */
+function countSelected() {
+  const shown = document.querySelector("[data-selected]");
+  const count = document.querySelectorAll('[name="id"]:checked').length;
+  if (shown) shown.textContent = count ? `(${count})` : "";
+}
+document.addEventListener("change", ({ target }) => {
+  const every = document.querySelector("[data-every]");
+  if (target === every) {
+    for (const box of document.querySelectorAll('[name="id"]')) box.checked = every.checked;
+  } else if (target.name === "id" && !target.checked && every) {
+    every.checked = false;
+  }
+  countSelected();
+});
+document.addEventListener("renewed", countSelected);
+
 localise(document);
+countSelected();
 if (!main.querySelector("[data-still]")) follow();

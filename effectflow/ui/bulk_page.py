@@ -1,0 +1,373 @@
+"""Act on many runs: first a page that lists each run with what would happen, then what became of each."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from itertools import islice
+from math import inf, nextafter
+from tempfile import SpooledTemporaryFile
+
+from anyio import to_thread
+from starlette.background import BackgroundTask
+from starlette.datastructures import FormData
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from effectflow.checkpoint import (
+    CheckpointError,
+    RunInfo,
+    RunNotFound,
+    StoreUnavailable,
+    export_run,
+    find_run,
+    write_exported,
+)
+from effectflow.checkpoint.store import store_errors
+from effectflow.observe.run_filters import Counted, RunFilters
+from effectflow.observe.statuses import shown_status
+from effectflow.runs.control import can_be_retried, retry_run
+from effectflow.runs.retention import delete_run, may_be_awaited
+from effectflow.service.client import request_cancel
+from effectflow.ui.runs_page import FIELDS, Given, filters_of, given_in, text_of
+from effectflow.ui.site import Page, Refused, Site
+
+LISTED = 100
+"""As many runs are listed on a page; the others are only counted."""
+
+MOST_AT_ONCE = 500
+"""One request acts on no more runs than this. The page has a button to go on."""
+
+MOST_IN_FILE = 1000
+"""A download has no more runs than this."""
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """What people do to runs.
+
+    Attributes:
+        verb: such as "retry".
+        done: what was done then, such as "retried".
+        warning: what a person should know before.
+        foresee: says what would happen to a run, at a time in seconds since the epoch. It raises
+            ValueError, which says why nothing would.
+        act: does it to the run with an id. It raises CheckpointError.
+    """
+
+    verb: str
+    done: str
+    warning: str
+    foresee: Callable[[Site, RunInfo, float], Awaitable[str]]
+    act: Callable[[Site, str], Awaitable[None]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What would become of a run, or what became of it, in words."""
+
+    run_id: str
+    text: str
+    is_done: bool
+    info: RunInfo | None = None
+    status: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The runs of a form: those with these ids, or all that the filters find.
+
+    Attributes:
+        run_ids: the ids, unless there are filters.
+        filters: what finds the runs otherwise.
+        given: the filters as a form sends them.
+    """
+
+    run_ids: Sequence[str]
+    filters: RunFilters | None
+    given: Given
+
+    async def infos(
+        self, site: Site, now: float, limit: int
+    ) -> AsyncIterator[tuple[str, RunInfo | None]]:
+        """Yield the first `limit` runs with their ids; None for one that does not exist."""
+        checkpoints = site.client.checkpoints
+        if self.filters is None:
+            for run_id in self.run_ids[:limit]:
+                with store_errors(checkpoints.store, run_id):
+                    info = await find_run(checkpoints.store, run_id)
+                yield run_id, info
+            return
+        async with aclosing(self.filters.runs(checkpoints, [], now=now, limit=limit)) as found:
+            async for info in found:
+                yield info.run_id, info
+
+    async def count(self, site: Site, now: float) -> Counted:
+        """Return how many runs they are; with filters, at most 10,000."""
+        if self.filters is None:
+            return Counted(len(self.run_ids), False)
+        return await self.filters.count(site.client.checkpoints, now=now)
+
+    def inputs(self, after: tuple[float, str] | None = None) -> list[tuple[str, str]]:
+        """Return what a form sends to select the same runs again; only those `after` a place."""
+        texts, inputs = dict(self.given), [("id", run_id) for run_id in self.run_ids]
+        if self.filters is not None:
+            query = self.filters.query
+            place = after or query.after
+            inputs = [("every", "found"), *([] if place is None else [("after", text_of(place))])]
+            for name, at in (("since", query.updated_since), ("before", query.updated_before)):
+                if at is not None:
+                    # Not "an hour ago", which is later then.
+                    texts[name] = (datetime.fromtimestamp(at, UTC).isoformat(),)
+        return inputs + [(name, text) for name, given in texts.items() for text in given]
+
+
+async def show_none(site: Site, request: Request) -> Response:
+    """Lead one who opens the URL of the form to the page of runs."""
+    return site.redirect(request, "/")
+
+
+async def act_on_runs(site: Site, request: Request) -> Page | Response:
+    """Show what an action would do to each selected run, or, once that is confirmed, do it."""
+    form, now = await request.form(max_fields=4000), site.now
+    action = ACTIONS.get(str(form.get("action")))
+    if action is None:
+        raise Refused(f"The actions are {', '.join(ACTIONS)}.")
+    if action.act is not None:
+        site.changeable()
+    selection = _selection_in(form, now)
+    is_confirmed = "confirmed" in form
+    async with site.client.checkpoints.store:
+        if not is_confirmed:
+            return await _preview(site, action, selection, now)
+        if action.act is None:
+            return await _export(site, action, selection, now, skips="skip" in form)
+        return await _act(site, action, selection, now)
+
+
+def _selection_in(form: FormData, now: float) -> Selection:
+    """Return the runs that a form selects. Raise Refused if it selects none."""
+    given = given_in(form)
+    every = form.getlist("every")
+    if "found" in every:
+        if not given:
+            raise Refused("Set a filter first: this would be every run of the store.")
+        after = form.get("after")
+        return Selection((), filters_of(given, now, str(after) if after else None), given)
+    chosen = form.getlist("shown" if "page" in every else "id")
+    run_ids = [*dict.fromkeys(text for text in chosen if isinstance(text, str) and text)]
+    if not run_ids:
+        raise Refused("Select runs first, on the page of runs.")
+    return Selection(run_ids[:MOST_IN_FILE], None, given)
+
+
+async def _preview(site: Site, action: Action, selection: Selection, now: float) -> Page:
+    listed: list[Outcome] = []
+    async for run_id, info in selection.infos(site, now, LISTED):
+        listed.append(await _foreseen(site, action, run_id, info, now))
+    count = await selection.count(site, now)
+    newest = listed[0].info if listed else None
+    return _page(
+        f"{action.verb.capitalize()} runs",
+        action,
+        selection,
+        listed,
+        # What is created or grows old from now on was not seen, so it is left alone.
+        selection.inputs(None if newest is None else _before(newest)),
+        count=count,
+        too_many=action.act is None and count.number > MOST_IN_FILE,
+    )
+
+
+def _before(info: RunInfo) -> tuple[float, str]:
+    """Return a place after which this run comes, and all older ones."""
+    return nextafter(info.summary.created_at, inf), ""
+
+
+async def _foreseen(
+    site: Site, action: Action, run_id: str, info: RunInfo | None, now: float
+) -> Outcome:
+    if info is None:
+        return Outcome(run_id, "No: there is no such run.", is_done=False)
+    status = shown_status(info, now)
+    try:
+        return Outcome(run_id, await action.foresee(site, info, now), True, info, status)
+    except ValueError as error:
+        return Outcome(run_id, f"No: {error}.", False, info, status)
+
+
+async def _act(site: Site, action: Action, selection: Selection, now: float) -> Page:
+    """Act on the runs, and tell what became of each. If there are many, offer to go on."""
+    assert action.act is not None
+    # Before the first one changes, because a changed run may not match any more.
+    chosen = [run async for run in selection.infos(site, now, MOST_AT_ONCE)]
+    outcomes: list[Outcome] = []
+    stopped = ""
+    for run_id, _ in chosen:
+        try:
+            await action.act(site, run_id)
+        except StoreUnavailable as error:
+            # It is the same for the other runs.
+            stopped = str(error)
+            break
+        except CheckpointError as error:
+            outcomes.append(Outcome(run_id, str(error), is_done=False))
+        else:
+            outcomes.append(Outcome(run_id, f"{action.done.capitalize()}.", is_done=True))
+    rest = replace(selection, run_ids=selection.run_ids[len(outcomes) :])
+    last = chosen[len(outcomes) - 1][1] if outcomes else None
+    goes_on = bool(stopped or rest.run_ids or len(chosen) == MOST_AT_ONCE)
+    refused = [each for each in outcomes if not each.is_done]
+    listed = [*islice((*refused, *(each for each in outcomes if each.is_done)), LISTED)]
+    return _page(
+        f"{len(outcomes) - len(refused):,} of {len(outcomes):,} runs were {action.done}",
+        action,
+        selection,
+        listed,
+        rest.inputs(None if last is None else last.place) if goes_on else None,
+        count=Counted(len(outcomes), False),
+        is_done=True,
+        stopped=stopped,
+    )
+
+
+async def _export(
+    site: Site, action: Action, selection: Selection, now: float, *, skips: bool
+) -> Page | Response:
+    """Return a file with the runs, as `effectflow import` reads them; or a page, if some are damaged."""
+    store, damaged = site.client.checkpoints.store, list[Outcome]()
+    # In memory only while it is small. It is complete before the download begins.
+    file = SpooledTemporaryFile[bytes](max_size=2**20)
+    try:
+        with gzip.GzipFile(fileobj=file, mode="wb", filename="") as lines:
+            async for run_id, _ in selection.infos(site, now, MOST_IN_FILE):
+                try:
+                    with store_errors(store, run_id):
+                        run = await export_run(store, run_id)
+                except StoreUnavailable:
+                    raise
+                except (CheckpointError, RunNotFound) as error:
+                    damaged.append(Outcome(run_id, str(error), is_done=False))
+                else:
+                    await to_thread.run_sync(lines.writelines, write_exported(run))
+    except BaseException:
+        file.close()
+        raise
+    if damaged and not skips:
+        file.close()
+        return _page(
+            f"{len(damaged):,} of the runs cannot be exported",
+            action,
+            selection,
+            damaged[:LISTED],
+            [*selection.inputs(), ("skip", "yes")],
+            count=await selection.count(site, now),
+        )
+    file.seek(0)
+    return StreamingResponse(
+        iter(lambda: file.read(2**16), b""),
+        media_type="application/gzip",
+        headers={"content-disposition": 'attachment; filename="runs.jsonl.gz"'},
+        background=BackgroundTask(file.close),
+    )
+
+
+def _page(
+    title: str,
+    action: Action,
+    selection: Selection,
+    listed: Sequence[Outcome],
+    inputs: Sequence[tuple[str, str]] | None,
+    *,
+    count: Counted,
+    is_done: bool = False,
+    stopped: str = "",
+    too_many: bool = False,
+) -> Page:
+    """Return the page of a preview or a report. Its button sends the `inputs`; None for no button."""
+    values = {
+        "action": action,
+        "listed": listed,
+        "inputs": inputs,
+        "given": selection.given,
+        "found_by": ", ".join(_in_words(selection.given)) if selection.filters else "",
+        "count": count,
+        "is_done": is_done,
+        "stopped": stopped,
+        "too_many": too_many,
+    }
+    return Page("bulk.html", title, values)
+
+
+def _in_words(given: Given) -> Iterator[str]:
+    if "status" in given:
+        yield f"status {' or '.join(given['status'])}"
+    yield from (f"{label} {given[name][0]}" for name, label in FIELDS.items() if name in given)
+
+
+# The actions.
+
+
+def _check_is_free(info: RunInfo, now: float) -> None:
+    if info.is_held(now):
+        raise ValueError(f"{info.process} drives it")
+
+
+async def _foresee_retry(_: Site, info: RunInfo, now: float) -> str:
+    status = info.summary.status
+    if status.has_ended:
+        raise ValueError(f"it is {status}")
+    _check_is_free(info, now)
+    if not can_be_retried(status):
+        raise ValueError(f"it is {status}, so there is nothing to try again")
+    return "The next worker continues it. Its completed steps are not run again."
+
+
+async def _foresee_cancel(_: Site, info: RunInfo, now: float) -> str:
+    if info.summary.status.has_ended:
+        raise ValueError(f"it is {info.summary.status}")
+    who = f"{info.process.capitalize()}" if info.is_held(now) else "The next worker"
+    return f"{who} runs its finalizers and compensations, and ends it."
+
+
+async def _foresee_delete(site: Site, info: RunInfo, now: float) -> str:
+    _check_is_free(info, now)
+    if await may_be_awaited(site.client.checkpoints.store, info.summary.parent):
+        raise ValueError(
+            f"run {info.summary.parent!r}, which may wait for its result, has not ended"
+        )
+    undone = "" if info.summary.status.has_ended else " Nothing that it did is undone."
+    return f"It is deleted, with its {info.length:,} entries.{undone}"
+
+
+async def _foresee_export(_: Site, info: RunInfo, now: float) -> str:
+    return f"The file has its {info.length:,} entries."
+
+
+async def _retry(site: Site, run_id: str) -> None:
+    by = site.client.by
+    await retry_run(site.client.checkpoints, run_id, by=by, clock=site.clock)
+
+
+async def _cancel(site: Site, run_id: str) -> None:
+    await request_cancel(site.client.checkpoints, run_id, by=site.client.by)
+
+
+async def _delete(site: Site, run_id: str) -> None:
+    await delete_run(site.client.checkpoints, run_id)
+
+
+ACTIONS: Mapping[str, Action] = {
+    action.verb: action
+    for action in (
+        Action("retry", "retried", "", _foresee_retry, _retry),
+        Action("cancel", "asked to end", "", _foresee_cancel, _cancel),
+        Action(
+            "delete", "deleted", "What is deleted cannot be restored.", _foresee_delete, _delete
+        ),
+        Action("export", "exported", "", _foresee_export),
+    )
+}

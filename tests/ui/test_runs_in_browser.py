@@ -1,0 +1,78 @@
+"""The page of runs in a browser: it renews itself, and the keyboard selects runs and acts on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Page, expect
+
+from effectflow import Checkpoints
+from effectflow.service import App
+from effectflow.stores import SqliteStore
+from tests.ui.serving import Served
+from tests.ui.test_runs_page import Environment, order
+
+
+def test_runs_are_selected_by_keyboard_and_stay_so_while_others_appear(
+    window: Page, serve: Callable[..., Served], tmp_path: Path
+) -> None:
+    checkpoints = Checkpoints(SqliteStore(tmp_path / "runs.db"))
+    pages = serve(App([order], environment=Environment, checkpoints=checkpoints))
+    for number in range(3):
+        pages.do(pages.client.submit, order, -1, run_id=f"bad-{number}")
+    window.goto(f"{pages.url}/?status=failed")
+    box = window.get_by_label("Select bad-1")
+    expect(window.get_by_label("Select bad-0")).to_be_visible()
+    expect(window.get_by_label("Select bad-2")).to_be_visible()
+    box.focus()
+    window.keyboard.press("Space")
+    # A run that appears later takes neither the focus nor the selection.
+    pages.do(pages.client.submit, order, -1, run_id="bad-3")
+    expect(window.get_by_label("Select bad-3")).to_be_visible()
+    expect(box).to_be_checked()
+    expect(box).to_be_focused()
+    expect(window.get_by_text("With the selected runs (1)")).to_be_visible()
+    window.get_by_label("all on this page").focus()
+    window.keyboard.press("Space")
+    expect(window.get_by_text("With the selected runs (4)")).to_be_visible()
+    assert not Axe().run(window).response["violations"]
+    window.get_by_role("button", name="Delete…").press("Enter")
+    expect(window.get_by_role("row")).to_have_count(5)
+    assert not Axe().run(window).response["violations"]
+    window.get_by_role("button", name="Delete 4 runs").press("Enter")
+    expect(window.get_by_role("heading", level=1)).to_have_text("4 of 4 runs were deleted")
+    window.get_by_role("link", name="Back to the runs").press("Enter")
+    expect(window.get_by_text("No run matches.")).to_be_visible()
+
+
+def test_without_javascript_and_at_360_pixels(
+    window: Page, serve: Callable[..., Served], tmp_path: Path
+) -> None:
+    checkpoints = Checkpoints(SqliteStore(tmp_path / "runs.db"))
+    pages = serve(App([order], environment=Environment, checkpoints=checkpoints), worker=False)
+    pages.do(pages.client.submit, order, 1, run_id="order-with-a-rather-long-id-as-some-have-1")
+    pages.do(pages.client.submit, order, 2, run_id="other-2")
+    browser = window.context.browser
+    assert browser is not None
+    context = browser.new_context(
+        java_script_enabled=False,
+        viewport={"width": 360, "height": 800},
+        accept_downloads=True,
+    )
+    narrow = context.new_page()
+    narrow.goto(pages.url)
+    narrow.get_by_label("Id begins with").fill("order")
+    narrow.get_by_label("Id begins with").press("Enter")
+    expect(narrow.get_by_role("row")).to_have_count(2)
+    assert narrow.url.endswith("/?prefix=order")
+    main = narrow.locator("main").bounding_box()
+    assert main is not None
+    assert main["width"] <= 360
+    narrow.get_by_label("all on this page").check()
+    narrow.get_by_role("button", name="Export…").click()
+    with narrow.expect_download() as download:
+        narrow.get_by_role("button", name="Export 1 run").click()
+    assert download.value.suggested_filename == "runs.jsonl.gz"
+    context.close()
