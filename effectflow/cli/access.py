@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -24,8 +24,8 @@ StoreOption = Annotated[
     typer.Option(
         "--store",
         envvar="EFFECTFLOW_STORE",
-        help="The store of the runs, such as runs.db or postgresql://host/name; not beside the App of a "
-        "service, which has its own.",
+        help="The store of the runs, such as runs.db or postgresql://host/name; by default that of the "
+        "App, if --app names one.",
     ),
 ]
 # Keys are never arguments, because other users can see those.
@@ -52,7 +52,7 @@ CodeOption = Annotated[
     typer.Option(
         "--app",
         help="What defines the run's workflow: a MODULE, a MODULE:WORKFLOW, or the MODULE:APP of a "
-        "service, which also says where its runs are (instead of --store and keys).",
+        "service, which also says where its runs are and with which keys.",
     ),
 ]
 ServiceOption = Annotated[
@@ -60,8 +60,8 @@ ServiceOption = Annotated[
     typer.Option(
         "--app",
         metavar="MODULE:APP",
-        help="The App that says where its runs are, instead of --store and keys. A module without an App "
-        "is accepted, and not used.",
+        help="The App that says where its runs are, and with which keys. A module without an App is "
+        "accepted, and not used.",
     ),
 ]
 
@@ -151,10 +151,11 @@ def access_of(
 ) -> Access:
     """Return the access to the runs of the App that `app` names, or else of the store of the options.
 
-    The commands that this command suggests find the same runs, once the user has added the password of
-    the store.
+    Options of the command line replace the store and the keys of the App. Environment variables do not:
+    they are for commands without an App. The commands that this command suggests find the same runs,
+    once the user has added the password of the store.
 
-    Raise BadUse for an invalid store or key, and for options of the command line beside an App.
+    Raise BadUse for an invalid store or key.
     """
     suggest_for(RunLocation())
     found = None
@@ -165,29 +166,29 @@ def access_of(
         found = find_app(app) if app_option is CodeOption else app_of_runs(app)
     sources = {name: ctx.get_parameter_source(name) for name in given}
     origins = {name: source.name for name, source in sources.items() if source is not None}
-    if found is not None:
-        for name, origin in origins.items():
-            # Environment variables do not conflict: they are for commands without an App.
-            if origin == "COMMANDLINE":
-                raise BadUse(
-                    f"the App {app!r} says where its runs are kept: leave out {_option(name)}"
-                )
-        suggest_for(RunLocation(app=app))
-        return Access(found.checkpoints, app, as_json=as_json)
-    key_file, encryption_keys = given.get("key_file"), given.get("encryption_keys")
-    checkpoints = Checkpoints(
-        _store_at(given["store"]),
-        key=None if key_file is None else _read_signing_key(key_file),
-        encryption=None if encryption_keys is None else _read_encryption(encryption_keys),
-    )
-    words = [
-        word
+    chosen = [
+        name
         for name, origin in origins.items()
-        if not origin.startswith("DEFAULT")
-        for word in (_option(name), without_password(str(given[name])))
+        if origin == "COMMANDLINE" or (found is None and not origin.startswith("DEFAULT"))
     ]
-    suggest_for(RunLocation(tuple(words), module=app))
-    return Access(checkpoints, app, origins["store"], as_json)
+    words = [
+        word for name in chosen for word in (_option(name), without_password(str(given[name])))
+    ]
+    if found is None:
+        checkpoints = Checkpoints(_store_at(given["store"]))
+        suggest_for(RunLocation(tuple(words), module=app))
+    else:
+        checkpoints = found.checkpoints
+        if "store" in chosen:
+            checkpoints = replace(checkpoints, store=_store_at(given["store"]))
+        suggest_for(RunLocation(tuple(words), app=app))
+    if "key_file" in chosen:
+        checkpoints = replace(checkpoints, key=_read_signing_key(given["key_file"]))
+    if "encryption_keys" in chosen:
+        encryption = _read_encryption(given["encryption_keys"])
+        checkpoints = replace(checkpoints, encryption=encryption)
+    origin = "APP" if found is not None and "store" not in chosen else origins["store"]
+    return Access(checkpoints, app, origin, as_json)
 
 
 def _option(name: str) -> str:

@@ -123,11 +123,40 @@ def app_of_workflows(reference: str, checkpoints: Checkpoints) -> App[Any]:
     return App(dict.fromkeys(workflows), environment=make, checkpoints=checkpoints)
 
 
-def load_signal(reference: str) -> Signal[Any]:
-    """Return the signal at `MODULE:NAME`. Raise BadUse if there is none."""
-    if not reference.partition(":")[2]:
-        raise BadUse(f"{reference!r} should be MODULE:SIGNAL, such as shop.orders:approval")
-    return _member(reference, "signal", Signal)
+def load_signal(reference: str, app: str | None) -> Signal[Any]:
+    """Return the signal at `MODULE:VARIABLE`; or of this name, from the modules that `--app` names.
+
+    Raise BadUse if there is none, or if the modules have several of this name.
+    """
+    if reference.partition(":")[2]:
+        return _member(reference, "signal", Signal)
+    if app is None:
+        raise BadUse(
+            f"--app says where signal {reference!r} is defined; or give MODULE:VARIABLE, such as "
+            "shop.orders:approval"
+        )
+    modules = [app.partition(":")[0]]
+    if service := find_app(app):
+        modules += [each.blueprint.module for each in service.workflows.values()]
+    found = {
+        id(signal): (signal, f"{module}:{variable}")
+        for module in dict.fromkeys(modules)
+        if module
+        for variable, signal in _members(_import(module), Signal).items()
+    }
+    matching = [(signal, at) for signal, at in found.values() if signal.name == reference]
+    if len(matching) == 1:
+        return matching[0][0]
+    if matching:
+        raise BadUse(
+            f"several signals have the name {reference!r}: give one of "
+            f"{_listed(at for _, at in matching)}"
+        )
+    names = _listed({signal.name for signal, _ in found.values()})
+    raise BadUse(
+        f"no module of the workflows of {app!r} has a signal {reference!r}; they have: {names}. "
+        "MODULE:VARIABLE names one in another module"
+    )
 
 
 def load_workflow(reference: str) -> LoadedWorkflow:

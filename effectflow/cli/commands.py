@@ -89,7 +89,7 @@ COMMANDS = {
     "send": Row(
         "send:send",
         "Send the value of a signal to a run, which receives it where it waits for the signal.",
-        """send order-7 shop.orders:approval '{"by": "ann"}' --app shop.service:app""",
+        """send order-7 approval '{"by": "ann"}' --app shop.service:app""",
         "Run",
     ),
     "complete-step": Row(

@@ -140,12 +140,16 @@ async def _submit(access: Access, loaded: LoadedWorkflow, given: AnyEffect, run_
         if isinstance(input, Success):
             async with Client(env.checkpoints) as client:
                 handle = await client.submit(loaded.to_start, input.unwrap(), run_id=run_id)
-                return _submitted(run_id, await handle.status(), loaded.found_at)
+                app = loaded.found_at if access.origin == "APP" else ""
+                return _submitted(run_id, await handle.status(), app)
     raise input.failure()
 
 
 def _submitted(run_id: str, status: RunStatus, app: str) -> Answer:
-    """Return what happens to a run that was submitted, or had been before."""
+    """Return what happens to a run that was submitted, or had been before.
+
+    `app` is the App whose workers drive it; "" if it is in another store.
+    """
     code, shown, resume = ExitCode.DONE, str(status), suggested("resume", run_id)
     match status:
         case RunStatus.COMPLETED | RunStatus.CANCELLED:
@@ -158,7 +162,8 @@ def _submitted(run_id: str, status: RunStatus, app: str) -> Answer:
         case _:
             shown = "submitted"
             lines = [
-                f"Run {run_id} is submitted. A worker drives it: effectflow worker {app}",
+                f"Run {run_id} is submitted. A worker "
+                + (f"drives it: effectflow worker {app}" if app else "of this store drives it."),
                 f"Without workers, this drives it: {resume}",
             ]
     return Answer({"run_id": run_id, "status": shown}, lines, code=code, is_on_one_line=True)

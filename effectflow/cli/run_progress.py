@@ -129,7 +129,7 @@ class RunProgress:
             return
         say(f"{waits}.", self.console)
         if what.startswith("signal "):
-            send = suggested("send", run_id, "MODULE:SIGNAL", "JSON")
+            send = suggested("send", run_id, what.removeprefix("signal "), "JSON")
             say(f"Send it with: {send}", self.console)
         elif what.startswith("run "):
             say("A worker drives that one: effectflow worker MODULE:APP", self.console)

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from typing import Annotated
 
 import typer
 
-from effectflow.checkpoint import NotSerializable, RunInfo, find_run
-from effectflow.cli.access import Access, ServiceOption
+from effectflow.checkpoint import (
+    CheckpointError,
+    NotSerializable,
+    RunInfo,
+    find_run,
+    read_checkpoint,
+)
+from effectflow.cli.access import Access, CodeOption, ServiceOption
 from effectflow.cli.app_loader import load_signal
 from effectflow.cli.command import Answer, command
 from effectflow.cli.options import BadUse, ByOption, read_json
@@ -18,7 +25,7 @@ from effectflow.runs.control import asker
 from effectflow.service.client import request_cancel, send_value
 
 
-@command_on_runs(ServiceOption, verb="cancel", keys=False)
+@command_on_runs(ServiceOption, verb="cancel")
 async def cancel(access: Access, run_id: str, by: ByOption = None) -> Answer:
     """Request that runs end: their finalizers and compensations run, and they are cancelled.
 
@@ -28,14 +35,15 @@ async def cancel(access: Access, run_id: str, by: ByOption = None) -> Answer:
     info = await find_run(access.store, run_id)
     lines = [_sentence(run_id, info, "was asked to cancel itself")]
     if info is not None and info.is_resumable(time.time()):
+        resume = suggested("resume", run_id, module=await _module_of(access, run_id))
         lines.append(
             "No process drives it, so the request is pending: the next worker that takes the run carries "
-            f"it out. Without workers, this does: {suggested('resume', run_id)}"
+            f"it out. Without workers, this does: {resume}"
         )
     return Answer(_tree(run_id, info), lines)
 
 
-@command(ServiceOption)
+@command(CodeOption)
 async def send(
     access: Access,
     run_id: Annotated[
@@ -43,7 +51,12 @@ async def send(
         typer.Argument(metavar="RUN_ID", help="The id of the run, as `effectflow list` shows it."),
     ],
     signal: Annotated[
-        str, typer.Argument(metavar="MODULE:SIGNAL", help="Where the program defines the signal.")
+        str,
+        typer.Argument(
+            metavar="SIGNAL",
+            help="The name of the signal, which a module of the workflows of --app defines; or "
+            "MODULE:VARIABLE.",
+        ),
     ],
     value: Annotated[str, typer.Argument(metavar="JSON", help="The value: JSON, or @FILE.")],
     idempotency_key: Annotated[
@@ -55,7 +68,7 @@ async def send(
     # Imported late, because pydantic takes longer than most commands.
     from effectflow.service.structured_input import structure_as
 
-    loaded, checkpoints = load_signal(signal), access.checkpoints
+    loaded, checkpoints = load_signal(signal, access.app), access.checkpoints
     data = read_json(value, "value")
     try:
         made = structure_as(loaded.type, data, checkpoints.value_options, what="the value")
@@ -69,6 +82,13 @@ async def send(
     return Answer(
         _tree(run_id, info), [_sentence(run_id, info, f"was sent signal {loaded.name!r}")]
     )
+
+
+async def _module_of(access: Access, run_id: str) -> str | None:
+    """Return the module with the workflow of a run; None if its journal cannot be read."""
+    with suppress(CheckpointError):
+        return (await read_checkpoint(access.store, run_id, access.seal)).module
+    return None
 
 
 def _tree(run_id: str, info: RunInfo | None) -> dict[str, str | None]:

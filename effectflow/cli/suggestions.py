@@ -48,7 +48,7 @@ class RunLocation:
         return [*(["--app", app] if app is not None else []), *self.options]
 
 
-_NEED_CODE = ("resume", "plan")
+_NEED_CODE = ("resume", "plan", "send")
 
 _PASSWORD = re.compile(
     r"(\w*(?:passw|pwd|secret|token)\w*\s*=\s*)(?:'(?:\\.|[^'\\])*'?|[^&;#\s]*)|(//[^:@/?#]*:).*(?=@)",

@@ -288,10 +288,9 @@ class _Explainer:
             yield Move(("rerun", run_id), "begins a new run with the same input", module)
             return
         for topic in dict.fromkeys(one.what for one in self.open if one.what.startswith("signal ")):
-            signal = f"{module.partition(':')[0] or 'MODULE'}:{topic.removeprefix('signal ')}"
-            yield Move(
-                ("send", run_id, signal, "JSON"), "sends the value that it waits for", module
-            )
+            name = topic.removeprefix("signal ")
+            words = ("send", run_id, name if module else f"MODULE:{name}", "JSON")
+            yield Move(words, "sends the value that it waits for", module)
         for child in dict.fromkeys(one.child for one in self.open if one.child):
             yield Move(("explain", child), "explains the run that it waits for")
         if self.status is RunStatus.PAUSED:

@@ -43,7 +43,7 @@ def test_a_run_that_waits_is_explained_with_the_commands_that_move_it(
         "It waits for signal approval.\n"
         "waiting      signal:approval for signal approval, AGO\n"
         "\n"
-        "  effectflow send o1 mall:approval JSON --app mall:app\n"
+        "  effectflow send o1 approval JSON --app mall:app\n"
         "      sends the value that it waits for\n"
         "  effectflow pause o1 --app mall:app\n"
         "      lets nothing continue it until someone unpauses it\n"

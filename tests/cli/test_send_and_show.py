@@ -59,9 +59,8 @@ def test_a_run_remembers_the_app_as_a_hint_and_never_imports_it(effectflow: Comm
     [
         (["run", "mall:app"], "'mall:app' is an App: give the name of its workflow, and --app"),
         (["run", "paint", *APP], "has no workflow 'paint'; it has: deliver, named, order"),
-        (["list", *APP, "--store", "other.db"], "says where its runs are kept: leave out --store"),
-        (["list", *APP, "--store", "sqlite:///effectflow.db"], "leave out --store"),
-        (["list", *APP, "--key-file", "key"], "leave out --key-file"),
+        (["list", *APP, "--store", "other.db"], "the store other.db does not exist"),
+        (["list", *APP, "--key-file", "key"], "cannot read the key file key"),
         (["list", "--app", "nowhere:app"], "cannot import module 'nowhere'"),
         (["list", "--app", "mall:order"], "'mall:order' is not an App: try mall:app or mall:empty"),
         (["run", "mall:order", *APP], "give only the name of its workflow: order"),
@@ -162,7 +161,7 @@ def test_a_signal_value_is_checked_and_shown_until_it_is_received(
     effectflow: Command, mall: Any
 ) -> None:
     submitted(mall, "order", 5, "o1")
-    send = ("send", "o1", "mall:approval")
+    send = ("send", "o1", "approval")
     refused = effectflow(*send, '{"by": 5}', *APP)
     assert refused.code == 2
     assert "Input should be a valid string @ $.by" in refused.err
@@ -190,7 +189,8 @@ def test_a_signal_value_is_checked_and_shown_until_it_is_received(
     ("arguments", "said"),
     [
         (["send", "o1", "mall:order", "1"], "has no signal 'order'; it has: approval"),
-        (["send", "o1", "mall", "1"], "'mall' should be MODULE:SIGNAL"),
+        (["send", "o1", "mall", "1"], "has a signal 'mall'; they have: approval"),
+        (["send", "o1", "mall:paint", "1"], "has no signal 'paint'; it has: approval"),
         (["send", "o1", "mall:approval", "1"], "the value does not fit Approval"),
         (["send", "o1", "mall:approval", "{by}"], "the value is not JSON"),
         (["send", "o9", "mall:approval", '{"by": "ann"}'], "no run 'o9'"),
@@ -344,7 +344,7 @@ def test_the_run_command_prints_what_the_run_waits_for(
             driven(mall, "r/order")
         assert process.wait(30) == 0
         rest = process.stdout.read()
-        assert ("effectflow send r MODULE:SIGNAL JSON" in rest) == (workflow == "order")
+        assert ("effectflow send r approval JSON" in rest) == (workflow == "order")
         assert f"effectflow resume r {' '.join(APP)}\n" in rest
         assert "approved by ann" in rest
 

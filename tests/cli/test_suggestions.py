@@ -149,15 +149,68 @@ def test_runs_of_an_app_are_verified_repaired_and_moved(effectflow: Command, fol
     assert "already in the store" in effectflow("import", "runs.jsonl", "--app", "mall:app").out
 
 
-def test_a_store_of_its_own_and_an_app_contradict_each_other(
-    effectflow: Command, folder: Path
+def test_a_store_beside_an_app_replaces_that_of_the_app(effectflow: Command, folder: Path) -> None:
+    mall = write_mall(folder)
+    (folder / "box").touch()
+    submitted(mall, "pack", "box", "p")
+    effectflow("export", "--output", "runs.jsonl", "--app", "mall:app")
+    effectflow("delete", "p", "--app", "mall:app")
+
+    both = ("--app", "mall:app", *STORE)
+    assert effectflow("import", "runs.jsonl", *both).code == 0
+    assert "p  " in effectflow("list", *both).out
+    assert "packed" in effectflow("resume", "p", *both).out
+    assert "has no runs" in effectflow("list", "--app", "mall:app").out
+    made = effectflow("run", "pack", "--input", '"box"', "--run-id", "q", "--detach", *both)
+    assert "A worker of this store drives it" in made.out
+    assert "q  " in effectflow("list", *both).out
+
+
+@pytest.mark.parametrize("where", [("--app", "mall:app"), ("--store", "mall.db")])
+@pytest.mark.parametrize("state", ["waiting", "failed", "paused", "ended", "asked to cancel"])
+def test_each_command_that_explain_prints_works_as_it_is(
+    effectflow: Command, folder: Path, where: tuple[str, str], state: str
 ) -> None:
-    write_mall(folder)
-    (folder / "runs.jsonl").touch()
-    for command in (["verify"], ["repair", "p"], ["export"], ["import", "runs.jsonl"]):
-        refused = effectflow(*command, "--app", "mall:app", *STORE)
-        assert refused.code == 2
-        assert "leave out --store" in refused.err
+    mall = write_mall(folder)
+    begun = ("run", "order", "--input", "5", "--run-id", "o 1", "--detach", "--app", "mall:app")
+    assert effectflow(*begun).code == 0
+    driven(mall, "o 1")
+    is_given = json.dumps({"by": "ann", "is_given": state != "failed"})
+    if state in ("failed", "ended"):
+        assert effectflow("send", "o 1", "approval", is_given, "--app", "mall:app").code == 0
+        driven(mall, "o 1")
+    if state == "paused":
+        assert effectflow("pause", "o 1", *where).code == 0
+    said = effectflow("cancel", "o 1", *where).out if state == "asked to cancel" else ""
+    before = (folder / "mall.db").read_bytes()
+
+    moves = [one["command"] for one in effectflow("explain", "o 1", *where, "--json").json["moves"]]
+    if said:
+        moves = [said.partition("this does: ")[2]]
+    assert moves
+    for command in moves:
+        _, *words = [{"JSON": is_given}.get(word, word) for word in shlex.split(command)]
+        if words[0] == "resume" and not said and state != "failed":
+            words[0] = "plan"  # a resume would wait for the signal
+        for file in folder.glob("mall.db-*"):
+            file.unlink()
+        (folder / "mall.db").write_bytes(before)
+        ran = effectflow(*words)
+        is_cancelled = words[0] == "resume" and ran.code == 1
+        assert ran.code == 0 or is_cancelled, (words, ran)
+
+
+def test_a_signed_run_is_cancelled_by_who_has_the_key(effectflow: Command, folder: Path) -> None:
+    (folder / "sign.key").write_text("0123456789abcdef0123")
+    (folder / "desk.py").write_text(DESK)
+    key = (*STORE, "--key-file", "sign.key")
+    effectflow("run", "desk:code", "--input", "1", "--run-id", "r", *key)
+
+    said = effectflow("cancel", "r", *key).out
+    command = said.strip().partition("this does: effectflow ")[2]
+
+    assert effectflow(*shlex.split(command)).code == 1
+    assert effectflow("show", "r", "--json", *key).json["status"] == "cancelled"
 
 
 @pytest.mark.parametrize(

@@ -126,7 +126,7 @@ async def test_waits_that_the_run_has_left_are_not_open() -> None:
         assert explained.reason == "It waits for signal approval, a time."
         assert [one.path for one in explained.open] == ["par[0]/signal:approval", "par[1]/sleep"]
         assert [str(one) for one in explained.moves] == [
-            f"effectflow send r {__name__}:approval JSON --app {__name__}",
+            f"effectflow send r approval JSON --app {__name__}",
             "effectflow pause r",
             f"effectflow resume r --app {__name__}",
             "effectflow cancel r",
