@@ -34,8 +34,11 @@ __all__ = [
     "measured_values",
     "note",
     "nothing",
+    "processor_seconds",
+    "until",
     "value_of",
     "with_wal",
+    "workers",
 ]
 
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -190,21 +193,18 @@ class Service:
 
     client: Callable[[str], AbstractAsyncContextManager[Submit]]
     """Submits to the database of a URL, which it prepares."""
-    worker: Callable[[str, bool], None]
-    """Works until it is killed, and prints "ready" as soon as it takes runs. Its queue may have limits:
-    `LIMIT` runs, or that part of it for each worker, and one run of each key at the same time.
+    worker: Callable[..., None]
+    """Works at a URL until it is killed, and prints "ready" as soon as it takes runs. With `has_limits`,
+    its queue has limits: `LIMIT` runs, or that part of it for each worker, and one of each key at a time.
     """
     completed: LiteralString
-    """The query of how many runs have completed."""
+    """The query of how many runs have completed. A file of SQLite is attached as `effectflow`."""
 
 
 @contextmanager
-def workers(
-    url: str, number: int, *, has_limits: bool = False
-) -> Generator[list[subprocess.Popen[bytes]]]:
-    """Start workers, and kill them at the end."""
-    options = json.dumps({"url": url, "has_limits": has_limits})
-    command = [sys.executable, sys.argv[0], "worker", options]
+def workers(url: str, number: int, **options: object) -> Generator[list[subprocess.Popen[bytes]]]:
+    """Start workers of this program, and kill them at the end."""
+    command = [sys.executable, sys.argv[0], "worker", json.dumps({"url": url, **options})]
     processes = [subprocess.Popen(command, stdout=subprocess.PIPE) for _ in range(number)]
     try:
         for process in processes:
@@ -222,6 +222,20 @@ async def until(is_so: Callable[[], bool], seconds: float = 0.01) -> None:
     async with asyncio.timeout(120):
         while not is_so():  # noqa: ASYNC110, another process makes it so
             await asyncio.sleep(seconds)
+
+
+@contextmanager
+def counting(url: str, query: LiteralString) -> Generator[Callable[[], int]]:
+    """Yield what returns the number that a query asks for."""
+    if is_postgres(url):
+        import psycopg
+
+        with psycopg.connect(url, autocommit=True) as connection:
+            yield lambda: connection.execute(query).fetchall()[0][0]
+        return
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as database:
+        database.execute("ATTACH ? AS effectflow", (url.removeprefix("sqlite:///"),))
+        yield lambda: database.execute(query).fetchall()[0][0]
 
 
 async def submit_all(submit: Submit, all_work: Iterable[Work]) -> None:
@@ -248,8 +262,6 @@ async def throughput(
 
     With keys, the runs are those of a queue with limits.
     """
-    import psycopg
-
     file = str(Path(folder) / os.urandom(4).hex())
 
     def work(name: int) -> Work:
@@ -258,12 +270,8 @@ async def throughput(
     async with service.client(url) as submit:
         with (
             workers(url, number, has_limits=keys > 0) as processes,
-            psycopg.connect(url, autocommit=True) as database,
+            counting(url, service.completed) as completed,
         ):
-
-            def completed() -> int:
-                return database.execute(service.completed).fetchall()[0][0]
-
             # The first ones fill caches and open connections.
             await submit_all(submit, map(work, range(2 * number)))
             await until(lambda: completed() == 2 * number)
@@ -365,7 +373,7 @@ def main(service: Service | None = None, **measures: Measure) -> None:
     name, options = sys.argv[1], json.loads(sys.argv[2])
     if name == "worker":
         assert service is not None
-        service.worker(options["url"], options["has_limits"])
+        service.worker(**options)
         return
     meter = Meter(options.pop("server", None), options["url"] if name == "steps" else None)
     if service is not None:

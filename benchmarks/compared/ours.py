@@ -207,7 +207,7 @@ def app(url: str, *, has_limits: bool = False) -> App[Env]:
     return App[Env]([work], environment=Env, checkpoints=Checkpoints(store), queues=queues)
 
 
-def worker(url: str, has_limits: bool) -> None:
+def worker(url: str, *, has_limits: bool = False) -> None:
     async def serve() -> None:
         async with Worker(app(url, has_limits=has_limits)):
             print("ready", flush=True)

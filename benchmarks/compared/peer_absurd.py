@@ -150,7 +150,7 @@ async def client(url: str) -> AsyncGenerator[Submit]:
     app.close()
 
 
-def worker(url: str, has_limits: bool) -> None:
+def worker(url: str, *, has_limits: bool = False) -> None:
     assert not has_limits, "queues of Absurd have no limits"
     app = registered(url)
     print("ready", flush=True)

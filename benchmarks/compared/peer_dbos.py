@@ -186,7 +186,7 @@ async def client(url: str) -> AsyncGenerator[Submit]:
         client.destroy()
 
 
-def worker(url: str, has_limits: bool) -> None:
+def worker(url: str, *, has_limits: bool = False) -> None:
     # With `global_concurrency`, it takes a transaction for each key.
     in_each = LIMIT // LIMITED_WORKERS
     limits = {"worker_concurrency": in_each, "partition_concurrency": 1} if has_limits else {}

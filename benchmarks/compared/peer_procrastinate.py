@@ -53,7 +53,7 @@ async def client(url: str) -> AsyncGenerator[Submit]:
         yield submit
 
 
-def worker(url: str, has_limits: bool) -> None:
+def worker(url: str, *, has_limits: bool = False) -> None:
     options: dict[str, Any] = {"concurrency": CONCURRENCY}
     if has_limits:
         # The number of runs is limited for each worker only.

@@ -23,7 +23,7 @@ from benchmarks.compared.measurements import Measurement
 from benchmarks.compared.report import OURS
 from benchmarks.compared.systems import GRAPH, ROOT, SYSTEMS, System, python_of
 
-__all__ = ["Failed", "Stage", "facts", "measured_once"]
+__all__ = ["Failed", "Stage", "facts", "figures_of", "measured_once"]
 
 PROGRAMS = Path(__file__).parent
 SECONDS = 300
