@@ -13,7 +13,6 @@ On disk, an entry is JSON or CBOR, distinguished by the first byte: see `docs/fo
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 from math import inf
 from typing import Any, Literal, TypeAlias
 
@@ -578,7 +577,20 @@ def decode_entry(data: bytes, run_id: str, sequence: int) -> Entry:
 
 def with_time(entry: Entry, before: float) -> Entry:
     """Return an entry that was read after one of the time `before`, with its time."""
-    return replace(entry, at=before) if entry.__class__ is BeforeStep and not entry.at else entry
+    if entry.__class__ is not BeforeStep or entry.at:
+        return entry
+    # Without `replace`, which takes three times as long: a journal has many of them.
+    begun: Any = entry
+    return BeforeStep(
+        begun.step,
+        begun.attempt,
+        before,
+        begun.arguments,
+        begun.preview,
+        begun.at_most_once,
+        begun.turn,
+        begun.items,
+    )
 
 
 def _check_format(version: object, run_id: str) -> None:

@@ -92,14 +92,23 @@ async def read_journal(
 
 
 async def open_records(
-    records: list[Record], run_id: str, seal: Seal
+    records: list[Record], run_id: str, seal: Seal, known: Journal | None = None
 ) -> tuple[Journal, CheckpointError | None]:
     """Return the intact part of a journal, and the problem of the entry after it.
 
     This empties `records`, so that a long journal is not in memory twice. Other tasks run in between.
+
+    Parameters:
+        known: the entries before these records, which were opened before.
     """
     entries, digest = list[Entry](), first_digest(run_id)
-    outputs: dict[int, Tree] = {}
+    if known is not None:
+        entries, digest = list(known.entries), known.digest
+    outputs: dict[int, Tree] = {
+        number: entry.output
+        for number, entry in enumerate(entries, 1)
+        if isinstance(entry, Completed)
+    }
     extents: dict[int, Extent] = {}
     problem: CheckpointError | None = None
     time_before = 0.0

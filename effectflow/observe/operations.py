@@ -173,8 +173,9 @@ class _Reader:
         if known is None or known.kind != kind:
             known = self._found[path] = _Growing(kind)
         known.begin(at, self._life_before)
-        for outer in steps_around(path, self._found):
-            self._found[outer].go_on()
+        if "/" in path:
+            for outer in steps_around(path, self._found):
+                self._found[outer].go_on()
         return known
 
     def _end(self, number: int, entry: Entry) -> None:
@@ -208,7 +209,9 @@ class _Reader:
         # Only what is open has to be compared with it.
         is_any_open = any(one.state in OPEN for one in self._found.values())
         latest = _latest_places(self._entries) if is_any_open else {}
-        closed = {path for path, one in self._found.items() if one.state not in OPEN}
+        closed = set[str]()
+        if is_any_open:
+            closed = {path for path, one in self._found.items() if one.state not in OPEN}
         operations: list[Operation] = []
         for path, one in self._found.items():
             state = one.state

@@ -7,12 +7,14 @@ from functools import cached_property
 
 from effectflow.checkpoint.checkpoint import Checkpoint, fold
 from effectflow.checkpoint.checkpoints import Checkpoints
-from effectflow.checkpoint.entries import Entry
+from effectflow.checkpoint.entries import Entry, SetAside
 from effectflow.checkpoint.errors import CheckpointError, CorruptCheckpoint
+from effectflow.checkpoint.integrity import Seal, digest_in
 from effectflow.checkpoint.journal_reader import Journal, open_records, read_consistently
 from effectflow.checkpoint.order import read_order
-from effectflow.checkpoint.store import RunInfo, store_errors
+from effectflow.checkpoint.store import CheckpointStore, RunInfo, find_run, store_errors
 from effectflow.observe.operations import Operation, operations_of
+from effectflow.observe.tree import StepNode, step_tree
 from effectflow.runs.reopening import RecordedLetter, dead_letters_of
 
 
@@ -25,11 +27,13 @@ class RecordedRun:
         info: the run, as the store has it.
         journal: its entries; with a `problem`, those before the damage.
         problem: why the rest of the journal cannot be read; None if all of it can.
+        size: the bytes of its entries in the store.
     """
 
     info: RunInfo
     journal: Journal
     problem: CheckpointError | None = None
+    size: int = 0
 
     @property
     def run_id(self) -> str:
@@ -52,16 +56,36 @@ class RecordedRun:
         return operations_of(self.entries)
 
     @cached_property
+    def tree(self) -> tuple[StepNode, ...]:
+        """These operations as a tree."""
+        return step_tree(self.operations)
+
+    @cached_property
     def dead_letters(self) -> list[RecordedLetter]:
         """The items of its jobs that were set aside, and neither retried nor dropped."""
+        # Most runs have none, and the order of a long run takes time.
+        if not any(isinstance(one, SetAside) for one in self.entries):
+            return []
         return dead_letters_of(read_order(self.entries))
 
 
-async def read_recorded(checkpoints: Checkpoints, run_id: str) -> RecordedRun:
-    """Read a run. Raise RunNotFound, and CorruptCheckpoint if nothing of it is left."""
+async def read_recorded(
+    checkpoints: Checkpoints, run_id: str, known: RecordedRun | None = None
+) -> RecordedRun:
+    """Read a run. Raise RunNotFound, and CorruptCheckpoint if nothing of it is left.
+
+    Parameters:
+        known: the run as it was read before. What was read then is not read and checked again, unless it
+            is another run by now.
+    """
     async with checkpoints.store as store:
+        if known is not None:
+            grown = await _grown(store, checkpoints.seal, known)
+            if grown is not None:
+                return grown
         with store_errors(store, run_id):
             info, remains = await read_consistently(store, run_id)
+        size = sum(len(record.body) for record in remains.records)
         journal, problem = await open_records(remains.records, run_id, checkpoints.seal)
     intact = len(journal.entries)
     if problem is None and intact < info.length:
@@ -69,4 +93,28 @@ async def read_recorded(checkpoints: Checkpoints, run_id: str) -> RecordedRun:
         problem = CorruptCheckpoint(run_id, reason, intact=intact)
     if problem is not None and not intact:
         raise problem
-    return RecordedRun(info, journal, problem)
+    return RecordedRun(info, journal, problem, size)
+
+
+async def _grown(store: CheckpointStore, seal: Seal, known: RecordedRun) -> RecordedRun | None:
+    """Return a run with what was added since it was read; None if only all of it can tell."""
+    length = len(known.entries)
+    with store_errors(store, known.run_id):
+        info = await find_run(store, known.run_id)
+        if info is None or info.length < length or known.problem is not None:
+            return None
+        if info == known.info:
+            return known
+        try:
+            records = await store.read(known.run_id, after=length - 1)
+        except CorruptCheckpoint:
+            return None
+    # Each digest covers all entries before it.
+    newest, added = records[:1], records[1 : info.length - length + 1]
+    if not newest or digest_in(newest[0]) != known.journal.digest:
+        return None
+    size = known.size + sum(len(record.body) for record in added)
+    journal, problem = await open_records(added, known.run_id, seal, known.journal)
+    if problem is not None or len(journal.entries) < info.length:
+        return None
+    return RecordedRun(info, journal, None, size)

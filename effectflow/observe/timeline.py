@@ -59,7 +59,7 @@ def timeline_of(entries: Sequence[Entry], now: float, *, is_held: bool = False) 
         now: the time, in seconds since the epoch, at which what lasts is shown to end.
         is_held: whether a live process has the run, so that its newest life lasts.
     """
-    run = Lane("", 0, tuple(_lives(entries, is_held=is_held)))
+    run = Lane("", 0, tuple(lives_of(entries, is_held=is_held)))
     tree = step_tree(operations_of(entries))
     lanes = (run, *_lanes(tree, 1, is_held=is_held))
     lasts = any(bar.ended is None for lane in lanes for bar in lane.bars)
@@ -67,7 +67,8 @@ def timeline_of(entries: Sequence[Entry], now: float, *, is_held: bool = False) 
     return Timeline(entries[0].at, max(ended, now) if lasts else ended, lanes)
 
 
-def _lives(entries: Sequence[Entry], *, is_held: bool) -> Iterator[Bar]:
+def lives_of(entries: Sequence[Entry], *, is_held: bool) -> Iterator[Bar]:
+    """Yield the bars of the run itself: when it was queued, driven and waiting."""
     is_submitted = len(entries) == 1 or isinstance(entries[1], Resumed)
     current: Bar | None = Bar("queued" if is_submitted else "driven", entries[0].at, None)
     last = entries[0].at
@@ -97,12 +98,12 @@ def _lives(entries: Sequence[Entry], *, is_held: bool) -> Iterator[Bar]:
 
 def _lanes(nodes: Sequence[StepNode], depth: int, *, is_held: bool) -> Iterator[Lane]:
     for node in nodes:
-        bars = () if node.operation is None else _bars(node.operation, is_held=is_held)
+        bars = () if node.operation is None else bars_of(node.operation, is_held=is_held)
         yield Lane(node.label, depth, tuple(bars))
         yield from _lanes(node.inside, depth + 1, is_held=is_held)
 
 
-def _bars(operation: Operation, *, is_held: bool) -> Iterator[Bar]:
+def bars_of(operation: Operation, *, is_held: bool) -> Iterator[Bar]:
     """Yield a bar for each attempt, and for the pauses between attempts that failed and the next."""
     attempts = operation.attempts
     for number, attempt in enumerate(attempts):

@@ -15,11 +15,13 @@ class StepNode:
 
     Attributes:
         label: the part of the path that it adds to that of the node around it.
+        path: its path.
         operation: the operation; None for a branch, or for what only its inside tells of.
         inside: the nodes inside it, in the order in which they first began.
     """
 
     label: str
+    path: str
     operation: Operation | None
     inside: tuple[StepNode, ...] = ()
 
@@ -52,16 +54,20 @@ def step_tree(operations: Iterable[Operation]) -> tuple[StepNode, ...]:
     """
     root = _Growing()
     for one in operations:
-        node = root
-        for segment in StepPath(one.path).segments:
-            node = node.inside.setdefault(segment, _Growing())
+        path, node = one.path, root
+        # Most paths have one segment.
+        for segment in StepPath(path).segments if "/" in path else (path,):
+            known = node.inside.get(segment)
+            if known is None:
+                known = node.inside[segment] = _Growing()
+            node = known
         node.operation = one
-    return tuple(_frozen(label, node) for label, node in root.inside.items())
+    return tuple(_frozen(label, label, node) for label, node in root.inside.items())
 
 
-def _frozen(label: str, node: _Growing) -> StepNode:
+def _frozen(label: str, path: str, node: _Growing) -> StepNode:
     while node.operation is None and len(node.inside) == 1:
         [(inner, node)] = node.inside.items()
-        label = f"{label}/{inner}"
-    inside = tuple(_frozen(inner, each) for inner, each in node.inside.items())
-    return StepNode(label, node.operation, inside)
+        label, path = f"{label}/{inner}", f"{path}/{inner}"
+    inside = tuple(_frozen(inner, f"{path}/{inner}", each) for inner, each in node.inside.items())
+    return StepNode(label, path, node.operation, inside)

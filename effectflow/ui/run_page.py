@@ -5,7 +5,8 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from starlette.requests import Request
 
@@ -14,10 +15,14 @@ from effectflow.checkpoint.errors import CorruptCheckpoint, after_damage
 from effectflow.checkpoint.store import RunStatus, is_service
 from effectflow.observe.explanation import Explanation, explain
 from effectflow.observe.operations import Operation
-from effectflow.observe.recorded_run import RecordedRun, read_recorded
+from effectflow.observe.recorded_run import RecordedRun
 from effectflow.observe.statuses import shown_status
 from effectflow.service.pauses import pauses_in
 from effectflow.ui.site import Page, Refused, Site
+from effectflow.ui.step_panel import panel_of
+from effectflow.ui.steps import ROWS, SHOWN, View, shown_state, steps_of
+
+N = TypeVar("N", int, float)
 
 TABS = (
     ("/run", "Steps"),
@@ -44,9 +49,58 @@ class ShownRun:
 
 
 async def show_run(site: Site, request: Request) -> Page:
-    """Show a run: why it is where it is, and what it did."""
-    run = await read_run(site, request)
-    return page_of_run(run, "run.html")
+    """Show a run: why it is where it is, what it did, and the step that `step` names."""
+    run, view = await read_run(site, request), view_in(request)
+    steps = steps_of(run.recorded, view, run.at)
+    panel = panel_of(run.recorded, view.step, is_held=run.why.is_held) if view.step else None
+    values = {
+        "view": view,
+        "steps": steps,
+        "panel": panel,
+        "kept": _kept(request),
+        "page_rows": ROWS,
+        "state_of": partial(shown_state, is_held=run.why.is_held),
+    }
+    return page_of_run(run, "run.html", values)
+
+
+def view_in(request: Request) -> View:
+    """Return what of the steps a reader wants to see. Raise Refused for what is not possible."""
+    query = request.query_params
+    view = View(
+        query.get("by", ""),
+        query.get("show", ""),
+        query.get("find", "").strip(),
+        query.get("step", ""),
+        number_in(request, "first", int),
+        number_in(request, "from", float),
+        number_in(request, "to", float),
+    )
+    if view.by not in ("", "steps", "flows") or view.show not in ("", *SHOWN):
+        raise Refused("The steps of a run are shown by=steps or by=flows, and show= is unknown.")
+    return view
+
+
+def number_in(request: Request, name: str, kind: type[N]) -> N | None:
+    """Return a number in the query of a request, at least 0; None without it. Raise Refused for text."""
+    text = request.query_params.get(name)
+    if not text:
+        return None
+    try:
+        found = kind(text)
+    except ValueError:
+        found = kind(-1)
+    if not 0 <= found < 1e15:
+        raise Refused(f"{name} is a number, and not {text!r}.")
+    return found
+
+
+def _kept(request: Request) -> dict[str, str]:
+    """Return the query of the page, for links that change a part of it."""
+    return {name: text for name, text in request.query_params.items() if name in _QUERY and text}
+
+
+_QUERY = ("id", "by", "show", "find", "step", "first", "from", "to")
 
 
 def run_id_of(request: Request) -> str:
@@ -61,7 +115,7 @@ async def read_run(site: Site, request: Request) -> ShownRun:
     """Read the run that a request is about."""
     checkpoints = site.client.checkpoints
     async with checkpoints.store as store:
-        recorded = await read_recorded(checkpoints, run_id_of(request))
+        recorded = await site.recent_runs.read(run_id_of(request))
         pauses = await pauses_in(store) if is_service(store) else ()
     now = site.now
     return ShownRun(recorded, explain(recorded, now, pauses), now)

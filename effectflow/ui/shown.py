@@ -38,6 +38,22 @@ def duration(seconds: float | None) -> str:
     return "" if seconds is None else in_words(seconds)
 
 
+def took(seconds: float) -> str:
+    """Return a duration with its two largest units, as in "1.25 s" and "2 h 5 min"."""
+    seconds = max(seconds, 0.0)
+    for size, unit, part, smaller in _UNITS:
+        if seconds >= size:
+            whole, rest = divmod(seconds, size)
+            left = f" {int(rest / part)} {smaller}" if rest >= part else ""
+            return f"{int(whole)} {unit}{left}"
+    if seconds >= 1 or not seconds:
+        return f"{seconds:.3g} s"
+    return f"{seconds * 1000:.{0 if seconds >= 0.01 else 1}f} ms"
+
+
+_UNITS = ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s"))
+
+
 def value(tree: Tree, limit: int = LONGEST_VALUE) -> str:
     """Return a saved value as text, cut to this many characters."""
     return printable(bounded(tree, limit), keep="\n")
@@ -48,4 +64,4 @@ def plain(text: object) -> str:
     return printable(str(text), keep="\n\t")
 
 
-FILTERS = {"moment": moment, "duration": duration, "value": value, "plain": plain}
+FILTERS = {"moment": moment, "duration": duration, "took": took, "value": value, "plain": plain}

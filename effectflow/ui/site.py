@@ -17,6 +17,7 @@ from effectflow.effects.clock import Clock, SystemClock
 from effectflow.observe.jobs import Jobs
 from effectflow.service import App, Client
 from effectflow.ui.live import EventStream, Feeds, State
+from effectflow.ui.recent_runs import RecentRuns
 from effectflow.ui.shown import FILTERS
 
 
@@ -76,6 +77,11 @@ class Site:
     def jobs(self) -> Jobs:
         """Tells how far running jobs have got."""
         return Jobs(self.client.checkpoints)
+
+    @cached_property
+    def recent_runs(self) -> RecentRuns:
+        """Reads runs."""
+        return RecentRuns(self.client.checkpoints)
 
     @property
     def now(self) -> float:

@@ -36,15 +36,26 @@ function idOf(node) {
 function morphChildren(old, fresh) {
   const known = new Map();
   for (const child of old.children) if (idOf(child)) known.set(idOf(child), child);
+  const kept = new Set([...fresh.children].map(idOf));
   let place = old.firstChild;
+  const drop = () => {
+    const next = place.nextSibling;
+    place.remove();
+    place = next;
+  };
   for (const wanted of [...fresh.childNodes]) {
-    const id = idOf(wanted);
-    const same = id ? known.get(id) : undefined;
+    const same = idOf(wanted) ? known.get(idOf(wanted)) : undefined;
+    // A moved element would lose the focus, so what stands before it goes, if it can.
+    const isGone = () =>
+      (idOf(place) && !kept.has(idOf(place))) ||
+      (same && same !== place && !idOf(place)) ||
+      (place.nodeType === Node.TEXT_NODE && wanted.nodeType === Node.ELEMENT_NODE);
+    while (place && isGone()) drop();
     if (same) {
       if (same === place) place = place.nextSibling;
       else old.insertBefore(same, place);
       morph(same, wanted);
-    } else if (place && !(idOf(place) && idOf(place) !== id) && place.nodeName === wanted.nodeName) {
+    } else if (place && !(idOf(place) && idOf(place) !== idOf(wanted)) && place.nodeName === wanted.nodeName) {
       const next = place.nextSibling;
       morph(place, wanted);
       place = next;
@@ -52,11 +63,7 @@ function morphChildren(old, fresh) {
       old.insertBefore(wanted, place);
     }
   }
-  while (place) {
-    const next = place.nextSibling;
-    place.remove();
-    place = next;
-  }
+  while (place) drop();
 }
 
 /** Show times in the reader's own time zone, and how long ago they were on hover. */
@@ -76,20 +83,84 @@ function tell(text) {
   banner.hidden = !text;
 }
 
+let source;
+
 function follow() {
-  const source = new EventSource(location.href);
+  source = new EventSource(location.href);
   source.addEventListener("page", (event) => {
     const fresh = document.createElement("main");
     fresh.innerHTML = event.data;
-    localise(fresh);
-    morphChildren(main, fresh);
+    show(fresh);
     tell("");
-    document.dispatchEvent(new CustomEvent("renewed"));
   });
   source.addEventListener("problem", (event) => tell(event.data));
   source.onerror = () => tell("The server of these pages does not answer. This page shows what was last known.");
-  addEventListener("pagehide", () => source.close());
 }
+addEventListener("pagehide", () => source?.close());
+
+function show(fresh) {
+  localise(fresh);
+  morphChildren(main, fresh);
+  document.dispatchEvent(new CustomEvent("renewed"));
+}
+
+/** Go to another view of this page, and keep the focus and the scroll position. */
+async function visit(href) {
+  const answer = await fetch(href);
+  if (!answer.ok) return location.assign(href);
+  source?.close();
+  history.pushState(null, "", href);
+  show(new DOMParser().parseFromString(await answer.text(), "text/html").querySelector("main"));
+  follow();
+}
+addEventListener("popstate", () => location.reload());
+
+/** The time of a run: keys follow the links of its tools, and dragging chooses a part. */
+document.addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey || !event.target.closest(".timed")) return;
+  if (event.target.matches("input, select, textarea")) return;
+  const link = main.querySelector(`a[data-key="${CSS.escape(event.key)}"]`);
+  if (link) {
+    event.preventDefault();
+    visit(link.href);
+  }
+});
+
+document.addEventListener("pointerdown", (event) => {
+  const box = event.target.closest(".timed .scrolls");
+  const scale = box?.querySelector("th.time");
+  if (!event.target.closest(".time") || event.button) return;
+  const { left, width } = scale.getBoundingClientRect();
+  const share = (x) => Math.min(Math.max((x - left) / width, 0), 1);
+  const mark = document.createElement("div");
+  mark.className = "selection";
+  const ends = () => [share(event.clientX), share(x)].sort((one, other) => one - other);
+  let x = event.clientX;
+  const drag = (moved) => {
+    x = moved.clientX;
+    if (!mark.isConnected && Math.abs(x - event.clientX) > 4) box.append(mark);
+    const [from, to] = ends();
+    const start = left - box.getBoundingClientRect().left + box.scrollLeft;
+    mark.style.left = `${start + from * width}px`;
+    mark.style.width = `${(to - from) * width}px`;
+  };
+  const drop = () => {
+    removeEventListener("pointermove", drag);
+    if (!mark.isConnected) return;
+    mark.remove();
+    addEventListener("click", (click) => click.preventDefault(), { capture: true, once: true });
+    const { from: began, to: ended } = scale.dataset;
+    const at = (part) => (+began + part * (ended - began)).toFixed(6);
+    const url = new URL(location.href);
+    const [from, to] = ends();
+    url.searchParams.set("from", at(from));
+    url.searchParams.set("to", at(to));
+    url.searchParams.delete("first");
+    visit(url);
+  };
+  addEventListener("pointermove", drag);
+  addEventListener("pointerup", drop, { once: true });
+});
 
 /** A slider shows what it stands at, without a press of the button. */
 document.addEventListener("change", (event) => {
