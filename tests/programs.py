@@ -10,6 +10,7 @@ import atexit
 import gc
 import importlib
 import json
+import multiprocessing.process
 import os
 import runpy
 import select
@@ -183,6 +184,8 @@ def forked(requests: socket.socket) -> Any:
 def perform(arguments: list[str], folder: str, environment: dict[str, str]) -> None:
     """Do what an interpreter does with these arguments."""
     os.chdir(folder)
+    # A process that the program spawns looks for it in the folder where it seems to have begun.
+    vars(multiprocessing.process)["ORIGINAL_DIR"] = folder
     os.environ.clear()
     os.environ.update(environment)
     own = [path for path in environment.get("PYTHONPATH", "").split(":") if path]
