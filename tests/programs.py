@@ -185,7 +185,8 @@ def perform(arguments: list[str], folder: str, environment: dict[str, str]) -> N
     """Do what an interpreter does with these arguments."""
     os.chdir(folder)
     # A process that the program spawns looks for it in the folder where it seems to have begun.
-    vars(multiprocessing.process)["ORIGINAL_DIR"] = folder
+    process: Any = multiprocessing.process
+    process.ORIGINAL_DIR = folder
     os.environ.clear()
     os.environ.update(environment)
     own = [path for path in environment.get("PYTHONPATH", "").split(":") if path]
