@@ -31,6 +31,7 @@ terminals and logs.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Literal
 
@@ -109,6 +110,17 @@ class RunConflict(CheckpointError):
         )
 
 
+_OWNER = re.compile(r"pid (\d+) on ([^/ ]+)\S* \([^()]*\)")
+
+
+def process_of(owner: str) -> str:
+    """Return the holder of a lease as people know it, such as "process 4711 on host".
+
+    A text of another form is returned as it is.
+    """
+    return _OWNER.sub(r"process \1 on \2", owner)
+
+
 class RunBusy(CheckpointError):
     """Another process, or another task of this one, holds the lease of the run.
 
@@ -126,14 +138,14 @@ class RunBusy(CheckpointError):
         if is_gone:
             super().__init__(
                 f"run {run_id!r} existed when this start began, and was deleted before the start could "
-                f"claim it: {owner} may have completed it. Nothing was executed",
+                f"claim it: {process_of(owner)} may have completed it. Nothing was executed",
                 "Start it again if it should be executed once more.",
             )
             return
         super().__init__(
-            f"run {run_id!r} is being driven by {owner}; its lease holds for another "
+            f"run {run_id!r} is being driven by {process_of(owner)}; its lease holds for another "
             f"{max(expires_in, 0):.0f} s and is renewed while that process lives",
-            "Wait for it to end, or stop it and resume.",
+            "Wait for it to end; or pause it, or stop that process, and try again.",
         )
 
 

@@ -24,6 +24,7 @@ from effectflow.checkpoint.errors import (
     RunNotFound,
     SaveFailed,
     StoreUnavailable,
+    process_of,
 )
 from effectflow.checkpoint.integrity import LARGE, LONG, Draft, Seal, off_loop
 from effectflow.checkpoint.lease import Lease
@@ -619,7 +620,9 @@ class JournalWriter(_Halting):
             taken = await store.claim(self.run_id, owner=self.lease.owner, seconds=seconds)
             self.lease = taken.lease
         except RunBusy as busy:
-            raise LeaseLost(self.run_id, f"{busy.owner} holds it", owner=busy.owner) from busy
+            raise LeaseLost(
+                self.run_id, f"{process_of(busy.owner)} holds it", owner=busy.owner
+            ) from busy
         except RunNotFound as gone:
             raise LeaseLost(self.run_id, "the run was deleted") from gone
         finally:

@@ -24,8 +24,9 @@ from effectflow.checkpoint.errors import (
     CorruptCheckpoint,
     SaveFailed,
     StoreUnavailable,
+    process_of,
 )
-from effectflow.checkpoint.lease import Lease, Owner, delete_unchanged
+from effectflow.checkpoint.lease import Lease, delete_unchanged
 from effectflow.checkpoint.schema import LATEST, frozen, schema_of
 from effectflow.effects.arguments import check_count, check_text, check_type
 from effectflow.effects.errors import Copyable
@@ -209,8 +210,7 @@ class RunInfo:
     def process(self) -> str:
         """The process that drives it, or drove it last, such as "process 4711 on host"; "" if unknown."""
         text = self.summary.details.owner if self.lease is None else self.lease.owner
-        owner = Owner.parse(text)
-        return text if owner is None else f"process {owner.pid} on {owner.host.split('/')[0]}"
+        return process_of(text)
 
     def is_held(self, now: float) -> bool:
         """Return whether a live owner holds the run at `now`, in seconds since the epoch."""

@@ -13,6 +13,7 @@ from effectflow.checkpoint import (
     CorruptCheckpoint,
     DefinitionChanged,
     OutcomeUnknown,
+    RunBusy,
     RunNotFound,
 )
 from effectflow.checkpoint.errors import after_damage
@@ -101,6 +102,9 @@ def _hint_of(error: CheckpointError) -> str:
                 "Resume it with the code that it was started with, give the workflow a version and a "
                 "migration, or add --force if the change does not matter to it."
             )
+        case RunBusy(is_gone=False, run_id=run_id):
+            pause = suggested("pause", run_id)
+            return f"Wait for it to end, or pause it first: {pause}"
         case OutcomeUnknown(is_repeated=True):
             return "To run it again, add --force."
         case OutcomeUnknown():

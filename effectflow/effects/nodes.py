@@ -432,7 +432,7 @@ def describe_call(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any])
 
 
 class Options(dict[str, Any]):
-    """The keyword arguments of a call that `repr` shows. None, False, 0 and empty ones are left out."""
+    """The keyword arguments of a call that `repr` shows. Those that are None or False are left out."""
 
 
 class Written(str):
@@ -452,7 +452,11 @@ def _call(name: str, arguments: Sequence[Any], depth: int) -> str:
     shown: list[str] = []
     for part in arguments:
         if isinstance(part, Options):
-            shown += [f"{key}={_short(each, depth - 1)}" for key, each in part.items() if each]
+            shown += [
+                f"{key}={_short(each, depth - 1)}"
+                for key, each in part.items()
+                if each is not None and each is not False
+            ]
         else:
             shown.append(_short(part, depth - 1))
     return f"{receiver}{name}({', '.join(shown)})"

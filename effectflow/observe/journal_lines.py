@@ -28,6 +28,7 @@ from effectflow.checkpoint.entries import (
     Value,
     Waiting,
 )
+from effectflow.checkpoint.errors import process_of
 from effectflow.checkpoint.order import Spans
 from effectflow.checkpoint.schema import LATEST
 from effectflow.checkpoint.store import RunStatus
@@ -85,7 +86,7 @@ def _text_of(entry: Entry, aside: Sequence[int], when: When) -> tuple[str, str]:
             fork = f", forked from {entry.forked_from} by {entry.by}" if entry.forked_from else ""
             return "Started", f"{entry.workflow} version {entry.version}{fork}"
         case Resumed(owner):
-            return "Resumed", f"by {entry.by or owner}{_reason_of(entry, aside)}"
+            return "Resumed", f"by {entry.by or process_of(owner)}{_reason_of(entry, aside)}"
         case BeforeStep(step, attempt):
             return "BeforeStep", f"{step}, attempt {attempt}"
         case Completed(step, output, duration):

@@ -132,7 +132,11 @@ def spawn(
     check_priority(priority)
     seconds = finite_time("delay", delay)
     options = Options(
-        run_id=run_id, delay=delay, priority=priority, context=context, is_detached=is_detached
+        run_id=run_id,
+        delay=delay or None,
+        priority=priority or None,
+        context=context,
+        is_detached=is_detached,
     )
     work = _Spawn(workflow, input, run_id, seconds, priority, context, is_detached)
     return Perform(work.perform, ("spawn", Written(workflow.name), input, options))

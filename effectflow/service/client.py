@@ -396,7 +396,8 @@ class Handle(Generic[E_co, Out_co]):
             timeout: wait for at most this many seconds, or this `timedelta`; by default forever. If
                 the run has ended, its result is returned even with 0.
 
-        Raises TimeoutError when the time is over, which says why a run is blocked. The run continues.
+        Raises TimeoutError when the time is over, which says whether the run is blocked, or
+        whether it, its queue or its workflow is paused. Otherwise, the run continues.
         """
         store = self._checkpoints.store
         async with store, woken_by(store, self.run_id) as change:
@@ -407,14 +408,29 @@ class Handle(Generic[E_co, Out_co]):
                     await change.wait()
                     ended, blocked = await self._ended(blocked)
             if ended is None:
-                goes_on = (
-                    "It continues, if a worker drives it; `handle.status()` returns its status"
-                )
+                goes_on = await self._how_it_goes_on()
                 raise TimeoutError(
-                    f"run {self.run_id!r} has not ended within {seconds} s. "
-                    + (f"It is blocked: {blocked}" if blocked else goes_on)
+                    f"run {self.run_id!r} has not ended within {seconds} s. {goes_on}"
                 )
             return ended
+
+    async def _how_it_goes_on(self) -> str:
+        """Return why the run, which has not ended, stands still, or that it continues."""
+        summary = (await existing_run(self._place, self.run_id)).summary
+        if summary.details.blocked:
+            return f"It is blocked: {summary.details.blocked}"
+        if summary.status is RunStatus.PAUSED:
+            return "It is paused: after `handle.unpause()`, the next worker continues it"
+        names = {"queue": summary.queue_name, "workflow": summary.workflow}
+        store = self._checkpoints.store
+        for pause in await pauses_in(store) if is_service(store) else ():
+            if names.get(pause.kind) == pause.name:
+                what = f"{pause.kind}={pause.name!r}"
+                return (
+                    f"Its {pause.kind} {pause.name!r} is paused by {pause.by}: after "
+                    f"`client.unpause({what})`, the next worker continues it"
+                )
+        return "It continues, if a worker drives it; `handle.status()` returns its status"
 
     async def cancel(self) -> None:
         """Request the cancellation of the run: its finalizers and compensations run, and then it ends.

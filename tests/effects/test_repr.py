@@ -53,7 +53,7 @@ OPERATORS = """[
     order.drop_dead_letters('r-1', force=True),
     order.complete_step('r-1', 'charge', 5), order.fail_step('r-1', 'charge', 'no', by='Jo'),
     order.fork('r-1'), order.fork('r-1', at='charge', changes={'ask': 1}, new_run_id='r-2'),
-    order.fork('r-1', input=6),
+    order.fork('r-1', input=6), order.fork('r-1', at=0, input=0),
     Signal('approval', bool).wait(), spawn(order, 5), spawn(order, 5, run_id='r-1', is_detached=True),
     pure(1).map(str), pure(1).map_err(str), pure(1).and_then(double), pure(1).or_else(double),
     pure(1).tap(double), pure(1).tap_err(double), pure(1).zip(pure(2), pure(3)),

@@ -262,6 +262,24 @@ async def test_only_a_run_that_may_continue_is_paused(service: Service) -> None:
         await service.client.handle(broken, "no").pause()
 
 
+async def test_a_result_that_is_awaited_in_vain_says_what_is_paused(service: Service) -> None:
+    @workflow
+    def write(_: None) -> Do[App, Broken, int]:
+        return (yield from note("a"))
+
+    handle = await service.client.submit(write, run_id="r", queue="q")
+    await service.client.pause(queue="q")
+    with pytest.raises(TimeoutError, match=r"queue 'q' is paused by .*client.unpause\(queue='q'\)"):
+        await handle.result(timeout=0)
+    await handle.pause()
+    with pytest.raises(TimeoutError, match=r"It is paused: after `handle.unpause\(\)`"):
+        await handle.result(timeout=0)
+    await service.client.unpause(queue="q")
+    await handle.unpause()
+    with pytest.raises(TimeoutError, match="It continues, if a worker drives it"):
+        await handle.result(timeout=0)
+
+
 async def test_a_run_is_paused_once(service: Service) -> None:
     handle = await service.client.submit(asking, run_id="r")
     await handle.pause()
