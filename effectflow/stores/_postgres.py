@@ -285,11 +285,9 @@ class PostgresStore(SqlStore, ServerStore, TransactionStore):
                 "both"
             )
         create = sql.create(run_id, bodies, summary, "", 0.0)
-        if await self._queries.within(caller, create) is None:
-            return False
-        # The server sends it with the commit.
-        await caller.execute(*notice_of(channel_of(self._schema), run_id))
-        return True
+        # The server sends the notice with the commit.
+        notice = notice_of(channel_of(self._schema), run_id)
+        return await self._queries.within(caller, create, then=[notice]) is not None
 
     def _note_written(self, save: Save) -> None:
         if save.tells:

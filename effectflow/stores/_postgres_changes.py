@@ -20,6 +20,7 @@ from psycopg import sql
 from effectflow.stores._changes import Watcher
 from effectflow.stores._postgres_connection import CLOSING_SECONDS, Connection
 from effectflow.stores._servers import RECONNECT_DELAYS, Subscription
+from effectflow.stores._sql import Query
 
 _ANY = "*"
 """The payload that says that any run may have changed."""
@@ -44,9 +45,9 @@ def listening(channel: str) -> sql.Composed:
     return sql.SQL("LISTEN {}").format(sql.Identifier(channel))
 
 
-def notice_of(channel: str, run_id: str) -> tuple[bytes, tuple[str, str]]:
-    """Return the statement that announces one run, and its parameters."""
-    return b"SELECT pg_notify(%s, %s)", (channel, _payload([run_id]))
+def notice_of(channel: str, run_id: str) -> Query:
+    """Return the statement that announces one run."""
+    return Query("SELECT pg_notify(?, ?)", (channel, _payload([run_id])))
 
 
 def _payload(run_ids: Iterable[str]) -> str:

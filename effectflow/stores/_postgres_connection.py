@@ -15,6 +15,7 @@ from typing import Any, TypeAlias, TypeVar
 import psycopg
 from psycopg import conninfo
 from psycopg.abc import PQGen
+from psycopg.rows import tuple_row
 
 from effectflow.checkpoint.lease import Lease, uptime
 from effectflow.stores._postgres_schema import Dialect, adapt
@@ -118,7 +119,8 @@ class Queries:
         return step.result
 
     async def _rows_of_user(self, connection: Connection, queries: Sequence[Query]) -> list[Rows]:
-        cursors = [psycopg.AsyncCursor[Any](connection) for _ in queries]
+        # Not by `connection.execute`: users choose what their cursors are, and what rows they return.
+        cursors = [psycopg.AsyncCursor(connection, row_factory=tuple_row) for _ in queries]
         with self._answering(connection):
             async with connection.pipeline():
                 for cursor, (text, parameters) in zip(cursors, queries, strict=True):

@@ -140,10 +140,11 @@ def check_caller(connection: object, location: Path) -> sqlite3.Connection:
         )
     cursor = connection.cursor()
     cursor.row_factory = None
-    files = [file for _, name, file in cursor.execute("PRAGMA database_list") if name == "main"]
-    if not (files[0] and path.samefile(files[0], location)):
+    # The first one is the main database. Texts are what the connection makes of them, such as bytes.
+    _, _, file = next(cursor.execute("PRAGMA database_list"))
+    if not (file and path.samefile(file, location)):
         raise ValueError(
-            f"the connection is to {files[0]!r}, and the store is {str(location)!r}: one transaction "
+            f"the connection is to {file!r}, and the store is {str(location)!r}: one transaction "
             "cannot change both. Connect to the file of the store"
         )
     return connection

@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 import anyio
 import psycopg
 import pytest
+from psycopg.rows import dict_row
 from returns.result import Failure, Success
 
 from effectflow import (
@@ -485,6 +486,20 @@ async def _deleted(connection: Any) -> None:
     await deleted
 
 
+def give_other_rows(connection: Any) -> None:
+    if isinstance(connection, sqlite3.Connection):
+        connection.row_factory, connection.text_factory = sqlite3.Row, bytes
+    else:
+        connection.row_factory, connection.cursor_factory = dict_row, psycopg.AsyncRawCursor
+
+
+async def test_a_body_chooses_the_rows_of_its_connection(database: Database) -> None:
+    ON_BODY.append(give_other_rows)
+    async with opened(database) as (_, hall):
+        assert await database.booking.start("A1").run(hall) == Success("A1 is yours")
+        assert await database.booking.start("B1").run(hall) == Success("B1 is yours")
+
+
 async def test_the_connection_is_of_no_use_afterwards(database: Database) -> None:
     kept: list[Any] = []
     ON_BODY.append(kept.append)
@@ -797,6 +812,17 @@ async def test_a_run_is_submitted_with_the_commit(database: Database) -> None:
         assert await database.booking.resume("r").run(Hall(Checkpoints(store))) == Success(
             "A1 is yours"
         )
+
+
+async def test_a_connection_submits_whatever_rows_it_returns(database: Database) -> None:
+    async with database.make() as store:
+        client = Client(Checkpoints(store))
+        async with connected(database) as connection:
+            give_other_rows(connection)
+            for _ in range(2):
+                with suppress(RunConflict):
+                    await client.submit(database.booking, "A1", run_id="r", connection=connection)
+        assert len(await client.find()) == 1
 
 
 async def test_a_run_of_a_transaction_that_is_rolled_back_never_exists(database: Database) -> None:
