@@ -140,8 +140,8 @@ if TYPE_CHECKING:
         StoreFacts as StoreFacts,
         Taken as Taken,
         Transaction as Transaction,
-        TransactionConflict as TransactionConflict,
         TransactionStore as TransactionStore,
+        TransactionUndone as TransactionUndone,
         find_run as find_run,
     )
     from effectflow.checkpoint.transactional_step import transaction as transaction
@@ -187,7 +187,7 @@ if not TYPE_CHECKING:  # a type checker would take every name for one of this pa
             "store": (
                 "Batch Changes CheckpointStore Claimed DueRuns Message Queue Record Remains "
                 "RunDetails RunInfo RunQuery RunStatus RunSummary ServiceStore StoreFacts Taken "
-                "Transaction TransactionConflict TransactionStore find_run"
+                "Transaction TransactionUndone TransactionStore find_run"
             ),
             "transactional_step": "transaction",
             "values": "Codec",

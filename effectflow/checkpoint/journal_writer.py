@@ -35,7 +35,7 @@ from effectflow.checkpoint.store import (
     RunStatus,
     RunSummary,
     Transaction,
-    TransactionConflict,
+    TransactionUndone,
     find_run,
 )
 from effectflow.effects.clock import in_seconds
@@ -494,17 +494,17 @@ class JournalWriter(_Halting):
     async def save_in(self, transaction: Transaction, add: Callable[[], object]) -> None:
         """Save the entry that `add()` adds, and all before it, in a transaction, and commit that.
 
-        If this raises TransactionConflict, the entry was not added.
+        If this raises TransactionUndone, the entry was not added.
         """
         self.check()
         before = self.length, self.time, self._digest, self._shared.copy()
         add()
         try:
             await self._save_batch(required=True, append=transaction.append)
-        except TransactionConflict as conflict:
+        except TransactionUndone as undone:
             if self.length > before[0] + 1:
                 # Its number has been taken. The next life tries again.
-                raise self.halt(SaveFailed(self.run_id, str(conflict))) from conflict.error
+                raise self.halt(SaveFailed(self.run_id, str(undone))) from undone.error
             del self._buffer[-1]
             self.length, self.time, self._digest, self._shared = before
             raise
@@ -549,7 +549,7 @@ class JournalWriter(_Halting):
                 )
             except LeaseLost:
                 raise
-            except TransactionConflict:
+            except TransactionUndone:
                 self._buffer[:0], self._takes[:0] = batch, takes
                 self._is_summary_due = self._is_summary_due or summary is not None
                 raise
@@ -577,7 +577,7 @@ class JournalWriter(_Halting):
                 seconds = time.perf_counter() - began
                 saved = CheckpointSaved(self.run_id, self.durable_length, step, reason, seconds)
                 tell(self.observers, saved)
-        except TransactionConflict:
+        except TransactionUndone:
             raise
         except Exception as raised:
             error = self._save_failed(raised)

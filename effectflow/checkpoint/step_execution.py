@@ -35,7 +35,7 @@ from effectflow.checkpoint.run import Run
 from effectflow.checkpoint.shared_parts import LongOutput
 from effectflow.checkpoint.step import CurrentStep
 from effectflow.checkpoint.stopping import interruption_reason
-from effectflow.checkpoint.store import TransactionConflict, transactions_of
+from effectflow.checkpoint.store import TransactionUndone, transactions_of
 from effectflow.checkpoint.transactional_step import TransactionCall
 from effectflow.checkpoint.values import (
     KnownTypes,
@@ -504,10 +504,10 @@ class StepExecution:
         while True:
             try:
                 return await self._try_transaction(body, began)
-            except TransactionConflict as conflict:
-                delay = next(delays, None)
+            except TransactionUndone as undone:
+                delay = None if undone.is_final else next(delays, None)
                 if delay is None:
-                    return body.failed(conflict.error)
+                    return body.failed(undone.error)
                 await anyio.sleep(delay)
 
     async def _try_transaction(self, body: TransactionCall, began: float) -> object:
@@ -518,7 +518,7 @@ class StepExecution:
             try:
                 transaction = await stack.enter_async_context(store.transaction())
                 value = await transaction.perform(body)
-            except TransactionConflict:
+            except TransactionUndone:
                 raise
             except Exception as error:
                 if body.has_begun:

@@ -706,16 +706,19 @@ class ServiceStore(CheckpointStore, Protocol):
         ...
 
 
-class TransactionConflict(Copyable, Exception):
-    """The database has undone a transaction because of another one, or lost it: perform it again.
+class TransactionUndone(Copyable, Exception):
+    """The database has undone a transaction, or lost it, and nothing of it is written.
 
     Attributes:
         error: the error of the driver.
+        is_final: whether it would be undone again, because it breaks a constraint that is checked at the
+            commit. Otherwise, it was undone because of another one: perform it again.
     """
 
-    def __init__(self, error: Exception) -> None:
+    def __init__(self, error: Exception, *, is_final: bool = False) -> None:
         super().__init__(str(error))
         self.error = error
+        self.is_final = is_final
 
 
 class Transaction(Protocol):
@@ -724,7 +727,7 @@ class Transaction(Protocol):
     async def perform(self, body: Callable[[Any], Any]) -> Any:
         """Call `body(connection)` in the transaction. Return its value, or what its coroutine returns.
 
-        The connection is of no use afterwards. Raise what the body raises, TransactionConflict, or
+        The connection is of no use afterwards. Raise what the body raises, TransactionUndone, or
         StoreUnavailable without calling it.
         """
         ...
@@ -732,7 +735,7 @@ class Transaction(Protocol):
     async def append(self, lease: Lease, batch: Batch) -> None:
         """Append as `CheckpointStore.append` does, in this transaction, and commit it.
 
-        Raise TransactionConflict if nothing was written, and the same may succeed in another transaction.
+        Raise TransactionUndone if nothing was written, because of this or another transaction.
         """
         ...
 

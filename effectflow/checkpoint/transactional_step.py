@@ -139,6 +139,7 @@ def transaction(
     - It is not cancelled once it has begun: a timeout or a stop of the run takes effect after it. So it
       has no `timeout=`. The server ends a statement after the `statement_timeout` of the store.
     - The transactions of one run happen one after the other, also in `par`.
+    - What is checked at the commit, such as deferred constraints, is a failure of the function, too.
     - If PostgreSQL ends the transaction because of another one (a deadlock, a serialization failure), or
       the connection is lost, the function is called again, up to twelve times.
 

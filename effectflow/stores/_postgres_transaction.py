@@ -14,7 +14,7 @@ from psycopg.rows import tuple_row
 
 from effectflow.checkpoint.errors import SaveFailed
 from effectflow.checkpoint.lease import Lease
-from effectflow.checkpoint.store import Batch, Transaction, TransactionConflict
+from effectflow.checkpoint.store import Batch, Transaction, TransactionUndone
 from effectflow.stores import _sql as sql
 from effectflow.stores._postgres_connection import (
     COMMIT,
@@ -28,15 +28,35 @@ from effectflow.stores._sql import Attempt, Query, Steps
 A = TypeVar("A")
 
 
+_LAST = [COMMIT, Query("RESET ROLE"), Query("RESET ALL")]
+"""How a transaction ends, and the settings of the session that the code of a user has changed."""
+
+
 class LentConnection(psycopg.AsyncConnection[Any]):
-    """A connection that the code of a user may use during a transaction, which it cannot end."""
+    """A connection that the code of a user may use during a transaction, which it cannot end.
+
+    Attributes:
+        is_lent: whether the code of a user may use it.
+        has_ended: whether that code has ended the transaction by a statement.
+    """
 
     is_lent = False
+    has_ended = False
 
     async def wait(self, *args: Any, **options: Any) -> Any:
         if not self.is_lent:
             raise psycopg.ProgrammingError("the transaction of this connection has ended")
-        return await super().wait(*args, **options)
+        try:
+            return await super().wait(*args, **options)
+        finally:
+            if self.info.transaction_status is TransactionStatus.IDLE:
+                self.has_ended = True
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a statement is in progress: what follows would wait for its end, perhaps forever."""
+        is_active = self.info.transaction_status is TransactionStatus.ACTIVE
+        return is_active or self.lock.locked()
 
     async def commit(self) -> Never:
         raise psycopg.ProgrammingError(_REFUSED)
@@ -52,11 +72,13 @@ class LentConnection(psycopg.AsyncConnection[Any]):
         self.is_lent = True
         milliseconds = round(statement_timeout * 1000)
         await self.execute(f"BEGIN; SET LOCAL statement_timeout = {milliseconds}".encode())
+        self.has_ended = False
 
     async def take_back(self) -> None:
         """Roll the transaction back, unless it has ended, and take the connection from the user."""
-        with suppress(psycopg.Error):
-            await super().rollback()
+        if not self.is_busy:
+            with suppress(psycopg.Error):
+                await super().rollback()
         if self.info.transaction_status is not TransactionStatus.IDLE:
             await self.cut()
         self.is_lent = False
@@ -98,18 +120,21 @@ class PostgresTransaction(Transaction):
     async def append(self, lease: Lease, batch: Batch) -> None:
         try:
             append = partial(
-                self._queries.within, self._connection, sql.append(lease, batch), then=[COMMIT]
+                self._queries.within, self._connection, sql.append(lease, batch), then=_LAST
             )
             self.told = await self._in_asyncio(append)
         except psycopg.Error as error:
             if _is_conflict(error):
-                raise TransactionConflict(error) from error
+                raise TransactionUndone(error) from error
+            if (error.sqlstate or "").startswith(_OF_CONSTRAINTS):
+                raise TransactionUndone(error, is_final=True) from error
             if is_refusal(error):
                 reason = f"the server rejected it: {explained(error)}"
                 raise SaveFailed(lease.run_id, reason) from error
             # The answer to the commit was lost. This waits for the end of the transaction.
+            await self._in_asyncio(self._connection.cut)
             if not await self._look(sql.has_appended(lease, batch)):
-                raise TransactionConflict(error) from error
+                raise TransactionUndone(error) from error
 
     async def _perform(self, body: Callable[[Any], Any]) -> Any:
         connection = self._connection
@@ -117,9 +142,14 @@ class PostgresTransaction(Transaction):
             value = await body(connection)
         except Exception as error:
             if connection.closed or _is_conflict(error):
-                raise TransactionConflict(error) from error
+                raise TransactionUndone(error) from error
             raise
-        if connection.info.transaction_status is not TransactionStatus.INTRANS:
+        if connection.is_busy:
+            raise RuntimeError(_UNFINISHED)
+        if (
+            connection.has_ended
+            or connection.info.transaction_status is not TransactionStatus.INTRANS
+        ):
             raise RuntimeError(_ENDED)
         return value
 
@@ -128,6 +158,9 @@ def _is_conflict(error: Exception) -> bool:
     """Return whether the server has undone a transaction because of another one."""
     return isinstance(error, psycopg.Error) and (error.sqlstate or "").startswith("40")
 
+
+_OF_CONSTRAINTS = ("23", "P0")
+"""The errors of what PostgreSQL checks at the commit: constraints and triggers of the user's tables."""
 
 _REFUSED = (
     "the step is committed with the entry that it has completed: its code must neither commit, roll back "
@@ -138,6 +171,12 @@ _ENDED = (
     "the code of the transaction has ended it by a statement, so that what it changed may be committed"
     " without the step; or it went on after an error of the server, which undoes the transaction. Run "
     "what may fail in a savepoint: `async with connection.transaction()`"
+)
+
+
+_UNFINISHED = (
+    "the code of the transaction has left a statement unfinished: a stream, a COPY, or one in another "
+    "task. Wait for its end, and read streams to their ends"
 )
 
 

@@ -13,7 +13,7 @@ from anyio import CapacityLimiter
 
 from effectflow.checkpoint.errors import CheckpointError
 from effectflow.checkpoint.lease import Lease
-from effectflow.checkpoint.store import Batch, Transaction
+from effectflow.checkpoint.store import Batch, Transaction, TransactionUndone
 from effectflow.effects.event_loop import shielded
 from effectflow.effects.threads import in_thread
 from effectflow.effects.trails import add_note
@@ -104,6 +104,9 @@ class SqliteTransaction(Transaction):
             connection.execute("COMMIT")
         except CheckpointError:
             raise
+        except sqlite3.IntegrityError as error:
+            # Of a table of the user: foreign keys may be checked at the commit.
+            raise TransactionUndone(error, is_final=True) from error
         except Exception as error:
             raise save_failed(lease.run_id, self._files.path, error, self._lock_timeout) from error
         self._writer.commits += 1

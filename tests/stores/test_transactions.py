@@ -57,7 +57,7 @@ from effectflow.checkpoint import (
     RunNotFound,
     StoreUnavailable,
     Transaction,
-    TransactionConflict,
+    TransactionUndone,
     find_run,
     read_entries,
     verify_run,
@@ -94,7 +94,7 @@ ON_BODY: list[Callable[[Any], Any]] = []
 """What the next bodies call once they have changed the table: one after the other."""
 
 
-@transaction(errors=Full)
+@transaction(errors=(Full, sqlite3.IntegrityError))
 def reserve(connection: sqlite3.Connection, seat: str) -> str:
     TRIES.append(seat)
     connection.execute("INSERT INTO seats VALUES (?)", (seat,))
@@ -103,7 +103,7 @@ def reserve(connection: sqlite3.Connection, seat: str) -> str:
     return f"{seat} is yours"
 
 
-@transaction(errors=Full, name="reserve")
+@transaction(errors=(Full, psycopg.IntegrityError), name="reserve")
 async def reserve_on_postgres(connection: psycopg.AsyncConnection[Any], seat: str) -> str:
     TRIES.append(seat)
     await connection.execute("INSERT INTO seats VALUES (%s)", (seat,))
@@ -237,6 +237,26 @@ async def test_an_output_that_cannot_be_saved_rolls_back(tmp_path: Path) -> None
     assert await database.rows() == []
 
 
+async def test_what_the_commit_checks_is_a_failure_of_the_step(database: Database) -> None:
+    """And not one of the store, which would repeat it forever."""
+    async with opened(database) as (store, hall):
+        async with connected(database) as connection:
+            for statement in (
+                "CREATE TABLE halls (hall INTEGER PRIMARY KEY)",
+                "CREATE TABLE rows (hall INTEGER REFERENCES halls DEFERRABLE INITIALLY DEFERRED)",
+            ):
+                if (executing := connection.execute(statement)) and database.dsn:
+                    await executing
+        ON_BODY.append(lambda connection: connection.execute("INSERT INTO rows VALUES (3)"))
+        result = await database.booking.start("A1", run_id="r").run(hall)
+        assert isinstance(result, Failure)
+        assert "foreign key constraint" in str(result.failure()).lower()
+        assert await entries_of(store, "r") == ["Started", "BeforeStep", "Failed", "Finished"]
+        assert await database.rows() == []
+        assert await database.booking.resume("r").run(hall) == Success("A1 is yours")
+    assert TRIES == ["A1", "A1"]
+
+
 async def test_retries_are_new_transactions(tmp_path: Path) -> None:
     tries: list[int] = []
 
@@ -326,7 +346,7 @@ class UndoneLate(Transaction):
         await anyio.sleep(0.03)
         if self.store.conflicts:
             self.store.conflicts -= 1
-            raise TransactionConflict(RuntimeError("undone"))
+            raise TransactionUndone(RuntimeError("undone"))
         await self.transaction.append(lease, batch)
 
 
@@ -556,6 +576,44 @@ async def server(postgres: str) -> Database:
 
 
 _postgres = postgres
+
+
+async def test_a_body_that_ends_the_transaction_and_begins_another_is_noticed(
+    server: Database,
+) -> None:
+    async def roll_back(connection: Any) -> None:
+        await connection.execute("ROLLBACK")
+        await connection.execute("BEGIN")
+
+    ON_BODY.append(roll_back)
+    async with opened(server) as (_, hall):
+        with pytest.raises(RuntimeError, match="ended it by a statement"):
+            await server.booking.start("A1", run_id="r").run(hall)
+        assert await server.booking.resume("r").run(hall) == Success("A1 is yours")
+
+
+async def test_an_unfinished_statement_is_noticed(server: Database) -> None:
+    streams: list[Any] = []
+
+    async def leave(connection: Any) -> None:
+        streams.append(connection.cursor().stream("SELECT generate_series(1, 1000)"))
+        await anext(streams[-1])
+
+    ON_BODY.append(leave)
+    async with opened(server) as (_, hall):
+        with pytest.raises(RuntimeError, match="left a statement unfinished"):
+            await server.booking.start("A1", run_id="r").run(hall)
+        assert await server.booking.resume("r").run(hall) == Success("A1 is yours")
+
+
+async def test_the_settings_of_a_body_end_with_it(server: Database) -> None:
+    async def set_them(connection: Any) -> None:
+        await connection.execute("SET default_transaction_read_only = on; SET search_path = none")
+
+    ON_BODY.append(set_them)
+    async with opened(server) as (_, hall):
+        assert await server.booking.start("A1").run(hall) == Success("A1 is yours")
+        assert await server.booking.start("B1").run(hall) == Success("B1 is yours")
 
 
 async def test_a_serialization_failure_in_the_body_repeats_it(server: Database) -> None:
