@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 from collections import defaultdict
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -103,6 +104,10 @@ class DueClaim:
                 return Claimed((), next_due_at)
             if await self._claim(chosen, usage, next_due_at):
                 self._served.update(served)
+                # Otherwise each later search would find these turns, and have to search again.
+                await self._forget(
+                    [lane for lane in map(lane_of, (one.summary for one in chosen)) if lane.turn]
+                )
                 return self._sent
 
     async def _already_taken(self) -> tuple[Taken, ...]:
@@ -238,11 +243,14 @@ class DueClaim:
             lane for (lane, _), is_there in zip(wanted, answers[1::2], strict=True) if not is_there
         ]
         await self._forget(empty)
+        ready = [
+            (lane, run_id)
+            for (lane, _), run_ids in zip(wanted, answers[::2], strict=True)
+            for run_id in texts(run_ids)
+        ]
+        is_complete = await self._find(ready, usage)
         # Others follow the turns that are over.
-        is_complete = not any(lane.turn for lane in empty)
-        for (lane, _), ready in zip(wanted, answers[::2], strict=True):
-            is_complete &= await self._find(lane, texts(ready), usage)
-        return is_complete, next_due_at
+        return is_complete and not any(lane.turn for lane in empty), next_due_at
 
     async def _lanes_to_read(
         self, lanes: list[Lane], usage: Usage
@@ -268,25 +276,25 @@ class DueClaim:
                 wanted += turn_lanes(lane, turns, usage, due)
         return wanted, min((at for one in answers[::3] for _, at in one), default=None)
 
-    async def _find(self, lane: Lane, run_ids: list[str], usage: Usage) -> bool:
-        """Note the due runs of a lane. Remove others; return False if there were any."""
-        name, damaged, is_complete = set_of(lane), list[str](), True
-        full = usage.full_keys(lane.queue_name, self._due)
-
-        def skip(error: CorruptCheckpoint) -> None:
-            damaged.append(error.run_id)
-            _warn(error)
-
-        async for run_id, run in self._runs.readable(run_ids, skip):
+    async def _find(self, ready: Sequence[tuple[Lane, str]], usage: Usage) -> bool:
+        """Note the due runs of lanes. Remove others; return False if there were any."""
+        full = {lane: usage.full_keys(lane.queue_name, self._due) for lane, _ in ready}
+        run_ids = [*dict.fromkeys(run_id for _, run_id in ready)]
+        runs = {run_id: run async for run_id, run in self._runs.readable(run_ids, _warn)}
+        is_complete = True
+        for lane, run_id in ready:
+            name, run = set_of(lane), runs.get(run_id)
             if run is not None and name in places(run):
-                if run.state.summary.key not in full:
+                if run.state.summary.key not in full[lane]:
                     self._found[run_id] = run
-            else:
-                is_complete = False
+                continue
+            is_complete = False
+            if run_id in runs:
                 await self._move(run_id, run, name)
-        if damaged:
-            await self._runs.client.zrem(self._runs.keys(name), *damaged)
-        return is_complete and not damaged
+            else:
+                # It is damaged.
+                await self._runs.client.zrem(self._runs.keys(name), run_id)
+        return is_complete
 
     async def _forget(self, lanes: list[Lane]) -> None:
         """Forget empty lanes."""

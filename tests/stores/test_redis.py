@@ -13,6 +13,7 @@ import anyio
 import anyio.to_thread
 import pytest
 import redis as driver
+from redis.asyncio.client import Pipeline
 
 from effectflow.checkpoint.errors import CorruptCheckpoint, LeaseLost, RunBusy
 from effectflow.checkpoint.lease import Owner
@@ -243,6 +244,32 @@ async def test_sets_that_lack_a_run_are_completed_after_a_restart(tmp_path: Path
             # The held one counts.
             assert {*await claim_due(store, 5, Queue("w", 1))} == queued
             assert await claim_due(store, 5, Queue("w", 2)) == ["due"]
+
+
+async def test_a_claim_sends_as_many_requests_for_many_keys_as_for_one(
+    redis: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That holds for the next one, too, when the keys have no more runs."""
+    sent, execute = list[int](), Pipeline.execute
+
+    def counted(self: Any, *args: Any, **options: Any) -> Any:
+        sent.append(len(self))
+        return execute(self, *args, **options)
+
+    async def requests_for(keys: int) -> tuple[int, int]:
+        async with RedisStore(redis, prefix=f"{tmp_path}{keys}") as store:
+            for number in range(keys):
+                waits = replace(DUE, created_at=2.0, key=str(number))
+                await store.create(str(number), [b"1"], summary=waits)
+            assert len(await store.find()) == keys
+            sent.clear()
+            assert len(await claim_due(store, keys)) == keys
+            first = len(sent)
+            assert await claim_due(store, 1) == []
+            return first, len(sent) - first
+
+    monkeypatch.setattr(Pipeline, "execute", counted)
+    assert await requests_for(20) == await requests_for(1)
 
 
 async def test_no_append_fails_while_the_scripts_are_flushed(
