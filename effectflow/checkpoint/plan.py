@@ -140,6 +140,7 @@ class Planning:
         is_check: whether only the code is checked. Such a replay also enters calls of workflows that are
             in progress.
         found: the definitions of the wanted steps that it has reached, by path.
+        awaited: the types of the messages that it has come to wait for, by topic.
         is_parked: whether a fiber has ended because a plan must not do what comes next.
         reason: why the first fiber has.
     """
@@ -148,6 +149,7 @@ class Planning:
         self.wanted = wanted
         self.is_check = is_check
         self.found: dict[str, StepDefinition] = {}
+        self.awaited: dict[str, object] = {}
         self.is_parked = False
         self.reason = ""
         self._start: list[str] = []

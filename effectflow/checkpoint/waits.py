@@ -146,14 +146,19 @@ async def leave_to_another_worker(fiber: DurableFiber, scope: Scope) -> None:
     await rest_during(fiber, scope, "another worker", anyio.sleep_forever, until=0.0)
 
 
-async def receive(fiber: DurableFiber, scope: Scope, topic: str, decode: Callable[[Tree], A]) -> A:
+async def receive(
+    fiber: DurableFiber, scope: Scope, topic: str, declared: object, decode: Callable[[Tree], A]
+) -> A:
     """Wait for the next message about a topic. A resume yields the recorded one.
 
     Parameters:
         topic: the topic.
+        declared: the annotation of the value in the message, for those who ask what it waits for.
         decode: returns the value in the message, or raises MalformedValue.
     """
     run, turns = fiber.run, fiber.turns
+    if run.planning is not None:
+        run.planning.awaited[topic] = declared
     path = fiber.next_path(as_name(topic))
     await fiber.check(scope)
     begun = await fiber.reach_begin(path, scope, Waiting)

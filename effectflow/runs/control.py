@@ -24,6 +24,7 @@ from effectflow.checkpoint.journal_writer import JournalWriter
 from effectflow.checkpoint.lease import claim_or_release, end_claim
 from effectflow.checkpoint.lease_keeper import keep_lease
 from effectflow.checkpoint.messages import seal_message
+from effectflow.checkpoint.order import read_order
 from effectflow.checkpoint.shared_parts import SharedParts
 from effectflow.checkpoint.store import (
     PAUSE,
@@ -36,6 +37,7 @@ from effectflow.checkpoint.store import (
 )
 from effectflow.effects.clock import Clock
 from effectflow.effects.errors import Halt
+from effectflow.runs.reopening import Reopening
 from effectflow.runs.run_ids import check_run_id
 
 
@@ -115,8 +117,11 @@ async def change_run(
     change: Callable[[HeldRun], Awaitable[Change]],
     *,
     clock: Clock,
+    reopens: bool = False,
 ) -> None:
     """Change a run while its lease is held, or leave it as it is if `change` raises.
+
+    `reopens` says whether a complete run may be changed, too.
 
     Raise RunNotFound, RunBusy while a process drives the run, RunEnded if it is completed or cancelled,
     CorruptCheckpoint, SaveFailed, and what `change` raises.
@@ -129,7 +134,7 @@ async def change_run(
         info = await find_run(store, run_id)
         if info is None:
             raise await run_not_found(store, run_id)
-        _check_has_not_ended(run_id, info.summary.status)
+        _check_has_not_ended(run_id, info.summary.status, reopens=reopens)
         owner, taken = await claim_or_release(store, run_id, seconds=checkpoints.lease_length)
     writer: JournalWriter | None = None
     is_released = False
@@ -139,7 +144,7 @@ async def change_run(
             messages = await store.mailbox(run_id) if is_service(store) else []
         checkpoint, summary = fold(journal.entries, run_id), taken.info.summary
         check_against(taken.info, checkpoint)
-        _check_has_not_ended(run_id, summary.status)
+        _check_has_not_ended(run_id, summary.status, reopens=reopens)
         state = checkpoint.state
         writer = JournalWriter(
             run_id,
@@ -180,8 +185,8 @@ async def _append(writer: JournalWriter, change: Change) -> None:
         raise halt.reason from None
 
 
-def _check_has_not_ended(run_id: str, status: RunStatus) -> None:
-    if status.has_ended:
+def _check_has_not_ended(run_id: str, status: RunStatus, *, reopens: bool) -> None:
+    if status.has_ended and not (reopens and status is RunStatus.COMPLETED):
         raise RunEnded(run_id, status)
 
 
@@ -254,3 +259,26 @@ async def retry_run(checkpoints: Checkpoints, run_id: str, *, by: str, clock: Cl
         return goes_on(held, resumed, reason=f"retried by {by}")
 
     await change_run(checkpoints, run_id, change, clock=clock)
+
+
+async def reopen_run(
+    checkpoints: Checkpoints, run_id: str, reopening: Reopening, *, by: str, clock: Clock
+) -> None:
+    """Let the next worker retry or drop dead letters of a run, and continue it to its new result.
+
+    Raise ChangeRejected if there are none of them, OutcomeUnknown if an at-most-once step that may have
+    happened would run again, ValueError for a key that none has had, and the errors of `change_run`.
+    """
+
+    async def change(held: HeldRun) -> Change:
+        finished, entries = held.checkpoint.finished, held.journal.entries
+        resumed = Resumed(
+            held.owner, held.now, void=() if finished is None else finished.retry, by=by
+        )
+        reopened = reopening.reopened(entries, read_order(entries), resumed)
+        if reopened is None:
+            raise ChangeRejected(run_id, "it has no such dead letters left", "")
+        verb = "dropped" if reopening.drops else "retried"
+        return goes_on(held, reopened, reason=f"dead letters {verb} by {by}")
+
+    await change_run(checkpoints, run_id, change, clock=clock, reopens=True)

@@ -66,7 +66,7 @@ async def fork_run(place: Place, run_id: str, fork: Fork) -> str:
     found = await read_run(place, run_id)
     if found is None:
         raise await run_not_found(place.checkpoints.store, run_id)
-    at = _end_of_prefix(run_id, found.journal.entries, fork)
+    at = end_of_prefix(run_id, found.journal.entries, fork)
     now = place.scope.clock.now().timestamp()
     made_id = new_run_id(place.blueprint.definition.name) if fork.run_id is None else fork.run_id
     started = replace(
@@ -83,6 +83,24 @@ async def fork_run(place: Place, run_id: str, fork: Fork) -> str:
         entries = await _continued(place, found, started, at, fork)
     await _create(place, made_id, entries, now)
     return made_id
+
+
+async def changeable_steps(
+    place: Place, run_id: str, fork: Fork
+) -> Mapping[str, tuple[StepDefinition, Tree]]:
+    """Return the definition and the output of each step that a fork changes. Change nothing.
+
+    The errors are those of `Workflow.fork`.
+    """
+    found = await read_run(place, run_id)
+    if found is None:
+        raise await run_not_found(place.checkpoints.store, run_id)
+    at = end_of_prefix(run_id, found.journal.entries, fork)
+    entries = found.journal.entries[:at]
+    known = replace(found, journal=Journal(entries, b""), checkpoint=fold(entries, run_id))
+    steps = await _changed_steps(place, known, fork)
+    outputs = {one.step: one.output for one in known.checkpoint.completed_steps}
+    return {step: (steps[step], outputs.get(step)) for step in steps}
 
 
 def _anew(place: Place, fork: Fork) -> dict[str, Any]:
@@ -103,8 +121,11 @@ def _anew(place: Place, fork: Fork) -> dict[str, Any]:
     return new
 
 
-def _end_of_prefix(run_id: str, entries: Sequence[Entry], fork: Fork) -> int:
-    """Return the number of the last entry that the new run has of the other one."""
+def end_of_prefix(run_id: str, entries: Sequence[Entry], fork: Fork) -> int:
+    """Return the number of the last entry that the new run has of the other one.
+
+    Raise ChangeRejected for an entry or a step that does not exist.
+    """
     if fork.input is not KEPT:
         if fork.at is not None or fork.changes:
             raise ValueError("a fork with another input begins anew: leave out at= and changes=")
@@ -215,8 +236,10 @@ def _check_is_whole(run_id: str, at: int, entries: Sequence[Entry], order: Order
             )
 
 
-async def _saved_changes(place: Place, known: StoredRun, fork: Fork) -> dict[str, Tree]:
-    """Return the changed outputs in their saved form, by step."""
+async def _changed_steps(
+    place: Place, known: StoredRun, fork: Fork
+) -> Mapping[str, StepDefinition]:
+    """Return the definitions of the steps whose outputs are changed."""
     reached = await replay_to_frontier(place, known, effects=fork.effects, wanted=fork.changes)
     if reached.plan.problem is not None:
         raise reached.plan.problem
@@ -228,8 +251,14 @@ async def _saved_changes(place: Place, known: StoredRun, fork: Fork) -> dict[str
                 "Change the output of the outermost step, or pass effects=True to run the effects "
                 "between steps.",
             )
+    return reached.steps
+
+
+async def _saved_changes(place: Place, known: StoredRun, fork: Fork) -> dict[str, Tree]:
+    """Return the changed outputs in their saved form, by step."""
+    steps = await _changed_steps(place, known, fork)
     return {
-        step: saved_output(place, step, reached.steps[step], fork.read(reached.steps[step], value))
+        step: saved_output(place, step, steps[step], fork.read(steps[step], value))
         for step, value in fork.changes.items()
     }
 

@@ -33,11 +33,13 @@ class Reached:
     Attributes:
         plan: what a resume would do from there.
         steps: the definitions of the wanted steps that it has reached, by path.
+        awaited: the types of the messages that it has come to wait for, by topic.
         void: the entries that are left out, so that failures are tried again.
     """
 
     plan: ResumePlan
     steps: Mapping[str, StepDefinition]
+    awaited: Mapping[str, object]
     void: Ranges
 
 
@@ -61,6 +63,24 @@ async def plan_run(
     return (await replay_to_frontier(place, found, effects=effects, is_check=is_check)).plan
 
 
+async def awaited_types(place: Place, run_id: str, waits: Collection[str]) -> Mapping[str, object]:
+    """Return the types of the messages that a run waits for, by topic. Change nothing.
+
+    Parameters:
+        waits: the paths of its waits, which may be within steps in progress.
+
+    A topic is left out whose wait a replay does not reach without running effects. Raise what a resume
+    would be rejected with.
+    """
+    found = await read_run(place, run_id)
+    if found is None:
+        raise await run_not_found(place.checkpoints.store, run_id)
+    reached = await replay_to_frontier(place, found, effects=False, wanted=waits)
+    if reached.plan.problem is not None:
+        raise reached.plan.problem
+    return reached.awaited
+
+
 async def replay_to_frontier(
     place: Place,
     found: StoredRun,
@@ -80,7 +100,7 @@ async def replay_to_frontier(
     blueprint, known = place.blueprint, found.checkpoint
     changed = blueprint.definition.changed_since(known.definition, known.run_id)
     if changed is not None:
-        return Reached(ResumePlan(skip=skipped_steps(known), problem=changed), {}, ())
+        return Reached(ResumePlan(skip=skipped_steps(known), problem=changed), {}, {}, ())
     entries = found.journal.entries
     void = () if known.finished is None else known.finished.retry
     left_out = void
@@ -98,7 +118,7 @@ async def replay_to_frontier(
         is_wanted = has_failed and _tries_wanted_again(run, wanted)
         void = run.retry()
         if not (is_wanted or (has_failed and run.is_tried_again())):
-            return Reached(planning.plan(ending), planning.found, left_out)
+            return Reached(planning.plan(ending), planning.found, planning.awaited, left_out)
         # The process died between the failure and the end of the run, so a resume tries it again.
         left_out = (*left_out, *void)
 

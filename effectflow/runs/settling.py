@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from effectflow.checkpoint.entries import Completed, Failed, Resumed
@@ -50,7 +50,13 @@ async def settle_step(
     """
 
     async def change(held: HeldRun) -> Change:
-        definition, order, resumed = await _reach(place, held, settlement, effects=effects)
+        definition, order, resumed = await _reach(
+            place,
+            run_id,
+            settlement.step,
+            Resumed(held.owner, held.now, by=settlement.by),
+            effects=effects,
+        )
         outcome = settlement.outcome(definition)
         turn = order.last_turn + 1
         if settlement.is_failure:
@@ -63,24 +69,37 @@ async def settle_step(
     await change_run(place.checkpoints, run_id, change, clock=place.scope.clock)
 
 
+async def settleable_step(
+    place: Place, run_id: str, step: str, *, effects: bool = False
+) -> StepDefinition:
+    """Return the definition of a step whose outcome can be given. Change nothing.
+
+    The errors are those of `Workflow.complete_step`.
+    """
+    definition, _, _ = await _reach(place, run_id, step, Resumed("", 0.0), effects=effects)
+    return definition
+
+
 async def _reach(
-    place: Place, held: HeldRun, settlement: Settlement, *, effects: bool
+    place: Place, run_id: str, step: str, resumed: Resumed, *, effects: bool
 ) -> tuple[StepDefinition, Order, Resumed]:
-    """Replay a run up to a step that is in progress. Return what is known there."""
-    found = await read_run(place, held.run_id)
+    """Replay a run up to a step that is in progress, to continue it with this entry.
+
+    Return the definition of the step, the order of the run then, and the entry with what it leaves out.
+    """
+    found = await read_run(place, run_id)
     if found is None:
-        raise RunNotFound(held.run_id)
-    step = settlement.step
+        raise RunNotFound(run_id)
     reached = await replay_to_frontier(place, found, effects=effects, wanted={step})
     plan = reached.plan
     if plan.problem is not None:
         raise plan.problem
     entries = found.journal.entries
-    resumed = Resumed(held.owner, held.now, void=reached.void, by=settlement.by)
+    resumed = replace(resumed, void=reached.void)
     order = read_order((*entries, resumed), place.blueprint.removed(found.written.entries))
     if step in plan.retry and step in reached.steps:
         return reached.steps[step], order, resumed
-    raise ChangeRejected(held.run_id, *_why_not(step, order, plan.retry, plan.reason))
+    raise ChangeRejected(run_id, *_why_not(step, order, plan.retry, plan.reason))
 
 
 def _why_not(step: str, order: Order, open_steps: tuple[str, ...], reason: str) -> tuple[str, str]:

@@ -102,7 +102,9 @@ class Signal(Generic[T]):
                     "send to: start or submit a workflow"
                 )
             known = self._known(fiber.run.checkpoints)
-            return await receive(fiber, scope, self.topic, lambda tree: self._decode(tree, known))
+            return await receive(
+                fiber, scope, self.topic, self.type, lambda tree: self._decode(tree, known)
+            )
 
         return Perform(perform, (".wait", self))
 

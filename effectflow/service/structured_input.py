@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import json
 import typing
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import Enum, Flag
 from functools import cache, lru_cache, partial
@@ -36,6 +37,36 @@ from effectflow.checkpoint.values.declared import field_types, name_of_type, req
 from effectflow.effects.signatures import UnresolvedName, meaning_of, type_hints
 from effectflow.machines import StateMachine
 from effectflow.service.environment import AnyWorkflow
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What is wrong with a part of some data.
+
+    Attributes:
+        place: the keys and indices that lead to the part.
+        text: what is wrong. It does not show the data, which may be a secret.
+    """
+
+    place: tuple[str | int, ...]
+    text: str
+
+    def __str__(self) -> str:
+        """Return it with its place, such as `Field required @ $.items[3].price`."""
+        return f"{self.text} @ ${''.join(map(_step, self.place))}"
+
+
+class DoesNotFit(ValueError):
+    """Plain data does not describe a value of a type.
+
+    Attributes:
+        problems: what is wrong with each part.
+    """
+
+    def __init__(self, what: str, annotation: object, problems: Sequence[Problem]) -> None:
+        found = "; ".join(map(str, problems))
+        super().__init__(f"{what} does not fit {name_of_type(annotation)}: {found}")
+        self.problems = tuple(problems)
 
 
 def input_of(workflow: AnyWorkflow, data: object, checkpoints: Checkpoints) -> Any:
@@ -77,26 +108,25 @@ def structure_as(
     `encode` returns: of the type of its annotation, if it has one. Any value may also be in its saved
     form, such as `{"$object": ["Order", {...}]}`, which names its class.
 
-    Raises ValueError, with the path of each part that does not fit.
+    Raises DoesNotFit, a ValueError, with the path of each part that does not fit.
     """
     if annotation in (None, NoneType):
         return data
     try:
         return TypeAdapter[Any](_part(annotation, options)).validate_python(data)
     except ValidationError as error:
-        problems = "; ".join(_problems(error))
+        problems = _problems(error)
     except RecursionError:
-        problems = "it is nested too deeply"
+        problems = [Problem((), "it is nested too deeply")]
     # Not from the error, which may show a secret.
-    raise ValueError(f"{what} does not fit {name_of_type(annotation)}: {problems}")
+    raise DoesNotFit(what, annotation, problems)
 
 
-def _problems(error: ValidationError) -> list[str]:
-    """Return what is wrong with each part, and where. The data is left out, since it may be a secret."""
-    found = error.errors(include_url=False, include_context=False, include_input=False)
+def _problems(error: ValidationError) -> list[Problem]:
+    """Return what is wrong with each part. The data is left out, since it may be a secret."""
     return [
-        f"{each['msg'].removeprefix('Value error, ')} @ ${''.join(map(_step, each['loc']))}"
-        for each in found
+        Problem(each["loc"], each["msg"].removeprefix("Value error, "))
+        for each in error.errors(include_url=False, include_context=False, include_input=False)
     ]
 
 
@@ -187,7 +217,19 @@ def _is_class(kind: Any) -> bool:
 def _from_json(kind: Any, **config: Any) -> Any:
     # In JSON, pydantic reads times, ids, paths and the like from text, also if it is strict.
     adapter = TypeAdapter[Any](kind, config=cast(Any, config or None))
-    return Annotated[Any, PlainValidator(lambda data: adapter.validate_json(orjson.dumps(data)))]
+    return Annotated[Any, PlainValidator(lambda data: adapter.validate_json(_json_of(data)))]
+
+
+def _json_of(data: Any) -> bytes:
+    try:
+        return orjson.dumps(data)
+    except TypeError:
+        # A number of more than 64 bits, or no plain data.
+        return json.dumps(data, default=_refuse_data).encode()
+
+
+def _refuse_data(data: object) -> Any:
+    raise ValueError(f"a {type(data).__name__} is not plain data")
 
 
 def _atom(kind: Any) -> Any:

@@ -15,6 +15,7 @@ from starlette.staticfiles import StaticFiles
 
 from effectflow.checkpoint.checkpoints import Checkpoints, HasCheckpoints
 from effectflow.service import App, Client
+from effectflow.ui.actions_page import do_action, show_action
 from effectflow.ui.bulk_page import act_on_runs, show_none
 from effectflow.ui.history_page import show_history
 from effectflow.ui.protection import Protected
@@ -22,6 +23,7 @@ from effectflow.ui.run_page import show_run
 from effectflow.ui.runs_page import list_runs
 from effectflow.ui.service_page import change_pause, show_pause, show_service
 from effectflow.ui.site import Handler, Site
+from effectflow.ui.start_page import do_start, show_start
 from effectflow.ui.store_page import show_store
 
 
@@ -67,6 +69,8 @@ def create_app(
             _route("/", site, list_runs),
             _route("/bulk", site, show_none, act_on_runs),
             _route("/run", site, show_run),
+            _route("/run/act/{name}", site, show_action, do_action),
+            _route("/start", site, show_start, do_start),
             _route("/run/history", site, show_history),
             _route("/service", site, show_service),
             _route("/service/pause", site, show_pause, change_pause),

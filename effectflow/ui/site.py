@@ -160,7 +160,8 @@ class Site:
     async def page_of(self, request: Request, handler: Handler) -> Page | Response:
         """Return the page of a request; one that says why, if there is none."""
         try:
-            return await handler(self, request)
+            async with self.client.checkpoints.store:
+                return await handler(self, request)
         except Refused as error:
             return problem_page("This is not possible", str(error), error.status)
         except RunNotFound as error:

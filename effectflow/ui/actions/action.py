@@ -1,0 +1,253 @@
+"""What every action is made of."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+from urllib.parse import urlencode
+
+from effectflow.checkpoint import RunStatus
+from effectflow.checkpoint.checkpoints import Checkpoints
+from effectflow.checkpoint.entries import Entry
+from effectflow.checkpoint.journal_reader import read_existing
+from effectflow.checkpoint.values import ValueOptions
+from effectflow.effects.scope import Scope
+from effectflow.observe.explanation import Explanation, read_explanation
+from effectflow.runs.stored_run import Place
+from effectflow.service.environment import AnyWorkflow, BadEnvironment
+from effectflow.ui.forms import Form
+from effectflow.ui.site import Refused, Site
+
+MOST_SHOWN = 20
+"""The steps and other things that a fact lists."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The run that an action is about, and what of it.
+
+    Attributes:
+        site: the pages.
+        explanation: why the run is where it is.
+        step: the path of a step or wait; "" for none.
+        at: the number of an entry, or the path of a step; "" for none.
+        options: what else the address of the page says.
+    """
+
+    site: Site
+    explanation: Explanation
+    step: str = ""
+    at: str = ""
+    options: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def run_id(self) -> str:
+        return self.explanation.run_id
+
+    @property
+    def checkpoints(self) -> Checkpoints:
+        return self.site.client.checkpoints
+
+    @property
+    def value_options(self) -> ValueOptions:
+        return self.checkpoints.value_options
+
+    @property
+    def by(self) -> str:
+        """Who acts."""
+        return self.site.client.by
+
+    @property
+    def workflow(self) -> AnyWorkflow:
+        """The workflow of the run. Raise Refused if the App has none of its name."""
+        app = self.site.app
+        found = None if app is None else app.recorded.get(self.explanation.workflow)
+        if found is None:
+            raise Refused(
+                f"This needs the code of workflow {self.explanation.workflow!r}, which is not among the "
+                "workflows of the App that these pages were given: add it there.",
+                409,
+            )
+        return found
+
+    @property
+    def has_code(self) -> bool:
+        """Whether the App has the workflow of the run."""
+        app = self.site.app
+        return app is not None and self.explanation.workflow in app.recorded
+
+    @asynccontextmanager
+    async def place(self) -> AsyncGenerator[Place]:
+        """Open the environment of the App. Raise Refused if it cannot be made."""
+        app, blueprint = self.site.changeable(), self.workflow.blueprint
+        try:
+            async with app.opened_environment(self.checkpoints) as env:
+                yield Place.of(blueprint, self.checkpoints, env, Scope(self.site.clock))
+        except BadEnvironment as error:
+            raise Refused(
+                f"The process of these pages lacks what the code needs: {error}", 503
+            ) from error
+
+    async def entries(self) -> tuple[Entry, ...]:
+        """Return the journal of the run."""
+        async with self.checkpoints.store as store:
+            return await read_existing(store, self.run_id, self.checkpoints.seal)
+
+
+async def read_target(site: Site, run_id: str, **about: Any) -> Target:
+    """Return the run that an action is about. Raise RunNotFound."""
+    explanation = await read_explanation(site.client.checkpoints, run_id, site.now)
+    return Target(site, explanation, **about)
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A link to another action on the run: its name, its text, and what else its address says."""
+
+    action: str
+    text: str
+    query: tuple[tuple[str, str], ...] = ()
+
+    def address(self, run_id: str) -> str:
+        """Return the query of its address."""
+        return urlencode([("id", run_id), *self.query])
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """Something that people should know before they act.
+
+    Attributes:
+        label: what it is about.
+        texts: what there is, such as the paths of steps; a page shows some of them.
+        is_code: whether the texts are names and values, and no sentences.
+        is_problem: whether it warns.
+    """
+
+    label: str
+    texts: tuple[str, ...]
+    is_code: bool = False
+    is_problem: bool = False
+
+    @property
+    def shown(self) -> tuple[str, ...]:
+        return self.texts[:MOST_SHOWN]
+
+    @property
+    def more(self) -> int:
+        """How many are not shown."""
+        return max(0, len(self.texts) - MOST_SHOWN)
+
+
+def told(label: str, *sentences: str) -> Fact:
+    """Return a fact in sentences."""
+    return Fact(label, sentences)
+
+
+def warned(label: str, *sentences: str) -> Fact:
+    """Return a warning in sentences."""
+    return Fact(label, sentences, is_problem=True)
+
+
+def listed(label: str, texts: Sequence[str]) -> tuple[Fact, ...]:
+    """Return the fact with these names; none without any."""
+    return (Fact(label, tuple(texts), is_code=True),) if texts else ()
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A form that acts.
+
+    Attributes:
+        form: what it asks for.
+        button: what the button says.
+        title: what distinguishes it from the other forms of its page.
+        is_final: whether it cannot be taken back.
+        hidden: what is submitted with it, such as a key that makes a second submission do nothing.
+    """
+
+    form: Form
+    button: str
+    title: str = ""
+    is_final: bool = False
+    hidden: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What a page shows before an action.
+
+    Attributes:
+        facts: what will happen.
+        offers: the forms that act.
+        links: where else to go.
+        code: a text to copy; "" without one.
+    """
+
+    facts: tuple[Fact, ...] = ()
+    offers: tuple[Offer, ...] = ()
+    links: tuple[Link, ...] = ()
+    code: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What an action has done.
+
+    Attributes:
+        notice: the name of the notice to show.
+        run_id: the run to show; "" for all runs.
+    """
+
+    notice: str
+    run_id: str
+
+
+Act: TypeAlias = Callable[[Target, Form], Awaitable[Done]]
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """Something that people do to a run.
+
+    Attributes:
+        name: its name in addresses.
+        label: what buttons and titles call it.
+        why_not: returns why it is not possible now; "" if it is.
+        prepare: returns what will happen, and the forms.
+        act: does it, with what was typed. Raises Mistyped, CheckpointError and Refused. None if the page
+            only shows something.
+        notice: what is said once it is done.
+    """
+
+    name: str
+    label: str
+    why_not: Callable[[Explanation], str]
+    prepare: Callable[[Target], Awaitable[Prepared]]
+    act: Act | None = None
+    notice: str = ""
+
+
+def intact(explanation: Explanation) -> str:
+    """Return why a run that may be in any state cannot be used: its journal is damaged."""
+    return "" if explanation.problem is None else f"Its journal is damaged: {explanation.problem}"
+
+
+def not_ended(explanation: Explanation) -> str:
+    """Return why a run cannot be changed that is completed or cancelled, or damaged."""
+    if explanation.status.has_ended:
+        return f"The run is {explanation.status} already."
+    return intact(explanation)
+
+
+def only_if(*statuses: RunStatus) -> Callable[[Explanation], str]:
+    """Return what says why a run with another status cannot be changed."""
+
+    def why_not(explanation: Explanation) -> str:
+        if explanation.status not in statuses:
+            return f"The run is {explanation.status}. {explanation.reason}"
+        return intact(explanation)
+
+    return why_not

@@ -1,0 +1,102 @@
+"""Send the signals that a run waits for: approvals are answered here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from uuid import uuid4
+
+from effectflow.checkpoint.errors import CheckpointError
+from effectflow.observe.explanation import Explanation
+from effectflow.observe.operations import Operation
+from effectflow.runs.plan import awaited_types
+from effectflow.service.client import send_value
+from effectflow.service.signal import Signal
+from effectflow.ui.actions.action import (
+    Action,
+    Done,
+    Offer,
+    Prepared,
+    Target,
+    not_ended,
+    told,
+    warned,
+)
+from effectflow.ui.fields import described
+from effectflow.ui.forms import Form, form_of
+
+_SIGNAL = "signal "
+
+
+def signals_of(explanation: Explanation) -> dict[str, list[Operation]]:
+    """Return the waits of a run for signals, by the name of the signal."""
+    found: dict[str, list[Operation]] = {}
+    for one in explanation.open:
+        if one.kind == "wait" and one.what.startswith(_SIGNAL):
+            found.setdefault(one.what.removeprefix(_SIGNAL), []).append(one)
+    return found
+
+
+def _why_not(explanation: Explanation) -> str:
+    if reason := not_ended(explanation):
+        return reason
+    return "" if signals_of(explanation) else f"It waits for no signal. {explanation.reason}"
+
+
+async def _prepare(target: Target) -> Prepared:
+    waits = {
+        name: operations
+        for name, operations in signals_of(target.explanation).items()
+        if not target.step or target.step in [one.path for one in operations]
+    }
+    types, problem = await _types(target, waits)
+    facts = [
+        told(
+            "What happens",
+            "The run receives the value where it waits for it, and continues: at once if a process "
+            "drives it, otherwise when a worker takes it. A value that was sent stays sent.",
+        )
+    ]
+    if problem:
+        facts.append(warned("The types of the values are not known", problem))
+    offers = [_offer(target, name, types) for name in waits]
+    return Prepared(tuple(facts), tuple(offers))
+
+
+async def _types(
+    target: Target, waits: Mapping[str, list[Operation]]
+) -> tuple[Mapping[str, object], str]:
+    """Return the types of the values that a run waits for, by topic; or why they are not known."""
+    if not target.has_code:
+        return {}, "The App of these pages does not have the code of the workflow."
+    paths = [one.path for operations in waits.values() for one in operations]
+    async with target.place() as place:
+        try:
+            return await awaited_types(place, target.run_id, paths), ""
+        except CheckpointError as error:
+            return {}, str(error)
+        except Exception as defect:
+            return {}, f"The code raises {type(defect).__name__} before it waits: {defect}"
+
+
+def _offer(target: Target, name: str, types: Mapping[str, object]) -> Offer:
+    topic = Signal(name, object).topic
+    field = described(types.get(topic, object), label=name)
+    form = form_of(field, options=target.value_options, choice=name)
+    # Made with the page, so that a form that is submitted twice sends one value.
+    return Offer(form, f"Send {name}", title=name, hidden=(("~key", uuid4().hex),))
+
+
+async def _act(target: Target, form: Form) -> Done:
+    [field] = form.fields
+    [value] = form.values(target.value_options).values()
+    await send_value(
+        target.checkpoints,
+        target.run_id,
+        Signal[object](form.choice, field.annotation),
+        value,
+        idempotency_key=form.typed.get("~key") or uuid4().hex,
+    )
+    return Done("signal", target.run_id)
+
+
+ANSWERING = (Action("signal", "Send a signal", _why_not, _prepare, _act),)

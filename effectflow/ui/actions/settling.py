@@ -1,0 +1,190 @@
+"""Give the outcome of a step by hand: one that is unknown, or that cannot succeed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from effectflow.checkpoint.checkpoint import fold
+from effectflow.checkpoint.entries import BeforeStep
+from effectflow.checkpoint.step import StepDefinition, StepInfo
+from effectflow.checkpoint.values.classes import is_record
+from effectflow.checkpoint.values.exceptions import error_named
+from effectflow.observe.explanation import Explanation
+from effectflow.runs.settling import Settlement, settle_step, settleable_step
+from effectflow.ui.actions.action import (
+    Action,
+    Done,
+    Fact,
+    Link,
+    Offer,
+    Prepared,
+    Target,
+    not_ended,
+    told,
+)
+from effectflow.ui.fields import Field, described, one_line
+from effectflow.ui.forms import Form, Mistyped, form_of
+from effectflow.ui.site import Refused
+
+
+def steps_to_settle(explanation: Explanation) -> list[str]:
+    """Return the steps of a run whose outcome may be given: unknown ones first."""
+    steps = [one.step for one in explanation.unknown]
+    steps += [explanation.failing] if explanation.failing else []
+    steps += [one.path for one in explanation.open if one.kind == "step"]
+    return list(dict.fromkeys(steps))
+
+
+def _why_not(explanation: Explanation) -> str:
+    if reason := not_ended(explanation):
+        return reason
+    if explanation.is_held:
+        return f"A process drives the run, and must end first: pause the run. {explanation.reason}"
+    if steps_to_settle(explanation):
+        return ""
+    return f"None of its steps is in progress or has failed. {explanation.reason}"
+
+
+def _chosen_step(target: Target) -> str:
+    """Return the step that the page is about; "" if people have to choose one."""
+    steps = steps_to_settle(target.explanation)
+    return target.step or (steps[0] if len(steps) == 1 else "")
+
+
+def _choose(target: Target, action: str) -> Prepared:
+    links = [Link(action, step, (("step", step),)) for step in steps_to_settle(target.explanation)]
+    return Prepared(
+        (told("Which step", "Choose the step whose outcome you know:"),), (), tuple(links)
+    )
+
+
+async def _definition(target: Target, step: str) -> StepDefinition:
+    async with target.place() as place:
+        return await settleable_step(place, target.run_id, step)
+
+
+async def _facts(target: Target, step: str) -> Iterator[Fact]:
+    entries = await target.entries()
+    begun = [one for one in entries if isinstance(one, BeforeStep) and one.step == step]
+    attempts = fold(entries, target.run_id).metadata.attempts.get(step, 0)
+    key = StepInfo(target.run_id, step, 1).idempotency_key
+
+    def facts() -> Iterator[Fact]:
+        yield Fact("Step", (step,), is_code=True)
+        if begun and begun[-1].shown:
+            yield Fact("Its arguments", (begun[-1].shown,), is_code=True)
+        yield Fact("Its idempotency key, to look it up elsewhere", (key,), is_code=True)
+        if attempts:
+            yield told("Attempts", str(attempts))
+        if target.explanation.failing == step and target.explanation.error:
+            yield told("Its last error", target.explanation.error)
+        if step in [one.step for one in target.explanation.unknown]:
+            yield told(
+                "Why its outcome is unknown",
+                "It must not run twice, and its process ended before it told how it went. Look it up "
+                "where it acts, by its idempotency key or its arguments.",
+            )
+
+    return facts()
+
+
+async def _prepare_complete(target: Target) -> Prepared:
+    step = _chosen_step(target)
+    if not step:
+        return _choose(target, "complete-step")
+    definition = await _definition(target, step)
+    facts = [
+        *await _facts(target, step),
+        told(
+            "What happens",
+            "The step is recorded as completed with this output, and is not executed. The next worker "
+            "continues the run after it.",
+        ),
+    ]
+    field = described(definition.output, label="Output of the step")
+    form = form_of(field, options=target.value_options)
+    links = (Link("fail-step", "It did not happen: let the step fail", (("step", step),)),)
+    return Prepared(tuple(facts), (Offer(form, "Complete the step", is_final=True),), links)
+
+
+async def _complete(target: Target, form: Form) -> Done:
+    value = form.values(target.value_options)["value"]
+    return await _settle(target, value, is_failure=False)
+
+
+async def _prepare_fail(target: Target) -> Prepared:
+    step = _chosen_step(target)
+    if not step:
+        return _choose(target, "fail-step")
+    definition = await _definition(target, step)
+    facts = [
+        *await _facts(target, step),
+        told(
+            "What happens",
+            "The step is recorded as failed with this error, and is not attempted again. The code of the "
+            "workflow handles the failure, and its compensations run.",
+        ),
+    ]
+    offers = [
+        _error_offer(target, name, kind) for name, kind in definition.types.errors.items()
+    ] or [_built_in_offer(target)]
+    links = (Link("complete-step", "It happened: give the step its output", (("step", step),)),)
+    return Prepared(tuple(facts), tuple(offers), links)
+
+
+def _error_offer(target: Target, name: str, kind: type[Exception]) -> Offer:
+    field = _error_field(kind)
+    form = form_of(field, options=target.value_options, choice=name)
+    return Offer(form, "Let the step fail", title=kind.__name__, is_final=True)
+
+
+def _error_field(kind: type[Exception]) -> Field:
+    if is_record(kind):
+        return described(kind, label=kind.__name__)
+    return described(str, label="Message", hint="what the error says")
+
+
+def _built_in_offer(target: Target) -> Offer:
+    kind = one_line(
+        described(
+            str, name="type", label="Class", hint="an exception of Python", default="RuntimeError"
+        )
+    )
+    form = form_of(kind, _error_field(Exception), options=target.value_options)
+    return Offer(form, "Let the step fail", is_final=True)
+
+
+async def _fail(target: Target, form: Form) -> Done:
+    values = form.values(target.value_options)
+    value = values["value"]
+    if isinstance(value, Exception):
+        return await _settle(target, value, is_failure=True)
+    step = _chosen_step(target)
+    declared = (await _definition(target, step)).types.errors
+    name = form.choice or values["type"]
+    try:
+        kind = error_named(name, declared)
+        error = kind(value) if value else kind()
+    except LookupError:
+        raise Mistyped({"type": f"{name!r} is not an exception of Python"}) from None
+    except TypeError as problem:
+        text = f"a {name} cannot be made of a message: {problem}. Use fail_step in Python"
+        raise Mistyped({"value": text}) from None
+    return await _settle(target, error, is_failure=True)
+
+
+async def _settle(target: Target, outcome: Any, *, is_failure: bool) -> Done:
+    step = _chosen_step(target)
+    if not step:
+        raise Refused("Say which step: step=PATH")
+    settlement = Settlement(step, lambda _definition: outcome, is_failure, target.by)
+    async with target.place() as place:
+        await settle_step(place, target.run_id, settlement)
+    return Done("fail-step" if is_failure else "complete-step", target.run_id)
+
+
+SETTLING = (
+    Action("complete-step", "Complete a step", _why_not, _prepare_complete, _complete),
+    Action("fail-step", "Let a step fail", _why_not, _prepare_fail, _fail),
+)

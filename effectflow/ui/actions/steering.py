@@ -1,0 +1,295 @@
+"""Retry, cancel, pause, unpause, rerun and delete runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from effectflow.checkpoint import ResumePlan, RunConflict, RunStatus, read_checkpoint
+from effectflow.checkpoint.errors import CheckpointError, OutcomeUnknown
+from effectflow.observe.explanation import Explanation
+from effectflow.runs.control import pause_run, retry_run, unpause_run
+from effectflow.runs.forking import Fork, fork_run
+from effectflow.runs.plan import plan_run
+from effectflow.runs.retention import delete_run
+from effectflow.runs.run_ids import check_new_run_id, new_run_id
+from effectflow.service.client import request_cancel
+from effectflow.ui.actions.action import (
+    Action,
+    Done,
+    Fact,
+    Link,
+    Offer,
+    Prepared,
+    Target,
+    intact,
+    listed,
+    not_ended,
+    only_if,
+    told,
+    warned,
+)
+from effectflow.ui.fields import described, one_line
+from effectflow.ui.forms import Form, Mistyped, form_of
+
+_TO_RETRY = only_if(RunStatus.FAILED, RunStatus.BLOCKED, RunStatus.INTERRUPTED, RunStatus.RUNNING)
+
+_TO_PAUSE = only_if(
+    RunStatus.PENDING,
+    RunStatus.RUNNING,
+    RunStatus.SUSPENDED,
+    RunStatus.INTERRUPTED,
+    RunStatus.BLOCKED,
+)
+
+
+def _why_not_retry(explanation: Explanation) -> str:
+    if explanation.is_held:
+        return f"There is nothing to try again yet. {explanation.reason}"
+    return _TO_RETRY(explanation)
+
+
+async def _prepare_retry(target: Target) -> Prepared:
+    facts: tuple[Fact, ...] = ()
+    links: tuple[Link, ...] = ()
+    if target.explanation.error:
+        facts += (told("Its last error", target.explanation.error),)
+    if target.has_code:
+        plan = await _plan(target)
+        if isinstance(plan, Exception):
+            text = f"The code raises {type(plan).__name__} before it reaches a step: {plan}"
+            facts += (warned("It would fail again", text),)
+        else:
+            facts += tuple(facts_of(plan))
+            links = tuple(_ways_on(plan, target))
+    else:
+        text = (
+            "These pages have no App with the code of the workflow. A worker that has it decides."
+        )
+        facts += (told("What will run", text),)
+    facts += (
+        told("Who runs it", "The next worker continues the run. This page executes no steps."),
+    )
+    return Prepared(facts, (Offer(Form(), "Retry the run"),), links)
+
+
+async def _plan(target: Target) -> ResumePlan | Exception:
+    """Return what a resume would do, or what the code raises on the way."""
+    async with target.place() as place:
+        try:
+            return await plan_run(place, target.run_id, effects=False)
+        except CheckpointError:
+            raise
+        except Exception as defect:
+            return defect
+
+
+def facts_of(plan: ResumePlan) -> Iterator[Fact]:
+    """Yield what a resume would do."""
+    if plan.problem is not None:
+        yield warned("It would be blocked again", str(plan.problem))
+    yield from listed("Kept, and not run again", plan.skip)
+    yield from listed("Runs again, because it has begun", plan.retry)
+    yield from listed("Runs next", [one for one in plan.start if one not in plan.retry])
+    yield from listed("Waits", plan.waiting)
+    if plan.recurs:
+        yield Fact(
+            "Fails again with its recorded failure", plan.recurs, is_code=True, is_problem=True
+        )
+    if plan.unverified:
+        texts = tuple(f"{one.step}: {one.reason}" for one in plan.unverified)
+        yield Fact("Not known before it runs", texts)
+    if plan.reason:
+        yield told("What runs next is not known", plan.reason)
+
+
+def _ways_on(plan: ResumePlan, target: Target) -> Iterator[Link]:
+    """Yield what else helps if a resume would not get on."""
+    steps = [*plan.recurs]
+    if isinstance(plan.problem, OutcomeUnknown):
+        steps += [one.step for one in target.explanation.unknown]
+    for step in dict.fromkeys(steps):
+        yield Link("complete-step", f"Give step {step} an output", (("step", step),))
+        yield Link("fail-step", f"Let step {step} fail", (("step", step),))
+        yield Link("fork", f"Fork the run at step {step}", (("at", step),))
+
+
+async def _retry(target: Target, _: Form) -> Done:
+    await retry_run(target.checkpoints, target.run_id, by=target.by, clock=target.site.clock)
+    return Done("retry", target.run_id)
+
+
+async def _prepare_cancel(target: Target) -> Prepared:
+    explanation = target.explanation
+    steps = [one.path for one in explanation.open if one.kind == "step"]
+    waits = [one.path for one in explanation.open if one.kind == "wait"]
+    facts = [
+        told(
+            "What happens",
+            "The code of the run is cancelled where it is. Its finalizers run, its sagas undo what they "
+            "have done, last first, and the run ends as cancelled. This cannot be taken back.",
+        ),
+        *listed("Steps in progress, which are interrupted", steps),
+        *listed("Waits that end", waits),
+    ]
+    if target.has_code:
+        facts += await _undos(target)
+    who = (
+        f"The {explanation.owner} carries it out."
+        if explanation.is_held
+        else "The next worker that takes the run carries it out."
+    )
+    facts.append(told("Who does it", who))
+    return Prepared(tuple(facts), (Offer(Form(), "Cancel the run", is_final=True),))
+
+
+async def _undos(target: Target) -> tuple[Fact, ...]:
+    return ()
+
+
+async def _cancel(target: Target, _: Form) -> Done:
+    await request_cancel(target.checkpoints, target.run_id, by=target.by)
+    return Done("cancel", target.run_id)
+
+
+async def _prepare_pause(target: Target) -> Prepared:
+    steps = [one.path for one in target.explanation.open if one.kind == "step"]
+    return Prepared(
+        (
+            told(
+                "What happens",
+                "Nothing is interrupted: steps in progress end first, and nothing more begins. No worker "
+                "continues the run before someone unpauses it.",
+                "Meanwhile it receives messages, and its timers go on.",
+            ),
+            *listed("Steps in progress", steps),
+        ),
+        (Offer(Form(), "Pause the run"),),
+    )
+
+
+async def _pause(target: Target, _: Form) -> Done:
+    await pause_run(target.checkpoints, target.run_id, by=target.by, clock=target.site.clock)
+    return Done("pause", target.run_id)
+
+
+async def _prepare_unpause(target: Target) -> Prepared:
+    text = (
+        "The next worker continues the run when it is due, and takes what has happened meanwhile."
+    )
+    return Prepared(
+        (told("Why it is paused", target.explanation.reason), told("What happens", text)),
+        (Offer(Form(), "Unpause the run"),),
+    )
+
+
+async def _unpause(target: Target, _: Form) -> Done:
+    await unpause_run(target.checkpoints, target.run_id, by=target.by, clock=target.site.clock)
+    return Done("unpause", target.run_id)
+
+
+def new_id_form(target: Target) -> Form:
+    """Return the form that asks for the id of a new run, and suggests one."""
+    field = one_line(
+        described(str, name="run_id", label="Id of the new run", hint="it must be new")
+    )
+    suggested = new_run_id(target.workflow.name)
+    return form_of(field, values={"run_id": suggested}, options=target.value_options)
+
+
+def chosen_id(form: Form, target: Target) -> str:
+    """Return the id that was typed for a new run. Raise Mistyped if no run may have it."""
+    run_id = form.values(target.value_options)["run_id"]
+    try:
+        check_new_run_id(run_id)
+    except ValueError as error:
+        raise Mistyped({"run_id": str(error)}) from None
+    return run_id
+
+
+async def make_fork(target: Target, form: Form, fork: Fork) -> Done:
+    """Make a run from another one. A form that is submitted twice makes it once."""
+    assert fork.run_id is not None
+    async with target.place() as place:
+        try:
+            await fork_run(place, target.run_id, fork)
+        except RunConflict as error:
+            if not await _is_made(target, form, fork.run_id):
+                raise Mistyped({"run_id": str(error)}) from None
+            return Done("again", fork.run_id)
+    return Done("fork", fork.run_id)
+
+
+async def _is_made(target: Target, form: Form, run_id: str) -> bool:
+    """Return whether a run is the one that this form made before, with the id that it suggested."""
+    if form.typed.get("~suggested") != run_id:
+        return False
+    store, seal = target.checkpoints.store, target.checkpoints.seal
+    async with store:
+        made = await read_checkpoint(store, run_id, seal)
+    return made.forked_from.rpartition("@")[0] == target.run_id
+
+
+async def _prepare_rerun(target: Target) -> Prepared:
+    form = new_id_form(target)
+    facts = (
+        told(
+            "What happens",
+            "A new run begins with the same input. This one stays as it is. The next worker drives the "
+            "new run, and all of its steps are executed.",
+        ),
+    )
+    links = (Link("fork", "Begin after a certain step, or with another input: fork the run"),)
+    hidden = (("~suggested", form.typed["run_id"]),)
+    return Prepared(facts, (Offer(form, "Run it again", hidden=hidden),), links)
+
+
+async def _rerun(target: Target, form: Form) -> Done:
+    run_id = chosen_id(form, target)
+    return await make_fork(target, form, Fork(target.by, run_id=run_id))
+
+
+def _why_not_delete(explanation: Explanation) -> str:
+    if explanation.is_held:
+        return f"A run is not deleted while a process drives it. {explanation.reason}"
+    return ""
+
+
+async def _prepare_delete(target: Target) -> Prepared:
+    facts = [
+        told(
+            "What happens",
+            "The run is deleted, with its journal and its messages. This cannot be taken back.",
+        )
+    ]
+    links: tuple[Link, ...] = ()
+    status = target.explanation.status
+    if not (status.has_ended or status is RunStatus.FAILED):
+        text = "The run has not ended, and this undoes nothing. To undo its work, cancel it."
+        facts.append(warned("Its work stays", text))
+        links += (Link("cancel", "Cancel it instead"),)
+    return Prepared(tuple(facts), (Offer(Form(), "Delete the run", is_final=True),), links)
+
+
+async def _delete(target: Target, _: Form) -> Done:
+    async with target.checkpoints.store:
+        await delete_run(target.checkpoints, target.run_id)
+    return Done("delete", "")
+
+
+STEERING = (
+    Action("retry", "Retry", _why_not_retry, _prepare_retry, _retry),
+    Action(
+        "pause",
+        "Pause",
+        only_if(
+            *{*RunStatus}
+            - {RunStatus.PAUSED, RunStatus.FAILED, RunStatus.COMPLETED, RunStatus.CANCELLED}
+        ),
+        _prepare_pause,
+        _pause,
+    ),
+    Action("unpause", "Unpause", only_if(RunStatus.PAUSED), _prepare_unpause, _unpause),
+    Action("cancel", "Cancel", not_ended, _prepare_cancel, _cancel),
+    Action("rerun", "Run again", intact, _prepare_rerun, _rerun),
+    Action("delete", "Delete", _why_not_delete, _prepare_delete, _delete),
+)

@@ -1,0 +1,40 @@
+"""The inputs of workflows in forms."""
+
+from __future__ import annotations
+
+from typing import Any, Union, cast
+
+from effectflow.checkpoint.checkpoint import Checkpoint
+from effectflow.checkpoint.checkpoints import Checkpoints
+from effectflow.machines import StateMachine
+from effectflow.runs.stored_run import input_of
+from effectflow.service.environment import AnyWorkflow
+from effectflow.ui.fields import Field, described
+from effectflow.ui.forms import Mistyped
+
+
+def input_field(workflow: AnyWorkflow) -> Field:
+    """Return the field of the input of a workflow; for a state machine, of the state to begin in."""
+    annotation = workflow.blueprint.input_type
+    if isinstance(workflow, StateMachine):
+        machine = cast("StateMachine[Any, Any, Any]", workflow)
+        kinds = (*machine.state_types, None)
+        annotation = Union[kinds]  # noqa: UP007, any number of them
+        hint = "the state to begin in; by default, the initial one"
+        return described(annotation, name="input", label="Input", hint=hint)
+    return described(annotation, name="input", label="Input")
+
+
+def made_input(workflow: AnyWorkflow, value: Any) -> Any:
+    """Return the input that a form asked for. Raise Mistyped if the workflow rejects it."""
+    if value is None or not isinstance(workflow, StateMachine):
+        return value
+    try:
+        return cast("StateMachine[Any, Any, Any]", workflow).begin(value).initial
+    except ValueError as error:
+        raise Mistyped({"input": str(error)}) from None
+
+
+def recorded_input(workflow: AnyWorkflow, known: Checkpoint, checkpoints: Checkpoints) -> Any:
+    """Return the input of a run. Raise CorruptCheckpoint if the workflow takes others now."""
+    return input_of(known, workflow.blueprint.saved_by(checkpoints))

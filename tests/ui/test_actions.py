@@ -1,0 +1,201 @@
+from __future__ import annotations
+
+import runpy
+from collections.abc import Iterator
+from pathlib import Path
+
+import anyio
+import pytest
+from starlette.testclient import TestClient
+
+from effectflow import Checkpoints, RunStatus
+from effectflow.stores import SqliteStore
+from effectflow.ui import create_app
+from effectflow.ui.actions import ACTIONS
+from effectflow.ui.notices import NOTICES
+from tests.ui import orders
+from tests.ui.orders import BROKEN, app_on, buy, fulfil, hold
+from tests.ui.steered import Answered, Steering
+
+
+@pytest.fixture
+def steering(tmp_path: Path) -> Iterator[Steering]:
+    BROKEN.clear()
+    yield Steering(app_on(Checkpoints(SqliteStore(tmp_path / "runs.db"))))
+    BROKEN.clear()
+
+
+def failed(steering: Steering, run_id: str = "b1") -> None:
+    BROKEN.add("charge")
+    steering.do(buy, run_id)
+    steering.drive(buy, run_id, RunStatus.FAILED)
+    BROKEN.clear()
+
+
+def waiting(steering: Steering, run_id: str = "f1") -> None:
+    steering.do(fulfil, run_id)
+    steering.drive(fulfil, run_id, RunStatus.SUSPENDED)
+
+
+def went_to(answer: Answered, run_id: str, notice: str) -> None:
+    assert answer.status == 303, answer.text
+    assert answer.address == f"/run?id={run_id}&done={notice}"
+    assert notice in NOTICES
+
+
+def test_an_approval_is_answered_by_a_form_of_its_type(steering: Steering) -> None:
+    waiting(steering)
+    wrong = steering.act("signal", "f1", typed={"approval/by": "emma"})
+    assert wrong.status == 422
+    assert "it is required" in wrong.text
+    assert wrong.forms[0].typed["approval/by"] == "emma"
+    form = wrong.forms[0].typed | {"approval/approved": "yes"}
+    page = steering.show("/run/act/signal?id=f1")
+    went_to(steering.submit(page, form), "f1", "signal")
+    # The same form again sends nothing.
+    went_to(steering.submit(page, form), "f1", "signal")
+    output = steering.drive(fulfil, "f1", RunStatus.COMPLETED)
+    assert output == "hat reserved, 5.50 paid, approved by emma"
+    late = steering.submit(page, form)
+    assert late.status == 409
+    assert "completed" in late.text
+    assert "emma" in late.text
+
+
+def test_a_retry_shows_its_plan_first(steering: Steering) -> None:
+    failed(steering)
+    page = steering.show("/run/act/retry?id=b1")
+    assert "no money" in page.text
+    assert "Kept, and not run again reserve" in page.text
+    assert "Runs again, because it has begun charge" in page.text
+    went_to(steering.act("retry", "b1"), "b1", "retry")
+    assert steering.drive(buy, "b1", RunStatus.COMPLETED) == "hat reserved, 5.50 paid"
+
+
+def test_a_blocked_run_tells_both_operations_before_a_retry(steering: Steering) -> None:
+    failed(steering)
+    changed = Steering(orders.changed_app(steering.app.checkpoints))
+    page = changed.show("/run/act/retry?id=b1")
+    assert "It would be blocked again" in page.text
+    assert "'reserve'" in page.text
+    assert "'pack'" in page.text
+
+
+def test_a_run_is_paused_unpaused_and_cancelled(steering: Steering) -> None:
+    waiting(steering)
+    went_to(steering.act("pause", "f1"), "f1", "pause")
+    assert steering.status(fulfil, "f1") is RunStatus.PAUSED
+    went_to(steering.act("unpause", "f1"), "f1", "unpause")
+    assert "signal:approval" in steering.show("/run/act/cancel?id=f1").text
+    went_to(steering.act("cancel", "f1"), "f1", "cancel")
+    assert steering.drive(fulfil, "f1", RunStatus.CANCELLED)
+    assert steering.act("delete", "f1").address == "/?done=delete"
+    assert steering.show("/run/act/delete?id=f1").status == 404
+
+
+def test_a_step_is_completed_with_an_output_of_its_type(steering: Steering) -> None:
+    failed(steering)
+    page = steering.show("/run/act/complete-step?id=b1")
+    assert "b1:charge" in page.text
+    assert "price=Decimal('5.50')" in page.text
+    went_to(steering.act("complete-step", "b1", typed={"value": "in cash"}), "b1", "complete-step")
+    again = steering.submit(page, page.forms[0].typed | {"value": "twice"})
+    assert again.status == 409
+    assert steering.drive(buy, "b1", RunStatus.COMPLETED) == "hat reserved, in cash"
+
+
+def test_a_step_fails_with_an_error_that_it_declares(steering: Steering) -> None:
+    failed(steering)
+    went_to(steering.act("fail-step", "b1", typed={"value": "no card"}), "b1", "fail-step")
+    assert steering.drive(buy, "b1", RunStatus.FAILED)
+    assert "no card" in steering.show("/run/act/retry?id=b1").text
+
+
+def test_a_fork_has_another_output(steering: Steering) -> None:
+    failed(steering)
+    page = steering.show("/run/act/fork?id=b1&change=reserve")
+    typed = page.forms[0].typed
+    assert typed["change0"] == "hat reserved"
+    typed |= {"change0": "cap reserved", "run_id": "b2"}
+    went_to(steering.submit(page, typed), "b2", "fork")
+    assert steering.drive(buy, "b2", RunStatus.COMPLETED) == "cap reserved, 5.50 paid"
+    # The id is known, and this form did not suggest it.
+    taken = steering.submit(page, typed)
+    assert taken.status == 422
+    assert taken.forms[0].typed["change0"] == "cap reserved"
+
+
+def test_a_form_that_is_sent_twice_makes_one_run(steering: Steering) -> None:
+    failed(steering)
+    page = steering.show("/run/act/rerun?id=b1")
+    made = page.forms[0].typed["run_id"]
+    went_to(steering.submit(page, page.forms[0].typed), made, "fork")
+    went_to(steering.submit(page, page.forms[0].typed), made, "again")
+
+
+def test_a_fork_has_another_input(steering: Steering) -> None:
+    failed(steering)
+    query = "&input=1"
+    wrong = steering.act("fork", "b1", query=query, typed={"input/price": "much", "run_id": "b2"})
+    assert wrong.status == 422
+    assert wrong.forms[0].typed["input/price"] == "much"
+    made = steering.act("fork", "b1", query=query, typed={"input/price": "7", "run_id": "b2"})
+    went_to(made, "b2", "fork")
+    assert steering.drive(buy, "b2", RunStatus.COMPLETED) == "hat reserved, 7 paid"
+
+
+def test_dead_letters_are_retried_and_dropped_by_workers(tmp_path: Path) -> None:
+    steering = Steering(orders.job_app(Checkpoints(SqliteStore(tmp_path / "runs.db"))))
+    broken = orders.BROKEN_WORDS
+    broken |= {"b", "c"}
+    steering.do(orders.spelling, "j1", input=None)
+    assert steering.drive(orders.spelling, "j1", RunStatus.COMPLETED).value == "A"
+    broken.clear()
+    went_to(steering.act("dead-letters", "j1", 0, typed={"keys": "b"}), "j1", "retry-items")
+    steering.drive(orders.spelling, "j1", RunStatus.COMPLETED)
+    unknown = steering.act("dead-letters", "j1", 1, typed={"keys": "9"})
+    assert unknown.status == 422
+    went_to(steering.act("dead-letters", "j1", 1), "j1", "drop")
+    assert steering.drive(orders.spelling, "j1", RunStatus.COMPLETED).value == "AB"
+    assert steering.show("/run/act/dead-letters?id=j1").status == 409
+
+
+def test_the_crash_test_of_a_run_can_be_run(steering: Steering, tmp_path: Path) -> None:
+    steering.do(hold, "h1")
+    code = steering.show("/run/act/crash-test?id=h1").code
+    assert "Order(item='hat', price=Decimal('5.50')" in code
+    (tmp_path / "copied.py").write_text(code.replace("app.environment", "orders.Shop"))
+    found = runpy.run_path(str(tmp_path / "copied.py"), {"orders": orders})
+    anyio.run(found["test_it_ends_the_same_wherever_it_crashes"])
+
+
+@pytest.mark.parametrize("name", ACTIONS)
+def test_what_is_not_possible_says_why_and_what_is(steering: Steering, name: str) -> None:
+    """Each action answers for a run in each state with a page: its form, or the reason against it."""
+    waiting(steering)
+    failed(steering)
+    steering.do(buy, "b2", "b3")
+    steering.drive(buy, "b3", RunStatus.COMPLETED)
+    for run_id in ("f1", "b1", "b2", "b3"):
+        page = steering.show(f"/run/act/{name}?id={run_id}")
+        assert page.status in (200, 409)
+        answer = steering.pages.post(page.address, data={"value": "typed"})
+        if page.status == 409:
+            assert "What is possible" in page.text
+            assert answer.status_code == (405 if ACTIONS[name].act is None else 409)
+            assert "typed" in answer.text
+
+
+@pytest.mark.parametrize("name", [*ACTIONS, "unknown"])
+def test_nothing_is_done_from_elsewhere_or_by_pages_that_only_show(
+    steering: Steering, name: str
+) -> None:
+    steering.do(buy, "b1")
+    address = f"/run/act/{name}?id=b1"
+    elsewhere = {"sec-fetch-site": "cross-site"}
+    assert steering.pages.post(address, headers=elsewhere).status_code == 403
+    for app, options in [(None, {}), (steering.app, {"read_only": True})]:
+        pages = TestClient(create_app(steering.app, app, **options))
+        assert pages.get(address).status_code == 403
+        assert pages.post(address).status_code == 403
+    assert steering.status(buy, "b1") is RunStatus.PENDING
