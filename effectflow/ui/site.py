@@ -17,6 +17,7 @@ from effectflow.effects.clock import Clock, SystemClock
 from effectflow.observe.jobs import Jobs
 from effectflow.service import App, Client
 from effectflow.ui.live import EventStream, Feeds, State
+from effectflow.ui.notices import NOTICES
 from effectflow.ui.recent_runs import RecentRuns
 from effectflow.ui.shown import FILTERS
 
@@ -120,6 +121,7 @@ class Site:
                 "url": request.url,
                 "title": page.title,
                 "link": link,
+                "notice": NOTICES.get(request.query_params.get("done", "")),
                 "can_change": self.app is not None and not self.read_only,
                 **page.values,
             }

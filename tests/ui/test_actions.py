@@ -45,11 +45,11 @@ def went_to(answer: Answered, run_id: str, notice: str) -> None:
 
 def test_an_approval_is_answered_by_a_form_of_its_type(steering: Steering) -> None:
     waiting(steering)
-    wrong = steering.act("signal", "f1", typed={"approval/by": "emma"})
+    wrong = steering.act("signal", "f1", typed={"value/by": "emma"})
     assert wrong.status == 422
     assert "it is required" in wrong.text
-    assert wrong.forms[0].typed["approval/by"] == "emma"
-    form = wrong.forms[0].typed | {"approval/approved": "yes"}
+    assert wrong.forms[0].typed["value/by"] == "emma"
+    form = wrong.forms[0].typed | {"value/approved": "yes"}
     page = steering.show("/run/act/signal?id=f1")
     went_to(steering.submit(page, form), "f1", "signal")
     # The same form again sends nothing.

@@ -46,6 +46,10 @@ class Target:
     def run_id(self) -> str:
         return self.explanation.run_id
 
+    def wanted(self, name: str) -> str:
+        """Return what the address of the page says of this name; "" for nothing."""
+        return dict(self.options).get(name, "")
+
     @property
     def checkpoints(self) -> Checkpoints:
         return self.site.client.checkpoints

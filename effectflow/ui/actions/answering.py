@@ -46,7 +46,8 @@ async def _prepare(target: Target) -> Prepared:
     waits = {
         name: operations
         for name, operations in signals_of(target.explanation).items()
-        if not target.step or target.step in [one.path for one in operations]
+        if (target.wanted("signal") or name) == name
+        and (not target.step or target.step in [one.path for one in operations])
     }
     types, problem = await _types(target, waits)
     facts = [

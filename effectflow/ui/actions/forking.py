@@ -39,7 +39,7 @@ def _fork_of(target: Target) -> Fork:
 
 
 def _is_with_input(target: Target) -> bool:
-    return any(name == "input" for name, _ in target.options)
+    return bool(target.wanted("input"))
 
 
 async def _prepare(target: Target) -> Prepared:
