@@ -21,6 +21,7 @@ from effectflow.checkpoint.store import (
     RunInfo,
     RunQuery,
     RunStatus,
+    find_in_pages,
     find_run,
     has_result,
     is_service,
@@ -225,7 +226,13 @@ class _Needed:
     async def _newest_of(self, prefix: str, info: RunInfo) -> str:
         # It shows up to which tick the runs of a schedule were started.
         if prefix not in self._newest:
-            query = RunQuery(prefix=prefix, workflow=info.summary.workflow, limit=1)
-            found = await self._store.find(query)
-            self._newest[prefix] = found[0].run_id if found else ""
+            query = RunQuery(prefix=prefix, workflow=info.summary.workflow, limit=_BATCH)
+            self._newest[prefix] = ""
+            async with aclosing(find_in_pages(self._store, query)) as runs:
+                async for found in runs:
+                    tick = _TICK.fullmatch(found.run_id)
+                    # The name of another schedule may begin with this one and an @.
+                    if tick is not None and tick[1] == prefix:
+                        self._newest[prefix] = found.run_id
+                        break
         return self._newest[prefix]

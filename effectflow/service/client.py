@@ -336,12 +336,15 @@ class Client:
     ) -> None:
         """Let a queue, a workflow or a schedule go on. Nothing happens if it is not paused.
 
+        A schedule goes on with its next tick.
+
         Raises TypeError unless one name is given, and StoreUnavailable.
         """
         kind, name = named(queue=queue, workflow=workflow, schedule=schedule)
         async with self.checkpoints.store as store:
             with store_errors(store):
-                await remove_pause(service_of(store, "a pause"), kind, name)
+                now = self._clock.now().timestamp()
+                await remove_pause(service_of(store, "a pause"), kind, name, now=now)
 
     async def pauses(self) -> list[Pause]:
         """Return the queues, workflows and schedules that are paused."""

@@ -49,9 +49,18 @@ async def save_pause(store: ServiceStore, pause: Pause) -> None:
     await store.save_setting(_setting(pause.kind, pause.name), orjson.dumps(asdict(pause)))
 
 
-async def remove_pause(store: ServiceStore, kind: PausedKind, name: str) -> None:
-    """Let something that is paused go on."""
-    await store.save_setting(_setting(kind, name), None)
+async def remove_pause(store: ServiceStore, kind: PausedKind, name: str, *, now: float) -> None:
+    """Let something that is paused go on, from now on. `now` is in seconds since the epoch."""
+    paused = _setting(kind, name)
+    if kind == "schedule" and paused in await store.settings():
+        await store.save_setting(f"{_UNPAUSED}{name}", orjson.dumps(now))
+    await store.save_setting(paused, None)
+
+
+async def unpaused_at(store: ServiceStore, schedule: str) -> float | None:
+    """Return when a schedule was unpaused last, in seconds since the epoch, or None."""
+    found = (await store.settings()).get(f"{_UNPAUSED}{schedule}")
+    return None if found is None else float(orjson.loads(found))
 
 
 async def pauses_in(store: ServiceStore) -> list[Pause]:
@@ -71,6 +80,7 @@ def unpaused_queues(queues: Mapping[str, Queue], pauses: Iterable[Pause]) -> dic
 
 
 _PREFIX = "paused:"
+_UNPAUSED = "unpaused:schedule:"
 
 
 def _setting(kind: PausedKind, name: str) -> str:

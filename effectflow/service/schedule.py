@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from contextlib import aclosing
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import chain, takewhile
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar, cast
@@ -23,7 +24,7 @@ from effectflow.checkpoint import (
     StoreUnavailable,
     find_run,
 )
-from effectflow.checkpoint.store import service_of
+from effectflow.checkpoint.store import find_in_pages, service_of
 from effectflow.effects.arguments import check_text, check_type
 from effectflow.effects.event_loop import strays_as_errors
 from effectflow.effects.imports import needs
@@ -31,7 +32,7 @@ from effectflow.runs import Workflow
 from effectflow.runs.run_ids import check_new_run_id
 from effectflow.runs.start import check_priority
 from effectflow.service.outage import Outage
-from effectflow.service.pauses import pauses_in
+from effectflow.service.pauses import pauses_in, unpaused_at
 
 if TYPE_CHECKING:
     from cronsim import CronSim
@@ -248,16 +249,20 @@ async def last_run(schedule: Schedule[Any], client: Client) -> RunInfo | None:
 
 
 async def _last_tick(schedule: Schedule[Any], client: Client, now: datetime) -> datetime:
-    """Return the last tick that was started, or `now` if none was."""
-    page = RunQuery(workflow=schedule.workflow.name, prefix=f"{schedule.name}@", limit=_PAGE)
-    while True:
-        found = await client.find(page)
-        ticks = [schedule.tick_of(info.run_id) for info in found]
-        # A worker whose clock was ahead may have started ticks that are in the future.
-        past = [tick for tick in ticks if tick is not None and tick <= now]
-        if past or len(found) < _PAGE:
-            return max(past, default=now)
-        page = replace(page, after=found[-1].place)
+    """Return the last tick that was started, or left out by a pause; `now` if none was."""
+    async with client.checkpoints.store as store:
+        unpaused = await unpaused_at(service_of(store, "a schedule"), schedule.name)
+        passed = [] if unpaused is None else [datetime.fromtimestamp(unpaused, UTC)]
+        for workflow in schedule.workflow.blueprint.names:
+            query = RunQuery(workflow=workflow, prefix=f"{schedule.name}@", limit=_PAGE)
+            async with aclosing(find_in_pages(store, query)) as runs:
+                async for info in runs:
+                    tick = schedule.tick_of(info.run_id)
+                    # A worker whose clock was ahead may have started ticks that are in the future.
+                    if tick is not None and tick <= now:
+                        passed.append(tick)
+                        break
+    return min(max(passed, default=now), now)
 
 
 async def _submit(schedule: Schedule[Any], client: Client, tick: datetime) -> None:

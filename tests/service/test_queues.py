@@ -112,7 +112,10 @@ async def test_a_paused_schedule_leaves_its_ticks_out(service: Service) -> None:
         await clock.advance(timedelta(hours=2))
         await worker.idle()
         assert service.world.done == ["tick"]
-        await service.client.unpause(schedule="hourly")
+        await Client(service.checkpoints(), clock=clock).unpause(schedule="hourly")
+    # Neither are they started by the worker of a new deployment.
+    async with service.worker(act, schedules=[hourly], clock=clock) as worker:
+        await worker.idle()
         await clock.advance(timedelta(hours=1))
         await worker.idle()
     assert service.world.done == ["tick", "tick"]

@@ -194,14 +194,19 @@ async def test_several_that_prune_at_once_delete_each_run_once(service: Service)
 async def test_the_newest_run_of_a_schedule_stays(service: Service) -> None:
     clock = TestClock()
     hourly = Schedule(quick, "0 * * * *", input="tick", name="hourly")
-    app = service.app(quick, schedules=[hourly], retention=[Retention(older_than=1)])
+    # Its name begins like the ids of the others.
+    other = Schedule(quick, "30 * * * *", input="tick", name="hourly@half")
+    app = service.app(quick, schedules=[hourly, other], retention=[Retention(older_than=1)])
     async with Worker(app, clock=clock) as worker:
         await worker.idle()
-        for _ in range(3):
-            await clock.advance(3600)
+        for _ in range(7):
+            await clock.advance(1800)
             await worker.idle()
     # By this clock, each run was old as soon as it had ended.
-    assert await left(service) == ["hourly@2100-01-01T03:00:00+00:00"]
+    assert await left(service) == [
+        "hourly@half@2100-01-01T03:30:00+00:00",
+        "hourly@2100-01-01T03:00:00+00:00",
+    ]
 
 
 async def test_a_worker_deletes_what_the_rules_of_its_app_do_not_keep(service: Service) -> None:

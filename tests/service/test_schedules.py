@@ -82,6 +82,22 @@ async def test_ticks_missed_without_a_worker_are_started_later(
         assert await ticks(service) == expected
 
 
+async def test_a_renamed_workflow_continues_its_schedule(service: Service) -> None:
+    clock = AdjustableClock(BEGIN)
+    async with service.worker(report, clock=clock, schedules=[hourly()]):
+        await advance(clock, hours=0.1)
+    clock.offset += timedelta(hours=2)
+
+    @workflow(name="summary", aliases=["report"])
+    def summary(day: str) -> Do[apps.App, Broken, str]:
+        return (yield from pure(day))
+
+    renamed = Schedule(summary, "0 * * * *", input="x", name="report", missed="all")
+    async with service.worker(summary, clock=clock, schedules=[renamed]):
+        await clock.until_slept_on()
+        assert await ticks(service) == ["10:00", "11:00", "12:00"]
+
+
 async def test_nothing_that_came_before_the_first_use_is_started(service: Service) -> None:
     clock = AdjustableClock(BEGIN)
     async with service.worker(report, clock=clock, schedules=[hourly(missed="all")]):
