@@ -457,6 +457,8 @@ def _info_in(line: bytes) -> RunInfo:
         if version > _EXPORT_VERSION:
             raise UnsupportedVersion(f"the export of run {run_id!r}", version, _EXPORT_VERSION)
         header = schema_of(_ExportHeader).read(tree)
+        if header.entries < 1:
+            raise ValueError(f"{header.entries} entries")
         summary = schema_of(RunSummary).read(tree)
     return RunInfo(header.run_id, summary, header.updated_at, header.entries, None)
 

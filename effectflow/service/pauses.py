@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Literal, TypeAlias, cast
 
 import orjson
 
-from effectflow.checkpoint.store import Queue, ServiceStore
+from effectflow.checkpoint.store import ServiceStore
 from effectflow.effects.arguments import check_text
 
 PausedKind: TypeAlias = Literal["queue", "workflow", "schedule"]
@@ -73,10 +73,9 @@ async def pauses_in(store: ServiceStore) -> list[Pause]:
     ]
 
 
-def unpaused_queues(queues: Mapping[str, Queue], pauses: Iterable[Pause]) -> dict[str, Queue]:
-    """Return the queues, those that are paused with the limit 0."""
-    stopped = {one.name: Queue(one.name, limit=0) for one in pauses if one.kind == "queue"}
-    return {**queues, **stopped}
+def paused_names(kind: PausedKind, pauses: Iterable[Pause]) -> set[str]:
+    """Return the names of what is paused of a kind."""
+    return {one.name for one in pauses if one.kind == kind}
 
 
 _PREFIX = "paused:"

@@ -36,7 +36,7 @@ from effectflow.service.changes import end_following
 from effectflow.service.client import Client
 from effectflow.service.health import Health, overdue_runs
 from effectflow.service.outage import Outage
-from effectflow.service.pauses import Pause, pauses_in, unpaused_queues
+from effectflow.service.pauses import Pause, paused_names, pauses_in
 from effectflow.service.retention import keep_retention
 from effectflow.service.schedule import keep_schedule
 
@@ -437,7 +437,7 @@ class _Shift:
             [*owners],
             self._client.checkpoints.lease_length,
             self._terms.clock.now().timestamp(),
-            unpaused_queues(self._queues, self._pauses),
+            self._limits(),
         )
         try:
             claimed = await self._store.claim_due(due)
@@ -468,12 +468,20 @@ class _Shift:
         self._pauses = pauses
 
     def _unpaused_workflows(self) -> frozenset[str]:
-        paused = {one.name for one in self._pauses if one.kind == "workflow"}
+        paused = paused_names("workflow", self._pauses)
         return frozenset(
             name
             for name, one in self._app.recorded.items()
             if paused.isdisjoint(one.blueprint.names)
         )
+
+    def _limits(self) -> dict[str, Queue]:
+        """Return the queues, those that are paused with the limit 0."""
+        paused = paused_names("queue", self._pauses)
+        for name, one in self._app.recorded.items():
+            if not paused.isdisjoint(one.blueprint.names):
+                paused.add(name)
+        return {**self._queues, **{name: Queue(name, limit=0) for name in paused}}
 
     async def _drive(self, taken: Taken, owner: Owner) -> None:
         workflow = self._app.recorded[taken.info.summary.workflow]

@@ -67,8 +67,7 @@ class Usage:
         if limits.per_second is not None and is_pending:
             count, window = limits.window
             times = self.starts.get(queue, ())
-            # Starts in the future are from before the clock was set back.
-            most = min(most, count - sum(self.now - window < time <= self.now for time in times))
+            most = min(most, count - len(_counting(times, window, self.now)))
         return max(most, 0)
 
     def full_keys(self, queue: str, due: DueRuns) -> list[str]:
@@ -91,9 +90,16 @@ class Usage:
             keys = held.get(queue, {})
             held[queue] = {**keys, summary.key: keys.get(summary.key, 0) + 1}
             if limits.per_second is not None and summary.status is RunStatus.PENDING:
-                most, _ = limits.window
-                starts[queue] = [*starts.get(queue, ()), self.now][-most:]
+                _, window = limits.window
+                counting = _counting(starts.get(queue, ()), window, self.now)
+                starts[queue] = [*counting, self.now]
         return Usage(held, starts, self.now)
+
+
+def _counting(times: Iterable[float], window: float, now: float) -> list[float]:
+    """Return the times within this number of seconds before now."""
+    # Those in the future are from before the clock was set back.
+    return [at for at in times if now - window < at <= now]
 
 
 def counts_held(due: DueRuns) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import re
 import signal
 import textwrap
 from pathlib import Path
@@ -90,6 +91,12 @@ def test_a_damaged_archive_says_so(effectflow: Command, folder: Path) -> None:
     (folder / "plain.jsonl").write_bytes(b"".join(lines[:-1]))
     ran = effectflow("list", "--store", "plain.jsonl")
     assert (ran.code, "the export of run 'b'" in ran.err) == (4, True), ran
+    for entries in (b"0", b"-1"):
+        header = re.sub(rb'"entries":\d+', b'"entries":' + entries, lines[0])
+        (folder / "plain.jsonl").write_bytes(header)
+        for arguments in (("list", "--store", "plain.jsonl"), ("import", "plain.jsonl")):
+            ran = effectflow(*arguments)
+            assert (ran.code, "is not an export of effectflow" in ran.err) == (4, True), ran
     assert "does not exist" in effectflow("list", "--store", "none.jsonl").err
 
 

@@ -101,6 +101,24 @@ async def test_what_is_paused_is_not_taken(service: Service, paused: dict[str, s
     assert await service.client.pauses() == []
 
 
+@pytest.mark.usefixtures("looks_at_once")
+async def test_a_pause_of_the_queue_of_a_workflow_holds_its_runs_under_former_names(
+    service: Service,
+) -> None:
+    await submitted(service, "a1", queue="")
+
+    @workflow(name="renamed", aliases=["act"])
+    def renamed(name: str) -> Effect[apps.App, apps.Broken, int]:
+        return note(name)
+
+    await service.client.pause(queue="renamed")
+    await service.client.submit(other, "free", run_id="free")
+    async with service.worker(renamed, other) as worker:
+        await worker.client.handle(other, "free").result(timeout=10)
+        await worker.idle()
+        assert service.world.done == ["free"]
+
+
 async def test_a_paused_schedule_leaves_its_ticks_out(service: Service) -> None:
     hourly = Schedule(act, "0 * * * *", name="hourly", input="tick")
     clock = TestClock(datetime(2026, 1, 1, 0, 30, tzinfo=UTC))
