@@ -1,7 +1,8 @@
 """effectflow beside its peers: the same work, in turns, at the same durability, on the same machine.
 
     pip install -e '.[cli,postgres]' --group dev
-    python benchmarks/compare.py [--quick] [--rounds N] [--json FILE] [--markdown FILE] [MEASUREMENT ...]
+    python benchmarks/compare.py [--quick] [--rounds N] [--queued N] [--json FILE] [--markdown FILE]
+        [MEASUREMENT ...]
 
 The programs are in `compared/`: one for each system, as its documentation does it. Each peer has a
 virtual environment of its own, made once in the user's cache directory. In each round every system runs

@@ -80,6 +80,8 @@ class DueClaim:
         # The runs that are due, and the values of the counters of their queues, as they were read.
         self._found: dict[str, Run] = {}
         self._claims: dict[str, bytes] = {}
+        # How many more turns to look at than there is room for, because some of them are over.
+        self._spare = 0
         # All queues of the workflows, and those with limits.
         self._queues: list[str] = []
 
@@ -94,6 +96,7 @@ class DueClaim:
             usage = Usage(await self._held(now), self._starts(), now)
             is_complete, next_due_at = await self._search(lanes, usage)
             if not is_complete:
+                self._spare = 2 * self._spare + len(self._due.owners)
                 continue
             served = dict(self._served)
             candidates: defaultdict[Lane, list[RunInfo]] = defaultdict(list)
@@ -260,7 +263,8 @@ class DueClaim:
         pipeline, now = self._runs.client.pipeline(transaction=False), repr(due.now)
         for lane in lanes:
             last = b"(" + self._served.get(lane.place(due), "").encode()
-            most = lane.room(usage, due) + len(usage.full_keys(lane.queue_name, due))
+            full = usage.full_keys(lane.queue_name, due)
+            most = lane.room(usage, due) + len(full) + self._spare
             pipeline.zrangebyscore(
                 keys(set_of(lane)), f"({now}", "+inf", start=0, num=1, withscores=True
             )
@@ -271,9 +275,9 @@ class DueClaim:
         for lane, after, before in zip(lanes, answers[1::3], answers[2::3], strict=True):
             if room := lane.room(usage, due):
                 full = usage.full_keys(lane.queue_name, due)
-                turns = [turn for turn in texts([*after, *before]) if turn not in full][:room]
+                turns = [turn for turn in texts([*after, *before]) if turn not in full]
                 wanted.append((lane, _MOST_BLOCKED if full else room))
-                wanted += turn_lanes(lane, turns, usage, due)
+                wanted += turn_lanes(lane, turns[: room + self._spare], usage, due)
         return wanted, min((at for one in answers[::3] for _, at in one), default=None)
 
     async def _find(self, ready: Sequence[tuple[Lane, str]], usage: Usage) -> bool:

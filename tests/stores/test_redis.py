@@ -272,6 +272,27 @@ async def test_a_claim_sends_as_many_requests_for_many_keys_as_for_one(
     assert await requests_for(20) == await requests_for(1)
 
 
+async def test_a_claim_passes_many_keys_whose_runs_were_deleted(
+    store: RedisStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(50):
+        waits = replace(DUE, created_at=2.0, key=f"{number:02}")
+        await store.create(str(number), [b"1"], summary=waits)
+    for number in range(49):
+        await store.delete(str(number))
+    searches, execute = 0, Pipeline.execute
+
+    def counted(self: Any, *args: Any, **options: Any) -> Any:
+        nonlocal searches
+        searches += 1
+        return execute(self, *args, **options)
+
+    assert len(await store.find()) == 1
+    monkeypatch.setattr(Pipeline, "execute", counted)
+    assert await claim_due(store, 1) == ["49"]
+    assert searches < 50
+
+
 async def test_no_append_fails_while_the_scripts_are_flushed(
     store: RedisStore, client: Any
 ) -> None:
