@@ -94,9 +94,11 @@ SCHEMA = """
     -- The lanes of `_sql_find`.
     CREATE INDEX runs_of_status ON @runs (status, created_at DESC);
     CREATE INDEX runs_of_workflow ON @runs ((workflow || ':' || status), created_at DESC);
-    CREATE INDEX runs_of_parent ON @runs ((substr(parent, 1, 64) || ':' || status), created_at DESC)
+    CREATE INDEX runs_of_parent
+        ON @runs ((substr(parent, 1, 64) || ':' || status), created_at DESC, workflow)
         WHERE parent <> '';
-    CREATE INDEX runs_of_tenant ON @runs ((substr(tenant, 1, 64) || ':' || status), created_at DESC)
+    CREATE INDEX runs_of_tenant
+        ON @runs ((substr(tenant, 1, 64) || ':' || status), created_at DESC, workflow)
         WHERE tenant <> '';
     CREATE INDEX runs_settled ON @runs (status, settled_at) WHERE settled_at IS NOT NULL;
     CREATE INDEX runs_by_id ON @runs (substr(run_id, 1, 64));

@@ -177,7 +177,10 @@ def _lane(query: RunQuery, status: str) -> Query:
                 f"@runs WHERE (substr({column}, 1, 64) || ':' || status)"
                 f" = (substr(?, 1, 64) || ':' || ?) AND {column} <> ''"
             )
-            return Query(text, (value, status))
+            if query.workflow is None:
+                return Query(text, (value, status))
+            # In the index, so that no run of another workflow is read.
+            return Query(f"{text} AND workflow = ?", (value, status, query.workflow))
     if query.workflow is not None:
         lane = f"{query.workflow}:{status}"
         return Query("@runs WHERE (workflow || ':' || status) = ?", (lane,))

@@ -11,7 +11,13 @@ from starlette.datastructures import ImmutableMultiDict
 from starlette.requests import Request
 from starlette.responses import Response
 
-from effectflow.observe.run_filters import Counted, RunFilters, count_statuses, read_run_filters
+from effectflow.observe.run_filters import (
+    Counted,
+    RunFilters,
+    count_statuses,
+    read_run_filters,
+    statuses_of,
+)
 from effectflow.observe.statuses import STATUSES, shown_status
 from effectflow.ui.site import Page, Refused, Site
 
@@ -66,9 +72,11 @@ async def list_runs(site: Site, request: Request) -> Page | Response:
     checkpoints = site.client.checkpoints
     async with checkpoints.store as store:
         found = await filters.page(checkpoints, now=now, limit=ON_PAGE)
-        # What a store does not find, it does not count.
         counts: Mapping[str, Counted] = {}
-        if not filters.queue:
+        if found.older is None and after is None and not filters.statuses:
+            # All that match are on this page.
+            counts = statuses_of(found.runs, now)
+        elif not filters.queue:
             counts = await count_statuses(store, filters.query, now)
     known = {info.summary.workflow for info in found.runs}
     values = {

@@ -1,0 +1,323 @@
+"""What the pages cost: the first byte of each, and what a worker loses while browsers watch.
+
+    python benchmarks/pages.py [runs] [watching] [sqlite | postgres] [NUMBER]
+
+- runs: the page of runs on 1,000,000 runs (or NUMBER), without filters and with each: the milliseconds
+  until the first byte, the best of four requests to a server in another process. At most 100. The filters
+  that find nothing in a large store combine some that no index serves together; they have no bound.
+- watching: a worker drives runs of ten steps, with and without 200 browsers that watch the page of runs.
+  The processor time of the worker for a run may grow by at most 5 %, as the median over pairs of rounds.
+  The throughput is that of the machine: the pages' own process and the browsers need a part of it.
+
+The exit status is 1 if a bound is missed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from urllib.parse import quote, urlencode
+
+import anyio
+import finding
+from servers import postgres_server
+
+from effectflow import Checkpoints, Do, Effect, pure, step, workflow
+from effectflow.service import App, Client, Worker
+from effectflow.stores import open_store
+from effectflow.stores._sql import CREATED_COLUMNS
+
+FIRST_BYTE = 100.0
+MOST_GROWTH = 1.05
+BROWSERS, ROUNDS, RUNS_OF_A_ROUND, STEPS = 200, 9, 200, 10
+
+
+# The page of runs.
+
+
+def queries(runs: int) -> dict[str, str]:
+    """Return the query strings of the page of runs, by what they are."""
+
+    def at(seconds: float) -> str:
+        return datetime.fromtimestamp(seconds, UTC).isoformat()
+
+    newest, middle, oldest = finding.NEWEST, finding.NEWEST - runs / 2, finding.NEWEST - runs
+    texts: dict[str, dict[str, object]] = {
+        "all": {},
+        "from the middle": {"after": f"{middle},"},
+        "failed": {"status": "failed"},
+        "crashed": {"status": "crashed"},
+        "running and failed": {"status": ["running", "failed"]},
+        "workflow": {"workflow": "w4"},
+        "workflow, rare": {"workflow": "rare"},
+        "workflow, unknown": {"workflow": "unknown"},
+        "workflow and status": {"workflow": "w3", "status": "completed"},
+        "tenant": {"tenant": "large"},
+        "tenant, rare": {"tenant": "t10"},
+        "tenant and workflow": {"tenant": "large", "workflow": "w3"},
+        "prefix": {"prefix": "w9@"},
+        "prefix, rare": {"prefix": "old-"},
+        "prefix, unknown": {"prefix": "nothing"},
+        "since": {"since": at(newest - 1_000)},
+        "since, all": {"since": at(oldest)},
+        "before": {"before": at(middle)},
+        "since, tenant and workflow": {"since": at(middle), "tenant": "large", "workflow": "w3"},
+        "queue": {"queue": "w4"},
+        "queue, unknown": {"queue": "unknown"},
+        "parent": {"parent": "campaign"},
+        "parent and prefix": {"parent": "campaign", "prefix": "w3@"},
+    }
+    return {name: urlencode(query, doseq=True) for name, query in texts.items()}
+
+
+def sparse(runs: int) -> dict[str, str]:
+    """Return query strings that no index serves, and that match nothing."""
+    return {
+        "tenant and another workflow": "tenant=large&workflow=w4",
+        "prefix and another workflow": f"workflow=w4&prefix={quote('w9@')}",
+    }
+
+
+def measure_runs(kind: str, runs: int) -> bool:
+    """Print the time until the first byte of each page. Return whether the bound is kept."""
+    print(
+        f"{kind}, {runs:,} runs: the first byte of the page of runs, in ms (at most {FIRST_BYTE:g})"
+    )
+    with store(kind) as (url, insert):
+        anyio.run(built, url, insert, runs)
+        with served(url) as port:
+            kept = [
+                first_byte(port, name, query) <= FIRST_BYTE for name, query in queries(runs).items()
+            ]
+            for name, query in sparse(runs).items():
+                first_byte(port, f"({name})", query)
+    return all(kept)
+
+
+async def built(url: str, insert: finding.Insert, runs: int) -> None:
+    """Fill a store with the runs of `finding`."""
+    async with open_store(url):
+        columns = ", ".join(CREATED_COLUMNS)
+        await anyio.to_thread.run_sync(insert, columns, finding.rows(runs))
+
+
+def first_byte(port: int, name: str, query: str) -> float:
+    """Print and return the milliseconds until the first byte of a page, the best of four."""
+    times: list[float] = []
+    length = 0
+    for _ in range(4):
+        connection = http.client.HTTPConnection("127.0.0.1", port)
+        began = time.perf_counter()
+        connection.request("GET", f"/?{query}")
+        answer = connection.getresponse()
+        answer.read(1)
+        times.append((time.perf_counter() - began) * 1e3)
+        length = len(answer.read())
+        assert answer.status == 200, answer.status
+        connection.close()
+    missed = "   MISSED" if min(times) > FIRST_BYTE and not name.startswith("(") else ""
+    print(f"  {name:<30}{min(times):8.1f} ms, {length / 1e3:4.0f} kB{missed}", flush=True)
+    return min(times)
+
+
+# Browsers that watch.
+
+
+@dataclass(frozen=True)
+class Shop:
+    checkpoints: Checkpoints
+
+
+@step
+def pack(number: int) -> Effect[object, str, int]:
+    return pure(number)
+
+
+@workflow
+def ship(count: int) -> Do[Shop, str, int]:
+    for number in range(count):
+        yield from pack(number)
+    return count
+
+
+def app_at(url: str) -> App[Shop]:
+    return App([ship], environment=Shop, checkpoints=Checkpoints(open_store(url)))
+
+
+async def work(url: str) -> None:
+    """Drive the runs of a store until the input ends. Print the processor time at each line of it."""
+    async with Worker(app_at(url)):
+        while await anyio.to_thread.run_sync(sys.stdin.readline):
+            print(json.dumps(time.process_time()), flush=True)
+
+
+def measure_watching(kind: str) -> bool:
+    """Print what a worker takes for a run, watched and not. Return whether the bound is kept."""
+    print(f"{kind}: a worker, without and with {BROWSERS} browsers that watch the page of runs")
+    with store(kind) as (url, _), served(url) as port, program("work", url) as worker:
+        found = anyio.run(rounds, url, port, worker)
+    [without, watched] = (
+        [one for is_watched, one in found if is_watched is which] for which in (False, True)
+    )
+    for name, results in (("without", without), ("watched", watched)):
+        per_run, rate = (statistics.median(each) for each in zip(*results, strict=True))
+        print(
+            f"  {name:<10}{per_run * 1e3:8.2f} ms of the processor a run, {rate:6.0f} runs a second"
+        )
+    growth = statistics.median(one for one, _ in watched) / statistics.median(
+        one for one, _ in without
+    )
+    print(f"  the processor time grows to {growth:.3f} of it (at most {MOST_GROWTH:g})")
+    return growth <= MOST_GROWTH
+
+
+async def rounds(
+    url: str, port: int, worker: subprocess.Popen[str]
+) -> list[tuple[bool, tuple[float, float]]]:
+    """Return for each round whether it was watched, the processor seconds a run, and the rate."""
+    found: list[tuple[bool, tuple[float, float]]] = []
+    async with Client(app_at(url)) as client:
+        await one_round(client, worker, "warm")
+        for number in range(ROUNDS):
+            for is_watched in (False, True):
+                async with anyio.create_task_group() as group:
+                    if is_watched:
+                        await watched_by(group, port)
+                    name = f"{number}-{is_watched}"
+                    found.append((is_watched, await one_round(client, worker, name)))
+                    group.cancel_scope.cancel()
+    return found
+
+
+async def one_round(
+    client: Client, worker: subprocess.Popen[str], name: str
+) -> tuple[float, float]:
+    before, began = await processor_time(worker), time.perf_counter()
+    handles = [
+        await client.submit(ship, STEPS, run_id=f"{name}-{number}")
+        for number in range(RUNS_OF_A_ROUND)
+    ]
+    for handle in handles:
+        (await handle.result(timeout=120)).unwrap()
+    took = time.perf_counter() - began
+    spent = await processor_time(worker) - before
+    return spent / RUNS_OF_A_ROUND, RUNS_OF_A_ROUND / took
+
+
+async def processor_time(worker: subprocess.Popen[str]) -> float:
+    def ask() -> float:
+        assert worker.stdin is not None
+        assert worker.stdout is not None
+        worker.stdin.write("\n")
+        worker.stdin.flush()
+        return float(json.loads(worker.stdout.readline()))
+
+    return await anyio.to_thread.run_sync(ask)
+
+
+async def watched_by(group: anyio.abc.TaskGroup, port: int) -> None:
+    """Let as many browsers watch the page of runs as are measured, once each has the page."""
+
+    async def watch() -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=2**22)
+        try:
+            writer.write(b"GET / HTTP/1.1\r\nhost: 127.0.0.1\r\naccept: text/event-stream\r\n\r\n")
+            while line := await reader.readline():
+                if line.startswith(b"event: page"):
+                    shown.add(id(reader))
+                    if len(shown) == BROWSERS:
+                        all_shown.set()
+        finally:
+            writer.close()
+
+    shown, all_shown = set[int](), anyio.Event()
+    for _ in range(BROWSERS):
+        group.start_soon(watch)
+    with anyio.fail_after(60):
+        await all_shown.wait()
+
+
+# Programs and stores.
+
+
+def serve(url: str) -> None:
+    """Serve the pages of a store at a free port, which is printed."""
+    from effectflow.ui import create_app
+    from effectflow.ui.server import PageServer
+
+    pages = create_app(Checkpoints(open_store(url)))
+    with socket.create_server(("127.0.0.1", 0), backlog=512) as listener:
+        print(listener.getsockname()[1], flush=True)
+        PageServer(pages, pages.state.feeds).run([listener])
+
+
+@contextmanager
+def program(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """Run this file with these arguments, until the end of the block."""
+    command = [sys.executable, __file__, *arguments]
+    with subprocess.Popen(
+        command, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.terminate()
+
+
+@contextmanager
+def served(url: str) -> Iterator[int]:
+    """Serve the pages of a store in another process, and yield the port."""
+    with program("serve", url) as process:
+        assert process.stdout is not None
+        yield int(process.stdout.readline())
+
+
+@contextmanager
+def store(kind: str) -> Iterator[tuple[str, finding.Insert]]:
+    """Make an empty store, and yield its URL and what inserts rows into it."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        if kind == "postgres":
+            url = stack.enter_context(postgres_server(folder / "data"))
+            yield url, finding.insert_into_postgres(url)
+        else:
+            path = folder / "runs.db"
+            yield f"sqlite:///{path}", finding.insert_into_sqlite(path)
+
+
+def main() -> None:
+    match sys.argv[1:]:
+        case ["serve", url]:
+            serve(url)
+        case ["work", url]:
+            anyio.run(work, url)
+        case words:
+            measure(words)
+
+
+def measure(words: list[str]) -> None:
+    runs = next((int(word) for word in words if word.isdigit()), 1_000_000)
+    kinds = [word for word in words if word in ("sqlite", "postgres")] or ["sqlite", "postgres"]
+    measures: dict[str, Callable[[str], bool]] = {
+        "runs": lambda kind: measure_runs(kind, runs),
+        "watching": measure_watching,
+    }
+    chosen = [word for word in words if word in measures] or [*measures]
+    kept = [measures[name](kind) for name in chosen for kind in kinds]
+    sys.exit(not all(kept))
+
+
+if __name__ == "__main__":
+    main()
