@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import secrets
 import socket
+from contextlib import suppress
 from typing import Annotated, Any
 
 import typer
-from starlette.middleware.trustedhost import TrustedHostMiddleware
-from starlette.types import ASGIApp
 
+from effectflow.checkpoint import Checkpoints
 from effectflow.cli.access import Access
-from effectflow.cli.app_loader import app_of_workflows, find_app
+from effectflow.cli.app_loader import app_of_runs, app_of_workflows
 from effectflow.cli.command import Answer, command
 from effectflow.cli.options import BadUse
 from effectflow.cli.render import say
+from effectflow.effects.imports import needs
 from effectflow.service import App
-from effectflow.ui import create_app
-from effectflow.ui.server import PageServer
+
+try:
+    with needs("ui"):
+        from effectflow.ui import create_app
+        from effectflow.ui.server import PageServer
+except ModuleNotFoundError as missing:
+    raise BadUse(str(missing)) from missing
 
 _LOCAL = ("127.0.0.1", "localhost", "::1")
 """The hosts that only this machine reaches."""
@@ -62,27 +68,32 @@ def ui(
             f"whoever reaches {host} could see the runs: set a token of at least 16 characters in "
             "EFFECTFLOW_UI_TOKEN, or add --token new"
         )
-    loaded = None if app is None else _app(app, access)
-    is_of_app = loaded is not None and access.origin.startswith("DEFAULT")
-    if not is_of_app:
-        access.check_store()
-    checkpoints = loaded.checkpoints if loaded is not None and is_of_app else access.checkpoints
-    made = create_app(checkpoints, loaded, read_only=read_only, token=secret)
-    pages: ASGIApp = made
-    if not secret:
-        # A name of another site could lead a browser here, and its scripts would read the pages.
-        pages = TrustedHostMiddleware(made, allowed_hosts=["127.0.0.1", "localhost", "[::1]"])
+    found, checkpoints = _found(app, access)
+    # A name of another site could lead a browser here, and its scripts would read the pages.
+    pages = create_app(
+        checkpoints, found, read_only=read_only, token=secret, hosts=() if secret else _LOCAL
+    )
     with _listener(host, port) as listener:
         shown = f"[{host}]" if ":" in host else host
         query = f"/?token={secret}" if secret else "/"
         say(f"The pages are at http://{shown}:{listener.getsockname()[1]}{query}")
-        PageServer(pages, made.state.feeds).run([listener])
+        with suppress(KeyboardInterrupt):
+            PageServer(pages, pages.state.feeds).run([listener])
     return Answer(None)
 
 
-def _app(reference: str, access: Access) -> App[Any]:
-    """Return the App, or one of the workflows of a module. Raise BadUse if there is none."""
-    return find_app(reference) or app_of_workflows(reference, access.checkpoints)
+def _found(reference: str | None, access: Access) -> tuple[App[Any] | None, Checkpoints]:
+    """Return the App, or one of the workflows of a module, and where the runs are.
+
+    As for other commands, only `--store` itself overrides where an App has its runs. Raise BadUse.
+    """
+    found = None if reference is None else app_of_runs(reference)
+    if found is not None and access.origin != "COMMANDLINE":
+        return found, found.checkpoints
+    access.check_store()
+    if found is None and reference is not None:
+        found = app_of_workflows(reference, access.checkpoints)
+    return found, access.checkpoints
 
 
 def _listener(host: str, port: int) -> socket.socket:

@@ -6,4 +6,7 @@ also changes and starts them. `effectflow ui` serves it. It needs the extra `eff
 
 from __future__ import annotations
 
-from effectflow.ui.application import create_app as create_app
+from effectflow.effects.imports import needs
+
+with needs("ui"):
+    from effectflow.ui.application import create_app as create_app

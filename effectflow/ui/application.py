@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Collection
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -33,6 +33,7 @@ def create_app(
     *,
     read_only: bool = False,
     token: str = "",
+    hosts: Collection[str] = (),
     by: str | None = None,
 ) -> Starlette:
     """Return an ASGI application with pages that show runs, and with an App change them.
@@ -46,6 +47,9 @@ def create_app(
         app: the App of the workers. Without it, the pages only show what the store has.
         read_only: whether to only show.
         token: what a visitor has to know; "" if whoever reaches the pages may use them.
+        hosts: the names under which a browser may reach the pages, such as "runs.example.org"; by
+            default any. Without a token or a login, name them, even on this host alone: the name of
+            another site may lead a browser here, and its scripts would then read the pages.
         by: who changes runs, for their journals; by default the user of this process and the host.
 
     Example:
@@ -77,7 +81,7 @@ def create_app(
             _route("/store", site, show_store),
             Mount("/static", StaticFiles(packages=[("effectflow.ui", "static")])),
         ],
-        middleware=[Middleware(Protected, token=token)],
+        middleware=[Middleware(Protected, token=token, hosts=hosts)],
         lifespan=lifespan,
     )
     pages.state.feeds = site.feeds

@@ -29,6 +29,9 @@ _SHARE = 4
 _SECONDS_UNTIL_LOOK = 5.0
 """A page is rendered again after this time, also if no change became known."""
 
+_SECONDS_TO_ANSWER = 5.0
+"""The time for a page, after which its readers are told that the store does not answer."""
+
 _SECONDS_UNTIL_SIGN = 15.0
 """After this time without a change, a comment keeps the connection alive."""
 
@@ -126,7 +129,9 @@ class _Feed:
                     await woken.wait()
 
     async def _renew(self) -> None:
-        state = await self.render()
+        state = State("", f"The store has not answered for {_SECONDS_TO_ANSWER:g} s.")
+        with anyio.move_on_after(_SECONDS_TO_ANSWER):
+            state = await self.render()
         if state.problem and self.state is not None:
             # What was shown last stays on the page, below the problem.
             state = State(self.state.main, state.problem, self.state.run_id)

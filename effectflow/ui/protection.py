@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Mapping
+import logging
+from collections.abc import Collection, Mapping
 from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qsl, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+logger = logging.getLogger(__name__)
 
 HEADERS: Mapping[str, str] = {
     "content-security-policy": (
@@ -29,91 +33,153 @@ HEADERS: Mapping[str, str] = {
 }
 """The headers of every response."""
 
-COOKIE = "effectflow"
+LARGEST_BODY = 4 * 1024 * 1024
+"""The most bytes of a request that are read."""
+
 _SAFE = frozenset({"GET", "HEAD"})
 
 
 class Protected:
-    """An ASGI application behind a token and the rules for browsers.
+    """An ASGI application behind a token and the rules for browsers. An error of it shows no details.
 
     Parameters:
         app: the application.
         token: what a visitor has to know; "" if everybody who reaches the pages may use them.
+        hosts: the names under which a browser may reach the pages; empty for any.
     """
 
-    def __init__(self, app: ASGIApp, token: str = "") -> None:
+    def __init__(self, app: ASGIApp, token: str = "", hosts: Collection[str] = ()) -> None:
         self._app = app
         self._token = token
+        self._hosts = frozenset(hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or refuse it."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        has_begun = False
 
         async def send_protected(message: Message) -> None:
+            nonlocal has_begun
             if message["type"] == "http.response.start":
+                has_begun = True
                 headers = MutableHeaders(scope=message)
                 for name, text in HEADERS.items():
                     headers.setdefault(name, text)
-                headers.setdefault("cache-control", "no-store")
+                # Files have tags, by which browsers ask whether they have changed.
+                headers.setdefault("cache-control", "no-cache" if "etag" in headers else "no-store")
             await send(message)
 
-        request = Request(scope, receive)
-        await (self._refusal(request) or self._app)(scope, receive, send_protected)
+        answer = self._refusal(Request(scope)) or self._app
+        try:
+            await answer(scope, _bounded(receive), send_protected)
+        except Exception:
+            if has_begun:
+                raise
+            logger.exception("the pages have failed to answer %s", scope["path"])
+            failed = PlainTextResponse("The pages have failed: see the log of their server.", 500)
+            await failed(scope, receive, send_protected)
 
     def _refusal(self, request: Request) -> Response | None:
         """Return the answer to a request that the application must not see, or None."""
-        if request.method not in _SAFE and not is_from_here(request.headers):
-            return PlainTextResponse("This form was sent from another site.", status_code=403)
+        if self._hosts and host_of(request.headers) not in self._hosts:
+            return PlainTextResponse("These pages are not reached by this name.", 421)
+        if not is_from_here(request.method, request.headers):
+            return PlainTextResponse("This request was sent by another site.", 403)
         if not self._token:
             return None
         given = dict(parse_qsl(request.url.query)).get("token")
-        if given is not None and self._is_token(given):
-            rest = request.url.remove_query_params("token")
-            entered = RedirectResponse(f"{rest.path}{rest.query and '?'}{rest.query}", 303)
-            entered.set_cookie(
-                COOKIE,
-                _proof(self._token),
-                httponly=True,
-                samesite="strict",
-                secure=request.url.scheme == "https",
-            )
-            return entered
+        if given is not None and _is_same(given, self._token):
+            return self._entered(request)
         if self._is_known(request.headers):
             return None
         return PlainTextResponse(
             "These pages need a token: open them with ?token=... as `effectflow ui` printed it.",
             status_code=401,
+            headers={"www-authenticate": "Bearer"},
         )
 
-    def _is_token(self, given: str) -> bool:
-        return hmac.compare_digest(given.encode(), self._token.encode())
+    def _entered(self, request: Request) -> Response:
+        """Return a redirection to the same page without the token in its URL, which sets a cookie."""
+        rest = request.url.remove_query_params("token")
+        # Two slashes would begin the name of another host.
+        entered = RedirectResponse(
+            f"/{rest.path.lstrip('/')}{rest.query and '?'}{rest.query}", status_code=303
+        )
+        entered.set_cookie(
+            self._cookie,
+            _proof(self._token, "cookie"),
+            httponly=True,
+            # So that links in other sites lead to the pages. No request that another site makes otherwise
+            # is answered.
+            samesite="lax",
+            secure=request.url.scheme == "https",
+        )
+        return entered
+
+    @property
+    def _cookie(self) -> str:
+        """The name of the cookie. All ports of a host share cookies, so each token has its own."""
+        return f"effectflow-{_proof(self._token, 'name')[:12]}"
 
     def _is_known(self, headers: Headers) -> bool:
         scheme, _, given = headers.get("authorization", "").partition(" ")
-        if scheme.lower() == "bearer" and self._is_token(given):
+        if scheme.lower() == "bearer" and _is_same(given, self._token):
             return True
         try:
-            cookie = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
+            cookie = SimpleCookie(headers.get("cookie", "")).get(self._cookie)
         except CookieError:
             return False
-        return cookie is not None and hmac.compare_digest(cookie.value, _proof(self._token))
+        return cookie is not None and _is_same(cookie.value, _proof(self._token, "cookie"))
 
 
-def is_from_here(headers: Headers) -> bool:
-    """Return whether a request that changes something comes from one of our own pages.
+def host_of(headers: Headers) -> str | None:
+    """Return the name of the host that a request asks for, without its port; None if there is none."""
+    try:
+        return urlsplit(f"//{headers.get('host', '')}").hostname
+    except ValueError:
+        return None
+
+
+def is_from_here(method: str, headers: Headers) -> bool:
+    """Return whether a request comes from one of our own pages, or only opens one.
 
     Browsers say where a request comes from; scripts of other sites cannot change that. What is no browser
-    sends neither header, and has no cookie that it could be made to misuse.
+    sends none of these headers, and has no cookie that it could be made to misuse.
     """
     site = headers.get("sec-fetch-site")
     if site is not None:
-        return site in ("same-origin", "none")
+        opens = (headers.get("sec-fetch-mode"), headers.get("sec-fetch-dest"))
+        return site in ("same-origin", "none") or (
+            method in _SAFE and opens == ("navigate", "document")
+        )
     origin = headers.get("origin")
-    return origin is None or urlsplit(origin).netloc == headers.get("host", "")
+    is_own = origin is None or urlsplit(origin).netloc == headers.get("host")
+    return method in _SAFE or is_own
 
 
-def _proof(token: str) -> str:
-    """Return what the cookie has, from which the token cannot be found."""
-    return hmac.new(token.encode(), b"effectflow pages", hashlib.sha256).hexdigest()
+def _bounded(receive: Receive) -> Receive:
+    """Return `receive`, which refuses a body that is too large."""
+    size = 0
+
+    async def receive_bounded() -> Message:
+        nonlocal size
+        message = await receive()
+        size += len(message.get("body", b""))
+        if size > LARGEST_BODY:
+            raise HTTPException(413, f"A request may have at most {LARGEST_BODY:,} bytes.")
+        return message
+
+    return receive_bounded
+
+
+def _is_same(given: str, known: str) -> bool:
+    return hmac.compare_digest(given.encode(errors="replace"), known.encode())
+
+
+def _proof(token: str, purpose: str) -> str:
+    """Return what a cookie has, from which the token cannot be found."""
+    return hmac.new(
+        token.encode(), f"effectflow pages: {purpose}".encode(), hashlib.sha256
+    ).hexdigest()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -9,6 +10,7 @@ from typing import Any, TypeAlias
 from urllib.parse import urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
@@ -20,6 +22,8 @@ from effectflow.ui.live import EventStream, Feeds, State
 from effectflow.ui.notices import NOTICES
 from effectflow.ui.recent_runs import RecentRuns
 from effectflow.ui.shown import FILTERS
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +104,7 @@ class Site:
     def link(self, request: Request, path: str, /, **query: object) -> str:
         """Return the URL of a page, wherever the pages are mounted. Leave out what is None."""
         given = [(name, value) for name, value in query.items() if value is not None]
-        text = f"?{urlencode(given, doseq=True)}" if given else ""
+        text = f"?{urlencode(given, doseq=True, errors='replace')}" if given else ""
         return f"{request.scope.get('root_path', '').rstrip('/')}{path}{text}"
 
     def redirect(self, request: Request, path: str, /, **query: object) -> Response:
@@ -143,23 +147,40 @@ class Site:
 
     async def answer(self, request: Request, handler: Handler) -> Response:
         """Answer a request: with a page, or with a stream of its states for one who watches it."""
-        if "text/event-stream" in request.headers.get("accept", ""):
+        is_watching = "text/event-stream" in request.headers.get("accept", "")
+        if is_watching and request.method == "GET":
             return EventStream(self.feeds, str(request.url), lambda: self._state(request, handler))
-        answer = await self.page_of(request, handler)
-        if isinstance(answer, Response):
-            return answer
-        return HTMLResponse(self.render(request, answer), status_code=answer.status)
+        page, html = await self._rendered(request, handler)
+        if isinstance(page, Response):
+            return page
+        # What cannot be encoded is no part of a text that someone could read.
+        return HTMLResponse(html.encode(errors="replace"), status_code=page.status)
 
     async def _state(self, request: Request, handler: Handler) -> State:
         """Return what a watched page shows now."""
-        page = await self.page_of(request, handler)
+        page, html = await self._rendered(request, handler, only_main=True)
         if isinstance(page, Response):
             return State("")
         if page.status != 200:
             return State("", f"{page.title}: {page.values['text']}")
-        return State(self.render(request, page, only_main=True), run_id=page.run_id)
+        return State(html, run_id=page.run_id)
 
-    async def page_of(self, request: Request, handler: Handler) -> Page | Response:
+    async def _rendered(
+        self, request: Request, handler: Handler, *, only_main: bool = False
+    ) -> tuple[Page | Response, str]:
+        """Return the page of a request with its HTML, or another response. Errors of ours are logged."""
+        try:
+            page = await self._page_of(request, handler)
+            is_page = isinstance(page, Page)
+            return page, self.render(request, page, only_main=only_main) if is_page else ""
+        except HTTPException:
+            raise
+        except Exception:
+            logger.exception("the pages have failed to show %s", request.url.path)
+            page = problem_page("The pages have failed", "See the log of their server.", 500)
+            return page, self.render(request, page, only_main=only_main)
+
+    async def _page_of(self, request: Request, handler: Handler) -> Page | Response:
         """Return the page of a request; one that says why, if there is none."""
         try:
             async with self.client.checkpoints.store:

@@ -94,7 +94,12 @@ function follow() {
     tell("");
   });
   source.addEventListener("problem", (event) => tell(event.data));
-  source.onerror = () => tell("The server of these pages does not answer. This page shows what was last known.");
+  const own = source;
+  source.onerror = () => {
+    tell("The server of these pages does not answer. This page shows what was last known.");
+    // After an answer that is no stream, such as that of a proxy, the browser does not try again.
+    if (own.readyState === EventSource.CLOSED) setTimeout(() => own === source && follow(), 3000);
+  };
 }
 addEventListener("pagehide", () => source?.close());
 
