@@ -235,7 +235,7 @@ class RunCancelled(CheckpointError):
         self.run_id = run_id
         super().__init__(
             f"run {run_id!r} was cancelled and its finalizers have run: it cannot continue",
-            "To do the work again, start it under another run id.",
+            "To do the work again, rerun it, or start it under another run id.",
         )
 
 
@@ -257,7 +257,7 @@ class RunEnded(CheckpointError):
         super().__init__(
             f"run {run_id!r} is {status}, so it receives no messages and cannot be changed: nothing was "
             "sent or changed",
-            "To do the work again, start it under another run id.",
+            "To do the work again, rerun it, or start it under another run id.",
         )
 
 

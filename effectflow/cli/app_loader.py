@@ -164,15 +164,21 @@ def load_workflow(reference: str) -> LoadedWorkflow:
 
     Raise BadUse if there is none, and BadEnvironment if the module does not make what it needs.
     """
+    found = find_workflow(reference)
+    module_name, _, name = reference.partition(":")
+    return _in_module(name, {name: found}, _import(module_name))
+
+
+def find_workflow(reference: str) -> AnyWorkflow:
+    """Return the workflow at `MODULE:NAME`. Raise BadUse if there is none."""
     module_name, _, name = reference.partition(":")
     if not (module_name and name):
         raise BadUse(f"{reference!r} should be MODULE:WORKFLOW, such as shop.orders:checkout")
-    module = _import(module_name)
-    if isinstance(getattr(module, name, None), App):
+    if isinstance(getattr(_import(module_name), name, None), App):
         raise BadUse(
             f"{reference!r} is an App: give the name of its workflow, and --app {reference}"
         )
-    return _in_module(name, {name: _member(reference, "workflow", Workflow)}, module)
+    return cast("AnyWorkflow", _member(reference, "workflow", Workflow))
 
 
 def workflow_named(name: str, app: str) -> LoadedWorkflow:
@@ -239,7 +245,10 @@ def _in_module(
     function makes it.
     """
     if name not in workflows:
-        known = _listed(workflows)
+        apps = [f"{module.__name__}:{one}" for one in sorted(_members(module, App))]
+        known = _listed(workflows) + (
+            f". To use an App, name it: {' or '.join(apps)}" if apps else ""
+        )
         raise BadUse(f"module {module.__name__!r} has no workflow {name!r}; it has: {known}")
     source = f"`environment(checkpoints)` of module {module.__name__!r}"
     make = _environment_of(module, workflows[name])

@@ -34,7 +34,7 @@ def check(
         list[Path] | None,
         typer.Option(
             metavar="PATH",
-            help="Check exported runs in place of those in the store: a file of `export`, or a folder of "
+            help="Check exported runs in place of those in the store: a file of `export` or `archive`, or a folder of "
             "*.jsonl. Repeat it for several.",
         ),
     ] = None,
@@ -67,7 +67,15 @@ def check(
     checking = partial(
         check_runs, app, journals=journals or None, workflows=workflows, effects=effects
     )
-    checked = anyio.run(checking)
+    try:
+        checked = anyio.run(checking)
+    except OSError as error:
+        raise BadUse(f"cannot read {error.filename}: {error.strerror}") from error
+    met = {one.workflow for one in checked.misfits}
+    for name in workflow or ():
+        if name not in app.recorded and name not in met:
+            known = ", ".join(sorted(app.workflows)) or "none"
+            raise BadUse(f"{code!r} has no workflow {name!r}, nor has a run here; it has: {known}")
     if journals and not checked.runs:
         raise BadUse(f"there are no exported runs in {', '.join(map(str, journals))}")
     return Answer(

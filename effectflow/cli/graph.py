@@ -15,10 +15,11 @@ from effectflow.checkpoint import Checkpoint, fold
 from effectflow.checkpoint.journal_reader import read_existing
 from effectflow.checkpoint.values import Tree
 from effectflow.cli.access import Access, CodeOption
-from effectflow.cli.app_loader import LoadedWorkflow, load_workflow, workflow_named
+from effectflow.cli.app_loader import find_workflow, workflow_named
 from effectflow.cli.command import Answer, command
 from effectflow.cli.options import BadUse
 from effectflow.cli.timeline import write_picture
+from effectflow.service.environment import AnyWorkflow
 
 
 @command(CodeOption)
@@ -38,10 +39,14 @@ def graph(
     ] = None,
 ) -> Answer:
     """Draw the shape of a workflow as a Mermaid flowchart, which many Markdown viewers show."""
-    loaded = load_workflow(workflow) if access.app is None else workflow_named(workflow, access.app)
-    checkpoint = None if run is None else _checkpoint_of(access, run, loaded)
+    found = (
+        find_workflow(workflow)
+        if access.app is None
+        else workflow_named(workflow, access.app).workflow
+    )
+    checkpoint = None if run is None else _checkpoint_of(access, run, found)
     try:
-        diagram = shape_of(loaded.workflow, checkpoint)
+        diagram = shape_of(found, checkpoint)
     except ValueError as error:
         raise BadUse(str(error)) from error
     tree = {
@@ -57,16 +62,16 @@ def graph(
     return Answer(tree, to_mermaid(diagram).splitlines())
 
 
-def _checkpoint_of(access: Access, run_id: str, loaded: LoadedWorkflow) -> Checkpoint:
+def _checkpoint_of(access: Access, run_id: str, workflow: AnyWorkflow) -> Checkpoint:
     access.check_store()
 
     async def read() -> Checkpoint:
         async with access.store as store:
             entries = await read_existing(store, run_id, access.seal)
         known = fold(entries, run_id)
-        if known.workflow not in loaded.workflow.blueprint.names:
+        if known.workflow not in workflow.blueprint.names:
             return known
-        return fold(loaded.workflow.blueprint.upgraded(entries), run_id)
+        return fold(workflow.blueprint.upgraded(entries), run_id)
 
     return anyio.run(read)
 

@@ -111,7 +111,7 @@ async def _find(access: Access, filters: RunFilters, limit: int, progress: Jobs 
     problems = left_out(unreadable)
     code = ExitCode.CHECKPOINT_ERROR if problems else ExitCode.DONE
     if len(runs) > limit:
-        problems.insert(0, f"There are more than these {limit} runs: --limit shows more.")
+        problems.insert(0, f"There are more runs than {limit}: --limit shows more.")
         del runs[limit:]
     if runs:
         notes = [
@@ -119,7 +119,8 @@ async def _find(access: Access, filters: RunFilters, limit: int, progress: Jobs 
         ]
         lines = _table_lines(runs, notes, now)
     elif filters == RunFilters():
-        lines = ["This store has no runs. `effectflow demo` starts one."]
+        is_new = access.origin.startswith("DEFAULT")
+        lines = ["This store has no runs." + (" `effectflow demo` starts one." if is_new else "")]
     else:
         lines = [f"No run matches; `{suggested('list')}` shows all runs."]
     return Answer([run_tree(info, now) for info in runs], lines, problems, code)
@@ -151,8 +152,10 @@ def _note(info: RunInfo, now: float) -> str:
         again = "now" if left is None or left <= 0 else f"in {in_words(left)}"
         return cut(f"tried again {again}: {summary.details.blocked}", 80)
     if summary.details.waits_for:
-        until = "" if left is None else f", at most {in_words(left)}" if left > 0 else "; is due"
-        return f"waits for {summary.details.waits_for}{until}"
+        what = summary.details.waits_for
+        how_long = "in" if what in ("a time", "a retry") else "at most"
+        until = "" if left is None else f", {how_long} {in_words(left)}" if left > 0 else "; is due"
+        return f"waits for {what}{until}"
     if summary.status is RunStatus.PENDING and left is not None and left > 0:
         return f"begins in {in_words(left)}"
     return ""

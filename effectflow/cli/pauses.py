@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from effectflow.checkpoint.checkpoint import iso_time
 from effectflow.cli.access import Access, ServiceOption
 from effectflow.cli.command import Answer, command
 from effectflow.cli.options import BadUse, ByOption
@@ -44,7 +45,28 @@ async def pauses(
         await client.unpause(**{kind: name})
     found = await client.pauses()
     lines = [f"{one.kind} {one.name} is paused by {one.by} since {when(one.at)}" for one in found]
-    return Answer([asdict(one) for one in found], lines or ["Nothing is paused."])
+    tree = [{**asdict(one), "at": iso_time(one.at)} for one in found]
+    problems = _unknown(access.app, [*to_pause, *to_unpause])
+    return Answer(tree, lines or ["Nothing is paused."], problems)
+
+
+def _unknown(app: str | None, given: Iterable[tuple[str, str]]) -> Iterable[str]:
+    """Yield a warning for each name that the App does not have: it may be misspelt."""
+    # Imported late, because most calls name no App.
+    from effectflow.cli.app_loader import find_app
+
+    known = None if app is None else find_app(app)
+    if known is None:
+        return
+    names = {
+        "workflow": {*known.recorded},
+        "queue": {*known.recorded, *known.queues},
+        "schedule": {one.name for one in known.schedules},
+    }
+    for kind, name in given:
+        if name not in names[kind]:
+            have = ", ".join(sorted(names[kind])) or "none"
+            yield f"The App {app!r} has no {kind} {name!r}; it has: {have}"
 
 
 def _named(given: Iterable[str]) -> list[tuple[str, str]]:

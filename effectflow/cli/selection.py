@@ -14,7 +14,8 @@ from typing import Annotated, Any, TypeAlias
 import typer
 from rich.console import Console
 
-from effectflow.checkpoint import CheckpointError, RunInfo, StoreUnavailable
+from effectflow.checkpoint import CheckpointError, RunInfo, StoreUnavailable, find_run
+from effectflow.checkpoint.journal_reader import run_not_found
 from effectflow.cli.access import Access
 from effectflow.cli.command import Answer, command
 from effectflow.cli.filters import FILTERS, check_is_known, left_out, read_filters
@@ -193,26 +194,26 @@ def reported(access: Access, run_id: str, error: Exception) -> ExitCode:
 
 async def show_selected(selection: Selection, verb: str) -> Answer:
     """Print each run that a command would act on."""
-    now, count = time.time(), 0
+    access, now, count, code = selection.access, time.time(), 0, ExitCode.DONE
     async for run in selection.runs():
+        info = await find_run(access.store, run) if isinstance(run, str) else run
+        if info is None:
+            code = reported(access, str(run), await run_not_found(access.store, str(run)))
+            continue
         count += 1
-        show_one(selection.access, run, verb, now)
-    answer = ended(selection, ExitCode.DONE)
+        show_one(access, info, verb, now)
+    answer = ended(selection, code)
     return Answer(None, [would(verb, count)], answer.problems, answer.code)
 
 
-def show_one(access: Access, run: RunInfo | str, verb: str, now: float) -> None:
+def show_one(access: Access, run: RunInfo, verb: str, now: float) -> None:
     """Print a run that a command would act on at `now`, in seconds since the epoch."""
-    tree: dict[str, object] = {"run_id": run if isinstance(run, str) else run.run_id}
-    line = str(tree["run_id"])
-    if isinstance(run, RunInfo):
-        status, workflow = shown_status(run, now), run.summary.workflow
-        tree |= {"workflow": workflow, "status": status}
-        line += f"  {workflow}, {status}, updated {age(now - run.updated_at)}"
+    status, workflow = shown_status(run, now), run.summary.workflow
     if access.as_json:
-        print_json({**tree, "would": verb}, on_one_line=True)
+        tree = {"run_id": run.run_id, "workflow": workflow, "status": status, "would": verb}
+        print_json(tree, on_one_line=True)
     else:
-        say(line)
+        say(f"{run.run_id}  {workflow}, {status}, updated {age(now - run.updated_at)}")
 
 
 def would(verb: str, count: int) -> str:

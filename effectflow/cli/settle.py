@@ -59,7 +59,10 @@ async def fail_step(
     kind: Annotated[
         str | None,
         typer.Option(
-            "--type", metavar="NAME", help="The class of the error, if the step declares several."
+            "--type",
+            metavar="NAME",
+            help="The class of the error, if the step declares several. By default the one that it "
+            "declares, or RuntimeError if it declares none.",
         ),
     ] = None,
     by: ByOption = None,
@@ -105,10 +108,10 @@ def value_of(definition: StepDefinition, data: object, access: Access) -> Any:
 def _error_of(kind: str | None, message: str) -> Callable[[StepDefinition], Exception]:
     def make(definition: StepDefinition) -> Exception:
         declared = definition.types.errors
-        if kind is None and len(declared) != 1:
-            known = ", ".join(declared) or "none, so give one that is built in"
+        if kind is None and len(declared) > 1:
+            known = ", ".join(declared)
             raise BadUse(f"--type says which error; step {definition.name!r} declares: {known}")
-        name = kind or next(iter(declared))
+        name = kind or next(iter(declared), "RuntimeError")
         try:
             found = error_named(name, declared)
         except LookupError:

@@ -14,6 +14,7 @@ from effectflow.checkpoint import (
     DefinitionChanged,
     OutcomeUnknown,
     RunBusy,
+    RunEnded,
     RunNotFound,
 )
 from effectflow.checkpoint.errors import after_damage
@@ -49,7 +50,7 @@ class RunLocation:
         return [*(["--app", app] if app is not None else []), *self.options]
 
 
-_NEED_CODE = ("resume", "plan", "send")
+_NEED_CODE = ("resume", "plan", "send", "complete-step", "rerun")
 
 _PASSWORD = re.compile(
     r"(\w*(?:passw|pwd|secret|token)\w*\s*=\s*)(?:'(?:\\.|[^'\\])*'?|[^&;#\s]*)|(//[^:@/?#]*:).*(?=@)",
@@ -108,7 +109,13 @@ def _hint_of(error: CheckpointError) -> str:
         case OutcomeUnknown(is_repeated=True):
             return "To run it again, add --force."
         case OutcomeUnknown():
-            return "Find out, then resume with --force to run it again."
+            settle = suggested("complete-step", error.run_id, error.step, "JSON")
+            return (
+                f"Find out. If it happened, give its output with `{settle}`; if not, resume with --force "
+                "to run it again."
+            )
+        case RunEnded(run_id=run_id):
+            return f"To do the work again: {suggested('rerun', run_id)}"
         case CorruptCheckpoint(run_id=run_id, intact=int(intact)):
             show, repair = (
                 suggested("show", run_id, "--at", str(intact)),

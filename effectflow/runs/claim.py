@@ -103,6 +103,7 @@ class Claim:
         input: the input of the run, in its saved form, once the run is driven.
         writer: the writer of the run once it is driven, which also releases the lease.
         has_no_message: whether a worker has taken the run, and found that it has received no message.
+        is_blocked: whether the run was released as blocked.
     """
 
     __slots__ = (
@@ -114,6 +115,7 @@ class Claim:
         "finished",
         "has_no_message",
         "input",
+        "is_blocked",
         "place",
         "run_id",
         "writer",
@@ -126,6 +128,7 @@ class Claim:
         self.writer: JournalWriter | None = None
         self.run_id = run_id
         self.has_no_message = False
+        self.is_blocked = False
         self._key = (id(place.checkpoints.store), run_id)
         self._overlap: _Overlap | None = None
         if not place.checkpoints.preserve:
@@ -250,6 +253,7 @@ class Claim:
             await self.place.checkpoints.store.append(self.lease, batch)
             if writer is not None:
                 writer.is_released = True
+            self.is_blocked = True
             workflow = self.place.blueprint.definition.name
             tell(self.place.checkpoints.observers, RunBlocked(self.run_id, workflow))
             return True

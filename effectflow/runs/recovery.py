@@ -93,6 +93,9 @@ async def recover_run(
             version = taken.info.summary.details.version
             misfit = service.misfit(workflow.blueprint, version, taken.lease.run_id)
             if misfit is not None:
+                logger.info(
+                    "%s is left to other workers: %s", what, misfit.problem, extra=claim.log_fields
+                )
                 await claim.leave(misfit)
                 return False
             found = await read_run(place, taken.lease.run_id, taken.first)
@@ -178,8 +181,9 @@ def _log_end(what: str, claim: Claim) -> None:
     summary = claim.summary
     assert summary is not None
     waits_for = summary.details.waits_for
+    status = RunStatus.BLOCKED if claim.is_blocked else summary.status
     waiting = f", waits for {waits_for}" if waits_for else ""
-    logger.info("%s is released, %s%s", what, summary.status, waiting, extra=claim.log_fields)
+    logger.info("%s is released, %s%s", what, status, waiting, extra=claim.log_fields)
 
 
 def _contained(blueprint: Blueprint) -> Blueprint:

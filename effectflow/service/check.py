@@ -36,6 +36,7 @@ from effectflow.runs.plan import plan_run
 from effectflow.runs.stored_run import Place
 from effectflow.service.app import App
 from effectflow.service.environment import AnyWorkflow
+from effectflow.stores._archive import lines_of, open_export
 
 _UNFINISHED = frozenset(status for status in RunStatus if not status.has_ended)
 
@@ -212,8 +213,8 @@ class _Check:
         """Yield the runs of files, and why they do not pass."""
         store, given = self.checkpoints.store, journals
         for file in _files([given] if isinstance(given, str | Path) else given):
-            with file.open("rb") as lines:
-                for run in read_exported(lines):
+            with open_export(file) as lines:
+                for run in read_exported(lines_of(lines, file)):
                     workflow = run.summary.workflow
                     if workflows is not None and workflow not in workflows:
                         continue

@@ -69,6 +69,16 @@ def test_code_that_fits_all_runs_passes(effectflow: Command, folder: Path) -> No
 
 
 @pytest.mark.usefixtures("runs")
+def test_a_misspelt_workflow_does_not_pass(effectflow: Command, folder: Path) -> None:
+    (folder / "shop.py").write_text(SHOP + APP)
+
+    refused = effectflow("check", "shop:app", "--workflow", "ordr")
+
+    assert refused.code == 2
+    assert "'shop:app' has no workflow 'ordr', nor has a run here; it has: order" in refused.err
+
+
+@pytest.mark.usefixtures("runs")
 def test_runs_that_would_diverge_are_listed_by_what_is_recorded_and_reached(
     effectflow: Command, folder: Path
 ) -> None:
@@ -153,6 +163,16 @@ def test_exported_runs_are_golden_journals(effectflow: Command, folder: Path) ->
     # A complete run is checked, too.
     assert (
         "refund: 'charge' is recorded, and now 'bill' is reached (1 run diverging)" in checked.out
+    )
+    archived = ("archive", "refund-5", "--output", "journals/refund.jsonl.gz")
+    assert effectflow("import", "journals/runs.jsonl", "--store", "copy.db").code == 0
+    assert effectflow(*archived, "--store", "copy.db").code == 0
+    checked = effectflow("check", "shop", "--journals", "journals/refund.jsonl.gz")
+    assert "1 run checked: 0 fitting, 1 diverging" in checked.out
+    missing = effectflow("check", "shop", "--journals", "nowhere")
+    assert (missing.code, missing.err) == (
+        2,
+        "effectflow: cannot read nowhere: No such file or directory\n",
     )
     empty = folder / "empty"
     empty.mkdir()

@@ -167,3 +167,11 @@ def test_a_picture_has_nested_boxes_cycles_and_escaped_labels() -> None:
     assert texts["<x>\\x1b"] > texts["b"] > texts["a"]
     assert {"if <ready>", "again", "self"} <= set(texts)
     assert len(list(root.iter(f"{space}circle"))) == 2
+
+
+def test_a_workflow_is_drawn_without_its_environment(effectflow: Command, folder: Path) -> None:
+    needs = "\n\nclass Env:\n    bank: int\n\n@workflow\ndef paid(x: int) -> Do[Env, str, int]:\n"
+    (folder / "needs.py").write_text(SHAPES + needs + "    return (yield from pick(x))\n")
+    ran = effectflow("graph", "needs:paid")
+    assert ran.code == 0, ran
+    assert "flowchart" in ran.out

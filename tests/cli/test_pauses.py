@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,17 @@ def test_pauses_are_added_shown_and_removed(effectflow: Command) -> None:
     assert "workflow order is paused by ann since " in said
     left = effectflow("pauses", "--unpause", "workflow:order", *APP, "--json").json
     assert [(one["kind"], one["name"], one["by"]) for one in left] == [("queue", "a:b", "ann")]
+    assert datetime.fromisoformat(left[0]["at"]).tzinfo == UTC
+
+
+def test_a_pause_of_what_the_app_does_not_have_is_noted_with_a_warning(
+    effectflow: Command,
+) -> None:
+    ran = effectflow("pauses", "--pause", "workflow:ordr", "--pause", "queue:order", *APP)
+    assert (ran.code, ran.err) == (
+        0,
+        "The App 'shop:app' has no workflow 'ordr'; it has: order\n",
+    )
 
 
 @pytest.mark.parametrize("wrong", ["reports", "queue:", "run:o1"])

@@ -101,6 +101,12 @@ def test_filters_choose_the_runs_and_each_is_reported(
         "d",
         "a",
     ]
+    named = effectflow("retry", "a", "nowhere", "--dry-run", *APP)
+    assert (named.code, "no run 'nowhere'" in named.err) == (4, True)
+    assert [line.split(", ")[0] for line in named.out.splitlines()] == [
+        "a  order",
+        "This would retry 1 run.",
+    ]
     retried = effectflow("retry", "--by", "ann", "--json", *chosen)
     assert (retried.code, rows(retried)) == (
         0,

@@ -133,7 +133,7 @@ def test_a_run_that_sleeps_is_shown_with_the_time_until_when(
         left = datetime.fromisoformat(runs[run]["due_at"]) - datetime.now(UTC)
         assert days - 0.1 < left.total_seconds() / 86400 <= days
     table = effectflow("list", *APP).out
-    assert "waits for a time, at most 2d" in table
+    assert "waits for a time, in 2d" in table
     assert "begins in 3d" in table
     assert "until 20" in effectflow("show", "r", *APP).out
     assert "priority 0" in effectflow("show", "later", *APP).out

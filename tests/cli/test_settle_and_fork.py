@@ -110,6 +110,22 @@ def test_wrong_changes_are_rejected(
     assert len(effectflow("list", *APP, "--json").json) == 1
 
 
+def test_a_step_that_declares_no_error_fails_with_a_runtime_error(
+    effectflow: Command, folder: Path
+) -> None:
+    with (folder / "plain.py").open("w") as module:
+        module.write(
+            "from effectflow import step, workflow\n@step\nasync def split(n: int) -> int:\n"
+            "    return 1 // n\n@workflow\nasync def shared(n: int) -> int:\n"
+            "    try:\n        return await split(n)\n"
+            "    except RuntimeError:\n        return 7\n"
+        )
+    app = ("--app", "plain")
+    assert effectflow("run", "plain:shared", "--input", "0", "--run-id", "s").code == 1
+    assert effectflow("fail-step", "s", "split", "hopeless", *app).code == 0
+    assert effectflow("resume", "s", *app, "--json").json["output"] == 7
+
+
 def test_a_step_is_failed_with_an_error_that_it_declares(effectflow: Command) -> None:
     ran = effectflow("fail-step", "o1", "pay", "closed", *APP, "--json")
     assert ran.code == 0, ran
