@@ -29,6 +29,7 @@ from effectflow.checkpoint.values import (
     mismatch_of,
     options_of,
     to_tree,
+    walk,
 )
 
 MANY = 30
@@ -305,7 +306,7 @@ def test_many_objects_are_nested_at_most_as_deep_as_anything_else(levels: int) -
 
 def test_the_number_of_fields_of_many_objects_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     most = MANY + MANY * 2 + 1
-    monkeypatch.setattr(codec, "MAX_ITEMS", most)
+    monkeypatch.setattr(walk, "MAX_ITEMS", most)
     few, many = [[Line("x")] * MANY], [[Line("x")] * MANY, 0]
     tree: Any = to_tree(few, types=TYPES)
     assert from_tree(tree, types=TYPES) == few
@@ -321,7 +322,7 @@ def test_many_objects_have_the_digest_of_each_alone(
 ) -> None:
     values = [make(n) for n in range(MANY)]
     together = digest_of(values)
-    monkeypatch.setattr(codec, "_MANY", MANY + 1)
+    monkeypatch.setattr(codec, "MANY", MANY + 1)
     assert together == digest_of(values)
 
 

@@ -35,7 +35,6 @@ from effectflow.checkpoint.values import (
     KnownTypes,
     MalformedValue,
     Tree,
-    codec,
     decode_cbor,
     decode_compact,
     decode_json,
@@ -46,6 +45,7 @@ from effectflow.checkpoint.values import (
     from_tree,
     plain,
     to_tree,
+    walk,
 )
 
 T = TypeVar("T")
@@ -251,7 +251,7 @@ LIMIT = 1000
 
 @pytest.fixture
 def few_items(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (codec, plain):
+    for module in (walk, plain):
         monkeypatch.setattr(module, "MAX_ITEMS", LIMIT)
 
 

@@ -7,26 +7,29 @@ table at the end of this module has one entry for each tag, and `TAGS` the class
 
 from __future__ import annotations
 
-import sys
-from base64 import b64decode, b64encode
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence, Sized
-from dataclasses import dataclass
-from datetime import UTC, date, datetime, time, timedelta, tzinfo
+from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum, Flag
 from fractions import Fraction
 from functools import partial
 from pathlib import Path, PurePath, PurePosixPath, PureWindowsPath
-from typing import Any, TypeAlias
+from typing import Any
 from uuid import UUID
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from returns.maybe import Nothing, Some
 from returns.result import Failure, Success
 
 from effectflow.checkpoint.errors import NotSerializable
-from effectflow.checkpoint.values.classes import KnownTypes, RecordClass, is_record, record_of
+from effectflow.checkpoint.values.classes import KnownTypes, is_record, record_of
+from effectflow.checkpoint.values.columns import (
+    MANY,
+    UNSURE,
+    convert_columns,
+    fields_in_all,
+    have_scalars,
+)
 from effectflow.checkpoint.values.exceptions import (
     error_named,
     is_same_error,
@@ -35,10 +38,10 @@ from effectflow.checkpoint.values.exceptions import (
     safe_repr,
     take_apart,
 )
+from effectflow.checkpoint.values.moments import decode_moment, encode_moment
 from effectflow.checkpoint.values.plain import (
     MAX_DEPTH,
     MAX_INT_BITS,
-    MAX_ITEMS,
     SCALARS,
     KnownParts,
     MalformedValue,
@@ -48,6 +51,7 @@ from effectflow.checkpoint.values.plain import (
     is_scalar,
     sorted_json,
 )
+from effectflow.checkpoint.values.pydantic_values import SECRET, URL, pydantic_kind
 from effectflow.checkpoint.values.tables import (
     build_scalar,
     build_table,
@@ -57,6 +61,7 @@ from effectflow.checkpoint.values.tables import (
     take_table,
 )
 from effectflow.checkpoint.values.tags import SAVED_CLASSES, TAGS
+from effectflow.checkpoint.values.walk import KEY, Convert, Fault, Kind, Walk, encodable
 from effectflow.effects.effect import Effect
 
 
@@ -80,122 +85,42 @@ MAX_SAME_HASH = 100
 """The number of set items or dict keys that may share a hash: each is compared with those before it."""
 
 
-class _Fault(Exception):
-    """A problem with the part of a value at the path where the walk is."""
-
-
-def _segment_of(key: object) -> str:
-    """Return the path segment for the value of a key or index, or for the result of a method."""
-    if isinstance(key, str) and key.removesuffix("()").isidentifier():
-        return f".{key}"
-    return f"[{key!r}]"
-
-
 def _check_hashes(parts: Collection[Any]) -> None:
-    """Raise _Fault for set items or dict keys that would take quadratic time to compare."""
+    """Raise Fault for set items or dict keys that would take quadratic time to compare."""
     hashes = Counter(map(hash, parts))
     if len(hashes) < len(parts) and max(hashes.values()) > MAX_SAME_HASH:
-        raise _Fault(f"more than {MAX_SAME_HASH} of its items have the same hash")
+        raise Fault(f"more than {MAX_SAME_HASH} of its items have the same hash")
 
 
 def encode(value: object, path: str, types: KnownTypes) -> Tree:
     """Return the tree of a value that is not plain data. Raises NotSerializable as `to_tree`."""
-    walk = _Walk(types)
+    walk = Walk(types)
     try:
         return _encode(value, walk)
-    except _Fault as fault:
+    except Fault as fault:
         raise NotSerializable(path + walk.position(), str(fault)) from None
 
 
 def decode(tree: Tree, path: str, types: KnownTypes, known: KnownParts | None = None) -> Any:
     """Return the value of any tree. Raises MalformedValue as `from_tree`."""
-    walk = _Walk(types, known)
+    walk = Walk(types, known)
     try:
         return _decode(tree, walk)
-    except _Fault as fault:
+    except Fault as fault:
         raise MalformedValue(path + walk.position(), str(fault)) from None
 
 
-class _Walk:
-    """The state of encoding or decoding one value.
-
-    Attributes:
-        types: the declared classes.
-        known: what was decoded before; None if the tree shares no parts with other ones.
-        kinds: the kinds of the declared classes that were met.
-        items: the number of items so far.
-        path: the keys and indexes that lead to the current part, one for each level.
-    """
-
-    __slots__ = ("items", "kinds", "known", "path", "types")
-
-    def __init__(self, types: KnownTypes, known: KnownParts | None = None) -> None:
-        self.types = types
-        self.known = known
-        self.kinds: dict[type, _Kind] = {}
-        self.items = 0
-        self.path: list[object] = []
-
-    def at(self, key: object, convert: _Convert, part: Any) -> Any:
-        """Convert the part at this key, one level deeper."""
-        self.path.append(key)
-        converted = convert(part, self)
-        self.path.pop()
-        return converted
-
-    def count(self, parts: Sized) -> None:
-        """Count these items. Raises _Fault if the value has too many."""
-        self.items += len(parts)
-        if self.items > MAX_ITEMS:
-            raise _Fault(
-                f"with its {len(parts):,} items there are more than {MAX_ITEMS:,} in total"
-            )
-
-    def has_room_for(self, objects: list[dict[str, Any]]) -> bool:
-        """Return whether a list of objects with these fields is within the limits, and count them."""
-        items = self.items + len(objects) * (1 + len(objects[0]))
-        if items > MAX_ITEMS or len(self.path) + 1 >= MAX_DEPTH:
-            return False
-        self.items = items
-        return True
-
-    def position(self) -> str:
-        """Return the path as text."""
-        return "".join(_segment_of(key) for key in self.path if key is not _KEY)
-
-
-_KEY = object()
-"""Takes the place of a key in the path while this key itself is converted."""
-
-_Convert: TypeAlias = Callable[[Any, _Walk], Any]
-
-
-@dataclass(frozen=True, slots=True)
-class _Kind:
-    """How the values of one kind are saved.
-
-    Attributes:
-        tag: the key of the object that they become.
-        encode: returns the content of the tag. Raises _Fault.
-        decode: returns the value of a content. May raise any exception for a malformed one.
-    """
-
-    tag: str
-    encode: _Convert
-    decode: _Convert
-
-
-def _encode(value: Any, walk: _Walk) -> Any:
+def _encode(value: Any, walk: Walk) -> Any:
     cls = value.__class__
     kind = walk.kinds.get(cls)
     if kind is None and is_scalar(value):
         return value
     if len(walk.path) >= MAX_DEPTH:
-        raise _Fault(f"it is nested more than {MAX_DEPTH} levels deep, or contains itself")
+        raise Fault(f"it is nested more than {MAX_DEPTH} levels deep, or contains itself")
     if kind is not None:
         return {kind.tag: kind.encode(value, walk)}
     if cls is str:
-        return _encodable(value)
+        return encodable(value)
     if cls is list:
         return _encode_items(value, walk)
     if cls is dict and _has_plain_keys(value):
@@ -206,17 +131,17 @@ def _encode(value: Any, walk: _Walk) -> Any:
     return {kind.tag: kind.encode(value, walk)}
 
 
-def _decode(tree: Any, walk: _Walk) -> Any:
+def _decode(tree: Any, walk: Walk) -> Any:
     cls = tree.__class__
     if cls in SCALARS:
         return tree
     if len(walk.path) >= MAX_DEPTH:
-        raise _Fault(f"it is nested more than {MAX_DEPTH} levels deep")
+        raise Fault(f"it is nested more than {MAX_DEPTH} levels deep")
     known = walk.known
     if cls is list:
         return _decode_items(tree, walk) if known is None else _known_items(tree, walk, known)
     if cls is not dict:
-        raise _Fault(f"a {cls.__name__} cannot be part of a saved value")
+        raise Fault(f"a {cls.__name__} cannot be part of a saved value")
     if known is None:
         return _decode_mapping(tree, walk)
     found = known.values.get(id(tree))
@@ -231,7 +156,7 @@ def _decode(tree: Any, walk: _Walk) -> Any:
     return tree.copy() if found[1] is _FLAT else found[1]
 
 
-def _known_items(parts: list[Any], walk: _Walk, known: KnownParts) -> list[Any]:
+def _known_items(parts: list[Any], walk: Walk, known: KnownParts) -> list[Any]:
     """Return the items of a list, most of which were decoded before."""
     walk.count(parts)
     out: list[Any] = []
@@ -274,26 +199,26 @@ def is_immutable(value: Any) -> bool:
     )
 
 
-def _decode_mapping(tree: dict[str, Any], walk: _Walk) -> Any:
+def _decode_mapping(tree: dict[str, Any], walk: Walk) -> Any:
     tag = next(iter(tree), "")
     kind = _BY_TAG.get(tag)
     if kind is None and _has_plain_keys(tree):
         return _fields(_decode, tree, walk)
     if kind is None or len(tree) > 1:
-        raise _Fault(f"this version does not know the tag of {safe_repr([*tree]):.100}")
+        raise Fault(f"this version does not know the tag of {safe_repr([*tree]):.100}")
     try:
         return kind.decode(tree[tag], walk)
-    except _Fault:
+    except Fault:
         raise
     except Exception as error:
-        raise _Fault(f"it is not a valid {tag[1:]}: {error}") from None
+        raise Fault(f"it is not a valid {tag[1:]}: {error}") from None
 
 
 def _has_plain_keys(mapping: Mapping[Any, Any]) -> bool:
     return all(key.__class__ is str and key[:1] != "$" for key in mapping)
 
 
-def _items(convert: _Convert, parts: Collection[Any], walk: _Walk) -> list[Any]:
+def _items(convert: Convert, parts: Collection[Any], walk: Walk) -> list[Any]:
     walk.count(parts)
     out: list[Any] = []
     walk.path.append(None)
@@ -304,93 +229,32 @@ def _items(convert: _Convert, parts: Collection[Any], walk: _Walk) -> list[Any]:
     return out
 
 
-_MANY = 10
-"""The number of objects of one class from which they are converted together, field by field.
-
-That takes about a third of the time: most fields have only numbers and texts, which stay as they are.
-"""
-
-
-def _encode_items(parts: Sequence[Any], walk: _Walk) -> list[Any]:
-    objects = _fields_of_all(parts, walk) if len(parts) >= _MANY else None
+def _encode_items(parts: Sequence[Any], walk: Walk) -> list[Any]:
+    objects = _fields_of_all(parts, walk.types) if len(parts) >= MANY else None
     if objects is None or not walk.has_room_for(objects):
         return _items(_encode, parts, walk)
-    encoded = _convert_columns(objects, _encode, are_scalars, walk)
+    encoded = convert_columns(objects, _encode, are_scalars, walk)
     name = parts[0].__class__.__name__
     return [{_OBJECT.tag: [name, {**fields}]} for fields in encoded]
 
 
-def _decode_items(parts: list[Any], walk: _Walk) -> list[Any]:
-    record, objects = _fields_in_all(parts, walk) if len(parts) >= _MANY else _UNSURE
+def _decode_items(parts: list[Any], walk: Walk) -> list[Any]:
+    many = len(parts) >= MANY
+    record, objects = fields_in_all(parts, _OBJECT.tag, walk.types) if many else UNSURE
     if record is None or not walk.has_room_for(objects):
         return _items(_decode, parts, walk)
-    return [*map(record.build, _convert_columns(objects, _decode, _have_scalars, walk))]
+    return [*map(record.build, convert_columns(objects, _decode, have_scalars, walk))]
 
 
-def _fields_of_all(values: Sequence[Any], walk: _Walk) -> list[dict[str, Any]] | None:
+def _fields_of_all(values: Sequence[Any], types: KnownTypes) -> list[dict[str, Any]] | None:
     """Return the fields of objects of one class; None for other values, and if unsure."""
     cls = values[0].__class__
-    if {*map(type, values)} != {cls} or not walk.types.knows(cls):
+    if {*map(type, values)} != {cls} or not types.knows(cls):
         return None
-    is_object = _declared_kind(values[0], walk.types) is _OBJECT
-    return walk.types.fields_of_all(values) if is_object else None
+    return types.fields_of_all(values) if _declared_kind(values[0], types) is _OBJECT else None
 
 
-def _fields_in_all(
-    trees: list[Any], walk: _Walk
-) -> tuple[RecordClass | None, list[dict[str, Any]]]:
-    """Return the class of the objects in these trees, and their fields.
-
-    Returns no class for other trees, and if unsure: for a tree that could be malformed.
-    """
-    first, tag = trees[0], _OBJECT.tag
-    if first.__class__ is not dict or tag not in first or {*map(len, trees)} != {1}:
-        return _UNSURE
-    try:
-        contents = [(name, fields) for name, fields in (tree[tag] for tree in trees)]
-        names = {name for name, _ in contents}
-        record = record_of(walk.types.class_named(contents[0][0], is_enum=False))
-    except (LookupError, TypeError, ValueError):
-        return _UNSURE
-    every = [fields for _, fields in contents]
-    is_sure = len(names) == 1 and {*map(type, every)} == {dict} and record.has_only_fields(every)
-    return (record, every) if is_sure else _UNSURE
-
-
-_UNSURE: tuple[None, list[dict[str, Any]]] = None, []
-
-
-def _convert_columns(
-    objects: list[dict[str, Any]],
-    convert: _Convert,
-    are_converted: Callable[[list[Any]], bool],
-    walk: _Walk,
-) -> list[dict[str, Any]]:
-    """Return the converted fields of objects of one class, in the same dicts if that changes nothing.
-
-    Most columns, that is, the values of one field in all objects, have only what `are_converted` accepts.
-    """
-    walk.path += None, None
-    out = objects
-    for name in objects[0]:
-        column = [fields[name] for fields in objects]
-        if are_converted(column):
-            continue
-        if out is objects:
-            out = [{**fields} for fields in objects]
-        walk.path[-1] = name
-        for index, part in enumerate(column):
-            walk.path[-2] = index
-            out[index][name] = convert(part, walk)
-    del walk.path[-2:]
-    return out
-
-
-def _have_scalars(column: list[Any]) -> bool:
-    return SCALARS.issuperset(map(type, column))
-
-
-def _fields(convert: _Convert, parts: Mapping[str, Any], walk: _Walk) -> dict[str, Any]:
+def _fields(convert: Convert, parts: Mapping[str, Any], walk: Walk) -> dict[str, Any]:
     walk.count(parts)
     out: dict[str, Any] = {}
     path = walk.path
@@ -398,7 +262,7 @@ def _fields(convert: _Convert, parts: Mapping[str, Any], walk: _Walk) -> dict[st
     for key, part in parts.items():
         path[-1] = key
         if not key.isascii():
-            _encodable(key)
+            encodable(key)
         # Most fields have such values, and a call for each would take most of the time.
         cls = part.__class__
         is_own = cls is bool or (cls is str and part.isascii())
@@ -407,42 +271,31 @@ def _fields(convert: _Convert, parts: Mapping[str, Any], walk: _Walk) -> dict[st
     return out
 
 
-def _encodable(text: str) -> str:
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise _Fault(
-            f"the text has a lone surrogate at {error.start}, which no encoding can hold: os.fsencode() "
-            "returns the bytes of a file name, text.encode(errors='backslashreplace') those of other text"
-        ) from None
-    return text
-
-
-def _encode_pairs(value: dict[Any, Any], walk: _Walk) -> list[Any]:
+def _encode_pairs(value: dict[Any, Any], walk: Walk) -> list[Any]:
     walk.count(value)
     _check_hashes(value)
     return [
-        [walk.at(_KEY, _encode, key), walk.at(key, _encode, part)] for key, part in value.items()
+        [walk.at(KEY, _encode, key), walk.at(key, _encode, part)] for key, part in value.items()
     ]
 
 
-def _decode_pairs(content: Any, walk: _Walk) -> list[Any]:
+def _decode_pairs(content: Any, walk: Walk) -> list[Any]:
     walk.count(content)
     pairs: list[Any] = []
     for encoded, part in content:
-        key = walk.at(_KEY, _decode, encoded)
+        key = walk.at(KEY, _decode, encoded)
         pairs.append((key, walk.at(key, _decode, part)))
     _check_hashes([key for key, _ in pairs])
     return pairs
 
 
-def _encode_set(value: Any, walk: _Walk) -> list[Any]:
+def _encode_set(value: Any, walk: Walk) -> list[Any]:
     _check_hashes(value)
     # Equal sets have the same form.
     return sorted(_items(_encode, value, walk), key=sorted_json)
 
 
-def _decode_set(content: Any, walk: _Walk) -> list[Any]:
+def _decode_set(content: Any, walk: Walk) -> list[Any]:
     parts = _decode(content, walk)
     _check_hashes(parts)
     return parts
@@ -450,20 +303,20 @@ def _decode_set(content: Any, walk: _Walk) -> list[Any]:
 
 def _encode_int(value: int) -> str:
     if value.bit_length() > MAX_INT_BITS:
-        raise _Fault(f"the integer has {value.bit_length():,} bits, more than {MAX_INT_BITS:,}")
+        raise Fault(f"the integer has {value.bit_length():,} bits, more than {MAX_INT_BITS:,}")
     # Python refuses to write very long numbers in decimal digits, which takes quadratic time.
     return str(value) if value.bit_length() <= 4096 else hex(value)
 
 
 def _decode_int(digits: str) -> int:
     if len(digits) > MAX_INT_BITS // 4 + len("-0x"):
-        raise _Fault(f"the integer has {len(digits):,} digits")
+        raise Fault(f"the integer has {len(digits):,} digits")
     return int(digits, 16) if digits.removeprefix("-").startswith("0x") else int(digits)
 
 
 def _decode_float(name: str) -> float:
     if name not in ("nan", "inf", "-inf"):
-        raise _Fault(f"{name!r} is not the name of a float")
+        raise Fault(f"{name!r} is not the name of a float")
     return float(name)
 
 
@@ -477,137 +330,40 @@ def _decode_timedelta(content: Any) -> timedelta:
     return timedelta(days, seconds, microseconds)
 
 
-_PYDANTIC = "pydantic"
-"""The name of the zones of the class that pydantic makes of an offset in text."""
-
-
-def _encode_moment(value: datetime | time) -> str | list[Any]:
-    """Return a datetime or time of day as text, or as a list of text, name of its zone, and fold."""
-    zone, text = value.tzinfo, value.isoformat()
-    if (zone is UTC or zone is None) and not value.fold:
-        return text
-    # A zone of pydantic exists only if pydantic is imported.
-    pydantic: Any = sys.modules.get("pydantic_core")
-    if pydantic is not None and isinstance(zone, pydantic.TzInfo):
-        return [text, _PYDANTIC, value.fold]
-    if isinstance(zone, ZoneInfo) and _is_named(zone):
-        return [value.replace(tzinfo=None).isoformat(), zone.key, value.fold]
-    if zone is not None and repr(type(value).fromisoformat(text).tzinfo) != repr(zone):
-        raise _Fault(
-            f"its time zone {zone!r} is neither a plain offset nor what ZoneInfo gives for a name"
-        )
-    return [text, None, value.fold] if value.fold else text
-
-
-def _is_named(zone: ZoneInfo) -> bool:
-    """Return whether a zone is the one that its name means. A zone read from a file may have any name."""
-    try:
-        return bool(zone.key) and ZoneInfo(zone.key) is zone
-    except (ZoneInfoNotFoundError, ValueError):
-        return False
-
-
-def _decode_moment(cls: type[datetime] | type[time], content: Any) -> datetime | time:
-    text, name, fold = (content, None, 0) if isinstance(content, str) else content
-    moment = cls.fromisoformat(text).replace(fold=fold)
-    if name is None:
-        return moment
-    return moment.replace(tzinfo=_pydantic_zone(moment) if name == _PYDANTIC else ZoneInfo(name))
-
-
-def _pydantic_zone(moment: datetime | time) -> tzinfo:
-    from pydantic_core import TzInfo
-
-    offset = moment.utcoffset()
-    if offset is None or offset.microseconds:
-        raise _Fault(f"pydantic has no zone for {moment}")
-    return TzInfo(int(offset.total_seconds()))
-
-
-def _encode_custom(value: Any, walk: _Walk) -> list[Any]:
+def _encode_custom(value: Any, walk: Walk) -> list[Any]:
     codec = walk.types.options.by_class[value.__class__]
     try:
         parts = codec.encode(value)
     except Exception as error:
-        raise _Fault(f"the codec {codec.tag!r} raised {error!r}") from error
+        raise Fault(f"the codec {codec.tag!r} raised {error!r}") from error
     return [codec.tag, walk.at(f"{codec.tag}()", _encode, parts)]
 
 
-def _decode_custom(content: Any, walk: _Walk) -> Any:
+def _decode_custom(content: Any, walk: Walk) -> Any:
     tag, parts = content
     codec = walk.types.options.by_tag.get(tag)
     if codec is None:
-        raise _Fault(
-            f"no codec has the tag {safe_repr(tag):.100}: Checkpoints(codecs=...) needs it"
-        )
+        raise Fault(f"no codec has the tag {safe_repr(tag):.100}: Checkpoints(codecs=...) needs it")
     decoded = walk.at(f"{tag}()", _decode, parts)
     value = codec.decode(decoded)
     if value.__class__ is not codec.kind:
-        raise _Fault(f"the codec {tag!r} made {safe_repr(value):.100}, not a {codec.kind.__name__}")
+        raise Fault(f"the codec {tag!r} made {safe_repr(value):.100}, not a {codec.kind.__name__}")
     return value
 
 
-_URLS = frozenset(
-    [
-        "Url",
-        "MultiHostUrl",
-        "AnyUrl",
-        "AnyHttpUrl",
-        "HttpUrl",
-        "FileUrl",
-        "FtpUrl",
-        "WebsocketUrl",
-        "AnyWebsocketUrl",
-        "PostgresDsn",
-        "CockroachDsn",
-        "AmqpDsn",
-        "RedisDsn",
-        "MongoDsn",
-        "KafkaDsn",
-        "NatsDsn",
-        "MySQLDsn",
-        "MariaDBDsn",
-        "ClickHouseDsn",
-        "SnowflakeDsn",
-    ]
-)
-_SECRETS = frozenset({"SecretStr", "SecretBytes"})
-
-
-def _class_of_pydantic(name: object, names: Collection[str]) -> Any:
-    """Return the class of pydantic that has one of these names. Raises LookupError for another name."""
-    if name not in names:
-        raise LookupError(f"{safe_repr(name):.100} is not known")
-    import pydantic
-    import pydantic_core
-
-    found: Any = pydantic_core if name in ("Url", "MultiHostUrl") else pydantic
-    return getattr(found, str(name))
-
-
-def pydantic_kind(cls: type[Any]) -> _Kind | None:
-    """Return the kind of the values of a class of pydantic that is not a model, or None."""
-    name = cls.__name__
-    if not cls.__module__.startswith("pydantic"):
-        return None
-    if name in _URLS and _class_of_pydantic(name, _URLS) is cls:
-        return _URL
-    return _SECRET if name in _SECRETS and _class_of_pydantic(name, _SECRETS) is cls else None
-
-
-def foreign_kind(cls: type[Any]) -> _Kind | None:
+def foreign_kind(cls: type[Any]) -> Kind | None:
     """Return the kind of the values of a class of numpy, pandas, polars or pyarrow; None for others."""
     if is_numpy_scalar(cls):
         return _SCALAR
     return None if name_of_table(cls) is None else _TABLE
 
 
-def _encode_scalar(value: Any, walk: _Walk) -> list[Any]:
+def _encode_scalar(value: Any, walk: Walk) -> list[Any]:
     dtype, item = _taken(take_scalar, value)
     return [dtype, walk.at("item()", _encode, item)]
 
 
-def _decode_scalar(content: Any, walk: _Walk) -> Any:
+def _decode_scalar(content: Any, walk: Walk) -> Any:
     dtype, item = content
     return build_scalar(dtype, walk.at("item()", _decode, item))
 
@@ -616,27 +372,11 @@ def _taken(take: Callable[[Any], Any], value: Any) -> Any:
     try:
         return take(value)
     except ValueError as error:
-        raise _Fault(str(error)) from error
+        raise Fault(str(error)) from error
 
 
-def _encode_secret(value: Any, walk: _Walk) -> list[Any]:
-    clear = value.get_secret_value()
-    text = _encodable(clear) if isinstance(clear, str) else b64encode(clear).decode()
-    try:
-        return [value.__class__.__name__, walk.types.hide(text)]
-    except ValueError as error:
-        raise _Fault(str(error)) from None
-
-
-def _decode_secret(content: Any, walk: _Walk) -> Any:
-    name, hidden = content
-    cls = _class_of_pydantic(name, _SECRETS)
-    text = walk.types.reveal(hidden)
-    return cls(text if name == "SecretStr" else b64decode(text, validate=True))
-
-
-def _declared_kind(value: Any, types: KnownTypes) -> _Kind:
-    """Return the kind of a value of a class that users define. Raises _Fault if it is not declared."""
+def _declared_kind(value: Any, types: KnownTypes) -> Kind:
+    """Return the kind of a value of a class that users define. Raises Fault if it is not declared."""
     cls = value.__class__
     if cls in types.options.by_class:
         return _CUSTOM
@@ -647,7 +387,7 @@ def _declared_kind(value: Any, types: KnownTypes) -> _Kind:
     if isinstance(value, Exception):
         return _ERROR
     if is_record(cls) or isinstance(value, Enum):
-        raise _Fault(
+        raise Fault(
             f"{cls.__name__} is not declared: annotate the function that returns it or takes it as its "
             f"input, or pass output={cls.__name__}"
         )
@@ -655,64 +395,64 @@ def _declared_kind(value: Any, types: KnownTypes) -> _Kind:
     if kind is not None:
         return kind
     if isinstance(value, Effect):
-        raise _Fault(
+        raise Fault(
             f"{value!r} is an effect, not its value (did you forget `await` or `yield from`?)"
         )
-    raise _Fault(cannot_be_saved(cls))
+    raise Fault(cannot_be_saved(cls))
 
 
-def _encode_object(value: Any, walk: _Walk) -> list[Any]:
+def _encode_object(value: Any, walk: Walk) -> list[Any]:
     try:
         fields = walk.types.fields_of(value)
     except ValueError as error:
-        raise _Fault(str(error)) from None
+        raise Fault(str(error)) from None
     return [value.__class__.__name__, _fields(_encode, fields, walk)]
 
 
-def _decode_object(content: Any, walk: _Walk) -> Any:
+def _decode_object(content: Any, walk: Walk) -> Any:
     name, fields = content
     record = record_of(walk.types.class_named(name, is_enum=False))
     return record.build(_fields(_decode, fields, walk))
 
 
-def _encode_error(error: Exception, walk: _Walk) -> list[Any]:
+def _encode_error(error: Exception, walk: Walk) -> list[Any]:
     cls = error.__class__
     name = name_of_error(cls)
     try:
         args, state = take_apart(error)
         again = put_together(error_named(name, walk.types.errors), args, state)
     except LookupError:
-        raise _Fault(
+        raise Fault(
             f"{cls.__name__} is not declared: annotate the function that fails with it, "
             f"or pass error={cls.__name__}"
         ) from None
     except (TypeError, ValueError, AttributeError) as problem:
-        raise _Fault(f"a {cls.__name__} cannot be rebuilt from its args: {problem}") from None
+        raise Fault(f"a {cls.__name__} cannot be rebuilt from its args: {problem}") from None
     if not is_same_error(again, error):
-        raise _Fault(f"a {cls.__name__} rebuilt from its args would be {again!r}")
+        raise Fault(f"a {cls.__name__} rebuilt from its args would be {again!r}")
     return [name, walk.at("args", _encode, args), _fields(_encode, state, walk)]
 
 
-def _decode_error(content: Any, walk: _Walk) -> Exception:
+def _decode_error(content: Any, walk: Walk) -> Exception:
     name, args, state = content
     cls = error_named(name, walk.types.errors)
     return put_together(cls, walk.at("args", _decode, args), _decode(state, walk))
 
 
-def _atom(tag: str, encode: Callable[[Any], Any], decode: Callable[[Any], Any]) -> _Kind:
+def _atom(tag: str, encode: Callable[[Any], Any], decode: Callable[[Any], Any]) -> Kind:
     """Return the kind of values that contain no other values."""
-    return _Kind(tag, lambda value, _: encode(value), lambda content, _: decode(content))
+    return Kind(tag, lambda value, _: encode(value), lambda content, _: decode(content))
 
 
-def _collection(tag: str, cls: type[Any], encode: _Convert, decode: _Convert) -> _Kind:
+def _collection(tag: str, cls: type[Any], encode: Convert, decode: Convert) -> Kind:
     """Return the kind of the values of a class that is called with a list of its items."""
-    return _Kind(tag, encode, lambda content, walk: cls(decode(content, walk)))
+    return Kind(tag, encode, lambda content, walk: cls(decode(content, walk)))
 
 
-def _wrapper(tag: str, cls: type[Any], method: str) -> _Kind:
+def _wrapper(tag: str, cls: type[Any], method: str) -> Kind:
     """Return the kind of the values of a class that contain one value, which a method returns."""
     call = f"{method}()"
-    return _Kind(
+    return Kind(
         tag,
         lambda value, walk: walk.at(call, _encode, getattr(value, method)()),
         lambda content, walk: cls(walk.at(call, _decode, content)),
@@ -720,41 +460,35 @@ def _wrapper(tag: str, cls: type[Any], method: str) -> _Kind:
 
 
 def _encode_path(value: PurePath) -> str:
-    return _encodable(str(value))
+    return encodable(str(value))
 
 
-_ENUM: _Kind = _Kind(
+_ENUM: Kind = Kind(
     "$enum",
     lambda value, _: [value.__class__.__name__, value.name],
     lambda content, walk: walk.types.class_named(content[0], is_enum=True)[content[1]],
 )
 # A combination of flags may have no name.
-_FLAG: _Kind = _Kind(
+_FLAG: Kind = Kind(
     "$flag",
     lambda value, walk: [value.__class__.__name__, walk.at("value", _encode, value.value)],
     lambda content, walk: walk.types.class_named(content[0], is_enum=True)(
         walk.at("value", _decode, content[1])
     ),
 )
-_OBJECT: _Kind = _Kind("$object", _encode_object, _decode_object)
-_ERROR: _Kind = _Kind("$error", _encode_error, _decode_error)
-_CUSTOM: _Kind = _Kind("$codec", _encode_custom, _decode_custom)
-_URL: _Kind = _Kind(
-    "$url",
-    lambda value, _: [value.__class__.__name__, str(value)],
-    lambda content, _: _class_of_pydantic(content[0], _URLS)(content[1]),
-)
-_SECRET: _Kind = _Kind("$secret", _encode_secret, _decode_secret)
-_SCALAR: _Kind = _Kind("$scalar", _encode_scalar, _decode_scalar)
-_TABLE: _Kind = _atom("$table", partial(_taken, take_table), build_table)
+_OBJECT: Kind = Kind("$object", _encode_object, _decode_object)
+_ERROR: Kind = Kind("$error", _encode_error, _decode_error)
+_CUSTOM: Kind = Kind("$codec", _encode_custom, _decode_custom)
+_SCALAR: Kind = Kind("$scalar", _encode_scalar, _decode_scalar)
+_TABLE: Kind = _atom("$table", partial(_taken, take_table), build_table)
 
-_KINDS: tuple[_Kind, ...] = (
+_KINDS: tuple[Kind, ...] = (
     _atom("$int", _encode_int, _decode_int),
     _atom("$float", repr, _decode_float),
     _atom("$bytes", lambda it: it, bytes_of),
-    _atom("$datetime", _encode_moment, partial(_decode_moment, datetime)),
+    _atom("$datetime", encode_moment, partial(decode_moment, datetime)),
     _atom("$date", date.isoformat, date.fromisoformat),
-    _atom("$time", _encode_moment, partial(_decode_moment, time)),
+    _atom("$time", encode_moment, partial(decode_moment, time)),
     _atom("$timedelta", lambda it: [it.days, it.seconds, it.microseconds], _decode_timedelta),
     _atom("$decimal", str, Decimal),
     _atom(
@@ -779,11 +513,11 @@ _KINDS: tuple[_Kind, ...] = (
     _OBJECT,
     _ERROR,
     _CUSTOM,
-    _URL,
-    _SECRET,
+    URL,
+    SECRET,
     _SCALAR,
     _TABLE,
 )
 
-_BY_TAG: Mapping[str, _Kind] = {kind.tag: kind for kind in _KINDS}
-_BY_CLASS: Mapping[type, _Kind] = {cls: _BY_TAG[tag] for cls, tag in TAGS.items()}
+_BY_TAG: Mapping[str, Kind] = {kind.tag: kind for kind in _KINDS}
+_BY_CLASS: Mapping[type, Kind] = {cls: _BY_TAG[tag] for cls, tag in TAGS.items()}

@@ -69,7 +69,8 @@ def _problem_of(annotation: Any, types: KnownTypes) -> str:
     if not isinstance(kind, type) or kind in (Any, Annotated, UnionType) or _is_vague(kind):
         return ""
     # Imported late, like everything that plain data does not need.
-    from effectflow.checkpoint.values.codec import cannot_be_saved, foreign_kind, pydantic_kind
+    from effectflow.checkpoint.values.codec import cannot_be_saved, foreign_kind
+    from effectflow.checkpoint.values.pydantic_values import pydantic_kind
     from effectflow.checkpoint.values.tags import SAVED_CLASSES
 
     if is_record(kind) or typing.is_typeddict(kind) or issubclass(kind, Enum | Exception):
