@@ -386,6 +386,12 @@ class Queue:
 
     def __post_init__(self) -> None:
         check_text("the name of a queue", self.name)
+        if not self.name:
+            raise ValueError(
+                "the name of a queue is that which `submit(queue=)` names, or of a workflow"
+            )
+        if type(self.priority) is not int:
+            raise TypeError(f"priority must be an int, not {self.priority!r}")
         if self.limit is not None:
             check_count("limit", self.limit, least=0)
         if self.per_key is not None:

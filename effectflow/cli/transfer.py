@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import gzip
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, BinaryIO, cast
 
@@ -15,6 +16,7 @@ from effectflow.checkpoint import (
     CheckpointError,
     CheckpointStore,
     CorruptCheckpoint,
+    RunConflict,
     UnsupportedVersion,
     export_run,
     import_run,
@@ -75,11 +77,16 @@ def export_runs(
 
         access.use(export)
     lines = [] if output is None else [f"{counted(len(ids), 'run')} written to {output}"]
+    return _without_some(Answer(ids, lines), "exported", problems)
+
+
+def _without_some(answer: Answer, done: str, problems: Sequence[CheckpointError]) -> Answer:
+    """Return the answer of a command that had to skip some runs."""
     if not problems:
-        return Answer(ids, lines)
+        return answer
     reasons = "; ".join(map(message_of, problems))
-    problem = f"effectflow: some runs were not exported: {reasons}"
-    return Answer(ids, lines, [problem], ExitCode.CHECKPOINT_ERROR)
+    problem = f"effectflow: some runs were not {done}: {reasons}"
+    return replace(answer, problems=[problem], code=ExitCode.CHECKPOINT_ERROR)
 
 
 @contextmanager
@@ -104,14 +111,20 @@ async def import_runs(
         Path, typer.Argument(metavar="FILE", help="A file that `export` or `archive` wrote.")
     ],
 ) -> Answer:
-    """Add exported runs to a store. Runs that the store already has stay as they are."""
+    """Add exported runs to a store. Runs that the store already has stay as they are.
+
+    Skip runs whose id belongs to another run in the store, and name them at the end.
+    """
+    imported, problems = dict[str, bool](), list[CheckpointError]()
     try:
         with open_export(source) as file:
-            imported = {
-                run.run_id: await import_run(access.store, run)
-                for run in read_exported(lines_of(file, source))
-            }
+            for run in read_exported(lines_of(file, source)):
+                try:
+                    imported[run.run_id] = await import_run(access.store, run)
+                except RunConflict as error:
+                    problems.append(error)
     except OSError as error:
         raise BadUse(f"cannot read {source}: {error.strerror}") from error
     said = {True: "imported", False: "already in the store"}
-    return Answer(imported, [f"{run_id}: {said[is_new]}" for run_id, is_new in imported.items()])
+    lines = [f"{run_id}: {said[is_new]}" for run_id, is_new in imported.items()]
+    return _without_some(Answer(imported, lines), "imported", problems)

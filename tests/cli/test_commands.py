@@ -333,8 +333,10 @@ def test_runs_can_be_exported_and_imported(effectflow: Command, folder: Path) ->
     assert effectflow("import", "missing.jsonl").code == 2
     changed = exported.replace("cap", "hat", 1)
     (folder / "changed.jsonl").write_text(changed)
-    ran = effectflow("import", "changed.jsonl")
-    assert ran.code == 4
+    effectflow("run", "mall:sell", "--input", '{"item": "tie"}', "--run-id", "b", "--store", "x.db")
+    # Those that follow are imported.
+    ran = effectflow("import", "changed.jsonl", "--store", "x.db")
+    assert (ran.code, ran.out) == (4, "a: imported\n")
     assert "differ from the imported ones" in ran.err
 
 

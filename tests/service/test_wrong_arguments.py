@@ -70,6 +70,10 @@ def test_the_queues_of_an_app_are_queues() -> None:
         Queue("act", per_second=math.inf)
     with pytest.raises(ValueError, match="per_key must be an int >= 1, not 0"):
         Queue("act", per_key=0)
+    with pytest.raises(ValueError, match="the name of a queue is that"):
+        Queue("", per_key=1)
+    with pytest.raises(TypeError, match="priority must be an int, not 'high'"):
+        Queue("act", priority="high")  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.anyio
