@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -11,6 +11,7 @@ from html import unescape
 from typing import Any
 
 import anyio
+from anyio.from_thread import start_blocking_portal
 from starlette.testclient import TestClient
 
 from effectflow import RunStatus, Workflow
@@ -87,7 +88,7 @@ class Steering:
                 for run_id in run_ids:
                     await client.submit(workflow, input, run_id=run_id)
 
-        anyio.run(submit)
+        _run(submit)
 
     def drive(self, workflow: Workflow[Any, Any, Any, Any], run_id: str, until: RunStatus) -> Any:
         """Let a worker drive a run until it has this status. Return its output if it is complete."""
@@ -104,11 +105,17 @@ class Steering:
                                 return until
             raise AssertionError(f"run {run_id!r} has ended without being {until}")
 
-        return anyio.run(main)
+        return _run(main)
 
     def status(self, workflow: Workflow[Any, Any, Any, Any], run_id: str) -> RunStatus:
         async def main() -> RunStatus:
             async with Client(self.app) as client:
                 return await client.handle(workflow, run_id).status()
 
-        return anyio.run(main)
+        return _run(main)
+
+
+def _run(main: Callable[[], Awaitable[Any]]) -> Any:
+    """Run an async function beside an event loop that a browser may have in this thread."""
+    with start_blocking_portal() as portal:
+        return portal.call(main)

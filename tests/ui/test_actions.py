@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import runpy
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 
 import anyio
@@ -169,33 +170,42 @@ def test_the_crash_test_of_a_run_can_be_run(steering: Steering, tmp_path: Path) 
     anyio.run(found["test_it_ends_the_same_wherever_it_crashes"])
 
 
-@pytest.mark.parametrize("name", ACTIONS)
-def test_what_is_not_possible_says_why_and_what_is(steering: Steering, name: str) -> None:
+def test_what_is_not_possible_says_why_and_what_is(steering: Steering) -> None:
     """Each action answers for a run in each state with a page: its form, or the reason against it."""
     waiting(steering)
     failed(steering)
     steering.do(buy, "b2", "b3")
     steering.drive(buy, "b3", RunStatus.COMPLETED)
-    for run_id in ("f1", "b1", "b2", "b3"):
+    steering.do(buy, "b4")
+    for name, run_id in product(ACTIONS, ("f1", "b1", "b3", "b4")):
         page = steering.show(f"/run/act/{name}?id={run_id}")
         assert page.status in (200, 409)
-        answer = steering.pages.post(page.address, data={"value": "typed"})
         if page.status == 409:
             assert "What is possible" in page.text
-            assert answer.status_code == (405 if ACTIONS[name].act is None else 409)
+            answer = steering.submit(page, {"value": "typed"})
+            assert answer.status == 409
             assert "typed" in answer.text
 
 
-@pytest.mark.parametrize("name", [*ACTIONS, "unknown"])
-def test_nothing_is_done_from_elsewhere_or_by_pages_that_only_show(
-    steering: Steering, name: str
-) -> None:
+def test_nothing_is_done_from_elsewhere_or_by_pages_that_only_show(steering: Steering) -> None:
     steering.do(buy, "b1")
-    address = f"/run/act/{name}?id=b1"
-    elsewhere = {"sec-fetch-site": "cross-site"}
-    assert steering.pages.post(address, headers=elsewhere).status_code == 403
-    for app, options in [(None, {}), (steering.app, {"read_only": True})]:
-        pages = TestClient(create_app(steering.app, app, **options))
-        assert pages.get(address).status_code == 403
-        assert pages.post(address).status_code == 403
+    only_shown = [
+        TestClient(create_app(steering.app)),
+        TestClient(create_app(steering.app, steering.app, read_only=True)),
+    ]
+    addresses = [f"/run/act/{name}?id=b1" for name in [*ACTIONS, "unknown"]]
+    for address in (*addresses, "/start?workflow=buy"):
+        elsewhere = {"sec-fetch-site": "cross-site"}
+        assert steering.pages.post(address, headers=elsewhere).status_code == 403
+        for pages in only_shown:
+            assert pages.get(address).status_code == 403
+            assert pages.post(address).status_code == 403
     assert steering.status(buy, "b1") is RunStatus.PENDING
+    assert steering.pages.get("/run/act/unknown?id=b1").status_code == 404
+
+
+def test_a_form_that_is_too_large_is_refused(steering: Steering) -> None:
+    steering.do(buy, "b1")
+    for body in ("x" * 4_000_001, "a&" * 2_001):
+        answer = steering.pages.post("/run/act/cancel?id=b1", content=body)
+        assert answer.status_code == 413

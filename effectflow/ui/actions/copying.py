@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from effectflow.checkpoint.checkpoint import fold
 from effectflow.checkpoint.values import KnownTypes
+from effectflow.checkpoint.values.exceptions import importable_name
 from effectflow.ui.actions.action import Action, Prepared, Target, intact, told, warned
 from effectflow.ui.inputs import recorded_input
 
@@ -98,7 +99,7 @@ def _named(value: object, module: str) -> tuple[str, str] | None:
         variables: dict[str, object] = getattr(each, "__dict__", {})
         for name, known in list(variables.items()):
             if known is value and not name.startswith("_"):
-                return each.__name__, name
+                return importable_name(each.__name__) or "__main__", name
     return None
 
 

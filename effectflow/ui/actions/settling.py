@@ -105,7 +105,7 @@ async def _prepare_complete(target: Target) -> Prepared:
     field = described(definition.output, label="Output of the step")
     form = form_of(field, options=target.value_options)
     links = (Link("fail-step", "It did not happen: let the step fail", (("step", step),)),)
-    return Prepared(tuple(facts), (Offer(form, "Complete the step", is_final=True),), links)
+    return Prepared(tuple(facts), (Offer(form, "Complete the step"),), links)
 
 
 async def _complete(target: Target, form: Form) -> Done:
@@ -136,7 +136,7 @@ async def _prepare_fail(target: Target) -> Prepared:
 def _error_offer(target: Target, name: str, kind: type[Exception]) -> Offer:
     field = _error_field(kind)
     form = form_of(field, options=target.value_options, choice=name)
-    return Offer(form, "Let the step fail", title=kind.__name__, is_final=True)
+    return Offer(form, "Let the step fail", title=kind.__name__)
 
 
 def _error_field(kind: type[Exception]) -> Field:
@@ -152,7 +152,7 @@ def _built_in_offer(target: Target) -> Offer:
         )
     )
     form = form_of(kind, _error_field(Exception), options=target.value_options)
-    return Offer(form, "Let the step fail", is_final=True)
+    return Offer(form, "Let the step fail")
 
 
 async def _fail(target: Target, form: Form) -> Done:

@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from effectflow import Checkpoints, RunStatus
+from effectflow.stores import SqliteStore
+from tests.ui import orders
+from tests.ui.steered import Steering
+
+
+@pytest.fixture
+def steering(tmp_path: Path) -> Steering:
+    return Steering(orders.app_on(Checkpoints(SqliteStore(tmp_path / "runs.db"))))
+
+
+def test_a_run_is_started_by_a_form_of_its_input(steering: Steering) -> None:
+    assert "hold" in steering.show("/start").text
+    page = steering.show("/start?workflow=hold")
+    typed = page.forms[-1].typed | {
+        "input/item": "hat",
+        "input/price": "5.50",
+        "run_id": "h1",
+        "key": "emma",
+        "priority": "3",
+        "context": '{"tenant": "emma"}',
+    }
+    page.address = page.forms[-1].action
+    for _ in range(2):
+        made = steering.submit(page, typed)
+        assert (made.status, made.address) == (303, "/run?id=h1&done=start")
+    assert steering.drive(orders.hold, "h1", RunStatus.COMPLETED) == "hat reserved"
+    conflict = steering.submit(page, typed | {"input/item": "cap"})
+    assert conflict.status == 422
+    assert "another input" in conflict.text
+    assert conflict.forms[-1].typed["input/item"] == "cap"
+
+
+def test_a_run_is_started_like_another_one(steering: Steering) -> None:
+    steering.do(orders.hold, "h1")
+    page = steering.show("/start?like=h1")
+    assert page.forms[-1].typed["input/price"] == "5.50"
+    assert page.forms[-1].typed["run_id"] != "h1"
+    page.address = page.forms[-1].action
+    made = steering.submit(page, page.forms[-1].typed)
+    assert made.status == 303
+
+
+@pytest.mark.parametrize(
+    ("field", "text", "problem"),
+    [
+        ("input/price", "much", "decimal"),
+        ("run_id", " ", "id"),
+        ("priority", "9999999999", "32 bits"),
+        ("key", "k" * 201, "200 bytes"),
+        ("delay", "-1", "delay"),
+        ("context", "[1]", "dict"),
+        ("context", "{", "JSON"),
+    ],
+)
+def test_what_cannot_be_started_says_why_at_its_field(
+    steering: Steering, field: str, text: str, problem: str
+) -> None:
+    page = steering.show("/start?workflow=hold")
+    page.address = page.forms[-1].action
+    typed = page.forms[-1].typed | {"input/item": "hat", "input/price": "1", field: text}
+    answer = steering.submit(page, typed)
+    assert answer.status == 422
+    assert answer.forms[-1].typed[field] == text
+    place = answer.html.partition(f'id=":{field}-problem"')[2].partition("</strong>")[0]
+    assert problem in place
+
+
+def test_an_unknown_workflow_and_a_run_without_code_say_so(steering: Steering) -> None:
+    assert steering.show("/start?workflow=nothing").status == 404
+    assert steering.show("/start?like=nothing").status == 404
