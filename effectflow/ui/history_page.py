@@ -10,10 +10,9 @@ from starlette.requests import Request
 
 from effectflow.builders.kinds import view_of
 from effectflow.checkpoint.entries import Entry
-from effectflow.checkpoint.journal_reader import read_existing
 from effectflow.observe.differences import MOST_DIFFERENCES, RunState, differences_between
 from effectflow.observe.journal_lines import JournalLine, journal_lines
-from effectflow.ui.run_page import run_id_of
+from effectflow.ui.run_page import page_of_run, read_run
 from effectflow.ui.shown import utc
 from effectflow.ui.site import Page, Refused, Site
 
@@ -48,16 +47,13 @@ class Place:
 
 async def show_history(site: Site, request: Request) -> Page:
     """Show the entries of a run, and its state after the one that `at` names."""
-    run_id = run_id_of(request)
-    checkpoints = site.client.checkpoints
-    async with checkpoints.store as store:
-        entries = await read_existing(store, run_id, checkpoints.seal)
+    run = await read_run(site, request)
+    run_id, entries = run.recorded.run_id, run.recorded.entries
     place = _place_of(request, len(entries))
     state = RunState.after(entries[: place.at], run_id)
     before = RunState.after(entries[: place.since], run_id) if place.since else None
     differences = () if before is None else differences_between(before, state)
     values = {
-        "run_id": run_id,
         "place": place,
         "lines": _lines(entries, place),
         "state": state,
@@ -65,7 +61,7 @@ async def show_history(site: Site, request: Request) -> Page:
         "differences": differences,
         "is_cut": len(differences) == MOST_DIFFERENCES,
     }
-    return Page("history.html", f"{run_id}, entry {place.at}", values, run_id=run_id)
+    return page_of_run(run, "history.html", values)
 
 
 def _place_of(request: Request, length: int) -> Place:
