@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated
@@ -37,7 +36,7 @@ from effectflow.cli.render import age, say_lines, table
 from effectflow.cli.suggestions import suggested
 from effectflow.effects.clock import in_words
 from effectflow.observe.run_filters import RunFilters
-from effectflow.observe.statuses import shown_status
+from effectflow.observe.statuses import error_of, shown_status
 
 if TYPE_CHECKING:
     from effectflow.observe.jobs import Jobs
@@ -138,15 +137,11 @@ def _table_lines(runs: Sequence[RunInfo], notes: Sequence[str], now: float) -> I
     return table(rows)
 
 
-_QUALIFIED = re.compile(r"^(?:\w+\.)+(?=\w+(?::|$))")
-"""The module of the class of an error."""
-
-
 def _note(info: RunInfo, now: float) -> str:
     """Return why a run does not continue now, or ""."""
     summary = info.summary
     if summary.status is RunStatus.FAILED:
-        return cut(_QUALIFIED.sub("", summary.details.error), 60)
+        return cut(error_of(info), 60)
     left = None if summary.due_at is None else summary.due_at - now
     if summary.details.blocked:
         again = "now" if left is None or left <= 0 else f"in {in_words(left)}"

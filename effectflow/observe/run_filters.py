@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import AsyncGenerator, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 
 from effectflow.checkpoint import (
     CheckpointError,
@@ -245,10 +245,11 @@ def read_moment(text: str, name: str, now: float) -> float:
     Raise ValueError, which begins with this name, for other text.
     """
     duration = re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw])", text)
-    if duration is not None:
-        return now - float(duration[1]) * _UNITS[duration[2]]
     try:
-        return datetime.fromisoformat(text).timestamp()
+        if duration is not None:
+            # No run is older, and what is earlier may have no date.
+            return max(0.0, now - float(duration[1]) * _UNITS[duration[2]])
+        return datetime.fromisoformat(text).astimezone(UTC).timestamp()
     except (ValueError, OverflowError) as error:
         raise ValueError(
             f"{name} takes a duration, such as 30m, 2h or 7d, or a time, such as 2026-01-31 or "

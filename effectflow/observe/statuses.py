@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from effectflow.checkpoint.store import RunInfo, RunStatus
 
 CRASHED = "crashed"
@@ -24,3 +26,10 @@ STATUSES = tuple(
     for shown in ((status, CRASHED) if status is RunStatus.RUNNING else (status,))
 )
 """All statuses that people see, and look for."""
+
+_QUALIFIED = re.compile(r"^(?:\w+\.)+(?=\w+(?::|$))")
+
+
+def error_of(run: RunInfo) -> str:
+    """Return the error that a run has failed with, in one line, without the module of its class."""
+    return _QUALIFIED.sub("", run.summary.details.error)

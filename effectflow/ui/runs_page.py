@@ -18,7 +18,7 @@ from effectflow.observe.run_filters import (
     read_run_filters,
     statuses_of,
 )
-from effectflow.observe.statuses import STATUSES, shown_status
+from effectflow.observe.statuses import STATUSES, error_of, shown_status
 from effectflow.ui.site import Page, Refused, Site
 
 FIELDS: Mapping[str, str] = {
@@ -81,6 +81,7 @@ async def list_runs(site: Site, request: Request) -> Page | Response:
     known = {info.summary.workflow for info in found.runs}
     values = {
         "now": now,
+        "error_of": error_of,
         "rows": [(info, shown_status(info, now)) for info in found.runs],
         "found": found,
         "older": None if found.older is None else text_of(found.older),

@@ -160,6 +160,7 @@ def test_each_filter_finds_its_runs(pages: Pages) -> None:
     assert pages.ids("/?queue=reports") == ["c-1"]
     assert pages.ids("/?queue=order") == ["b-1", "a-1"]
     assert pages.ids("/?since=1h&workflow=order&status=pending") == ["c-1"]
+    assert len(pages.ids("/?since=99999999999d")) == 4
     assert pages.ids("/?before=1h") == pages.ids("/?since=2999-01-01") == []
     assert pages.ids("/?parent=nothing") == []
 
@@ -224,6 +225,7 @@ def test_a_page_of_a_queue_looks_at_a_bounded_number_of_runs(
         ("/?since=soon", "since takes a duration"),
         ("/?after=soon", "after takes a place"),
         ("/?after=nan,x", "after takes a place"),
+        ("/?since=0001-01-01T00:00%2B10:00", "since takes a duration"),
         ("/?before=%3Cscript%3E", "&lt;script&gt;"),
     ],
 )
