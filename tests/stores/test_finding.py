@@ -162,6 +162,10 @@ async def test_postgres_finds_by_indexes(postgres: str, are_few: bool) -> None:
                 assert unbounded == [], query
                 assert "Seq Scan" not in kinds, query
                 assert "Sort" not in kinds or indexes & {NUMBER, KEY}, query
+                if query.workflow is not None and indexes <= {PARENT, TENANT}:
+                    # No run of another workflow is read.
+                    checked = [node["Index Cond"] for node in nodes if "Index Cond" in node]
+                    assert all("workflow =" in text for text in checked), query
 
 
 _FILL = """
