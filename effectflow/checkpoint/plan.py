@@ -141,6 +141,7 @@ class Planning:
             in progress.
         found: the definitions of the wanted steps that it has reached, by path.
         awaited: the types of the messages that it has come to wait for, by topic.
+        undos: what the sagas around the places at the frontier would undo, the next one first.
         is_parked: whether a fiber has ended because a plan must not do what comes next.
         reason: why the first fiber has.
     """
@@ -150,6 +151,7 @@ class Planning:
         self.is_check = is_check
         self.found: dict[str, StepDefinition] = {}
         self.awaited: dict[str, object] = {}
+        self.undos: list[str] = []
         self.is_parked = False
         self.reason = ""
         self._start: list[str] = []

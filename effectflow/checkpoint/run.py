@@ -59,7 +59,7 @@ from effectflow.effects.clock import Clock, SystemClock
 from effectflow.effects.errors import Halt, LeftToResume, Parked
 from effectflow.effects.event_loop import raise_stop, spawn_background
 from effectflow.effects.paths import is_within, steps_around
-from effectflow.effects.scope import Operator, Scope
+from effectflow.effects.scope import Operator, Scope, Undos
 from effectflow.effects.trails import TypedFailure
 
 logger = logging.getLogger(__name__)
@@ -334,7 +334,13 @@ class Run:
         """End a plan at the frontier."""
         planning, begun = self.planning, self.turns.order.begun
         assert planning is not None
+        seen: list[Undos] = []
         for fiber in self.turns.frontier:
+            undos = fiber.scope.undos
+            while undos is not None and not any(undos is one for one in seen):
+                seen.append(undos)
+                planning.undos += [one.planned_name for one in reversed(undos)]
+                undos = undos.around
             if fiber.intent is Intent.WAIT:
                 planning.waits(fiber.place)
             elif fiber.intent is not Intent.END:

@@ -28,7 +28,7 @@ from effectflow.effects.interpreter import (
 )
 from effectflow.effects.nodes import AnyEffect
 from effectflow.effects.paths import ACQUISITION
-from effectflow.effects.scope import Operator, Scope
+from effectflow.effects.scope import Operator, Scope, Undos
 from effectflow.effects.trails import Suppressed, TypedFailure
 
 Env = TypeVar("Env")
@@ -178,6 +178,11 @@ class Undo:
         what = made.definition.name if isinstance(made, nodes.Step) else nodes.shortened(made)
         return f"{what} of {nodes.shortened(self.value)}"
 
+    @property
+    def planned_name(self) -> str:
+        """The name before the undo is made, which may act."""
+        return f"{nodes.shortened(self.f)} of {nodes.shortened(self.value)}"
+
 
 class _Saga:
     """One run of a saga."""
@@ -185,7 +190,7 @@ class _Saga:
     def __init__(self, outer: Scope, body: AnyEffect) -> None:
         self.outer = outer
         self.body = body
-        self.undos: list[Undo] = []
+        self.undos = Undos(outer.undos)
 
     async def run(self, env: Any) -> object:
         """Return or raise how the body ends, once it is undone if it does not succeed."""

@@ -73,6 +73,18 @@ class EffectObserver(Protocol):
         ...
 
 
+class Undos(list[Any]):
+    """What a saga would undo, in the order in which it happened.
+
+    Attributes:
+        around: what the saga around it would undo then; None without one.
+    """
+
+    def __init__(self, around: Undos | None = None) -> None:
+        super().__init__()
+        self.around = around
+
+
 class Scope:
     """The position of one effect.
 
@@ -126,7 +138,7 @@ class Scope:
         )
         self.context = context
         self.is_planned = False
-        self.undos: list[Any] | None = None
+        self.undos: Undos | None = None
 
     @property
     def is_at_most_once(self) -> bool:
@@ -210,7 +222,7 @@ class Scope:
         scope.fiber = fiber
         return scope
 
-    def with_undos(self, undos: list[Any] | None) -> Scope:
+    def with_undos(self, undos: Undos | None) -> Scope:
         """Return the same position in another saga, or in none."""
         scope = self.copy()
         scope.undos = undos

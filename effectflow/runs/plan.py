@@ -34,12 +34,14 @@ class Reached:
         plan: what a resume would do from there.
         steps: the definitions of the wanted steps that it has reached, by path.
         awaited: the types of the messages that it has come to wait for, by topic.
+        undos: what the sagas would undo there, the next one first.
         void: the entries that are left out, so that failures are tried again.
     """
 
     plan: ResumePlan
     steps: Mapping[str, StepDefinition]
     awaited: Mapping[str, object]
+    undos: tuple[str, ...]
     void: Ranges
 
 
@@ -72,13 +74,25 @@ async def awaited_types(place: Place, run_id: str, waits: Collection[str]) -> Ma
     A topic is left out whose wait a replay does not reach without running effects. Raise what a resume
     would be rejected with.
     """
+    return (await _reached(place, run_id, waits)).awaited
+
+
+async def planned_undos(place: Place, run_id: str) -> tuple[str, ...]:
+    """Return what the sagas of a run would undo if it was cancelled now, the next one first.
+
+    Change nothing. Raise what a resume would be rejected with.
+    """
+    return (await _reached(place, run_id)).undos
+
+
+async def _reached(place: Place, run_id: str, wanted: Collection[str] = ()) -> Reached:
     found = await read_run(place, run_id)
     if found is None:
         raise await run_not_found(place.checkpoints.store, run_id)
-    reached = await replay_to_frontier(place, found, effects=False, wanted=waits)
+    reached = await replay_to_frontier(place, found, effects=False, wanted=wanted)
     if reached.plan.problem is not None:
         raise reached.plan.problem
-    return reached.awaited
+    return reached
 
 
 async def replay_to_frontier(
@@ -100,7 +114,7 @@ async def replay_to_frontier(
     blueprint, known = place.blueprint, found.checkpoint
     changed = blueprint.definition.changed_since(known.definition, known.run_id)
     if changed is not None:
-        return Reached(ResumePlan(skip=skipped_steps(known), problem=changed), {}, {}, ())
+        return Reached(ResumePlan(skip=skipped_steps(known), problem=changed), {}, {}, (), ())
     entries = found.journal.entries
     void = () if known.finished is None else known.finished.retry
     left_out = void
@@ -118,7 +132,13 @@ async def replay_to_frontier(
         is_wanted = has_failed and _tries_wanted_again(run, wanted)
         void = run.retry()
         if not (is_wanted or (has_failed and run.is_tried_again())):
-            return Reached(planning.plan(ending), planning.found, planning.awaited, left_out)
+            return Reached(
+                planning.plan(ending),
+                planning.found,
+                planning.awaited,
+                tuple(planning.undos),
+                left_out,
+            )
         # The process died between the failure and the end of the run, so a resume tries it again.
         left_out = (*left_out, *void)
 

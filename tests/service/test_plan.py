@@ -9,6 +9,9 @@ import pytest
 
 from effectflow import Do, Effect, Signal, Workflow, compensate, do, saga, spawn, workflow
 from effectflow.checkpoint import ResumePlan, RunNotFound, RunQuery, RunStatus
+from effectflow.effects.scope import Scope
+from effectflow.runs.plan import planned_undos
+from effectflow.runs.stored_run import Place
 from tests.apps import App, Broken
 from tests.service.conftest import Service
 from tests.service.lives import act, left_suspended, suspended, until, working
@@ -140,3 +143,38 @@ async def test_a_plan_of_a_cancelled_run_that_leaves_nothing_to_undo_begins_noth
     handle = await left_suspended(service, asking)
     await handle.cancel()
     assert await plan_of(service, asking) == ResumePlan(skip=("act",))
+
+
+@do
+def booked(what: str) -> Do[App, Broken, str]:
+    return (yield from compensate(act(what), give_back))
+
+
+def give_back(what: str) -> Effect[App, Broken, str]:
+    return act(f"cancel {what}")
+
+
+@do
+def with_car() -> Do[App, Broken, None]:
+    yield from booked("car")
+    yield from go.wait()
+
+
+@do
+def with_train() -> Do[App, Broken, None]:
+    yield from booked("train")
+    yield from saga(with_car())
+
+
+@workflow
+def trip(_: None) -> Do[App, Broken, None]:
+    yield from saga(with_train())
+
+
+async def test_what_a_cancellation_would_undo_is_known_before(service: Service) -> None:
+    await left_suspended(service, trip)
+    env = App(service.checkpoints(), service.world)
+    place = Place.of(trip.blueprint, env.checkpoints, env, Scope())
+    undone = await planned_undos(place, "r")
+    assert undone == ("give_back of 'car'", "give_back of 'train'")
+    assert service.world.done == ["train", "car"]

@@ -9,7 +9,7 @@ from effectflow.checkpoint.errors import CheckpointError, OutcomeUnknown
 from effectflow.observe.explanation import Explanation
 from effectflow.runs.control import pause_run, retry_run, unpause_run
 from effectflow.runs.forking import Fork, fork_run
-from effectflow.runs.plan import plan_run
+from effectflow.runs.plan import plan_run, planned_undos
 from effectflow.runs.retention import delete_run
 from effectflow.runs.run_ids import check_new_run_id, new_run_id
 from effectflow.service.client import request_cancel
@@ -143,7 +143,15 @@ async def _prepare_cancel(target: Target) -> Prepared:
 
 
 async def _undos(target: Target) -> tuple[Fact, ...]:
-    return ()
+    """Return what the sagas of a run would undo, or why that is not known."""
+    async with target.place() as place:
+        try:
+            return listed("Its sagas undo", await planned_undos(place, target.run_id))
+        except CheckpointError as error:
+            problem = str(error)
+        except Exception as defect:
+            problem = f"the code raises {type(defect).__name__} on the way: {defect}"
+    return (warned("What its sagas undo is not known", problem),)
 
 
 async def _cancel(target: Target, _: Form) -> Done:
