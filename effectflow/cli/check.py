@@ -34,8 +34,8 @@ def check(
         list[Path] | None,
         typer.Option(
             metavar="PATH",
-            help="Check exported runs in place of those in the store: a file of `export` or `archive`, or a folder of "
-            "*.jsonl. Repeat it for several.",
+            help="Check exported runs in place of those in the store: a file of `export` or `archive`, "
+            "or a folder of *.jsonl. Repeat it for several.",
         ),
     ] = None,
     workflow: Annotated[

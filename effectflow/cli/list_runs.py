@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 
 from effectflow.checkpoint import (
@@ -32,7 +33,7 @@ from effectflow.cli.filters import (
     read_filters,
 )
 from effectflow.cli.options import BadUse, ExitCode
-from effectflow.cli.render import age, say_lines, table
+from effectflow.cli.render import age, say_lines, table, terminal_width
 from effectflow.cli.suggestions import suggested
 from effectflow.effects.clock import in_words
 from effectflow.observe.run_filters import RunFilters
@@ -126,7 +127,10 @@ async def _find(access: Access, filters: RunFilters, limit: int, progress: Jobs 
 
 
 def _table_lines(runs: Sequence[RunInfo], notes: Sequence[str], now: float) -> Iterable[str]:
-    """Return a table of runs. With names of ordinary length, it fits 80 columns, except for notes."""
+    """Yield a table of runs. On a terminal, notes end at its edge, if that leaves something of them.
+
+    With names of ordinary length, the other columns fit 80 columns.
+    """
     rows = [("RUN", "WORKFLOW", "STATUS", "ENTRIES", "UPDATED", "")]
     for run, note in zip(runs, notes, strict=True):
         status = shown_status(run, now)
@@ -134,7 +138,10 @@ def _table_lines(runs: Sequence[RunInfo], notes: Sequence[str], now: float) -> I
             status += f", {run.summary.details.dead_letters} dead"
         updated = age(now - run.updated_at)
         rows.append((run.run_id, run.summary.workflow, status, str(run.length), updated, note))
-    return table(rows)
+    width = terminal_width()
+    for line, (*_, note) in zip(table(rows), rows, strict=True):
+        is_cut = width < cell_len(line) <= width + cell_len(note) - 12
+        yield f"{set_cell_size(line, width - 3)}..." if is_cut else line
 
 
 def _note(info: RunInfo, now: float) -> str:

@@ -85,6 +85,11 @@ def table(rows: Iterable[Sequence[str]]) -> Iterator[str]:
         yield "  ".join(aligned).rstrip()
 
 
+def terminal_width() -> int:
+    """Return the number of columns of the terminal; a huge number if the output goes elsewhere."""
+    return Console().width if sys.stdout.isatty() else sys.maxsize
+
+
 def counted(count: int, noun: str) -> str:
     """Return a count with its noun, such as "1 step", "2 steps" or "2 entries"."""
     plural = noun.removesuffix("y") + "ies" if noun.endswith("y") else f"{noun}s"

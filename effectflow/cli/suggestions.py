@@ -114,7 +114,7 @@ def _hint_of(error: CheckpointError) -> str:
                 f"Find out. If it happened, give its output with `{settle}`; if not, resume with --force "
                 "to run it again."
             )
-        case RunEnded(run_id=run_id):
+        case RunEnded(run_id=run_id) if _location.get().app or _location.get().module:
             return f"To do the work again: {suggested('rerun', run_id)}"
         case CorruptCheckpoint(run_id=run_id, intact=int(intact)):
             show, repair = (

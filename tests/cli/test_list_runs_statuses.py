@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import signal
@@ -124,3 +125,19 @@ def test_cancel_of_a_run_that_a_process_holds_leaves_it_to_that(
         worker.kill()
         worker.wait()
     assert said == "Run p was asked to cancel itself. Its status is running.\n"
+
+
+def test_the_note_of_a_run_ends_at_the_edge_of_a_terminal(
+    effectflow: Command, mall: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submitted(mall, "order", 5, "o1")
+    value = json.dumps({"by": "ann and everyone else", "is_given": False})
+    assert effectflow("send", "o1", "approval", value, *APP).code == 0
+    driven(mall, "o1")
+
+    _, piped = effectflow("list", *APP).out.splitlines()
+    monkeypatch.setattr("effectflow.cli.list_runs.terminal_width", lambda: 72)
+    _, shown = effectflow("list", *APP).out.splitlines()
+
+    assert piped.endswith("str: ann and everyone else declined")
+    assert (len(shown), shown) == (72, f"{piped[:69]}...")
