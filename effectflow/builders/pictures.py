@@ -23,20 +23,16 @@ def to_svg(diagram: Diagram) -> str:
         >>> picture.startswith("<svg "), picture.count("<rect"), picture.count("<path")
         (True, 3, 2)
     """
-    drawn = _layout(diagram.boxes, diagram.arrows)
-    places = dict(_absolute(drawn, _PAD, _PAD))
-    longest = max((len(arrow.label) for arrow in diagram.arrows), default=0)
-    width = drawn.width + 2 * _PAD + _GAP_X + longest * _CHARACTER
-    height = drawn.height + 2 * _PAD
+    drawn = layout_of(diagram)
     tip = '<path d="M0 0L8 4L0 8z" fill="#555"/>'
     marker = 'id="tip" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="8" markerHeight="8"'
-    lines = [svg_opening(width, height)]
+    lines = [svg_opening(drawn.width, drawn.height)]
     lines.append(f'<defs><marker {marker} orient="auto">{tip}</marker></defs>')
-    lines.append(f'<rect width="{width:g}" height="{height:g}" fill="white"/>')
-    for place in places.values():
+    lines.append(f'<rect width="{drawn.width:g}" height="{drawn.height:g}" fill="white"/>')
+    for place in drawn.boxes:
         lines += _box_lines(place)
-    for arrow in diagram.arrows:
-        lines += _arrow_lines(arrow, places[arrow.source], places[arrow.target])
+    for line in drawn.arrows:
+        lines += _arrow_lines(line)
     return "\n".join([*lines, "</svg>", ""])
 
 
@@ -48,6 +44,57 @@ def svg_opening(width: float, height: float) -> str:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class PlacedBox:
+    """A box of a picture, and its place in it.
+
+    Attributes:
+        lines: the lines of its label, as they are drawn.
+    """
+
+    box: Box
+    left: float
+    top: float
+    width: float
+    height: float
+    lines: tuple[str, ...]
+
+    @property
+    def middle(self) -> float:
+        """The middle of its width."""
+        return self.left + self.width / 2
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedArrow:
+    """An arrow of a picture: its path in SVG, and where its label begins."""
+
+    arrow: Arrow
+    path: str
+    left: float
+    top: float
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The places of everything in a picture of a diagram. A box comes before those in it."""
+
+    width: float
+    height: float
+    boxes: tuple[PlacedBox, ...]
+    arrows: tuple[PlacedArrow, ...]
+
+
+def layout_of(diagram: Diagram) -> Layout:
+    """Return where everything in the picture of a diagram is."""
+    drawn = _layout(diagram.boxes, diagram.arrows)
+    places = dict(_absolute(drawn, _PAD, _PAD))
+    longest = max((len(arrow.label) for arrow in diagram.arrows), default=0)
+    width = drawn.width + 2 * _PAD + _GAP_X + longest * _CHARACTER
+    arrows = (_placed(one, places[one.source], places[one.target]) for one in diagram.arrows)
+    return Layout(width, drawn.height + 2 * _PAD, tuple(places.values()), tuple(arrows))
+
+
 @dataclass(slots=True)
 class _Group:
     """Boxes with their places in the box around them."""
@@ -57,19 +104,6 @@ class _Group:
     boxes: list[tuple[float, float, Box, float, float, _Group]] = field(
         default_factory=list[tuple[float, float, Box, float, float, "_Group"]]
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _Place:
-    box: Box
-    left: float
-    top: float
-    width: float
-    height: float
-
-    @property
-    def middle(self) -> float:
-        return self.left + self.width / 2
 
 
 def _layout(boxes: Sequence[Box], arrows: Sequence[Arrow]) -> _Group:
@@ -128,9 +162,10 @@ def _layers(boxes: Sequence[Box], arrows: Sequence[Arrow]) -> dict[str, int]:
     return layers | dict.fromkeys(ends, max([last, *(layer + 1 for layer in others)]))
 
 
-def _absolute(group: _Group, left: float, top: float) -> Iterator[tuple[str, _Place]]:
+def _absolute(group: _Group, left: float, top: float) -> Iterator[tuple[str, PlacedBox]]:
     for x, y, box, width, height, inside in group.boxes:
-        yield box.key, _Place(box, left + x, top + y, width, height)
+        lines = tuple(_lines_of(box))
+        yield box.key, PlacedBox(box, left + x, top + y, width, height, lines)
         below = len(_lines_of(box)) * _LINE + _PAD
         yield from _absolute(inside, left + x + (width - inside.width) / 2, top + y + below)
 
@@ -140,7 +175,7 @@ def _lines_of(box: Box) -> list[str]:
     return [line if len(line) <= _LONGEST else f"{line[:_LONGEST]}..." for line in lines]
 
 
-def _box_lines(place: _Place) -> Iterator[str]:
+def _box_lines(place: PlacedBox) -> Iterator[str]:
     box = place.box
     fill, line = COLORS.get(box.mark, ("#ffffff", "#888888"))
     if box.shape != "box":
@@ -154,26 +189,29 @@ def _box_lines(place: _Place) -> Iterator[str]:
         f'<rect x="{place.left:g}" y="{place.top:g}" width="{place.width:g}" height="{place.height:g}" '
         f'rx="5" fill="{"#fafafa" if box.inside and box.mark == "plain" else fill}" stroke="{line}"/>'
     )
-    for number, text in enumerate(_lines_of(box), 1):
+    for number, text in enumerate(place.lines, 1):
         yield (
             f'<text x="{place.middle:g}" y="{place.top + number * _LINE:g}" text-anchor="middle">'
             f"{escape(text)}</text>"
         )
 
 
-def _arrow_lines(arrow: Arrow, source: _Place, target: _Place) -> Iterator[str]:
-    """Yield an arrow: straight to a lower row, otherwise in a curve on the right."""
-    dash = ' stroke-dasharray="4 3"' if arrow.is_dashed else ""
+def _placed(arrow: Arrow, source: PlacedBox, target: PlacedBox) -> PlacedArrow:
+    """Return an arrow in its place: straight to a lower row, otherwise in a curve on the right."""
     if target.top >= source.top + source.height:
         x1, y1, x2, y2 = source.middle, source.top + source.height, target.middle, target.top
-        path, text_x, text_y = f"M{x1:g} {y1:g}L{x2:g} {y2:g}", (x1 + x2) / 2 + 4, (y1 + y2) / 2
-    else:
-        x1, y1 = source.left + source.width, source.top + source.height * 0.6
-        x2, y2 = target.left + target.width, target.top + target.height * 0.4
-        far = max(x1, x2) + _GAP_X * 0.8
-        path = f"M{x1:g} {y1:g}C{far:g} {y1:g} {far:g} {y2:g} {x2:g} {y2:g}"
-        text_x, text_y = max(x1, x2) + 8, (y1 + y2) / 2 - 8
-    yield f'<path d="{path}" fill="none" stroke="#555"{dash} marker-end="url(#tip)"/>'
-    if arrow.label:
-        label = printable(arrow.label)
-        yield f'<text x="{text_x:g}" y="{text_y:g}" fill="#555">{escape(label)}</text>'
+        path = f"M{x1:g} {y1:g}L{x2:g} {y2:g}"
+        return PlacedArrow(arrow, path, (x1 + x2) / 2 + 4, (y1 + y2) / 2)
+    x1, y1 = source.left + source.width, source.top + source.height * 0.6
+    x2, y2 = target.left + target.width, target.top + target.height * 0.4
+    far = max(x1, x2) + _GAP_X * 0.8
+    path = f"M{x1:g} {y1:g}C{far:g} {y1:g} {far:g} {y2:g} {x2:g} {y2:g}"
+    return PlacedArrow(arrow, path, max(x1, x2) + 8, (y1 + y2) / 2 - 8)
+
+
+def _arrow_lines(line: PlacedArrow) -> Iterator[str]:
+    dash = ' stroke-dasharray="4 3"' if line.arrow.is_dashed else ""
+    yield f'<path d="{line.path}" fill="none" stroke="#555"{dash} marker-end="url(#tip)"/>'
+    if line.arrow.label:
+        label = printable(line.arrow.label)
+        yield f'<text x="{line.left:g}" y="{line.top:g}" fill="#555">{escape(label)}</text>'

@@ -9,6 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 from effectflow.builders.diagrams import Arrow, Box, Diagram, Mark
 from effectflow.builders.kinds import job_progress
 from effectflow.checkpoint.checkpoint import Checkpoint
+from effectflow.checkpoint.definition import Definition
 from effectflow.checkpoint.store import RunStatus
 from effectflow.effects.paths import StepPath
 from effectflow.runs.workflow import Workflow
@@ -41,6 +42,18 @@ def shape_of(
         raise ValueError(
             f"run {checkpoint.run_id!r} is of workflow {checkpoint.workflow!r}, not of {workflow.name!r}"
         )
+    return _shape(definition, checkpoint)
+
+
+def shape_of_run(checkpoint: Checkpoint) -> Diagram:
+    """Return the diagram of a run, as far as its checkpoint tells without the code of its workflow.
+
+    That of a graph or a machine is what it has executed so far, as that of code is.
+    """
+    return _shape(checkpoint.definition, checkpoint)
+
+
+def _shape(definition: Definition, checkpoint: Checkpoint | None) -> Diagram:
     match definition.kind:
         case "mapreduce":
             map_step, reduce_step = definition.steps
@@ -49,7 +62,7 @@ def shape_of(
             [step] = definition.steps
             found = _of_steps((step,), checkpoint)
             return Diagram(found.boxes, (*found.arrows, Arrow(step, step, "not converged")))
-        case _ if definition.steps:
+        case _ if definition.is_list:
             return _of_steps(definition.steps, checkpoint)
         case _ if checkpoint is None:
             return _chain([Box("code", definition.name)])
@@ -110,9 +123,8 @@ def _boxes_of_run(checkpoint: Checkpoint) -> Iterator[Box]:
     done = {item.step for item in checkpoint.history}
     operators: dict[str, dict[str, list[str]]] = {}
     for path in checkpoint.metadata.attempts:
-        first = StepPath(StepPath(path).segments[0])
-        branches = operators.setdefault(str(first.operator), {})
-        branches.setdefault(str(first), []).append(path)
+        first, operator = _beginning(path)
+        operators.setdefault(operator, {}).setdefault(first, []).append(path)
     for operator, branches in operators.items():
         is_current = any(current in paths for paths in branches.values())
         if list(branches) == [operator]:
@@ -131,6 +143,15 @@ def _boxes_of_run(checkpoint: Checkpoint) -> Iterator[Box]:
                 for branch, paths in branches.items()
             )
             yield Box(operator, operator, mark="visited", inside=inside)
+
+
+def _beginning(path: str) -> tuple[str, str]:
+    """Return the first segment of a path, and the operator or step in it."""
+    if "/" not in path and "[" not in path:
+        # Most paths are so, and a run may have many.
+        return path, path
+    first = StepPath(StepPath(path).segments[0])
+    return str(first), str(first.operator)
 
 
 def _names_in(branch: str, paths: Iterable[str]) -> Iterable[str]:

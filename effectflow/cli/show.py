@@ -15,25 +15,18 @@ from effectflow.builders.kinds import job_progress, view_of
 from effectflow.builders.progress import JobProgress
 from effectflow.checkpoint import (
     Checkpoint,
-    CheckpointError,
-    Checkpoints,
-    ChildStarted,
     Entry,
     Failed,
-    Message,
     NotSerializable,
     Published,
     RunInfo,
     RunStatus,
     RunSummary,
-    ServiceStore,
     find_run,
 )
 from effectflow.checkpoint.checkpoint import fold, iso_time
 from effectflow.checkpoint.journal_reader import read_existing
-from effectflow.checkpoint.messages import open_message
 from effectflow.checkpoint.order import read_order
-from effectflow.checkpoint.store import CANCEL, NOTICE
 from effectflow.checkpoint.values import Tree, bounded, cut, plain_tree
 from effectflow.cli.access import Access, ServiceOption
 from effectflow.cli.command import Answer, command
@@ -42,9 +35,15 @@ from effectflow.cli.options import BadUse, LatestOption
 from effectflow.cli.render import age, counted, table, when
 from effectflow.cli.step_lines import step_lines
 from effectflow.cli.suggestions import message_of, suggested
-from effectflow.observe.journal_lines import topic_text
 from effectflow.observe.operations import operations_of
 from effectflow.observe.statuses import shown_status
+from effectflow.observe.surroundings import (
+    SpawnedRun,
+    WaitingMessage,
+    read_mailbox,
+    read_spawned,
+    spawned_by,
+)
 from effectflow.runs.reopening import dead_letters_of
 
 
@@ -79,8 +78,8 @@ class _RunView:
         durability: the failures that its store survives.
         at: the time of the view, in seconds since the epoch.
         info: the run as it is now; None for an earlier state, of which the store knows nothing else.
-        children: the runs within it, nested or spawned, as plain data.
-        mailbox: the messages that it has not taken, with their values.
+        children: the runs that it has spawned.
+        mailbox: the messages that it has not taken.
     """
 
     checkpoint: Checkpoint
@@ -90,8 +89,8 @@ class _RunView:
     durability: str
     at: float
     info: RunInfo | None = None
-    children: tuple[dict[str, str | None], ...] = ()
-    mailbox: tuple[tuple[Message, Tree | CheckpointError], ...] = ()
+    children: Sequence[SpawnedRun] = ()
+    mailbox: Sequence[WaitingMessage] = ()
 
 
 async def _view_of(access: Access, run_id: str, *, at: int | None) -> _RunView:
@@ -111,30 +110,12 @@ async def _view_of(access: Access, run_id: str, *, at: int | None) -> _RunView:
     )
     if at is not None:
         return view
-    messages = await store.mailbox(run_id) if isinstance(store, ServiceStore) else []
-    # A resume starts a child again with a second entry.
-    started = {one.run_id: one.workflow for one in entries if isinstance(one, ChildStarted)}
-    found = {child: await find_run(store, child) for child in started}
-    statuses = {child: info and shown_status(info, now) for child, info in found.items()}
     return replace(
         view,
         info=await find_run(store, run_id),
-        children=tuple(
-            {"run_id": child, "workflow": workflow, "status": statuses[child]}
-            for child, workflow in started.items()
-        ),
-        mailbox=tuple((one, _value_of(access.checkpoints, run_id, one)) for one in messages),
+        children=await read_spawned(store, spawned_by(entries), now),
+        mailbox=await read_mailbox(access.checkpoints, run_id),
     )
-
-
-def _value_of(checkpoints: Checkpoints, run_id: str, message: Message) -> Tree | CheckpointError:
-    """Return the value of a message, or why it is unknown."""
-    if message.topic == NOTICE:
-        return None
-    try:
-        return open_message(checkpoints.seal, run_id, message)
-    except CheckpointError as error:
-        return error
 
 
 def _view_lines(view: _RunView) -> Iterable[str | Text]:
@@ -254,26 +235,21 @@ def _lines_around(view: _RunView) -> Iterable[str]:
     if view.children:
         yield f"{counted(len(view.children), 'run')} within this one:"
         for child in view.children[:_MOST_CHILDREN]:
-            status = child["status"] or "not in this store"
-            yield f"  {child['run_id']} of {child['workflow']}: {status}"
+            status = child.status or "not in this store"
+            yield f"  {child.run_id} of {child.workflow}: {status}"
         if len(view.children) > _MOST_CHILDREN:
             yield f"  and others: {suggested('list', '--parent', view.checkpoint.run_id)}"
     if view.mailbox:
         yield f"{counted(len(view.mailbox), 'message')} not taken yet:"
-        for message, value in view.mailbox:
-            sent = age(view.at - message.sent_at)
-            yield f"  {_message_text(message, value)}, sent {sent}"
+        for waiting in view.mailbox:
+            sent = age(view.at - waiting.message.sent_at)
+            yield f"  {waiting.subject}{_value_text(waiting)}, sent {sent}"
 
 
-def _message_text(message: Message, value: Tree | CheckpointError) -> str:
-    is_unknown = isinstance(value, CheckpointError)
-    if message.topic == CANCEL and not is_unknown:
-        return "a request to cancel it"
-    if message.topic == NOTICE:
-        return f"a reason to look at run {message.key}"
-    return topic_text(message.topic) + (
-        f" ({message_of(value)})" if is_unknown else f" = {bounded(value)}"
-    )
+def _value_text(waiting: WaitingMessage) -> str:
+    if waiting.problem is not None:
+        return f" ({message_of(waiting.problem)})"
+    return f" = {bounded(waiting.value)}" if waiting.has_value else ""
 
 
 def _saved(checkpoint: Checkpoint) -> dict[str, Any]:
@@ -299,16 +275,16 @@ def _view_tree(view: _RunView) -> Tree:
     if view.info is not None:
         now = run_tree(view.info, view.at)
         tree |= {name: now[name] for name in _AS_IT_IS_NOW}
-        tree["children"] = [*view.children]
+        tree["children"] = [asdict(one) for one in view.children]
         tree["mailbox"] = [
             {
-                "topic": message.topic,
-                "key": message.key,
-                "value": None if isinstance(value, CheckpointError) else plain_tree(value),
-                "problem": message_of(value) if isinstance(value, CheckpointError) else None,
-                "sent_at": iso_time(message.sent_at),
+                "topic": one.message.topic,
+                "key": one.message.key,
+                "value": plain_tree(one.value),
+                "problem": message_of(one.problem) if one.problem else None,
+                "sent_at": iso_time(one.message.sent_at),
             }
-            for message, value in view.mailbox
+            for one in view.mailbox
         ]
     progress = job_progress(checkpoint)
     return tree if progress is None else {**tree, "progress": asdict(progress)}

@@ -17,6 +17,8 @@ from effectflow.checkpoint.checkpoints import Checkpoints, HasCheckpoints
 from effectflow.service import App, Client
 from effectflow.ui.actions_page import do_action, show_action
 from effectflow.ui.bulk_page import act_on_runs, show_none
+from effectflow.ui.data_page import download, show_data
+from effectflow.ui.drawing_page import show_drawing
 from effectflow.ui.history_page import show_history
 from effectflow.ui.protection import Protected
 from effectflow.ui.run_page import show_run
@@ -76,6 +78,9 @@ def create_app(
             _route("/run/act/{name}", site, show_action, do_action),
             _route("/start", site, show_start, do_start),
             _route("/run/history", site, show_history),
+            _route("/run/data", site, show_data),
+            _route("/run/drawing", site, show_drawing),
+            _route("/run/download", site, download),
             _route("/service", site, show_service),
             _route("/service/pause", site, show_pause, change_pause),
             _route("/store", site, show_store),

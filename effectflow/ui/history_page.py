@@ -61,7 +61,7 @@ async def show_history(site: Site, request: Request) -> Page:
         "differences": differences,
         "is_cut": len(differences) == MOST_DIFFERENCES,
     }
-    return page_of_run(run, "history.html", values)
+    return page_of_run(run, "history.html", values, f"{run_id}, entry {place.at}")
 
 
 def _place_of(request: Request, length: int) -> Place:

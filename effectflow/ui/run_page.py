@@ -121,8 +121,11 @@ async def read_run(site: Site, request: Request) -> ShownRun:
     return ShownRun(recorded, explain(recorded, now, pauses), now)
 
 
-def page_of_run(run: ShownRun, template: str, values: Mapping[str, Any] | None = None) -> Page:
-    """Return a page about a run. Its template includes `_run_header.html`, whose values these are."""
+def page_of_run(run: ShownRun, template: str, values: Mapping[str, Any], title: str = "") -> Page:
+    """Return a page about a run, by default with its id as the title.
+
+    The template includes `_run_header.html`, which gets its values here.
+    """
     recorded = run.recorded
     header = {
         "run": recorded,
@@ -135,7 +138,8 @@ def page_of_run(run: ShownRun, template: str, values: Mapping[str, Any] | None =
         "actions": [*actions_of(run)],
         "tabs": TABS,
     }
-    return Page(template, run.why.run_id, {**header, **(values or {})}, run_id=run.why.run_id)
+    run_id = run.why.run_id
+    return Page(template, title or run_id, {**header, **values}, run_id=run_id)
 
 
 def _facts(run: ShownRun) -> Iterator[tuple[str, Any, str]]:

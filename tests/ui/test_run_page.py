@@ -94,8 +94,9 @@ def counting(count: int) -> Do[Shop, Declined, int]:
     return count
 
 
-def shop_on(store: CheckpointStore) -> App[Shop]:
-    return App([order, paid, counting], environment=Shop, checkpoints=Checkpoints(store))
+def shop_on(store: CheckpointStore, **options: Any) -> App[Shop]:
+    checkpoints = Checkpoints(store, **options)
+    return App([order, paid, counting], environment=Shop, checkpoints=checkpoints)
 
 
 def text_of(app: App[Any], path: str, *, is_served_with_app: bool = True) -> str:

@@ -1,0 +1,167 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from starlette.testclient import TestClient
+
+from effectflow import (
+    App,
+    Checkpoints,
+    Client,
+    Do,
+    Effect,
+    Signal,
+    Worker,
+    publish,
+    pure,
+    spawn,
+    step,
+    workflow,
+)
+from effectflow.checkpoint import CheckpointStore, Encryption
+from effectflow.stores import ArchiveStore, FileStore, MemoryStore, SqliteStore
+from effectflow.ui import create_app
+from tests.ui.test_run_page import text_of
+
+
+@dataclass(frozen=True)
+class Shop:
+    checkpoints: Checkpoints
+
+
+approval = Signal("approval", str)
+SECRET = b"k" * 32
+PAGES = ("/run", "/run/history", "/run/data", "/run/drawing")
+
+
+@step
+def charge(price: int) -> Effect[object, str, dict[str, Any]]:
+    return pure({"paid": price, "receipt": "<b>" + "x" * 9000})
+
+
+@workflow
+def parcel(weight: int) -> Do[Shop, str, int]:
+    return (yield from pure(weight))
+
+
+@workflow
+def order(price: int) -> Do[Shop, str, dict[str, Any]]:
+    yield from publish("progress", "charging")
+    child = yield from spawn(parcel, 3)
+    yield from child.result()
+    return (yield from charge(price))
+
+
+def shop_on(store: CheckpointStore, **options: Any) -> App[Shop]:
+    return App([order, parcel], environment=Shop, checkpoints=Checkpoints(store, **options))
+
+
+def ordered(app: App[Shop], around: Callable[[Client], Awaitable[Any]] | None = None) -> App[Shop]:
+    """Submit an order, do something, and drive it to its end."""
+
+    async def work() -> None:
+        async with Client(app) as client:
+            handle = await client.submit(order, 5, run_id="order-1", context={"tenant": "acme"})
+            if around is not None:
+                await around(client)
+                return
+            async with Worker(app):
+                await handle.result(10)
+
+    anyio.run(work)
+    return app
+
+
+def test_the_data_of_a_run_and_its_downloads() -> None:
+    app = ordered(shop_on(MemoryStore()))
+    page = text_of(app, "/run/data?id=order-1")
+    assert "{'tenant': 'acme'}" in page
+    assert "'charging'" in page
+    assert len(page) < 20_000, "long values are cut"
+    assert '<a href="/run?id=order-1/child">' in page.replace("%2F", "/") or "order-1/" in page
+    child = text_of(app, "/run/data?id=order-1/parcel")
+    assert 'Spawned by <a href="/run?id=order-1">' in child
+    with TestClient(create_app(app)) as browser:
+
+        def downloaded(**query: str) -> Any:
+            answer = browser.get("/run/download", params={"id": "order-1", **query})
+            assert "attachment" in answer.headers["content-disposition"]
+            return answer.text
+
+        whole = json.loads(downloaded(value="output"))
+        assert whole == json.loads(downloaded(value="output", step="charge"))
+        assert len(whole["receipt"]) == 9003
+        assert json.loads(downloaded(value="input")) == 5
+        assert json.loads(downloaded(value="published", key="progress")) == "charging"
+        lines = downloaded().splitlines()
+        assert json.loads(lines[0])["entries"] == len(lines) - 1
+        missing = {"id": "order-1", "value": "published", "key": "none"}
+        assert browser.get("/run/download", params=missing).status_code == 404
+
+
+def test_messages_that_were_not_taken_are_shown_with_their_values() -> None:
+    async def send(client: Client) -> None:
+        handle = client.handle(order, "order-1")
+        await handle.send(approval, "yes \x1b please")
+        await handle.cancel()
+
+    page = text_of(ordered(shop_on(MemoryStore()), send), "/run/data?id=order-1")
+    assert r"signal approval: <span class=\"value\">'yes \x1b please'" in page.replace('"', '\\"')
+    assert "a request to cancel it" in page
+
+
+def _archived(app: App[Shop], folder: Path) -> Checkpoints:
+    path = folder / "runs.jsonl.gz"
+    anyio.run(Client(app).archive, path)
+    return Checkpoints(ArchiveStore(path))
+
+
+def _copied(app: App[Shop], folder: Path) -> Checkpoints:
+    copy = folder / "copy"
+    copy.mkdir()
+    (copy / "runs.db").write_bytes((folder / "runs.db").read_bytes())
+    return Checkpoints(SqliteStore(copy / "runs.db"))
+
+
+@pytest.mark.parametrize("kind", ["files", "archive", "copy", "encrypted", "signed"])
+def test_all_pages_of_a_run_show_what_any_store_has(kind: str, tmp_path: Path) -> None:
+    store = FileStore(tmp_path / "runs") if kind == "files" else SqliteStore(tmp_path / "runs.db")
+    options: dict[str, Any] = {}
+    if kind == "encrypted":
+        options = {"encryption": Encryption("2026", {"2026": SECRET})}
+    if kind == "signed":
+        options = {"key": SECRET}
+    app = shop_on(store, **options)
+    if kind == "files":
+        anyio.run(_start, app)
+    else:
+        ordered(app)
+    made = {"archive": _archived, "copy": _copied}.get(kind)
+    pages = create_app(app.checkpoints if made is None else made(app, tmp_path))
+    with TestClient(pages) as browser:
+        for page in PAGES:
+            answer = browser.get(page, params={"id": "order-1"})
+            assert answer.status_code == 200, answer.text
+            assert "It is complete" in answer.text
+        stream = browser.get("/run/download", params={"id": "order-1"})
+        assert ("fingerprint" in stream.text) is (kind != "encrypted")
+
+
+async def _start(app: App[Shop]) -> None:
+    await parcel.start(5, run_id="order-1").run(Shop(app.checkpoints))
+
+
+def test_without_the_key_an_encrypted_run_says_what_is_missing(tmp_path: Path) -> None:
+    encryption = Encryption("2026", {"2026": SECRET})
+    ordered(shop_on(SqliteStore(tmp_path / "runs.db"), encryption=encryption))
+    pages = create_app(Checkpoints(SqliteStore(tmp_path / "runs.db")))
+    with TestClient(pages) as browser:
+        answer = browser.get("/run/data", params={"id": "order-1"})
+    assert answer.status_code == 409
+    assert "encrypted" in answer.text
