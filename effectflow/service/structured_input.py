@@ -34,6 +34,7 @@ from effectflow.checkpoint.values import (
 )
 from effectflow.checkpoint.values.classes import is_record, record_of
 from effectflow.checkpoint.values.declared import field_types, name_of_type, required_keys
+from effectflow.effects.errors import Copyable
 from effectflow.effects.signatures import UnresolvedName, meaning_of, type_hints
 from effectflow.machines import StateMachine
 from effectflow.service.environment import AnyWorkflow
@@ -56,7 +57,7 @@ class Problem:
         return f"{self.text} @ ${''.join(map(_step, self.place))}"
 
 
-class DoesNotFit(ValueError):
+class DoesNotFit(Copyable, ValueError):
     """Plain data does not describe a value of a type.
 
     Attributes:

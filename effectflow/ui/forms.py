@@ -23,6 +23,7 @@ from effectflow.checkpoint.values import (
     plain_tree,
     to_tree,
 )
+from effectflow.effects.errors import Copyable
 from effectflow.service.structured_input import DoesNotFit, Problem, structure_as
 from effectflow.ui.fields import Field, pointer
 
@@ -30,7 +31,7 @@ Typed: TypeAlias = Mapping[str, str]
 """What was typed or is shown in the fields of a form, by their names."""
 
 
-class Mistyped(Exception):
+class Mistyped(Copyable, Exception):
     """What was typed is not what a form asks for.
 
     Attributes:

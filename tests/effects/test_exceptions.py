@@ -20,6 +20,7 @@ from effectflow.checkpoint.entries import ErrorRecord
 from effectflow.effects import traverse
 from effectflow.effects.trails import add_note
 from effectflow.executors import ProcessExecutor
+from effectflow.service.structured_input import Problem
 
 
 def exception_classes() -> Iterator[type[BaseException]]:
@@ -92,8 +93,10 @@ EXAMPLES: dict[str, Any] = {
     "Exception": ValueError("inside"),
     "Sequence[str]": ("first", "second"),
     "Iterable[str]": ("first", "second"),
+    "Sequence[Problem]": (Problem(("items", 3), "Field required"),),
     "Sequence[tuple[str, str]]": (("old", "new"),),
     "Mapping[str, int]": {"first": 2},
+    "Mapping[str, str]": {"first": "wrong"},
     "Mapping[str, Sequence[str]]": {"first": ("one", "two")},
     "tuple[str, ...]": ("first", "second"),
     "ErrorRecord": ErrorRecord("app.Declined", "no money", {"args": [5], "state": {}}),
