@@ -243,9 +243,15 @@ async def keep_schedule(
 
 async def last_run(schedule: Schedule[Any], client: Client) -> RunInfo | None:
     """Return the run that a schedule has started last; None without any."""
-    name = schedule.workflow.name
-    found = await client.find(RunQuery(workflow=name, prefix=f"{schedule.name}@", limit=_PAGE))
-    return next((info for info in found if schedule.tick_of(info.run_id) is not None), None)
+    found = [
+        info
+        for name in schedule.workflow.blueprint.names
+        for info in await client.find(
+            RunQuery(workflow=name, prefix=f"{schedule.name}@", limit=_PAGE)
+        )
+        if schedule.tick_of(info.run_id) is not None
+    ]
+    return max(found, key=lambda info: info.place, default=None)
 
 
 async def _last_tick(schedule: Schedule[Any], client: Client, now: datetime) -> datetime:
