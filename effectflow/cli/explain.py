@@ -52,7 +52,7 @@ def _lines(found: Explanation, now: float) -> Iterable[str]:
         yield from _row("last owner", found.owner)
     for one in found.open[:_MOST_SHOWN]:
         yield from _row(
-            one.state, f"{one.path}{operation_text(one)}, {age(now - one.newest.began)}"
+            one.state, f"{one.path}{operation_text(one)}, began {age(now - one.newest.began)}"
         )
     yield from _more(len(found.open))
     for one in found.unknown[:_MOST_SHOWN]:

@@ -41,7 +41,7 @@ def test_a_run_that_waits_is_explained_with_the_commands_that_move_it(
     assert without_times(ran.out) == (
         "o1 of order: suspended, since TIME (AGO)\n"
         "It waits for signal approval.\n"
-        "waiting      signal:approval for signal approval, AGO\n"
+        "waiting      signal:approval for signal approval, began AGO\n"
         "\n"
         "  effectflow send o1 approval JSON --app mall:app\n"
         "      sends the value that it waits for\n"
