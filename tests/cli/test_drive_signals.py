@@ -77,7 +77,7 @@ def test_a_signal_interrupts_the_run_and_a_resume_completes_it(
     process = start("patient")
     busy = effectflow("resume", "r1", "--app", "waits")
     assert busy.code == 4
-    assert f"pid {process.pid}" in busy.out
+    assert f"process {process.pid} on " in busy.out
 
     process.send_signal(number)
     out, _ = process.communicate(timeout=30)
