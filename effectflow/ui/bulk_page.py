@@ -19,8 +19,9 @@ from starlette.responses import Response, StreamingResponse
 
 from effectflow.checkpoint import (
     CheckpointError,
+    CheckpointStore,
+    CorruptCheckpoint,
     RunInfo,
-    RunNotFound,
     StoreUnavailable,
     export_run,
     find_run,
@@ -93,13 +94,11 @@ class Selection:
     async def infos(
         self, site: Site, now: float, limit: int
     ) -> AsyncIterator[tuple[str, RunInfo | None]]:
-        """Yield the first `limit` runs with their ids; None for one that does not exist."""
+        """Yield the first `limit` runs with their ids; None for one that is gone or damaged."""
         checkpoints = site.client.checkpoints
         if self.filters is None:
             for run_id in self.run_ids[:limit]:
-                with store_errors(checkpoints.store, run_id):
-                    info = await find_run(checkpoints.store, run_id)
-                yield run_id, info
+                yield run_id, await _found(checkpoints.store, run_id)
             return
         async with aclosing(self.filters.runs(checkpoints, [], now=now, limit=limit)) as found:
             async for info in found:
@@ -123,6 +122,14 @@ class Selection:
                     # Not "an hour ago", which is later then.
                     texts[name] = (datetime.fromtimestamp(at, UTC).isoformat(),)
         return inputs + [(name, text) for name, given in texts.items() for text in given]
+
+
+async def _found(store: CheckpointStore, run_id: str) -> RunInfo | None:
+    try:
+        with store_errors(store, run_id):
+            return await find_run(store, run_id)
+    except CorruptCheckpoint:
+        return None
 
 
 async def show_none(site: Site, request: Request) -> Response:
@@ -191,7 +198,7 @@ async def _foreseen(
     site: Site, action: Action, run_id: str, info: RunInfo | None, now: float
 ) -> Outcome:
     if info is None:
-        return Outcome(run_id, "No: there is no such run.", is_done=False)
+        return Outcome(run_id, "No: there is no such run, or it is damaged.", is_done=False)
     status = shown_status(info, now)
     try:
         return Outcome(run_id, await action.foresee(site, info, now), True, info, status)
@@ -249,7 +256,7 @@ async def _export(
                         run = await export_run(store, run_id)
                 except StoreUnavailable:
                     raise
-                except (CheckpointError, RunNotFound) as error:
+                except CheckpointError as error:
                     damaged.append(Outcome(run_id, str(error), is_done=False))
                 else:
                     await to_thread.run_sync(lines.writelines, write_exported(run))

@@ -5,8 +5,11 @@ from __future__ import annotations
 import gzip
 import html
 import re
+import sqlite3
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlencode
 
@@ -15,11 +18,11 @@ import pytest
 from starlette.testclient import TestClient
 
 from effectflow import Checkpoints, Do, Effect, RunStatus, fail, pure, step, workflow
-from effectflow.checkpoint import RunQuery, RunSummary, import_run, read_exported
+from effectflow.checkpoint import CheckpointStore, RunQuery, RunSummary, import_run, read_exported
 from effectflow.checkpoint.store import find_run
 from effectflow.observe import run_filters
 from effectflow.service import App, Client
-from effectflow.stores import MemoryStore
+from effectflow.stores import MemoryStore, SqliteStore
 from effectflow.ui import bulk_page, create_app
 
 
@@ -64,10 +67,10 @@ class Answer(Protocol):
 
 
 class Pages(TestClient):
-    """The pages of a store in memory, and what a test puts into the store."""
+    """The pages of a store, by default in memory, and what a test puts into the store."""
 
-    def __init__(self, **options: Any) -> None:
-        self.checkpoints = Checkpoints(MemoryStore())
+    def __init__(self, store: CheckpointStore | None = None, **options: Any) -> None:
+        self.checkpoints = Checkpoints(store or MemoryStore())
         self.of = App([order, ask], environment=Environment, checkpoints=self.checkpoints)
         super().__init__(create_app(self.of, self.of, **options))
 
@@ -276,7 +279,7 @@ def test_nothing_changes_before_it_is_confirmed_and_each_run_is_reported(pages: 
         "good order completed No: it is completed.",
         "bad order failed The next worker continues it. Its completed steps are not run again.",
         "new order pending No: it is pending, so there is nothing to try again.",
-        "gone No: there is no such run.",
+        "gone No: there is no such run, or it is damaged.",
     ]
     assert pages.status("bad") == "failed"
     done = pages.confirm(preview)
@@ -368,6 +371,21 @@ def test_a_damaged_run_is_named_and_the_others_are_exported_then(pages: Pages) -
     answer = pages.confirm(damaged)
     [run] = read_exported(gzip.decompress(answer.content).splitlines(keepends=True))
     assert run.run_id == "a"
+
+
+def test_a_damaged_run_does_not_stop_what_is_done_to_others(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    pages = Pages(store=SqliteStore(path))
+    pages.pending("a")
+    pages.pending("b")
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("UPDATE runs SET details = 'damaged' WHERE run_id = 'a'")
+    with pages:
+        assert pages.ids("/") == ["b"]
+        preview = pages.act("cancel", "a", "b")
+        assert rows_in(preview)[0] == "a No: there is no such run, or it is damaged."
+        done = pages.confirm(preview)
+        assert "1 of 2 runs were asked to end" in done.text
 
 
 def test_who_may_only_see_may_export_but_not_change() -> None:
