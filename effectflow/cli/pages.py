@@ -7,9 +7,10 @@ import socket
 from contextlib import suppress
 from typing import Annotated, Any
 
+import anyio
 import typer
 
-from effectflow.checkpoint import Checkpoints
+from effectflow.checkpoint import Checkpoints, CheckpointStore
 from effectflow.cli.access import Access
 from effectflow.cli.app_loader import app_of_runs, app_of_workflows
 from effectflow.cli.command import Answer, command
@@ -69,6 +70,8 @@ def ui(
             "EFFECTFLOW_UI_TOKEN, or add --token new"
         )
     found, checkpoints = _found(app, access)
+    # Why it cannot be opened is told here, and later on the pages.
+    anyio.run(_opened, checkpoints.store)
     # A name of another site could lead a browser here, and its scripts would read the pages.
     pages = create_app(
         checkpoints, found, read_only=read_only, token=secret, hosts=() if secret else _LOCAL
@@ -94,6 +97,11 @@ def _found(reference: str | None, access: Access) -> tuple[App[Any] | None, Chec
     if found is None and reference is not None:
         found = app_of_workflows(reference, access.checkpoints)
     return found, access.checkpoints
+
+
+async def _opened(store: CheckpointStore) -> None:
+    async with store:
+        pass
 
 
 def _listener(host: str, port: int) -> socket.socket:

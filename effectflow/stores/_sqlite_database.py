@@ -92,7 +92,9 @@ def open_database(path: Path, durability: str, *, lock_timeout: float) -> sqlite
             abandoned.pop_all()
             return connection
     except (OSError, sqlite3.Error) as error:
-        raise StoreUnavailable(str(path), _explain(error, lock_timeout)) from error
+        is_logged = _read_only_address(path).endswith("mode=ro")
+        reason = _explain(error, lock_timeout, is_logged=is_logged)
+        raise StoreUnavailable(str(path), reason) from error
 
 
 def _read_only_address(path: Path) -> str:
@@ -591,7 +593,8 @@ def _is_of_a_request(error: Exception) -> bool:
 _MAKE_WRITABLE = "Make the file and its folder writable, or choose another file"
 
 
-def _explain(error: Exception, lock_timeout: float) -> str:
+def _explain(error: Exception, lock_timeout: float, *, is_logged: bool = False) -> str:
+    """Return why a file cannot be used. `is_logged`: it may only be read, and has a log."""
     text = str(error)
     if isinstance(error, OSError):
         return f"it cannot be opened: {text}. {_MAKE_WRITABLE}"
@@ -606,6 +609,11 @@ def _explain(error: Exception, lock_timeout: float) -> str:
         return f"the disk has no space left for it ({text}). Free some space"
     if "readonly" in text:
         return f"it is read-only. {_MAKE_WRITABLE}"
+    if "unable to open" in text and is_logged:
+        return (
+            "this process may only read it, and SQLite reads a log (the file -wal beside it) only in a "
+            "folder that it may change. Copy both files to such a folder"
+        )
     if "unable to open" in text:
         return f"it cannot be opened ({text}). {_MAKE_WRITABLE}"
     return f"it cannot be used: {text}"

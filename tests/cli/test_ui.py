@@ -94,6 +94,12 @@ def test_what_cannot_be_served_is_told(
     assert problem in ran.err
 
 
+def test_a_store_that_cannot_be_opened_is_told(effectflow: Command, folder: Path) -> None:
+    (folder / "notes.db").write_text("no database" * 100)
+    ran = effectflow("ui", "--store", "notes.db")
+    assert (ran.code, ran.out, "not an SQLite database" in ran.err) == (4, "", True)
+
+
 def test_a_port_in_use_is_told(effectflow: Command) -> None:
     with socket.create_server(("127.0.0.1", 0)) as used:
         ran = effectflow("ui", "--store", "memory:", "--port", str(used.getsockname()[1]))

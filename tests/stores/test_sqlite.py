@@ -431,6 +431,39 @@ async def test_a_read_only_database_cannot_be_written() -> None:
             assert len(await store.read("r")) == 3
 
 
+async def test_a_copy_with_its_log_in_a_read_only_folder_is_explained() -> None:
+    with TemporaryDirectory() as created:
+        folder = Path(created)
+        async with SqliteStore(folder / "live.db") as store:
+            await append_many(store, "r", 3)
+            for end in ("", "-wal"):
+                shutil.copy(folder / f"live.db{end}", folder / f"copy.db{end}")
+        for path in folder.iterdir():
+            path.chmod(0o444)
+        folder.chmod(0o555)
+        child = in_child(
+            """
+            import os, sys
+            import anyio
+            from effectflow.checkpoint import CheckpointError
+            from effectflow.stores import SqliteStore
+            async def main():
+                if os.geteuid() == 0:
+                    os.setuid(65534)
+                try:
+                    async with SqliteStore(sys.argv[1]) as store:
+                        print(len(await store.read("r")))
+                except CheckpointError as error:
+                    print(error)
+            anyio.run(main)
+            """,
+            str(folder / "copy.db"),
+        )
+        folder.chmod(0o755)
+
+    assert "Copy both files to such a folder" in child.stdout, child
+
+
 async def test_queued_appends_share_a_commit_even_if_one_is_rejected(tmp_path: Path) -> None:
     begun, gate = threading.Event(), threading.Event()
     path = tmp_path / "runs.db"

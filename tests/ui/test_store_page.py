@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import anyio
+import pytest
 from starlette.testclient import TestClient
 
 from effectflow import Checkpoints, Effect, pure, workflow
@@ -67,3 +68,28 @@ def test_it_verifies_the_newest_runs_or_one(tmp_path: Path) -> None:
         assert pages.get("/store?run=unknown").status_code == 404
         for wrong in ("0", "201", "-1", "x", "9" * 50):
             assert pages.get(f"/store?newest={wrong}").status_code == 400
+
+
+def test_a_copied_file_that_may_only_be_read_is_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = Checkpoints(SqliteStore(tmp_path / "runs.db"))
+
+    async def fill() -> None:
+        await greet.start("Ann", run_id="done").run(Environment(original))
+
+    anyio.run(fill)
+    copied = tmp_path / "copy" / "runs.db"
+    copied.parent.mkdir()
+    copied.write_bytes((tmp_path / "runs.db").read_bytes())
+    # The tests may run as root, who may write everything.
+    monkeypatch.setattr("os.access", lambda *_: False)
+    app = App([greet], environment=Environment, checkpoints=Checkpoints(SqliteStore(copied)))
+    with TestClient(create_app(app, app)) as pages:
+        assert "it can only be read" in pages.get("/store?newest=5").text
+        for path in ("/", "/run?id=done", "/run/history?id=done", "/service"):
+            assert pages.get(path).status_code == 200
+        refused = pages.post("/service/pause?kind=queue&name=x&do=pause")
+        assert (refused.status_code, "read-only" in refused.text) == (503, True)
+    assert [one.name for one in copied.parent.iterdir()] == ["runs.db"]
+    assert copied.read_bytes() == (tmp_path / "runs.db").read_bytes()
