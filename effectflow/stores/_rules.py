@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import replace
 
-from effectflow.checkpoint.errors import LeaseLost, MailboxFull, RunBusy, RunEnded, process_of
+from effectflow.checkpoint.errors import LeaseLost, MailboxFull, RunBusy, RunEnded
 from effectflow.checkpoint.lease import Lease
 from effectflow.checkpoint.store import CANCEL, NOTICE, PAUSE, RunSummary, due_at_once, wakes
 
@@ -56,7 +56,7 @@ def is_holder(lease: Lease, owner: str, fence: int) -> bool:
 def lease_lost(run_id: str, holder: str) -> LeaseLost:
     """Return the error for a lease that is not current, given who holds the run now, or ""."""
     if holder:
-        return LeaseLost(run_id, f"{process_of(holder)} holds it", owner=holder)
+        return LeaseLost(run_id, f"{holder} holds it", owner=holder)
     return LeaseLost(
         run_id,
         "the store has no lease for it any more (it was released, the run was deleted, or the store has "
