@@ -124,6 +124,9 @@ class Selection:
         return inputs + [(name, text) for name, given in texts.items() for text in given]
 
 
+_GONE = "No: there is no such run, or it is damaged."
+
+
 async def _found(store: CheckpointStore, run_id: str) -> RunInfo | None:
     try:
         with store_errors(store, run_id):
@@ -198,7 +201,7 @@ async def _foreseen(
     site: Site, action: Action, run_id: str, info: RunInfo | None, now: float
 ) -> Outcome:
     if info is None:
-        return Outcome(run_id, "No: there is no such run, or it is damaged.", is_done=False)
+        return Outcome(run_id, _GONE, is_done=False)
     status = shown_status(info, now)
     try:
         return Outcome(run_id, await action.foresee(site, info, now), True, info, status)
@@ -213,7 +216,10 @@ async def _act(site: Site, action: Action, selection: Selection, now: float) -> 
     chosen = [run async for run in selection.infos(site, now, MOST_AT_ONCE)]
     outcomes: list[Outcome] = []
     stopped = ""
-    for run_id, _ in chosen:
+    for run_id, info in chosen:
+        if info is None:
+            outcomes.append(Outcome(run_id, _GONE, is_done=False))
+            continue
         try:
             await action.act(site, run_id)
         except StoreUnavailable as error:
