@@ -36,6 +36,10 @@ _SECONDS_UNTIL_SIGN = 15.0
 """After this time without a change, a comment keeps the connection alive."""
 
 
+_RETRY = b"retry: 1000\n\n"
+"""Tells a browser to connect again after this many milliseconds."""
+
+
 @dataclass(frozen=True, slots=True)
 class State:
     """What a watched page shows.
@@ -162,6 +166,7 @@ class EventStream(Response):
         async with anyio.create_task_group() as group, aclosing(self._states) as states:
             group.start_soon(until_gone)
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            await send({"type": "http.response.body", "body": _RETRY, "more_body": True})
             async for state in states:
                 body = _event(state).encode(errors="replace")
                 await send({"type": "http.response.body", "body": body, "more_body": True})
