@@ -101,31 +101,44 @@ class Queries:
             raise
 
     async def within(
-        self, connection: Connection, attempt: Attempt[A], *, then: Sequence[Query] = ()
+        self,
+        connection: Connection,
+        attempt: Attempt[A],
+        *,
+        then: Sequence[Query] = (),
+        prepare: bool | None = False,
     ) -> A:
         """Perform the statements of a transaction, and those of `then`, in one that has begun.
 
-        The connection may be that of a user, with other settings than those of the store.
+        The connection may be that of a user, with other settings than those of the store. After an error,
+        one on which statements were prepared (`prepare`) is of no use: the driver may take some for
+        prepared that were skipped.
         """
-        commit = await self.read_of_user(connection, attempt)
-        await self._rows_of_user(connection, [*commit.changes, *then])
+        commit = await self.read_of_user(connection, attempt, prepare=prepare)
+        await self._rows_of_user(connection, [*commit.changes, *then], prepare)
         return commit.result
 
-    async def read_of_user(self, connection: Connection, reading: Reading[A]) -> A:
+    async def read_of_user(
+        self, connection: Connection, reading: Reading[A], *, prepare: bool | None = False
+    ) -> A:
         """Return what a reading returns, on the connection of a user."""
         steps, answers = reading(), None
         while not isinstance(step := advance(steps, answers), Ended):
-            answers = await self._rows_of_user(connection, step)
+            answers = await self._rows_of_user(connection, step, prepare)
         return step.result
 
-    async def _rows_of_user(self, connection: Connection, queries: Sequence[Query]) -> list[Rows]:
+    async def _rows_of_user(
+        self, connection: Connection, queries: Sequence[Query], prepare: bool | None
+    ) -> list[Rows]:
         # Not by `connection.execute`: users choose what their cursors are, and what rows they return.
         cursors = [psycopg.AsyncCursor(connection, row_factory=tuple_row) for _ in queries]
         with self._answering(connection):
             async with connection.pipeline():
                 for cursor, (text, parameters) in zip(cursors, queries, strict=True):
                     adapt(cursor.adapters)
-                    await cursor.execute(self.text(text), parameters or None, binary=True)
+                    await cursor.execute(
+                        self.text(text), parameters or None, prepare=prepare, binary=True
+                    )
         return [await cursor.fetchall() if cursor.description else [] for cursor in cursors]
 
     async def _all(self, connection: Connection, queries: Sequence[Query]) -> list[Rows]:

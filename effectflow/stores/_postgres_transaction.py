@@ -120,19 +120,23 @@ class PostgresTransaction(Transaction):
     async def append(self, lease: Lease, batch: Batch) -> None:
         try:
             append = partial(
-                self._queries.within, self._connection, sql.append(lease, batch), then=_LAST
+                self._queries.within,
+                *(self._connection, sql.append(lease, batch)),
+                then=_LAST,
+                prepare=None,
             )
             self.told = await self._in_asyncio(append)
         except psycopg.Error as error:
+            await self._in_asyncio(self._connection.cut)
             if _is_conflict(error):
                 raise TransactionUndone(error) from error
             if (error.sqlstate or "").startswith(_OF_CONSTRAINTS):
+                _make_plain(error)
                 raise TransactionUndone(error, is_final=True) from error
             if is_refusal(error):
                 reason = f"the server rejected it: {explained(error)}"
                 raise SaveFailed(lease.run_id, reason) from error
             # The answer to the commit was lost. This waits for the end of the transaction.
-            await self._in_asyncio(self._connection.cut)
             if not await self._look(sql.has_appended(lease, batch)):
                 raise TransactionUndone(error) from error
 
@@ -141,6 +145,7 @@ class PostgresTransaction(Transaction):
         try:
             value = await body(connection)
         except Exception as error:
+            _make_plain(error)
             if connection.closed or _is_conflict(error):
                 raise TransactionUndone(error) from error
             raise
@@ -157,6 +162,16 @@ class PostgresTransaction(Transaction):
 def _is_conflict(error: Exception) -> bool:
     """Return whether the server has undone a transaction because of another one."""
     return isinstance(error, psycopg.Error) and (error.sqlstate or "").startswith("40")
+
+
+def _make_plain(error: Exception) -> None:
+    """Let an error of the driver have what the server said as plain data, so that it can be recorded."""
+    if isinstance(error, psycopg.Error):
+        # As pickle has it. There, the fields have names in an enumeration.
+        state = dict(cast("Any", error.__reduce__())[2])
+        if said := state["_info"]:
+            state["_info"] = {int(field): text for field, text in said.items() if text is not None}
+        vars(error).update(state)
 
 
 _OF_CONSTRAINTS = ("23", "P0")
