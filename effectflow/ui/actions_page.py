@@ -11,7 +11,8 @@ from starlette.responses import Response
 from effectflow.checkpoint.errors import CheckpointError, RunNotFound, StoreUnavailable
 from effectflow.ui.actions import ACTIONS, offered
 from effectflow.ui.actions.action import Action, Offer, Prepared, Target, read_target
-from effectflow.ui.forms import Form, Mistyped
+from effectflow.ui.forms import Form
+from effectflow.ui.reading import Mistyped
 from effectflow.ui.run_page import run_id_of
 from effectflow.ui.site import Page, Refused, Site
 from effectflow.ui.submitted import submitted
@@ -46,10 +47,8 @@ async def do_action(site: Site, request: Request) -> Page | Response:
         return _lost(action, target, typed, str(error))
     offer = _chosen(prepared, typed)
     form = replace(offer.form, typed=typed)
-    toggled = typed.get("~as")
-    if toggled is not None:
-        form = form.switched(toggled, target.value_options)
-        return _page(action, target, _with_form(prepared, offer, form))
+    if (changed := form.changed(target.value_options)) is not None:
+        return _page(action, target, _with_form(prepared, offer, changed))
     try:
         done = await action.act(target, form)
     except Mistyped as error:

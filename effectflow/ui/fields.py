@@ -24,9 +24,11 @@ from effectflow.checkpoint.values.classes import is_record, record_of
 from effectflow.checkpoint.values.declared import field_types, name_of_type, required_keys
 from effectflow.effects.signatures import UnresolvedName, meaning_of
 
-Kind: TypeAlias = Literal["nothing", "text", "line", "choice", "lines", "group", "json"]
+Kind: TypeAlias = Literal[
+    "nothing", "text", "line", "choice", "lines", "group", "rows", "variant", "json"
+]
 """How a value is typed: not at all; as text of any length; in one line; by choosing; as a line for each
-item; in parts; or as JSON."""
+item; in parts; as a group for each item; as one of several types; or as JSON."""
 
 WhenEmpty: TypeAlias = Literal["", "none", "left out"]
 """What a field means in which nothing was typed: itself, None, or that it is left out."""
@@ -34,6 +36,9 @@ WhenEmpty: TypeAlias = Literal["", "none", "left out"]
 _MOST_FIELDS = 200
 _DEEPEST = 5
 _MOST_CHOICES = 200
+_MOST_KINDS = 8
+MOST_ROWS = 50
+"""A list with more items is typed as JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +81,9 @@ class Field:
         key: its key in the data of the field around it.
         attribute: its attribute of the value around it, if that has attributes.
         choices: what there is to choose from.
-        parts: the fields of a group.
+        parts: the fields of a group; of a variant, one for each type.
         is_list: whether the data of a group is a list.
-        item: for lines, the field of one item.
+        item: for lines and rows, the field of one item.
         defaults: its default, if that is known; otherwise empty.
     """
 
@@ -108,14 +113,19 @@ class Field:
         return f"{self.name}~given"
 
     @property
+    def rows_name(self) -> str:
+        """What is submitted to say how many rows it shows."""
+        return f"{self.name}~rows"
+
+    @property
     def has_switch(self) -> bool:
         """Whether only a switch tells that it is given and empty from that it is not given."""
-        return bool(self.when_empty) and self.kind in ("text", "lines", "group")
+        return bool(self.when_empty) and self.kind in ("text", "lines", "group", "rows")
 
     @property
     def can_be_json(self) -> bool:
         """Whether it can be typed as JSON instead."""
-        return self.kind in ("choice", "lines", "group")
+        return self.kind in ("choice", "lines", "group", "rows", "variant")
 
 
 def described(
@@ -145,12 +155,27 @@ def one_line(field: Field) -> Field:
     return replace(field, line=Line("text", "", str))
 
 
+def row(field: Field, number: int) -> Field:
+    """Return the field of a row, of which the first has the number 0."""
+    assert field.item is not None
+    named = _renamed(field.item, field.name, f"{field.name}/{number}")
+    return replace(named, label=str(number + 1))
+
+
+def _renamed(field: Field, old: str, new: str) -> Field:
+    """Return a field and its parts with another name at the beginning of their names."""
+    parts = tuple(_renamed(part, old, new) for part in field.parts)
+    item = None if field.item is None else _renamed(field.item, old, new)
+    return replace(field, name=new + field.name.removeprefix(old), parts=parts, item=item)
+
+
 class _Describer:
     """Describes a type, with a bound on all of its parts."""
 
     def __init__(self) -> None:
         self._left = _MOST_FIELDS
         self._around: list[object] = []
+        self._is_in_row = False
 
     def field(
         self,
@@ -214,8 +239,12 @@ class _Describer:
 
     def _union(self, base: Field, arguments: tuple[Any, ...], in_model: bool) -> Field:
         others = [each for each in arguments if each is not NoneType]
-        if len(others) != 1 or len(others) == len(arguments) or base.when_empty:
+        is_optional = len(others) < len(arguments)
+        if is_optional and base.when_empty:
+            # Empty, it would mean two things.
             return base
+        if len(others) != 1:
+            return self._variant(base, others, in_model, is_optional=is_optional)
         inner = self.field(
             others[0],
             base.name,
@@ -225,6 +254,22 @@ class _Describer:
             when_empty="none",
         )
         return replace(inner, annotation=base.annotation)
+
+    def _variant(
+        self, base: Field, kinds: Sequence[Any], in_model: bool, *, is_optional: bool
+    ) -> Field:
+        if len(kinds) > _MOST_KINDS:
+            return base
+        self._around.append(base.annotation)
+        try:
+            parts = tuple(
+                self.field(kind, f"{base.name}~{number}", name_of_type(kind), in_model=in_model)
+                for number, kind in enumerate(kinds)
+            )
+        finally:
+            self._around.pop()
+        when_empty = "none" if is_optional else base.when_empty
+        return replace(base, kind="variant", parts=parts, when_empty=when_empty)
 
     def _record(self, base: Field, cls: Any, arguments: tuple[Any, ...], in_model: bool) -> Field:
         hints = field_types(cls, arguments)
@@ -289,7 +334,13 @@ class _Describer:
     def _lines(self, base: Field, arguments: tuple[Any, ...], in_model: bool) -> Field:
         if not arguments:
             return base
+        is_in_row, self._is_in_row = self._is_in_row, True
         item = self.field(arguments[0], base.name, base.label, in_model=in_model)
+        self._is_in_row = is_in_row
+        if item.kind == "group" and not is_in_row:
+            # Only a row that is given counts.
+            row = replace(item, when_empty="left out", hint="")
+            return replace(base, kind="rows", item=row)
         if item.kind not in ("line", "text", "choice"):
             return base
         hint = f"{base.hint}: one item in each line"

@@ -10,7 +10,7 @@ from effectflow.machines import StateMachine
 from effectflow.runs.stored_run import input_of
 from effectflow.service.environment import AnyWorkflow
 from effectflow.ui.fields import Field, described
-from effectflow.ui.forms import Mistyped
+from effectflow.ui.reading import Mistyped
 
 
 def input_field(workflow: AnyWorkflow) -> Field:

@@ -16,8 +16,9 @@ from effectflow.runs.run_ids import check_new_run_id, new_run_id
 from effectflow.service import App
 from effectflow.service.environment import AnyWorkflow
 from effectflow.ui.fields import Field, described, one_line
-from effectflow.ui.forms import Form, Mistyped, form_of
+from effectflow.ui.forms import Form, form_of
 from effectflow.ui.inputs import input_field, made_input, recorded_input
+from effectflow.ui.reading import Mistyped
 from effectflow.ui.site import Page, Refused, Site
 from effectflow.ui.submitted import submitted
 
@@ -41,8 +42,8 @@ async def do_start(site: Site, request: Request) -> Page | Response:
     typed = await submitted(request)
     form = replace(_form(site, workflow, None)[0], typed=typed)
     options = site.client.checkpoints.value_options
-    if (name := typed.get("~as")) is not None:
-        return _page(app, workflow, form.switched(name, options))
+    if (changed := form.changed(options)) is not None:
+        return _page(app, workflow, changed)
     try:
         run_id = await _submit(site, workflow, form.values(options))
     except Mistyped as error:

@@ -14,9 +14,13 @@ import pytest
 from hypothesis import given, strategies as st
 from jinja2 import Environment, PackageLoader
 
+from effectflow import Checkpoints
+from effectflow.checkpoint import Encryption
 from effectflow.checkpoint.values import NO_OPTIONS
+from effectflow.stores import MemoryStore
 from effectflow.ui.fields import Field, described
-from effectflow.ui.forms import Form, Mistyped, form_of, read
+from effectflow.ui.forms import Form, form_of
+from effectflow.ui.reading import Mistyped, read
 from effectflow.ui.shown import plain
 from tests.ui.controls import forms_in
 
@@ -52,6 +56,25 @@ class Account(pydantic.BaseModel, frozen=True):
     owner: str = pydantic.Field(alias="accountOwner")
     limit: pydantic.PositiveInt = 5
     color: Color = Color.RED
+
+
+@dataclass(frozen=True)
+class Login:
+    user: str
+    password: pydantic.SecretStr
+
+
+LOGIN = Login("emma", pydantic.SecretStr("swordfish"))
+
+
+@dataclass(frozen=True)
+class Yes:
+    by: str
+
+
+@dataclass(frozen=True)
+class No:
+    by: str
 
 
 @dataclass(frozen=True)
@@ -107,7 +130,11 @@ def _record(case: Case) -> Case:
     return made, st.builds(made, case[1], st.none() | _texts)
 
 
-_wrappers: list[Callable[[Case], Case]] = [_optional, _list, _pair, _record]
+def _union(case: Case) -> Case:
+    return case[0] | Point | timedelta, st.one_of(case[1], _simple[14][1], st.timedeltas())
+
+
+_wrappers: list[Callable[[Case], Case]] = [_optional, _list, _pair, _record, _union]
 
 
 @st.composite
@@ -146,20 +173,44 @@ def test_what_is_wrong_is_told_at_its_field_and_what_was_typed_stays() -> None:
     typed = {
         "input~given": "on",
         "input/value": "five",
-        "input/children": '[{"value": true}]',
+        "input/children/1~given": "on",
+        "input/children/1/value": "7",
+        "input/children/1/children": '[{"value": true}]',
         "input/twin~given": "on",
         "input/twin/value": "6",
     }
     with pytest.raises(Mistyped) as raised:
         again(shown, typed)
     assert raised.value.problems == {"input/value": "it is not a whole number"}
+    typed["input/value"] = "5"
     with pytest.raises(Mistyped) as raised:
-        again(shown, typed | {"input/value": "5"})
+        again(shown, typed)
     [(name, problem)] = raised.value.problems.items()
-    assert name == "input/children"
+    assert name == "input/children/1/children"
     assert problem.endswith("@ $[0].value")
     html = submitted(Form((shown,), typed, raised.value.problems))
     assert {name: text for name, text in html.items() if name in typed} == typed
+
+
+def test_a_list_of_records_has_rows_and_those_that_are_ticked_count() -> None:
+    form = Form((described(list[Point]),)).with_more_rows("value")
+    typed = submitted(form)
+    assert form.rows(form.fields[0])[-1].label == "7"
+    for number in ("1", "6"):
+        typed |= {f"value/{number}~given": "on", f"value/{number}/x": number}
+    assert again(form.fields[0], typed) == [Point(1), Point(6)]
+    with pytest.raises(Mistyped, match="value/6/x: it is not a whole number"):
+        again(form.fields[0], typed | {"value/6/x": "six"})
+
+
+def test_one_of_several_types_is_chosen_and_asked_for() -> None:
+    """Also if another type of them has the same fields."""
+    shown = described(Yes | No)
+    assert again(shown, {"value": "No", "value~1/by": "emma"}) == No("emma")
+    with pytest.raises(Mistyped, match="value: it is required"):
+        again(shown, {})
+    with pytest.raises(Mistyped, match="value~1/x: it is not a whole number"):
+        again(described(Yes | Point), {"value": "Point", "value~1/x": "one"})
 
 
 def test_a_form_shows_the_defaults_and_an_empty_field_takes_them_again() -> None:
@@ -188,6 +239,20 @@ def test_a_type_of_endless_or_very_many_parts_is_typed_as_json() -> None:
     while shown.kind == "group":
         depth, shown = depth + 1, shown.parts[-1]
     assert depth <= 5
+
+
+def test_a_secret_is_shown_encrypted_and_stays_what_it_was() -> None:
+    encryption = Encryption("k1", {"k1": bytes(32)})
+    options = Checkpoints(MemoryStore(), encryption=encryption).value_options
+    shown = described(Login)
+    assert shown.parts[1].line
+    assert shown.parts[1].line.input == "password"
+    form = form_of(shown, values={"value": LOGIN}, options=options)
+    assert form.typed["value/user"] == "emma"
+    assert "swordfish" not in str(form.typed)
+    found = read(shown, submitted(form), options)
+    assert found == LOGIN
+    assert "swordfish" not in str(form.switched("value", options).typed)
 
 
 def test_hostile_text_is_shown_as_text() -> None:

@@ -18,7 +18,8 @@ from effectflow.ui.actions.action import (
     told,
 )
 from effectflow.ui.fields import described
-from effectflow.ui.forms import Form, Mistyped, form_of
+from effectflow.ui.forms import Form, form_of
+from effectflow.ui.reading import Mistyped
 
 _SHOWN = 200
 """The characters of an item and of an error that are shown."""

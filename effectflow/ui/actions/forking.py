@@ -24,7 +24,8 @@ from effectflow.ui.actions.action import (
 )
 from effectflow.ui.actions.steering import chosen_id, make_fork, new_id_form
 from effectflow.ui.fields import Field, described
-from effectflow.ui.forms import Form, filled
+from effectflow.ui.filling import filled
+from effectflow.ui.forms import Form
 from effectflow.ui.inputs import input_field, made_input, recorded_input
 
 

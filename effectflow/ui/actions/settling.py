@@ -24,7 +24,8 @@ from effectflow.ui.actions.action import (
     told,
 )
 from effectflow.ui.fields import Field, described, one_line
-from effectflow.ui.forms import Form, Mistyped, form_of
+from effectflow.ui.forms import Form, form_of
+from effectflow.ui.reading import Mistyped
 from effectflow.ui.site import Refused
 
 

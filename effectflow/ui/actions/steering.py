@@ -29,7 +29,8 @@ from effectflow.ui.actions.action import (
     warned,
 )
 from effectflow.ui.fields import described, one_line
-from effectflow.ui.forms import Form, Mistyped, form_of
+from effectflow.ui.forms import Form, form_of
+from effectflow.ui.reading import Mistyped
 
 _TO_RETRY = only_if(RunStatus.FAILED, RunStatus.BLOCKED, RunStatus.INTERRUPTED, RunStatus.RUNNING)
 
