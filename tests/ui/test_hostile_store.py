@@ -27,9 +27,10 @@ from effectflow import (
     step,
     workflow,
 )
+from effectflow.checkpoint import Encryption
 from effectflow.mapreduce import MapReduce
 from effectflow.service import App, Client, Schedule
-from effectflow.stores import MemoryStore
+from effectflow.stores import MemoryStore, open_store
 from effectflow.ui import create_app
 from effectflow.ui.protection import HEADERS
 
@@ -262,3 +263,43 @@ def test_no_query_makes_a_page_fail() -> None:
                 for value in VALUES:
                     check(pages.get(path, params={**query, name: value}), f"{path} {name} {value}")
             check(pages.get(f"{path}?id=%ED%A0%80%FF"), path)
+
+
+SECRET = "card 4111 1111"
+
+ENDS = ("", "/history", "/data", "/drawing", "/download", "/act/retry", "/act/fork", "/act/delete")
+
+
+@step
+def charged(card: str) -> Effect[object, Evil, str]:
+    return fail(Evil(card)) if card != SECRET else pure(card)
+
+
+@workflow
+def paid(card: str) -> Do[Environment, Evil, str]:
+    yield from publish("card", card)
+    yield from charged(card)
+    return (yield from charged(f"{card} again"))
+
+
+def test_without_its_keys_no_page_shows_what_is_encrypted() -> None:
+    store = MemoryStore()
+    known = Checkpoints(store, encryption=Encryption("1", {"1": b"k" * 32}))
+    anyio.run(paid.start(SECRET, run_id="paid").run, Environment(known))
+    app = App([paid], environment=Environment, checkpoints=Checkpoints(store))
+    with opened(app) as pages:
+        for path in ("/", "/store?newest=5", "/service", *(f"/run{end}?id=paid" for end in ENDS)):
+            answer = pages.get(path)
+            assert answer.status_code < 500, path
+            assert "4111" not in answer.text, path
+    with TestClient(create_app(known)) as pages:
+        assert "4111" not in pages.get("/").text
+        assert "4111" in pages.get("/run/history?id=paid&at=4").text
+
+
+def test_a_password_of_the_store_is_on_no_page() -> None:
+    store = open_store("postgresql://ann:4111@127.0.0.1:9/shop?reconnect_timeout=0.1")
+    pages = TestClient(create_app(Checkpoints(store)))
+    for path in ("/", "/store", "/service", "/run?id=x"):
+        answer = pages.get(path)
+        assert (answer.status_code, "4111" in answer.text) == (503, False)
