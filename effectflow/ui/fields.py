@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import typing
 from base64 import b64encode
 from collections.abc import Callable, Collection, Mapping, Sequence, Set as AbstractSet
@@ -169,6 +170,11 @@ def _renamed(field: Field, old: str, new: str) -> Field:
     return replace(field, name=new + field.name.removeprefix(old), parts=parts, item=item)
 
 
+def short_name(annotation: object) -> str:
+    """Return the name of a type without the modules of its parts."""
+    return re.sub(r"(\w+\.)+(?=\w)", "", name_of_type(annotation))
+
+
 class _Describer:
     """Describes a type, with a bound on all of its parts."""
 
@@ -199,7 +205,7 @@ class _Describer:
                 when_empty=when_empty,
             )
             return replace(inner, annotation=annotation)
-        base = Field(name, label, "json", annotation, when_empty, name_of_type(annotation), key=key)
+        base = Field(name, label, "json", annotation, when_empty, short_name(annotation), key=key)
         is_bounded = self._left > 0 and len(self._around) < _DEEPEST
         found = self._of_kind(base, kind, in_model) if is_bounded else base
         return found if self._left >= 0 or found.kind != "group" else base
@@ -223,7 +229,7 @@ class _Describer:
             return replace(inner, annotation=base.annotation)
         cls = cast("type[Any]", kind)
         if cls is bool:
-            return _choice(base, [("yes", True), ("no", False)])
+            return _choice(replace(base, hint=""), [("yes", True), ("no", False)])
         if issubclass(cls, Enum):
             # Several flags together are one value.
             is_flag = issubclass(cls, Flag) or not len(cls)
@@ -263,7 +269,10 @@ class _Describer:
         self._around.append(base.annotation)
         try:
             parts = tuple(
-                self.field(kind, f"{base.name}~{number}", name_of_type(kind), in_model=in_model)
+                replace(
+                    self.field(kind, f"{base.name}~{number}", short_name(kind), in_model=in_model),
+                    hint="",
+                )
                 for number, kind in enumerate(kinds)
             )
         finally:
@@ -463,9 +472,8 @@ def _line_of(cls: type[Any], in_model: bool) -> Line | None:
 
 def _line(base: Field, cls: type[Any], in_model: bool) -> Field:
     if issubclass(cls, str):
-        return replace(base, kind="text")
+        return replace(base, kind="text", hint="")
     line = _line_of(cls, in_model)
     if line is None:
         return base
-    hint = f"{base.hint}, {line.hint}" if line.hint and line.hint != base.hint else base.hint
-    return replace(base, kind="line", line=line, hint=hint)
+    return replace(base, kind="line", line=line, hint=line.hint or base.hint)

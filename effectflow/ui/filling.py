@@ -13,7 +13,7 @@ from effectflow.checkpoint.values import (
 from effectflow.service.structured_input import structure_as
 from effectflow.ui.fields import MOST_ROWS, Field, row
 from effectflow.ui.plain_values import comparable, json_text, plain_data
-from effectflow.ui.reading import FIRST_ROWS, Mistyped, read
+from effectflow.ui.reading import FIRST_ROWS, Mistyped, read, rows
 
 
 def filled(field: Field, value: Any, options: ValueOptions) -> dict[str, str]:
@@ -29,7 +29,8 @@ def blank(field: Field, options: ValueOptions) -> dict[str, str]:
     """Return what a form shows before anything is typed: the defaults that are known."""
     if field.defaults:
         return filled(field, field.defaults[0], options)
-    return {name: text for part in field.parts for name, text in blank(part, options).items()}
+    parts = rows(field, {}) if field.kind == "rows" else field.parts
+    return {name: text for part in parts for name, text in blank(part, options).items()}
 
 
 class _Filler:
@@ -103,6 +104,8 @@ class _Filler:
         found = {field.rows_name: str(len(items) + FIRST_ROWS)}
         for number, item in enumerate(items):
             found |= self._shown(row(field, number), item)
+        for number in range(len(items), len(items) + FIRST_ROWS):
+            found |= blank(row(field, number), self._options)
         return found
 
     def _in_variant(self, field: Field, value: Any) -> dict[str, str]:

@@ -14,10 +14,10 @@ from typing import Any
 from effectflow.checkpoint.values import (
     ValueOptions,
 )
-from effectflow.ui.fields import MOST_ROWS, Field
+from effectflow.ui.fields import Field
 from effectflow.ui.filling import as_json, blank, filled
 from effectflow.ui.plain_values import json_text
-from effectflow.ui.reading import FIRST_ROWS, Mistyped, Typed, read, read_data, rows
+from effectflow.ui.reading import MORE_ROWS, Mistyped, Typed, find, read, read_data, rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,18 +60,26 @@ class Form:
         """Return the rows that it shows of a field."""
         return rows(field, self.typed)
 
-    def with_more_rows(self, name: str) -> Form:
+    def with_more_rows(self, name: str, options: ValueOptions) -> Form:
         """Return the form with more rows in the field of this name."""
-        count = self.typed.get(f"{name}~rows", "")
-        more = int(count) + 5 if count.isdecimal() and len(count) < 4 else FIRST_ROWS + 5
-        return replace(self, typed={**self.typed, f"{name}~rows": str(min(more, MOST_ROWS))})
+        for field in self.fields:
+            wanted = find(field, name, self.typed)
+            if wanted is not None and wanted.kind == "rows":
+                known = rows(wanted, self.typed)
+                count = {wanted.rows_name: str(len(known) + MORE_ROWS)}
+                more = rows(wanted, count)
+                typed = {**self.typed, wanted.rows_name: str(len(more))}
+                for one in more[len(known) :]:
+                    typed |= blank(one, options)
+                return replace(self, typed=typed)
+        return self
 
     def changed(self, options: ValueOptions) -> Form | None:
         """Return the form as one of its own buttons changes it; None if another one was pressed."""
         if (name := self.typed.get("~as")) is not None:
             return self.switched(name, options)
         if (name := self.typed.get("~more")) is not None:
-            return self.with_more_rows(name)
+            return self.with_more_rows(name, options)
         return None
 
     def _switched(self, field: Field, options: ValueOptions) -> Form:

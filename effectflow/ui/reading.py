@@ -88,12 +88,24 @@ def _placed(field: Field, place: Place, typed: Typed) -> tuple[Field, Place]:
 FIRST_ROWS = 2
 """The rows that a form shows for more items, before someone asks for others."""
 
+MORE_ROWS = 5
+"""The rows that someone gets who asks for more."""
+
 
 def rows(field: Field, typed: Typed) -> list[Field]:
     """Return the rows that a form shows, or that were submitted."""
     text = typed.get(field.rows_name, "")
     count = int(text) if text.isdecimal() and len(text) < 4 else FIRST_ROWS
     return [row(field, number) for number in range(min(count, MOST_ROWS))]
+
+
+def find(field: Field, name: str, typed: Typed) -> Field | None:
+    """Return the part of a field that has this name; None if there is none."""
+    if field.name == name or field.json_name in typed:
+        return field if field.name == name else None
+    parts = rows(field, typed) if field.kind == "rows" else field.parts
+    found = (find(part, name, typed) for part in parts)
+    return next((one for one in found if one is not None), None)
 
 
 class _Reader:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
 from effectflow import Checkpoints, RunStatus
@@ -145,24 +144,3 @@ def test_a_run_is_started_without_javascript(
     window.reload()
     expect(window.locator(".lead")).to_contain_text("completed")
     context.close()
-
-
-def test_forms_are_accessible_and_fit_a_telephone(
-    window: Page, serve: Callable[..., Served], steering: Steering
-) -> None:
-    BROKEN.add("charge")
-    steering.do(buy, "order-1")
-    steering.drive(buy, "order-1", RunStatus.FAILED)
-    pages = serve(steering.app, worker=False)
-    window.set_viewport_size({"width": 360, "height": 700})
-    for scheme, path in [
-        ("dark", "/start?like=order-1"),
-        ("light", "/run/act/fork?id=order-1&input=1"),
-        ("dark", "/run/act/retry?id=order-1"),
-        ("light", "/run/act/fail-step?id=order-1"),
-        ("dark", "/run/act/crash-test?id=order-1"),
-    ]:
-        window.emulate_media(color_scheme="dark" if scheme == "dark" else "light")
-        window.goto(pages.url + path)
-        assert not Axe().run(window).response["violations"], path
-        assert window.evaluate("document.documentElement.scrollWidth <= innerWidth"), path

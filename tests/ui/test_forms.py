@@ -193,7 +193,7 @@ def test_what_is_wrong_is_told_at_its_field_and_what_was_typed_stays() -> None:
 
 
 def test_a_list_of_records_has_rows_and_those_that_are_ticked_count() -> None:
-    form = Form((described(list[Point]),)).with_more_rows("value")
+    form = Form((described(list[Point]),)).with_more_rows("value", NO_OPTIONS)
     typed = submitted(form)
     assert form.rows(form.fields[0])[-1].label == "7"
     for number in ("1", "6"):
