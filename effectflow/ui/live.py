@@ -6,6 +6,7 @@ workers nothing: a feed only reads the store.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, field
@@ -19,6 +20,8 @@ from effectflow.checkpoint.errors import StoreUnavailable
 from effectflow.checkpoint.notifications import Wakeup, watching
 from effectflow.checkpoint.store import CheckpointStore, is_service
 from effectflow.effects.event_loop import spawn_background
+
+logger = logging.getLogger(__name__)
 
 SECONDS_BETWEEN = 1.0
 """A page is rendered at most this often."""
@@ -117,6 +120,10 @@ class _Feed:
                     await self._renew_at_changes(store)
                 except StoreUnavailable:
                     await anyio.sleep(SECONDS_BETWEEN)
+                except Exception:
+                    # The pages are rendered again nevertheless: whoever watches waits for that.
+                    logger.exception("the changes of the store cannot be followed")
+                    await anyio.sleep(_SECONDS_UNTIL_LOOK)
 
     async def _renew_at_changes(self, store: CheckpointStore) -> None:
         woken = Wakeup()

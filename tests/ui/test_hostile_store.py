@@ -32,6 +32,7 @@ from effectflow.mapreduce import MapReduce
 from effectflow.service import App, Client, Schedule
 from effectflow.stores import MemoryStore, open_store
 from effectflow.ui import create_app
+from effectflow.ui.actions import ACTIONS
 from effectflow.ui.protection import HEADERS
 
 HTML = """'"><evil onclick=alert(1)>&lt;evil&gt;</script><script>alert(2)</script>{{ 1/0 }}"""
@@ -263,6 +264,24 @@ def test_no_query_makes_a_page_fail() -> None:
                 for value in VALUES:
                     check(pages.get(path, params={**query, name: value}), f"{path} {name} {value}")
             check(pages.get(f"{path}?id=%ED%A0%80%FF"), path)
+
+
+@pytest.mark.parametrize("is_of_app", [True, False])
+def test_pages_that_only_show_accept_no_form(is_of_app: bool) -> None:
+    app = hostile_app()
+    before = state(app)
+    made = create_app(app, app, read_only=True) if is_of_app else create_app(app)
+    routes = [one for one in made.routes if isinstance(one, Route) and "POST" in one.methods]
+    assert len(routes) >= 4
+    query = {"kind": "queue", "name": "x", "do": "pause", "workflow": NAME}
+    with TestClient(made, follow_redirects=False) as pages:
+        for path in (one.path.replace("{name}", name) for one in routes for name in ACTIONS):
+            for run_id in RUN_IDS[:3]:
+                form = {"run": run_id, "id": run_id, "action": "delete", "confirmed": "yes"}
+                answer = pages.post(path, params={"id": run_id, **query}, data={**query, **form})
+                check(answer, path)
+                assert answer.status_code == 403, path
+    assert state(app) == before
 
 
 SECRET = "card 4111 1111"
