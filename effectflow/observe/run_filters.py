@@ -20,7 +20,7 @@ from effectflow.checkpoint.store import CheckpointStore, find_in_pages, store_er
 from effectflow.checkpoint.values import Tree, encode_json, plain_tree
 from effectflow.observe.statuses import CRASHED, STATUSES, shown_status
 
-MOST_READ = 2000
+MOST_READ = 1000
 """A page looks at no more runs than this for those that are wanted."""
 
 MOST_OF_STATUS = 100
@@ -41,7 +41,7 @@ class RunsPage:
         runs: the runs, newest first.
         older: where the next page begins, for `RunQuery.after`; None if no older run is wanted.
         is_full: whether the page has as many runs as were asked for. If not, but there is an `older`,
-            the search ended because it had looked at 2,000 runs.
+            the search ended because it had looked at 1,000 runs.
         problems: why the context of some runs could not be read. They are left out.
     """
 
@@ -102,7 +102,7 @@ class RunFilters:
                 yield info
 
     async def page(self, checkpoints: Checkpoints, *, now: float, limit: int) -> RunsPage:
-        """Return the next `limit` runs, or fewer if they are not among the next 2,000 of the store."""
+        """Return the next `limit` runs, or fewer if they are not among the next 1,000 of the store."""
         found, problems, read = list[RunInfo](), list[CheckpointError](), 0
         query = replace(self.query, limit=_PAGE if self.finds_more else limit + 1)
         older: tuple[float, str] | None = None
@@ -194,6 +194,28 @@ def read_run_filters(
     )
     others = tuple(pair for pair in pairs if pair[0] != "tenant")
     return RunFilters(query, statuses, queue or "", others)
+
+
+async def read_runs(
+    checkpoints: Checkpoints, filters: RunFilters, *, now: float, limit: int
+) -> tuple[RunsPage, Mapping[str, Counted]]:
+    """Return a page of runs, and how many runs have each status that people see.
+
+    They are counted by the other filters; by a queue, only if all runs that match are on the page.
+    """
+    is_first = filters.query.after is None and not filters.statuses
+    counts: Mapping[str, Counted] = {}
+    is_sample = is_first and not (filters.finds_more or _is_indexed(filters.query))
+    async with checkpoints.store as store:
+        page = await filters.page(checkpoints, now=now, limit=_PAGE if is_sample else limit)
+        if is_first and (is_sample or page.older is None):
+            counts = statuses_of(page.runs, now, is_bounded=page.older is not None)
+        elif not filters.queue:
+            counts = await count_statuses(store, filters.query, now)
+    if len(page.runs) > limit:
+        runs = page.runs[:limit]
+        page = RunsPage(runs, runs[-1].place, True, page.problems)
+    return page, counts
 
 
 async def count_statuses(

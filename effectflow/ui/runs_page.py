@@ -11,13 +11,7 @@ from starlette.datastructures import ImmutableMultiDict
 from starlette.requests import Request
 from starlette.responses import Response
 
-from effectflow.observe.run_filters import (
-    Counted,
-    RunFilters,
-    count_statuses,
-    read_run_filters,
-    statuses_of,
-)
+from effectflow.observe.run_filters import RunFilters, read_run_filters, read_runs
 from effectflow.observe.statuses import STATUSES, error_of, shown_status
 from effectflow.ui.site import Page, Refused, Site
 
@@ -69,15 +63,7 @@ async def list_runs(site: Site, request: Request) -> Page | Response:
         return site.redirect(request, "/", **given, after=after)
     now = site.now
     filters = filters_of(given, now, after)
-    checkpoints = site.client.checkpoints
-    async with checkpoints.store as store:
-        found = await filters.page(checkpoints, now=now, limit=ON_PAGE)
-        counts: Mapping[str, Counted] = {}
-        if found.older is None and after is None and not filters.statuses:
-            # All that match are on this page.
-            counts = statuses_of(found.runs, now)
-        elif not filters.queue:
-            counts = await count_statuses(store, filters.query, now)
+    found, counts = await read_runs(site.client.checkpoints, filters, now=now, limit=ON_PAGE)
     known = {info.summary.workflow for info in found.runs}
     values = {
         "now": now,

@@ -217,7 +217,7 @@ def test_a_page_of_a_queue_looks_at_a_bounded_number_of_runs(
         pages.create(f"r{number:04}", replace(summary, created_at=float(number), queue=queue))
     answer = pages.get("/?queue=reports")
     assert ids_in(answer) == []
-    assert "looked at 2,000 runs" in answer.text
+    assert "looked at 1,000 runs" in answer.text
     assert pages.ids(link_named(answer, "Older")) == ["r0000"]
 
 
@@ -430,3 +430,19 @@ def test_a_form_that_selects_nothing_is_refused(
     answer = pages.post("/bulk", data=fields)
     assert answer.status_code == 400
     assert said in answer.text
+
+
+def test_a_range_of_times_is_counted_among_the_newest_500(
+    pages: Pages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_filters, "_PAGE", 60)
+    for number in range(70):
+        status = RunStatus.FAILED if number % 10 == 0 else RunStatus.COMPLETED
+        pages.create(f"r{number:02}", RunSummary("order", status, float(number)))
+    answer = pages.get("/?since=1h")
+    assert "failed <b>6+</b>" in answer.text
+    assert "completed <b>54+</b>" in answer.text
+    assert len(pages.ids("/?since=1h")) == 50
+    assert len(pages.ids(link_named(answer, "Older"))) == 20
+    # Fewer are all that there are.
+    assert "failed <b>1</b>" in pages.get("/?since=1h&prefix=r1").text
