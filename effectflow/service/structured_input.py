@@ -157,7 +157,10 @@ def _part(annotation: Any, options: ValueOptions) -> Any:
 
 
 def _reader(annotation: Any, options: ValueOptions) -> Callable[[Any], Any]:
-    return TypeAdapter(_readable(annotation, options)).validator.validate_python
+    try:
+        return TypeAdapter(_readable(annotation, options)).validator.validate_python
+    except PydanticSchemaGenerationError:
+        return partial(_refuse, annotation)
 
 
 _class_reader = lru_cache(maxsize=256)(_reader)
@@ -249,10 +252,10 @@ def _atom(kind: Any) -> Any:
     return read if kind is basic else Annotated[read, AfterValidator(kind)]
 
 
-def _refuse(kind: type[Any], _: Any) -> Any:
+def _refuse(kind: object, _: Any) -> Any:
     raise ValueError(
-        f"a {kind.__name__} cannot be made from JSON: pass Checkpoints(codecs=...) a Codec for it, or "
-        "take plain data as the input, and make it in the workflow"
+        f"a {name_of_type(kind)} cannot be made from JSON: pass Checkpoints(codecs=...) a Codec for "
+        "it, or take plain data as the input, and make it in the workflow"
     )
 
 

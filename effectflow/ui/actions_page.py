@@ -41,9 +41,7 @@ async def do_action(site: Site, request: Request) -> Page | Response:
         return _lost(action, target, typed, why_not)
     try:
         prepared = await action.prepare(target)
-    except (RunNotFound, StoreUnavailable):
-        raise
-    except CheckpointError as error:
+    except (CheckpointError, Refused) as error:
         return _lost(action, target, typed, str(error))
     offer = _chosen(prepared, typed)
     form = replace(offer.form, typed=typed)
@@ -54,9 +52,7 @@ async def do_action(site: Site, request: Request) -> Page | Response:
     except Mistyped as error:
         shown = _with_form(prepared, offer, replace(form, problems=error.problems))
         return _page(action, target, shown, problem="Nothing was done yet: see below.", status=422)
-    except (RunNotFound, StoreUnavailable):
-        raise
-    except CheckpointError as error:
+    except (CheckpointError, Refused) as error:
         shown = _with_form(prepared, offer, form)
         return _page(action, target, shown, problem=str(error), status=409)
     if not done.run_id:

@@ -26,13 +26,14 @@ from uuid import UUID
 
 import attrs
 import msgspec
+import numpy
 import pydantic
 import pytest
 from returns.result import Success
 
 from effectflow import Checkpoints, Effect, Workflow, pure, workflow
 from effectflow.checkpoint import Codec
-from effectflow.service.structured_input import input_of
+from effectflow.service.structured_input import DoesNotFit, input_of
 from effectflow.stores import MemoryStore
 from tests.apps import App, app_on
 
@@ -398,3 +399,20 @@ async def test_a_built_input_starts_a_run() -> None:
 
     order = input_of(paying, {"id": ID, "pay": {"address": "here"}}, PLAIN)
     assert await paying.start(order).run(app_on(MemoryStore())) == Success(Invoice("here"))
+
+
+@pytest.mark.parametrize("annotation", [numpy.ndarray, list[numpy.ndarray]])
+def test_a_class_that_pydantic_does_not_know_says_so(annotation: Any) -> None:
+    data = [1] if annotation is numpy.ndarray else [[1]]
+    with pytest.raises(ValueError, match="cannot be made from JSON"):
+        built(annotation, data)
+
+
+def test_an_int_of_any_size_is_read() -> None:
+    assert built(int, 10**40) == 10**40
+
+
+def test_what_does_not_fit_has_a_place_for_each_problem() -> None:
+    with pytest.raises(DoesNotFit) as raised:
+        built(dict[str, list[int]], {"a": [1, "2"], "b": 3})
+    assert [problem.place for problem in raised.value.problems] == [("a", 1), ("b",)]

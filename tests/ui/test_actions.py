@@ -10,6 +10,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from effectflow import Checkpoints, RunStatus
+from effectflow.service import App
 from effectflow.stores import SqliteStore
 from effectflow.ui import create_app
 from effectflow.ui.actions import ACTIONS
@@ -209,3 +210,19 @@ def test_a_form_that_is_too_large_is_refused(steering: Steering) -> None:
     for body in ("x" * 4_000_001, "a&" * 2_001):
         answer = steering.pages.post("/run/act/cancel?id=b1", content=body)
         assert answer.status_code == 413
+
+
+def test_what_was_typed_stays_if_the_environment_cannot_be_made(steering: Steering) -> None:
+    waiting(steering)
+
+    def environment(_: Checkpoints) -> orders.Shop:
+        raise ConnectionError("the bank does not answer")
+
+    app = App([fulfil], environment=environment, checkpoints=steering.app.checkpoints)
+    broken = Steering(app)
+    typed = {"value/by": "emma", "value/approved": "yes", "~choice": "approval"}
+    page = steering.show("/run/act/signal?id=f1")
+    answer = broken.submit(page, typed)
+    assert answer.status == 409
+    assert "the bank does not answer" in answer.text
+    assert "emma" in answer.text

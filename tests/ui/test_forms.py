@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, make_dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from enum import Enum
-from typing import Any, Literal, NamedTuple, NotRequired, TypedDict
+from typing import Any, Literal, NamedTuple, Never, NotRequired, Protocol, TypedDict, TypeVar
 
 import attrs
 import msgspec
@@ -264,3 +264,10 @@ def test_hostile_text_is_shown_as_text() -> None:
     assert "<script" not in html
     assert "\u202e" not in html
     assert again(shown, submitted(form)) == text
+
+
+@pytest.mark.parametrize("annotation", [TypeVar("T"), Never, list, Protocol])
+def test_any_annotation_has_a_form(annotation: Any) -> None:
+    shown = described(annotation)
+    assert shown.kind == "json"
+    assert again(shown, {"value": "[]"}) == []

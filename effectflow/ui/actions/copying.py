@@ -49,7 +49,8 @@ def crash_test(target: Target, value: Any) -> tuple[str, list[str]]:
         return found[1]
 
     app, name = imported("app", target.site.app), imported("workflow", workflow)
-    shown = repr(value)
+    # The repr of a member of an enum is no code.
+    shown = re.sub(r"<(\w+\.\w+): [^<>]*>", r"\1", repr(value))
     kinds = KnownTypes.of(cast("object", type(value)), input_type).classes.values()
     imports += [
         (kind.__module__, kind.__name__)
