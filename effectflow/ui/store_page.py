@@ -43,14 +43,12 @@ class Checked:
         entries: how many entries they have.
         damaged: those with a problem.
         is_cut: whether there were more entries than a page verifies.
-        unreadable: the runs that cannot be read at all.
     """
 
     runs: int
     entries: int
     damaged: tuple[Verification, ...]
     is_cut: bool = False
-    unreadable: tuple[str, ...] = ()
 
 
 async def show_store(site: Site, request: Request) -> Page:
@@ -122,7 +120,6 @@ async def _newest_verified(checkpoints: Checkpoints, count: int) -> Checked:
         sum(one.length for one in checked),
         tuple(one for one in checked if one.problem is not None),
         is_cut,
-        tuple((await store.damaged_runs())[:_MOST_VERIFIED]),
     )
 
 
