@@ -1,6 +1,6 @@
 """What the pages cost: the first byte of each, and what a worker loses while browsers watch.
 
-    python benchmarks/pages.py [runs] [watching] [sqlite | postgres] [NUMBER]
+    python benchmarks/pages.py [runs] [watching] [run] [sqlite | postgres] [NUMBER]
 
 - runs: the page of runs on 1,000,000 runs (or NUMBER), without filters and with each: the milliseconds
   until the first byte, the best of four requests to a server in another process. At most 100. A prefix or
@@ -9,6 +9,8 @@
   The processor time of the worker for a run may grow by at most 5 %, as the median over pairs of rounds.
   The processes of the pages and of the browsers have the lowest priority, because they could be on other
   machines; what they take there is not the worker's.
+- run: the pages about a run of 10,000 steps: for each, the milliseconds until it is complete, for the
+  first reader and for the next one, and its bytes. At most 300 ms and 1,000,000 bytes.
 
 The exit status is 1 if a bound is missed.
 """
@@ -247,6 +249,48 @@ async def browse(port: int) -> None:
             group.create_task(watch(number))
 
 
+# The pages about a run.
+
+PAGES_OF_A_RUN = (
+    "/run?",
+    "/run?by=steps&first=5000&",
+    "/run?step=pack%235000&",
+    "/run/history?",
+    "/run/data?",
+    "/run/drawing?",
+)
+MOST_TIME, MOST_BYTES, STEPS_OF_A_RUN = 300.0, 1_000_000, 10_000
+
+
+def measure_run(kind: str) -> bool:
+    """Measure the pages about a run of many steps. Return whether all keep the bounds."""
+    kept = True
+    with store(kind) as (url, _):
+        many = ship.start(STEPS_OF_A_RUN, run_id="many")
+        anyio.run(many.run_or_raise, Shop(app_at(url).checkpoints))
+        print(f"\nA run of {STEPS_OF_A_RUN:,} steps, {kind}: ms first, ms next, bytes")
+        for page in PAGES_OF_A_RUN:
+            # Each page is the first one of a server, which has to read all of the run.
+            with served(url) as port:
+                # What a server imports and compiles once is not counted.
+                complete(port, f"{page}id=none")
+                first, size = complete(port, f"{page}id=many")
+                following = min(complete(port, f"{page}id=many")[0] for _ in range(3))
+            kept = kept and first <= MOST_TIME and size <= MOST_BYTES
+            print(f"  {page:28} {first:7.0f} {following:7.0f} {size:9,}", flush=True)
+    return kept
+
+
+def complete(port: int, path: str) -> tuple[float, int]:
+    """Return the milliseconds until a page is complete, and its bytes."""
+    began = time.perf_counter()
+    connection = http.client.HTTPConnection("127.0.0.1", port)
+    connection.request("GET", path)
+    body = connection.getresponse().read()
+    connection.close()
+    return (time.perf_counter() - began) * 1000, len(body)
+
+
 # Programs and stores.
 
 
@@ -317,6 +361,7 @@ def measure(words: list[str]) -> None:
     measures: dict[str, Callable[[str], bool]] = {
         "runs": lambda kind: measure_runs(kind, runs),
         "watching": measure_watching,
+        "run": measure_run,
     }
     chosen = [word for word in words if word in measures] or [*measures]
     kept = [measures[name](kind) for name in chosen for kind in kinds]

@@ -47,20 +47,20 @@ async def show_drawing(site: Site, request: Request) -> Page:
 
 def drawing_of(site: Site, run: RecordedRun) -> tuple[Diagram, str]:
     """Return the diagram of a run, and why it is only what its journal tells; "" if it is more."""
-    alone = shape_of_run(run.checkpoint)
+    name, problem = run.checkpoint.workflow, ""
+    workflow = None if site.app is None else site.app.recorded.get(name)
     if site.app is None:
-        return alone, "This is what its journal alone tells. With --app, its workflow is drawn."
-    workflow = site.app.recorded.get(run.checkpoint.workflow)
-    if workflow is None:
-        return (
-            alone,
-            f"The App has no workflow {run.checkpoint.workflow!r}: this is what its journal tells.",
-        )
-    try:
-        known = fold(workflow.blueprint.upgraded(run.entries), run.run_id)
-        return shape_of(workflow, known), ""
-    except (CheckpointError, ValueError) as error:
-        return alone, f"The workflow of the App does not fit this run: {error}"
+        problem = "This is what its journal alone tells. With --app, its workflow is drawn."
+    elif workflow is None:
+        problem = f"The App has no workflow {name!r}: this is what its journal alone tells."
+    else:
+        try:
+            entries = workflow.blueprint.upgraded(run.entries)
+            known = run.checkpoint if entries is run.entries else fold(entries, run.run_id)
+            return shape_of(workflow, known), ""
+        except (CheckpointError, ValueError) as error:
+            problem = f"The workflow of the App does not fit this run: {error}"
+    return shape_of_run(run.checkpoint), problem
 
 
 def steps_by_box(operations: Iterable[Operation]) -> dict[str, str]:
@@ -96,9 +96,9 @@ def _keys_of(boxes: Iterable[Box]) -> Iterator[str]:
 
 def _step_of_arrow(arrow: Arrow, steps: Mapping[str, str]) -> str:
     """Return the newest step of a transition, whose name begins the label of its arrow."""
-    return next(
-        (path for name, path in steps.items() if f"{arrow.label} ".startswith(f"{name} ")), ""
-    )
+    words = arrow.label.split(" ")
+    beginnings = (" ".join(words[:count]) for count in range(len(words), 0, -1))
+    return next((steps[name] for name in beginnings if name in steps), "")
 
 
 def _shortened(diagram: Diagram, chosen: str) -> Diagram:

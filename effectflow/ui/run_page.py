@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -12,12 +12,14 @@ from starlette.requests import Request
 
 from effectflow.checkpoint.entries import CancelRequested
 from effectflow.checkpoint.errors import CorruptCheckpoint, after_damage
+from effectflow.checkpoint.plan import resumed_at
 from effectflow.checkpoint.store import RunStatus, is_service
 from effectflow.observe.explanation import Explanation, explain
 from effectflow.observe.operations import Operation
 from effectflow.observe.recorded_run import RecordedRun
 from effectflow.observe.statuses import shown_status
 from effectflow.service.pauses import pauses_in
+from effectflow.ui.actions import offered
 from effectflow.ui.site import Page, Refused, Site
 from effectflow.ui.step_panel import panel_of
 from effectflow.ui.steps import ROWS, SHOWN, View, shown_state, steps_of
@@ -135,7 +137,8 @@ def page_of_run(run: ShownRun, template: str, values: Mapping[str, Any], title: 
         "facts": [fact for fact in _facts(run) if fact[1] not in ("", None)],
         "remedy": _remedy_of(recorded),
         "undoing": undoing_of(recorded),
-        "actions": [*actions_of(run)],
+        "resume": resume_of(run),
+        "actions": [*actions_of(run.why)],
         "tabs": TABS,
     }
     run_id = run.why.run_id
@@ -204,40 +207,25 @@ def undoing_of(run: RecordedRun) -> Undoing | None:
     return Undoing(asked, done, tuple(one for one in since if one.is_open))
 
 
-@dataclass(frozen=True, slots=True)
-class Action:
-    """Something that people can do with a run: `/run/act/NAME`, with this query."""
+def resume_of(run: ShownRun) -> str:
+    """Return what a resume would do, as far as that is known without the code of the workflow."""
+    why, checkpoint = run.why, run.recorded.checkpoint
+    # Why it has failed tells whether it would fail again.
+    has_ended = why.status.has_ended or why.status is RunStatus.FAILED
+    if has_ended or why.is_held or why.problem is not None or not checkpoint.history:
+        return ""
+    kept = len(checkpoint.completed_steps)
+    steps = f"the {kept:,} completed step{'' if kept == 1 else 's'}"
+    first = resumed_at(checkpoint)
+    if first is None:
+        return f"A resume would keep {steps}; only the code of the workflow tells what comes next."
+    return f"A resume would keep {steps} and begin with {first}."
 
-    name: str
-    label: str
-    query: Mapping[str, str]
 
-
-def actions_of(run: ShownRun) -> Iterable[Action]:
-    """Yield what can be done with a run where it is now."""
-    status, why = run.why.status, run.why
-
-    def action(name: str, label: str, **query: str) -> Action:
-        return Action(name, label, {"id": why.run_id, **query})
-
-    if run.recorded.problem is not None:
-        yield action("delete", "Delete")
-        return
-    for topic in dict.fromkeys(one.what for one in why.open if one.what.startswith("signal ")):
-        signal = topic.removeprefix("signal ")
-        yield action("signal", f"Send {signal}", signal=signal)
-    if why.dead_letters:
-        yield action("dead-letters", f"Dead letters ({why.dead_letters})")
-    if not status.has_ended:
-        is_stuck = status in (RunStatus.FAILED, RunStatus.BLOCKED, RunStatus.INTERRUPTED)
-        if is_stuck and not why.is_held:
-            yield action("retry", "Retry")
-        if status is RunStatus.PAUSED:
-            yield action("unpause", "Unpause")
-        elif status is not RunStatus.FAILED:
-            yield action("pause", "Pause")
-        yield action("cancel", "Cancel")
-    yield action("fork", "Fork")
-    yield action("rerun", "Run again")
-    if not why.is_held:
-        yield action("delete", "Delete")
+def actions_of(why: Explanation) -> Iterator[tuple[str, str]]:
+    """Yield the name and the label of each action that is possible on a run now."""
+    waits = (one.what for one in why.open if one.what.startswith("signal "))
+    signals = list(dict.fromkeys(one.removeprefix("signal ") for one in waits))
+    for action in offered(why):
+        is_answer = action.name == "signal" and len(signals) == 1
+        yield action.name, f"Send {signals[0]}" if is_answer else action.label
