@@ -13,6 +13,7 @@ from effectflow import (
     Effect,
     fail,
     pure,
+    race,
     step,
     workflow,
 )
@@ -138,3 +139,30 @@ spelling = MapReduce(
 
 def job_app(checkpoints: Checkpoints) -> App[Any]:
     return App([spelling], environment=Shop, checkpoints=checkpoints)
+
+
+@dataclass
+class Jammed(Exception):
+    code: int
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.code}: {self.text}"
+
+
+number, name = Signal("number", int), Signal("name", str)
+
+
+@step
+def printed(what: int | str) -> Effect[object, Jammed | Declined, str]:
+    return fail(Jammed(1, str(what)))
+
+
+@workflow
+def choosing() -> Do[Shop, Jammed | Declined, str]:
+    what = yield from race(number.wait(), name.wait())
+    return (yield from printed(what))
+
+
+def choice_app(checkpoints: Checkpoints) -> App[Any]:
+    return App([choosing], environment=Shop, checkpoints=checkpoints)

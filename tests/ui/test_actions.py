@@ -226,3 +226,19 @@ def test_what_was_typed_stays_if_the_environment_cannot_be_made(steering: Steeri
     assert answer.status == 409
     assert "the bank does not answer" in answer.text
     assert "emma" in answer.text
+
+
+def test_each_awaited_signal_and_each_declared_error_has_a_form(steering: Steering) -> None:
+    steering = Steering(orders.choice_app(steering.app.checkpoints))
+    steering.do(orders.choosing, "c1", input=None)
+    steering.drive(orders.choosing, "c1", RunStatus.SUSPENDED)
+    page = steering.show("/run/act/signal?id=c1")
+    assert [form.typed["~choice"] for form in page.forms] == ["number", "name"]
+    went_to(steering.submit(page, page.forms[0].typed | {"value": "5"}), "c1", "signal")
+    steering.drive(orders.choosing, "c1", RunStatus.FAILED)
+    page = steering.show("/run/act/fail-step?id=c1")
+    [form] = [one for one in page.forms if "value/code" in one.typed]
+    typed = form.typed | {"value/code": "7", "value/text": "no paper"}
+    went_to(steering.submit(page, typed), "c1", "fail-step")
+    steering.drive(orders.choosing, "c1", RunStatus.FAILED)
+    assert "no paper" in steering.show("/run/act/retry?id=c1").text

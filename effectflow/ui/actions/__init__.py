@@ -6,16 +6,29 @@ from collections.abc import Mapping
 
 from effectflow.observe.explanation import Explanation
 from effectflow.ui.actions.action import Action
-from effectflow.ui.actions.answering import ANSWERING
-from effectflow.ui.actions.copying import COPYING
+from effectflow.ui.actions.answering import SIGNAL
+from effectflow.ui.actions.copying import CRASH_TEST
 from effectflow.ui.actions.dead_letters import DEAD_LETTERS
-from effectflow.ui.actions.forking import FORKING
-from effectflow.ui.actions.settling import SETTLING
-from effectflow.ui.actions.steering import STEERING
+from effectflow.ui.actions.forking import FORK
+from effectflow.ui.actions.settling import COMPLETE_STEP, FAIL_STEP
+from effectflow.ui.actions.steering import CANCEL, DELETE, PAUSE, RERUN, RETRY, UNPAUSE
 
 ACTIONS: Mapping[str, Action] = {
     action.name: action
-    for action in (*ANSWERING, *SETTLING, *DEAD_LETTERS, *STEERING, *FORKING, *COPYING)
+    for action in (
+        SIGNAL,
+        RETRY,
+        COMPLETE_STEP,
+        FAIL_STEP,
+        DEAD_LETTERS,
+        UNPAUSE,
+        PAUSE,
+        CANCEL,
+        FORK,
+        RERUN,
+        DELETE,
+        CRASH_TEST,
+    )
 }
 """All actions by name, those first that a run needs most when it is offered them."""
 

@@ -223,7 +223,6 @@ class Action:
         prepare: returns what will happen, and the forms.
         act: does it, with what was typed. Raises Mistyped, CheckpointError and Refused. None if the page
             only shows something.
-        notice: what is said once it is done.
     """
 
     name: str
@@ -231,7 +230,6 @@ class Action:
     why_not: Callable[[Explanation], str]
     prepare: Callable[[Target], Awaitable[Prepared]]
     act: Act | None = None
-    notice: str = ""
 
 
 def intact(explanation: Explanation) -> str:
@@ -251,7 +249,7 @@ def only_if(*statuses: RunStatus) -> Callable[[Explanation], str]:
 
     def why_not(explanation: Explanation) -> str:
         if explanation.status not in statuses:
-            return f"The run is {explanation.status}. {explanation.reason}"
+            return f"This is not possible now. {explanation.reason}"
         return intact(explanation)
 
     return why_not

@@ -100,4 +100,4 @@ async def _act(target: Target, form: Form) -> Done:
     return Done("signal", target.run_id)
 
 
-ANSWERING = (Action("signal", "Send a signal", _why_not, _prepare, _act),)
+SIGNAL = Action("signal", "Send a signal", _why_not, _prepare, _act)

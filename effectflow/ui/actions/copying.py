@@ -104,4 +104,4 @@ def _named(value: object, module: str) -> tuple[str, str] | None:
     return None
 
 
-COPYING = (Action("crash-test", "Copy as a crash test", intact, _prepare_test),)
+CRASH_TEST = Action("crash-test", "Copy as a crash test", intact, _prepare_test)

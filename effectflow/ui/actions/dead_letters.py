@@ -82,4 +82,4 @@ async def _act(target: Target, form: Form) -> Done:
     return Done("drop" if drops else "retry-items", target.run_id)
 
 
-DEAD_LETTERS = (Action("dead-letters", "Dead letters", _why_not, _prepare, _act),)
+DEAD_LETTERS = Action("dead-letters", "Dead letters", _why_not, _prepare, _act)

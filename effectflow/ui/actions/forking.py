@@ -152,4 +152,4 @@ async def _act(target: Target, form: Form) -> Done:
     return await make_fork(target, form, Fork(target.by, at, changes, run_id=run_id))
 
 
-FORKING = (Action("fork", "Fork", intact, _prepare, _act),)
+FORK = Action("fork", "Fork", intact, _prepare, _act)

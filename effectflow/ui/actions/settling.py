@@ -185,7 +185,5 @@ async def _settle(target: Target, outcome: Any, *, is_failure: bool) -> Done:
     return Done("fail-step" if is_failure else "complete-step", target.run_id)
 
 
-SETTLING = (
-    Action("complete-step", "Complete a step", _why_not, _prepare_complete, _complete),
-    Action("fail-step", "Let a step fail", _why_not, _prepare_fail, _fail),
-)
+COMPLETE_STEP = Action("complete-step", "Complete a step", _why_not, _prepare_complete, _complete)
+FAIL_STEP = Action("fail-step", "Let a step fail", _why_not, _prepare_fail, _fail)

@@ -285,20 +285,9 @@ async def _delete(target: Target, _: Form) -> Done:
     return Done("delete", "")
 
 
-STEERING = (
-    Action("retry", "Retry", _why_not_retry, _prepare_retry, _retry),
-    Action(
-        "pause",
-        "Pause",
-        only_if(
-            *{*RunStatus}
-            - {RunStatus.PAUSED, RunStatus.FAILED, RunStatus.COMPLETED, RunStatus.CANCELLED}
-        ),
-        _prepare_pause,
-        _pause,
-    ),
-    Action("unpause", "Unpause", only_if(RunStatus.PAUSED), _prepare_unpause, _unpause),
-    Action("cancel", "Cancel", not_ended, _prepare_cancel, _cancel),
-    Action("rerun", "Run again", intact, _prepare_rerun, _rerun),
-    Action("delete", "Delete", _why_not_delete, _prepare_delete, _delete),
-)
+RETRY = Action("retry", "Retry", _why_not_retry, _prepare_retry, _retry)
+PAUSE = Action("pause", "Pause", _TO_PAUSE, _prepare_pause, _pause)
+UNPAUSE = Action("unpause", "Unpause", only_if(RunStatus.PAUSED), _prepare_unpause, _unpause)
+CANCEL = Action("cancel", "Cancel", not_ended, _prepare_cancel, _cancel)
+RERUN = Action("rerun", "Run again", intact, _prepare_rerun, _rerun)
+DELETE = Action("delete", "Delete", _why_not_delete, _prepare_delete, _delete)
