@@ -2,13 +2,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
+from zipfile import ZIP_DEFLATED, ZipFile
 
 from playwright.sync_api import Page, expect
 
 from effectflow import Checkpoints, Do, Effect, pure, step, workflow
 from effectflow.service import App
 from effectflow.stores import SqliteStore
+from effectflow.ui import create_app
 from tests.ui.serving import Served
 
 
@@ -40,3 +43,14 @@ def test_a_run_that_is_submitted_appears_on_the_page_of_runs(
     expect(row).to_contain_text("completed")
     row.get_by_role("link").click()
     expect(window.get_by_role("heading", level=1)).to_have_text("order-1")
+
+
+def test_the_pages_are_small() -> None:
+    """A wheel compresses its files like this."""
+    folder = Path(create_app.__code__.co_filename).parent
+    packed = BytesIO()
+    with ZipFile(packed, "w", ZIP_DEFLATED) as wheel:
+        for path in folder.rglob("*"):
+            if path.is_file() and "__pycache__" not in path.parts:
+                wheel.write(path, path.relative_to(folder))
+    assert len(packed.getvalue()) < 150_000
