@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Literal
 
 import pytest
@@ -394,3 +394,13 @@ def test_a_step_that_begins_at_once_has_the_time_of_the_entry_before(
     assert body is not None
     assert with_time(decode_entry(body, "r", 2), before) == entry
     assert (b"at" in body) is (entry.at != before)
+
+
+def test_a_beginning_without_a_time_gets_one_and_keeps_everything_else() -> None:
+    begun = BeforeStep("charge", 2, 0.0, "digest", "{}", at_most_once=True, turn=3, items=4)
+    assert with_time(begun, 5.0) == replace(begun, at=5.0)
+    assert with_time(replace(begun, at=1.0), 5.0).at == 1.0
+    # None of its fields has its default, so that one that is added later is noticed.
+    assert not {
+        each.name for each in fields(begun) if getattr(begun, each.name) == each.default
+    } - {"at"}
