@@ -131,6 +131,7 @@ def test_a_form_that_is_sent_twice_makes_one_run(steering: Steering) -> None:
     failed(steering)
     page = steering.show("/run/act/rerun?id=b1")
     made = page.forms[0].typed["run_id"]
+    assert 'href="/start?like=b1"' in page.html
     went_to(steering.submit(page, page.forms[0].typed), made, "fork")
     went_to(steering.submit(page, page.forms[0].typed), made, "again")
 

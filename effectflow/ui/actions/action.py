@@ -108,15 +108,23 @@ async def read_target(site: Site, run_id: str, **about: Any) -> Target:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A link to another action on the run: its name, its text, and what else its address says."""
+    """A link to another action on the run, or to another page.
+
+    Attributes:
+        action: the name of the action, or the path of a page.
+        text: what the link says.
+        query: what else its address says.
+    """
 
     action: str
     text: str
     query: tuple[tuple[str, str], ...] = ()
 
     def address(self, run_id: str) -> str:
-        """Return the query of its address."""
-        return urlencode([("id", run_id), *self.query])
+        """Return its address, below that of the pages."""
+        if self.action.startswith("/"):
+            return f"{self.action}?{urlencode(self.query)}"
+        return f"/run/act/{self.action}?{urlencode([('id', run_id), *self.query])}"
 
 
 @dataclass(frozen=True, slots=True)

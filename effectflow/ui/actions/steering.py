@@ -247,7 +247,11 @@ async def _prepare_rerun(target: Target) -> Prepared:
             "new run, and all of its steps are executed.",
         ),
     )
-    links = (Link("fork", "Begin after a certain step, or with another input: fork the run"),)
+    like = (("like", target.run_id),)
+    links = (
+        Link("fork", "Begin after a certain step: fork the run"),
+        Link("/start", "Change the input, the queue or the key first: start one like this", like),
+    )
     hidden = (("~suggested", form.typed["run_id"]),)
     return Prepared(facts, (Offer(form, "Run it again", hidden=hidden),), links)
 
