@@ -7,12 +7,13 @@ from functools import cached_property
 
 from effectflow.checkpoint.checkpoint import Checkpoint, fold
 from effectflow.checkpoint.checkpoints import Checkpoints
-from effectflow.checkpoint.entries import Entry, SetAside
+from effectflow.checkpoint.entries import Entry, Published, SetAside
 from effectflow.checkpoint.errors import CheckpointError, CorruptCheckpoint
 from effectflow.checkpoint.integrity import Seal, digest_in
 from effectflow.checkpoint.journal_reader import Journal, open_records, read_consistently
 from effectflow.checkpoint.order import read_order
 from effectflow.checkpoint.store import CheckpointStore, RunInfo, find_run, store_errors
+from effectflow.checkpoint.values import Tree
 from effectflow.observe.operations import Operation, operations_of
 from effectflow.observe.tree import StepNode, step_tree
 from effectflow.runs.reopening import RecordedLetter, dead_letters_of
@@ -59,6 +60,11 @@ class RecordedRun:
     def tree(self) -> tuple[StepNode, ...]:
         """These operations as a tree."""
         return step_tree(self.operations)
+
+    @cached_property
+    def published(self) -> dict[str, Tree]:
+        """What it has published, by key."""
+        return {one.key: one.value for one in self.entries if isinstance(one, Published)}
 
     @cached_property
     def dead_letters(self) -> list[RecordedLetter]:

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from effectflow.builders.kinds import job_progress, view_of
-from effectflow.checkpoint.entries import Completed, Published
+from effectflow.checkpoint.entries import Completed
 from effectflow.checkpoint.journal_reader import export_run, write_exported
 from effectflow.checkpoint.values import Tree, plain_tree, write_json
 from effectflow.observe.recorded_run import RecordedRun
@@ -33,7 +33,7 @@ async def show_data(site: Site, request: Request) -> Page:
         mailbox = await read_mailbox(site.client.checkpoints, run.why.run_id, _MOST + 1)
     values = {
         "checkpoint": checkpoint,
-        "published": published_by(recorded),
+        "published": recorded.published,
         "rows": [*view_of(checkpoint.kind).rows(checkpoint)],
         "progress": job_progress(checkpoint),
         "children": shown,
@@ -45,11 +45,6 @@ async def show_data(site: Site, request: Request) -> Page:
         "letters": [*islice(recorded.dead_letters, _MOST)],
     }
     return page_of_run(run, "data.html", values)
-
-
-def published_by(run: RecordedRun) -> dict[str, Tree]:
-    """Return what a run has published, by key."""
-    return {one.key: one.value for one in run.entries if isinstance(one, Published)}
 
 
 async def download(site: Site, request: Request) -> Response:
@@ -90,7 +85,7 @@ def _value_in(run: RecordedRun, request: Request) -> Tree:
         case "output" if checkpoint.finished is not None and checkpoint.finished.error is None:
             return checkpoint.finished.output
         case "published":
-            found = (one for key, one in published_by(run).items() if key == query.get("key"))
+            found = (one for key, one in run.published.items() if key == query.get("key"))
         case _:
             pass
     for tree in found:

@@ -12,6 +12,7 @@ from effectflow.builders.kinds import view_of
 from effectflow.checkpoint.entries import Entry
 from effectflow.observe.differences import MOST_DIFFERENCES, RunState, differences_between
 from effectflow.observe.journal_lines import JournalLine, journal_lines
+from effectflow.observe.recorded_run import RecordedRun
 from effectflow.ui.run_page import page_of_run, read_run
 from effectflow.ui.shown import utc
 from effectflow.ui.site import Page, Refused, Site
@@ -50,7 +51,7 @@ async def show_history(site: Site, request: Request) -> Page:
     run = await read_run(site, request)
     run_id, entries = run.recorded.run_id, run.recorded.entries
     place = _place_of(request, len(entries))
-    state = RunState.after(entries[: place.at], run_id)
+    state = _state_after(run.recorded, place.at)
     before = RunState.after(entries[: place.since], run_id) if place.since else None
     differences = () if before is None else differences_between(before, state)
     values = {
@@ -62,6 +63,13 @@ async def show_history(site: Site, request: Request) -> Page:
         "is_cut": len(differences) == MOST_DIFFERENCES,
     }
     return page_of_run(run, "history.html", values, f"{run_id}, entry {place.at}")
+
+
+def _state_after(run: RecordedRun, at: int) -> RunState:
+    """Return the state of a run after this many entries."""
+    if at < len(run.entries):
+        return RunState.after(run.entries[:at], run.run_id)
+    return RunState(run.checkpoint, tuple(run.operations), run.published)
 
 
 def _place_of(request: Request, length: int) -> Place:
