@@ -63,10 +63,12 @@ def serving(path: Path, port: int) -> Iterator[Program]:
     """Serve pages in a process, which is killed at the end."""
     arguments = [*COMMAND, "ui", "--store", path.name, "--port", str(port)]
     with Program(arguments, cwd=path.parent, env=ENVIRONMENT, stdout=PIPE) as program:
-        assert program.stdout is not None
-        assert "The pages are at" in program.stdout.readline()
-        yield program
-        program.kill()
+        try:
+            assert program.stdout is not None
+            assert "The pages are at" in program.stdout.readline()
+            yield program
+        finally:
+            program.kill()
 
 
 def test_a_server_that_is_killed_is_told_and_comes_back(

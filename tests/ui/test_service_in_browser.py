@@ -71,9 +71,11 @@ def test_a_worker_that_is_killed_is_shown_as_lost_and_its_workflow_is_paused_by_
     expect(rows.filter(has_text="process")).to_have_count(0)
     with Program(["-c", WORKER, str(path)], env=ENVIRONMENT) as worker:
         row = rows.filter(has_text=f"process {worker.pid} ")
-        expect(row).to_contain_text("alive")
-        expect(row).to_contain_text("parcel 1")
-        worker.kill()
+        try:
+            expect(row).to_contain_text("alive")
+            expect(row).to_contain_text("parcel 1")
+        finally:
+            worker.kill()
         expect(row).to_contain_text("lost")
 
     window.get_by_role("link", name="Pause workflow parcel").focus()
