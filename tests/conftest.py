@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 from hypothesis import is_hypothesis_test, settings
@@ -71,19 +72,32 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("effectflow")
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave all `sampled` cases but one, and more examples of every property, to `-m exhaustive`."""
-    functions: set[str] = set()
-    for item in items:
-        is_property = isinstance(item, pytest.Function) and is_hypothesis_test(item.obj)
-        if is_property and is_exhaustive(config):
+@pytest.hookimpl(wrapper=True)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> Iterator[None]:
+    """Leave all `sampled` cases but one to `-m exhaustive`. A default run does not even make them.
+
+    They are half of all cases, and pytest would drop them after it has made them.
+    """
+    yield
+    of_function = {mark.name for mark in metafunc.definition.iter_markers()}
+    default: list[Any] = []
+    sampled = 0
+    for case in metafunc._calls:
+        marks = of_function.union(mark.name for mark in case.marks)
+        sampled += "sampled" in marks and "exhaustive" not in marks
+        if "sampled" in marks and sampled > 1:
+            case.marks.append(pytest.mark.exhaustive.mark)
+        elif "exhaustive" not in marks:
+            default.append(case)
+    if default and metafunc.config.getoption("-m") == "not exhaustive":
+        metafunc._calls = default
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Draw more examples of every property with `-m exhaustive`."""
+    if isinstance(item, pytest.Function) and is_hypothesis_test(item.obj):
+        if is_exhaustive(item.config):
             item.add_marker(pytest.mark.exhaustive)
-        if item.get_closest_marker("sampled") and not item.get_closest_marker("exhaustive"):
-            function = item.nodeid.partition("[")[0]
-            if function in functions:
-                item.add_marker(pytest.mark.exhaustive)
-            functions.add(function)
 
 
 def pytest_collection_finish() -> None:
