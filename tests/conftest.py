@@ -100,6 +100,11 @@ def pytest_itemcollected(item: pytest.Item) -> None:
         item.add_marker(pytest.mark.exhaustive)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the tests of the pages: one process takes them all then, and starts few browsers."""
+    items.sort(key=lambda item: item.path.parent.name != "ui")
+
+
 def pytest_collection_finish() -> None:
     # Thousands of collected tests are not garbage, and every full collection would visit them. The
     # garbage among them stays: to find it takes half a second in each process.
