@@ -257,6 +257,9 @@ class _Explainer:
                 )
             case RunStatus.CANCELLED:
                 return "It was cancelled, and its finalizers have run."
+            case RunStatus.COMPLETED if self.dead_letters:
+                letters = "dead letter" if self.dead_letters == 1 else "dead letters"
+                return f"It is complete, with {self.dead_letters} {letters}."
             case RunStatus.COMPLETED:
                 return "It is complete."
 

@@ -188,11 +188,13 @@ class Undoing:
 
     Attributes:
         asked: the request.
+        step: the step or wait in which the code was; "" if it was in none.
         done: how many steps have completed since.
         open: those in progress.
     """
 
     asked: CancelRequested
+    step: str
     done: int
     open: tuple[Operation, ...]
 
@@ -204,7 +206,17 @@ def undoing_of(run: RecordedRun) -> Undoing | None:
         return None
     since = [one for one in run.operations if one.kind == "step" and one.newest.began >= asked.at]
     done = sum(one.state == "completed" for one in since)
-    return Undoing(asked, done, tuple(one for one in since if one.is_open))
+    return Undoing(
+        asked, _step_around(run, asked.place), done, tuple(one for one in since if one.is_open)
+    )
+
+
+def _step_around(run: RecordedRun, place: str) -> str:
+    """Return the path of the step or wait that is at a place of the code, or around it."""
+    known = {one.path for one in run.operations}
+    while place and place not in known:
+        place = place.rpartition("/")[0]
+    return place
 
 
 def resume_of(run: ShownRun) -> str:
@@ -217,6 +229,10 @@ def resume_of(run: ShownRun) -> str:
     kept = len(checkpoint.completed_steps)
     steps = f"the {kept:,} completed step{'' if kept == 1 else 's'}"
     first = resumed_at(checkpoint)
+    if why.unknown:
+        return (
+            f"A resume would keep {steps}, once it is known what became of {why.unknown[0].step}."
+        )
     if first is None:
         return f"A resume would keep {steps}; only the code of the workflow tells what comes next."
     return f"A resume would keep {steps} and begin with {first}."

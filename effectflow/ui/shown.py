@@ -14,18 +14,20 @@ LONGEST_VALUE = 4000
 """The characters of a value that a page shows; a download has all of it."""
 
 
-def moment(seconds: float | None) -> Markup:
+def moment(seconds: float | None, *, has_age: bool = False) -> Markup:
     """Return a time, which the browser shows in its own time zone.
 
     Parameters:
         seconds: since the epoch.
+        has_age: whether the browser adds how long ago that was.
     """
     if seconds is None:
         return Markup("")
     at = datetime.fromtimestamp(seconds, UTC)
     precise = at.isoformat(timespec="milliseconds")
     # There is nothing to escape in it, and a page has many.
-    return Markup(f'<time datetime="{precise}">{utc(seconds)}</time>')
+    age = " data-age" if has_age else ""
+    return Markup(f'<time datetime="{precise}"{age}>{utc(seconds)}</time>')
 
 
 def utc(seconds: float) -> str:

@@ -126,6 +126,7 @@ class Site:
                 "title": page.title,
                 "link": link,
                 "notice": NOTICES.get(request.query_params.get("done", "")),
+                "by": self.client.by,
                 "can_change": self.app is not None and not self.read_only,
                 **page.values,
             }

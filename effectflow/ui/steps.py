@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TypeAlias
 
@@ -257,7 +257,9 @@ def _bars_in(found: _Found, *, is_held: bool) -> Iterator[tuple[Bar, Operation |
     _, _, _, operation, inside = found
     for one in inside if operation is None else (operation,):
         for bar in bars_of(one, is_held=is_held):
-            yield bar, one
+            # While it lasted, nothing was done.
+            is_wait = one.kind == "wait" and bar.kind == "completed"
+            yield (replace(bar, kind="waiting") if is_wait else bar), one
 
 
 def _placed(bars: Iterable[tuple[Bar, Operation | None]], window: Window) -> list[_PlacedBar]:

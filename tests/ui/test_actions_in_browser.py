@@ -69,9 +69,11 @@ def test_an_unknown_outcome_is_settled_after_the_worker_was_killed(
         assert worker.wait(30) == -9
     pages = serve(steering.app)
     window.goto(f"{pages.url}/run?id=order-1")
+    resume = "A resume would keep the 1 completed step, once it is known what became of charge."
+    expect(window.locator("#resume")).to_have_text(resume)
     unknown = window.locator("#unknown")
     expect(unknown).to_contain_text("order-1:charge")
-    unknown.get_by_role("link", name="it happened").click()
+    unknown.get_by_role("link", name="it happened, complete it").click()
     expect(window.locator(".before")).to_contain_text("order-1:charge")
     window.get_by_label("Output of the step").fill("5.50 paid, says the bank")
     window.get_by_role("button", name="Complete the step").click()

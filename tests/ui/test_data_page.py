@@ -137,6 +137,7 @@ def test_the_progress_and_the_dead_letters_of_a_job() -> None:
     assert '<progress max="3" value="2"' in page
     assert "<code>map[-]</code> '-'" in page
     assert 'href="/run/act/dead-letters?id=job"' in page
+    assert "It is complete, with 1 dead letter." in page
 
 
 def test_messages_that_were_not_taken_are_shown_with_their_values() -> None:

@@ -203,6 +203,7 @@ def test_an_unknown_outcome_shows_its_idempotency_key_and_how_to_settle_it(
     page = text_of(app, "/run?id=order-1")
     assert "<code>order-1:pay</code>" in page
     assert 'href="/run/act/complete-step?id=order-1&step=pay"' in page
+    assert 'href="/run/act/fork?id=order-1&at=pay"' in page
 
 
 def test_a_damaged_run_shows_what_is_intact_and_what_to_do(tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ def test_it_shows_schedules_queues_workflows_and_jobs(app: App[Any]) -> None:
     prepared(app, fill)
     with TestClient(create_app(app, app)) as pages:
         text = pages.get("/service").text
-    assert "14 pending" in text
+    assert "pending 14" in text
     assert row(text, "queue-order").startswith(
         "order 4 at once, 1 of a key 0 13 tenant-0 1, tenant-1 1"
     )

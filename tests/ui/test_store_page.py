@@ -43,7 +43,7 @@ def test_it_shows_what_the_store_is_and_has(tmp_path: Path) -> None:
         text = pages.get("/store").text
     for shown in ("SqliteStore(", "survives a power loss", "layout 6, entries 1", "KiB"):
         assert shown in text
-    for shown in ("1 pending", "1 completed", "version 2"):
+    for shown in ("pending 1", "completed 1", "version 2"):
         assert shown in text
 
 

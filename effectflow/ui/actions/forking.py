@@ -52,7 +52,7 @@ async def _prepare(target: Target) -> Prepared:
     if _is_with_input(target):
         return _with_input(target, whole)
     if not (target.at or _changes(target)):
-        return _menu(whole)
+        return _menu(target, whole)
     end = end_of_prefix(target.run_id, entries, _fork_of(target))
     known = fold(entries[:end], target.run_id)
     kept = skipped_steps(known)
@@ -77,15 +77,18 @@ def _offer(form: Form) -> Offer:
     return Offer(form, "Fork the run", hidden=hidden)
 
 
-def _menu(known: Checkpoint) -> Prepared:
+def _menu(target: Target, known: Checkpoint) -> Prepared:
     steps = skipped_steps(known)[-MOST_SHOWN:]
     links = [
         Link("fork", "Begin anew with another input", (("input", "1"),)),
         Link("fork", "Begin anew with the same input", (("at", "1"),)),
     ]
+    if failing := target.explanation.failing:
+        links.append(Link("fork", f"Execute {failing} again", (("at", failing),)))
+        links.append(Link("complete-step", f"Give {failing} an output", (("step", failing),)))
     for step in reversed(steps):
-        links.append(Link("fork", f"Give {step} another output", (("change", step),)))
         links.append(Link("fork", f"Execute {step} again", (("at", step),)))
+        links.append(Link("fork", f"Give {step} another output", (("change", step),)))
     text = "Choose up to where the new run repeats this one. The page of the run has all entries."
     return Prepared((told("Where to fork", text),), (), tuple(links))
 

@@ -52,10 +52,12 @@ def _why_not_retry(explanation: Explanation) -> str:
 async def _prepare_retry(target: Target) -> Prepared:
     facts: tuple[Fact, ...] = ()
     links: tuple[Link, ...] = ()
-    if target.explanation.error:
-        facts += (told("Its last error", target.explanation.error),)
-    if target.has_code:
-        plan = await _plan(target)
+    plan = await _plan(target) if target.has_code else None
+    problem = plan.problem if isinstance(plan, ResumePlan) else None
+    error = target.explanation.error
+    if error and error != str(problem):
+        facts += (told("Its last error", error),)
+    if plan is not None:
         if isinstance(plan, Exception):
             text = f"The code raises {type(plan).__name__} before it reaches a step: {plan}"
             facts += (warned("It would fail again", text),)
@@ -148,6 +150,12 @@ async def _undos(target: Target) -> tuple[Fact, ...]:
     async with target.place() as place:
         try:
             return listed("Its sagas undo", await planned_undos(place, target.run_id))
+        except OutcomeUnknown as error:
+            problem = (
+                f"Step {error.step} is in progress and runs at most once: only its end tells."
+                if target.explanation.is_held
+                else str(error)
+            )
         except CheckpointError as error:
             problem = str(error)
         except Exception as defect:

@@ -66,17 +66,28 @@ function morphChildren(old, fresh) {
   while (place) drop();
 }
 
-/** Show times in the reader's own time zone, and how long ago they were on hover. */
+/** Show times in the reader's own time zone, and how long ago some of them were. */
 function localise(root) {
   for (const time of root.querySelectorAll("time[datetime]")) {
     const at = new Date(time.dateTime);
-    const text = at.toLocaleString(undefined, { dateStyle: "short", timeStyle: "medium" });
+    // As 2026-12-24 18:00:00, which no reader takes for another day.
+    const text = at.toLocaleString("sv-SE") + ("age" in time.dataset ? ageOf(at) : "");
     if (time.textContent !== text) {
       time.title = time.dateTime;
       time.textContent = text;
     }
   }
 }
+
+/** As " (3 min ago)" and " (in 2 d)"; "" for less than a minute. */
+function ageOf(at) {
+  const past = (Date.now() - at) / 60000;
+  const [size, unit] = [[1440, "d"], [60, "h"], [1, "min"]].find(([least]) => Math.abs(past) >= least) ?? [];
+  if (!unit) return "";
+  const count = `${Math.floor(Math.abs(past) / size)} ${unit}`;
+  return past > 0 ? ` (${count} ago)` : ` (in ${count})`;
+}
+setInterval(() => localise(document), 10000);
 
 function tell(text) {
   banner.textContent = text;
