@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, fields
 from functools import cached_property
 
 from effectflow.checkpoint.checkpoint import Checkpoint, fold
@@ -12,7 +13,7 @@ from effectflow.checkpoint.errors import CheckpointError, CorruptCheckpoint
 from effectflow.checkpoint.integrity import Seal, digest_in
 from effectflow.checkpoint.journal_reader import Journal, open_records, read_consistently
 from effectflow.checkpoint.order import read_order
-from effectflow.checkpoint.store import CheckpointStore, RunInfo, find_run, store_errors
+from effectflow.checkpoint.store import CheckpointStore, Record, RunInfo, find_run, store_errors
 from effectflow.checkpoint.values import Tree
 from effectflow.observe.operations import Operation, operations_of
 from effectflow.observe.tree import StepNode, step_tree
@@ -28,7 +29,7 @@ class RecordedRun:
         info: the run, as the store has it.
         journal: its entries; with a `problem`, those before the damage.
         problem: why the rest of the journal cannot be read; None if all of it can.
-        size: the bytes of its entries in the store.
+        size: about the bytes that its entries take, decompressed.
     """
 
     info: RunInfo
@@ -91,7 +92,7 @@ async def read_recorded(
                 return grown
         with store_errors(store, run_id):
             info, remains = await read_consistently(store, run_id)
-        size = sum(len(record.body) for record in remains.records)
+        bodies = [*_lengths(remains.records)]
         journal, problem = await open_records(remains.records, run_id, checkpoints.seal)
     intact = len(journal.entries)
     if problem is None and intact < info.length:
@@ -99,7 +100,7 @@ async def read_recorded(
         problem = CorruptCheckpoint(run_id, reason, intact=intact)
     if problem is not None and not intact:
         raise problem
-    return RecordedRun(info, journal, problem, size)
+    return RecordedRun(info, journal, problem, _size_of(bodies, journal.entries))
 
 
 async def _grown(store: CheckpointStore, seal: Seal, known: RecordedRun) -> RecordedRun | None:
@@ -119,8 +120,42 @@ async def _grown(store: CheckpointStore, seal: Seal, known: RecordedRun) -> Reco
     newest, added = records[:1], records[1 : info.length - length + 1]
     if not newest or digest_in(newest[0]) != known.journal.digest:
         return None
-    size = known.size + sum(len(record.body) for record in added)
+    bodies = [*_lengths(added)]
     journal, problem = await open_records(added, known.run_id, seal, known.journal)
     if problem is not None or len(journal.entries) < info.length:
         return None
+    size = known.size + _size_of(bodies, journal.entries[length:])
     return RecordedRun(info, journal, None, size)
+
+
+_SHORT = 512
+"""Entries with fewer bytes in the store than this take little memory, compressed or not."""
+
+
+def _lengths(records: Iterable[Record]) -> Iterator[int | None]:
+    """Yield the bytes of each entry; None for one that may be compressed."""
+    for record in records:
+        size = len(record.body)
+        yield size if size < _SHORT or record.body[:1] == b"{" else None
+
+
+def _size_of(lengths: Iterable[int | None], entries: Iterable[Entry]) -> int:
+    # Damaged entries are in the store only.
+    pairs = zip(lengths, entries, strict=False)
+    return sum(_memory_of(entry) if length is None else length for length, entry in pairs)
+
+
+def _memory_of(entry: Entry) -> int:
+    """Return about how many bytes an entry takes in memory."""
+    size, rest = 0, [getattr(entry, one.name) for one in fields(entry)]
+    while rest:
+        part: object = rest.pop()
+        size += 16
+        if isinstance(part, str | bytes):
+            size += len(part)
+        elif isinstance(part, dict):
+            rest += part.keys()
+            rest += part.values()
+        elif isinstance(part, list | tuple):
+            rest += part
+    return size

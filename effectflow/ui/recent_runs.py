@@ -10,7 +10,7 @@ from effectflow.checkpoint.checkpoints import Checkpoints
 from effectflow.observe.recorded_run import RecordedRun, read_recorded
 
 MOST_BYTES = 32 * 1024 * 1024
-"""The bytes of entries that are kept, of all runs together, as they are in the store."""
+"""The bytes of entries that are kept, of all runs together, decompressed."""
 
 _SECONDS_KEPT = 60.0
 """After this time, all of a run is read and checked again, so that damage shows."""

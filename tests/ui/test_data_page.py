@@ -9,6 +9,7 @@ from typing import Any
 import anyio
 import pytest
 from starlette.testclient import TestClient
+from starlette.types import Message
 
 from effectflow import (
     App,
@@ -27,6 +28,7 @@ from effectflow import (
 )
 from effectflow.checkpoint import CheckpointStore, Encryption
 from effectflow.mapreduce import MapReduce
+from effectflow.observe.recorded_run import read_recorded
 from effectflow.stores import ArchiveStore, FileStore, MemoryStore, SqliteStore
 from effectflow.ui import create_app
 from tests.ui.test_run_page import text_of
@@ -200,3 +202,57 @@ def test_without_the_key_an_encrypted_run_says_what_is_missing(tmp_path: Path) -
         answer = browser.get("/run/data", params={"id": "order-1"})
     assert answer.status_code == 409
     assert "encrypted" in answer.text
+
+
+@step
+def repeat(size: int) -> Effect[object, str, str]:
+    return pure("x" * size)
+
+
+@workflow
+def long_texts(size: int) -> Do[Shop, str, str]:
+    return (yield from repeat(size))
+
+
+def test_a_run_counts_with_what_it_takes_in_memory_and_not_compressed() -> None:
+    checkpoints = Checkpoints(MemoryStore())
+
+    async def main() -> int:
+        await long_texts.start(1_000_000, run_id="long").run(Shop(checkpoints))
+        return (await read_recorded(checkpoints, "long")).size
+
+    # An output of a step, and that of the run.
+    assert 2_000_000 < anyio.run(main) < 2_100_000
+
+
+@workflow
+def steps(count: int) -> Do[Shop, str, None]:
+    for _ in range(count):
+        yield from publish("progress", "x" * 100)
+
+
+def test_a_long_run_is_downloaded_in_few_parts() -> None:
+    checkpoints, sent = Checkpoints(MemoryStore()), list[bytes]()
+
+    async def receive() -> Message:
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    async def send(message: Message) -> None:
+        sent.append(message.get("body", b""))
+
+    async def main() -> None:
+        await steps.start(300, run_id="long").run(Shop(checkpoints))
+        scope = {
+            "type": "http",
+            "method": "GET",
+            "path": "/run/download",
+            "query_string": b"id=long",
+            "headers": [],
+            "server": ("test", 80),
+        }
+        await create_app(checkpoints)(scope, receive, send)
+
+    anyio.run(main)
+    assert b"".join(sent).count(b"\n") > 300
+    assert len(sent) < 10
