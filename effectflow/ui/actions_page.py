@@ -39,12 +39,16 @@ async def do_action(site: Site, request: Request) -> Page | Response:
     typed = await submitted(request)
     if why_not := action.why_not(target.explanation):
         return _lost(action, target, typed, why_not)
+    target = replace(target, key=typed.get("~key", ""))
     try:
         prepared = await action.prepare(target)
     except (CheckpointError, Refused) as error:
         return _lost(action, target, typed, str(error))
     offer = _chosen(prepared, typed)
     form = replace(offer.form, typed=typed)
+    if typed.get("~seen", offer.mark) != offer.mark:
+        shown = _with_form(prepared, offer, form)
+        return _page(action, target, shown, problem=_CHANGED, status=409)
     if (changed := form.changed(target.value_options)) is not None:
         return _page(action, target, _with_form(prepared, offer, changed))
     try:
@@ -74,6 +78,12 @@ async def _asked(site: Site, request: Request) -> tuple[Action, Target]:
         options=tuple((name, text) for name, text in query.multi_items()),
     )
     return action, target
+
+
+_CHANGED = (
+    "Nothing was done: somebody else has acted, or the run has gone on since you saw this page. It shows "
+    "what would happen now."
+)
 
 
 def _chosen(prepared: Prepared, typed: Mapping[str, str]) -> Offer:

@@ -71,8 +71,8 @@ class Protected:
                 headers.setdefault("cache-control", "no-cache" if "etag" in headers else "no-store")
             await send(message)
 
-        answer = self._refusal(Request(scope)) or self._app
         try:
+            answer = self._refusal(Request(scope)) or self._app
             await answer(scope, _bounded(receive), send_protected)
         except Exception:
             if has_begun:
@@ -155,8 +155,14 @@ def is_from_here(method: str, headers: Headers) -> bool:
             method in _SAFE and opens == ("navigate", "document")
         )
     origin = headers.get("origin")
-    is_own = origin is None or urlsplit(origin).netloc == headers.get("host")
-    return method in _SAFE or is_own
+    return method in _SAFE or origin is None or _netloc(origin) == headers.get("host")
+
+
+def _netloc(origin: str) -> str | None:
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:
+        return None
 
 
 def _bounded(receive: Receive) -> Receive:

@@ -9,14 +9,15 @@ import anyio
 import pytest
 from starlette.testclient import TestClient
 
-from effectflow import Checkpoints, RunStatus
+from effectflow import Checkpoints, Do, RunStatus, spawn, workflow
+from effectflow.checkpoint import RunConflict
 from effectflow.service import App
-from effectflow.stores import SqliteStore
+from effectflow.stores import MemoryStore, SqliteStore
 from effectflow.ui import create_app
 from effectflow.ui.actions import ACTIONS
 from effectflow.ui.notices import NOTICES
 from tests.ui import orders
-from tests.ui.orders import BROKEN, app_on, buy, fulfil, hold
+from tests.ui.orders import BROKEN, Order, Shop, app_on, approval, buy, fulfil, hold
 from tests.ui.steered import Answered, Steering
 
 
@@ -62,6 +63,52 @@ def test_an_approval_is_answered_by_a_form_of_its_type(steering: Steering) -> No
     assert late.status == 409
     assert "completed" in late.text
     assert "emma" in late.text
+
+
+def test_the_answer_of_a_second_person_is_not_kept_for_the_next_question(
+    steering: Steering,
+) -> None:
+    waiting(steering)
+    ann, emma = (steering.show("/run/act/signal?id=f1") for _ in range(2))
+    yes, no = ({"value/approved": answer, "value/by": "me"} for answer in ("yes", "no"))
+    went_to(steering.submit(ann, ann.forms[0].typed | yes), "f1", "signal")
+    late = steering.submit(emma, emma.forms[0].typed | no)
+    assert late.status == 409
+    assert "somebody else has acted" in late.text
+    assert "1 value was sent before" in late.text
+    # Who has seen that may send another one.
+    assert late.forms[0].typed["value/approved"] == "no"
+    went_to(steering.submit(emma, late.forms[0].typed), "f1", "signal")
+
+
+def test_what_is_typed_for_a_step_is_never_the_outcome_of_another(steering: Steering) -> None:
+    BROKEN.update({"reserve", "charge"})
+    steering.do(buy, "b1")
+    steering.drive(buy, "b1", RunStatus.FAILED)
+    ann, emma = (steering.show("/run/act/complete-step?id=b1") for _ in range(2))
+    assert "b1:reserve" in ann.text
+    went_to(steering.submit(ann, {"value": "hat reserved"}), "b1", "complete-step")
+    steering.drive(buy, "b1", RunStatus.FAILED)
+    late = steering.submit(emma, emma.forms[0].typed | {"value": "hat reserved"})
+    assert late.status == 409
+    assert "somebody else has acted" in late.text
+    assert "b1:charge" in late.text
+
+
+@workflow
+def family(order: Order) -> Do[Shop, RunConflict, str]:
+    yield from spawn(hold, order, run_id="child")
+    return (yield from approval.wait()).by
+
+
+def test_a_run_that_another_one_may_wait_for_is_not_offered_for_deletion() -> None:
+    checkpoints = Checkpoints(MemoryStore())
+    steering = Steering(App([family, hold], environment=Shop, checkpoints=checkpoints))
+    steering.do(family, "f1")
+    steering.drive(family, "f1", RunStatus.SUSPENDED)
+    page = steering.show("/run/act/delete?id=child")
+    assert page.status == 409
+    assert "Run 'f1', which has spawned this one and may wait for its result" in page.text
 
 
 def test_a_retry_shows_its_plan_first(steering: Steering) -> None:

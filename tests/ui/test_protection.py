@@ -117,6 +117,7 @@ def test_tokens_of_two_ports_do_not_replace_each_other(app: App[Any], pages: Tes
         ("POST", {"origin": "http://testserver:81"}, False),
         ("POST", {"origin": "https://evil.example"}, False),
         ("POST", {"origin": "null"}, False),
+        ("POST", {"origin": "http://["}, False),
         ("GET", {"origin": "https://evil.example"}, True),
         ("POST", {}, True),
     ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any, TypeAlias
 from urllib.parse import urlencode
 
@@ -34,6 +35,7 @@ class Target:
         step: the path of a step or wait; "" for none.
         at: the number of an entry, or the path of a step; "" for none.
         options: what else the address of the page says.
+        key: what distinguishes the form that was submitted from others; "" for none.
     """
 
     site: Site
@@ -41,6 +43,7 @@ class Target:
     step: str = ""
     at: str = ""
     options: tuple[tuple[str, str], ...] = ()
+    key: str = ""
 
     @property
     def run_id(self) -> str:
@@ -49,6 +52,11 @@ class Target:
     def wanted(self, name: str) -> str:
         """Return what the address of the page says of this name; "" for nothing."""
         return dict(self.options).get(name, "")
+
+    @property
+    def seen(self) -> str:
+        """Where a run is that no process drives. It changes once somebody has moved the run."""
+        return f"{self.explanation.status} {self.explanation.since}"
 
     @property
     def checkpoints(self) -> Checkpoints:
@@ -178,6 +186,7 @@ class Offer:
         title: what distinguishes it from the other forms of its page.
         is_final: whether it cannot be taken back.
         hidden: what is submitted with it, such as a key that makes a second submission do nothing.
+        seen: what must still be as it was when a person saw the form; "" for nothing.
     """
 
     form: Form
@@ -185,6 +194,12 @@ class Offer:
     title: str = ""
     is_final: bool = False
     hidden: tuple[tuple[str, str], ...] = ()
+    seen: str = ""
+
+    @property
+    def mark(self) -> str:
+        """What is submitted of `seen`."""
+        return sha256(self.seen.encode(errors="replace")).hexdigest()[:16] if self.seen else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from uuid import uuid4
 from effectflow.checkpoint.errors import CheckpointError
 from effectflow.observe.explanation import Explanation
 from effectflow.observe.operations import Operation
+from effectflow.observe.surroundings import read_mailbox
 from effectflow.runs.plan import awaited_types
 from effectflow.service.client import send_value
 from effectflow.service.signal import Signal
@@ -59,7 +60,22 @@ async def _prepare(target: Target) -> Prepared:
     ]
     if problem:
         facts.append(warned("The types of the values are not known", problem))
-    offers = [_offer(target, name, types) for name in waits]
+    mailbox = await read_mailbox(target.checkpoints, target.run_id)
+    offers: list[Offer] = []
+    for name in waits:
+        topic = Signal(name, object).topic
+        sent = [
+            one.message.number
+            for one in mailbox
+            if one.message.topic == topic and one.message.key != target.key
+        ]
+        # The run would take the answer of a second person at its next wait for this signal.
+        if sent:
+            count = "1 value was" if len(sent) == 1 else f"{len(sent)} values were"
+            text = f"{count} sent before, and the run takes what was sent first."
+            facts.append(warned(f"Not taken yet: {name}", text))
+        seen = f"{[(one.path, one.newest.began) for one in waits[name]]} {sent}"
+        offers.append(_offer(target, name, types.get(topic, object), seen))
     return Prepared(tuple(facts), tuple(offers))
 
 
@@ -79,12 +95,11 @@ async def _types(
             return {}, f"The code raises {type(defect).__name__} before it waits: {defect}"
 
 
-def _offer(target: Target, name: str, types: Mapping[str, object]) -> Offer:
-    topic = Signal(name, object).topic
-    field = described(types.get(topic, object), label=name)
+def _offer(target: Target, name: str, wanted: object, seen: str) -> Offer:
+    field = described(wanted, label=name)
     form = form_of(field, options=target.value_options, choice=name)
     # Made with the page, so that a form that is submitted twice sends one value.
-    return Offer(form, f"Send {name}", title=name, hidden=(("~key", uuid4().hex),))
+    return Offer(form, f"Send {name}", title=name, hidden=(("~key", uuid4().hex),), seen=seen)
 
 
 async def _act(target: Target, form: Form) -> Done:

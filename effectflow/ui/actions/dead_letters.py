@@ -66,6 +66,7 @@ def _offer(target: Target, choice: str) -> Offer:
         f"{choice.capitalize()} the items",
         title=choice.capitalize(),
         is_final=choice == "drop",
+        seen=target.seen,
     )
 
 

@@ -106,7 +106,9 @@ async def _prepare_complete(target: Target) -> Prepared:
     field = described(definition.output, label="Output of the step")
     form = form_of(field, options=target.value_options)
     links = (Link("fail-step", "It did not happen: let the step fail", (("step", step),)),)
-    return Prepared(tuple(facts), (Offer(form, "Complete the step"),), links)
+    return Prepared(
+        tuple(facts), (Offer(form, "Complete the step", seen=_seen(target, step)),), links
+    )
 
 
 async def _complete(target: Target, form: Form) -> Done:
@@ -128,16 +130,16 @@ async def _prepare_fail(target: Target) -> Prepared:
         ),
     ]
     offers = [
-        _error_offer(target, name, kind) for name, kind in definition.types.errors.items()
-    ] or [_built_in_offer(target)]
+        _error_offer(target, step, name, kind) for name, kind in definition.types.errors.items()
+    ] or [_built_in_offer(target, step)]
     links = (Link("complete-step", "It happened: give the step its output", (("step", step),)),)
     return Prepared(tuple(facts), tuple(offers), links)
 
 
-def _error_offer(target: Target, name: str, kind: type[Exception]) -> Offer:
+def _error_offer(target: Target, step: str, name: str, kind: type[Exception]) -> Offer:
     field = _error_field(kind)
     form = form_of(field, options=target.value_options, choice=name)
-    return Offer(form, "Let the step fail", title=kind.__name__)
+    return Offer(form, "Let the step fail", title=kind.__name__, seen=_seen(target, step))
 
 
 def _error_field(kind: type[Exception]) -> Field:
@@ -146,14 +148,18 @@ def _error_field(kind: type[Exception]) -> Field:
     return described(str, label="Message", hint="what the error says")
 
 
-def _built_in_offer(target: Target) -> Offer:
+def _built_in_offer(target: Target, step: str) -> Offer:
     kind = one_line(
         described(
             str, name="type", label="Class", hint="an exception of Python", default="RuntimeError"
         )
     )
     form = form_of(kind, _error_field(Exception), options=target.value_options)
-    return Offer(form, "Let the step fail")
+    return Offer(form, "Let the step fail", seen=_seen(target, step))
+
+
+def _seen(target: Target, step: str) -> str:
+    return f"{step} {target.seen}"
 
 
 async def _fail(target: Target, form: Form) -> Done:

@@ -6,11 +6,12 @@ from collections.abc import Iterator
 
 from effectflow.checkpoint import ResumePlan, RunConflict, RunStatus, read_checkpoint
 from effectflow.checkpoint.errors import CheckpointError, OutcomeUnknown
+from effectflow.checkpoint.store import find_run
 from effectflow.observe.explanation import Explanation
 from effectflow.runs.control import pause_run, retry_run, unpause_run
 from effectflow.runs.forking import Fork, fork_run
 from effectflow.runs.plan import plan_run, planned_undos
-from effectflow.runs.retention import delete_run
+from effectflow.runs.retention import delete_run, may_be_awaited
 from effectflow.runs.run_ids import check_new_run_id, new_run_id
 from effectflow.service.client import request_cancel
 from effectflow.ui.actions.action import (
@@ -31,6 +32,7 @@ from effectflow.ui.actions.action import (
 from effectflow.ui.fields import described, one_line
 from effectflow.ui.forms import Form, form_of
 from effectflow.ui.reading import Mistyped
+from effectflow.ui.site import Refused
 
 _TO_RETRY = only_if(RunStatus.FAILED, RunStatus.BLOCKED, RunStatus.INTERRUPTED, RunStatus.RUNNING)
 
@@ -72,7 +74,7 @@ async def _prepare_retry(target: Target) -> Prepared:
     facts += (
         told("Who runs it", "The next worker continues the run. This page executes no steps."),
     )
-    return Prepared(facts, (Offer(Form(), "Retry the run"),), links)
+    return Prepared(facts, (Offer(Form(), "Retry the run", seen=target.seen),), links)
 
 
 async def _plan(target: Target) -> ResumePlan | Exception:
@@ -276,6 +278,15 @@ def _why_not_delete(explanation: Explanation) -> str:
 
 
 async def _prepare_delete(target: Target) -> Prepared:
+    async with target.checkpoints.store as store:
+        info = await find_run(store, target.run_id)
+        parent = "" if info is None else info.summary.parent
+        if await may_be_awaited(store, parent):
+            raise Refused(
+                f"Run {parent!r}, which has spawned this one and may wait for its result, has not ended. "
+                "Cancel or delete it first.",
+                409,
+            )
     facts = [
         told(
             "What happens",
@@ -288,7 +299,8 @@ async def _prepare_delete(target: Target) -> Prepared:
         text = "The run has not ended, and this undoes nothing. To undo its work, cancel it."
         facts.append(warned("Its work stays", text))
         links += (Link("cancel", "Cancel it instead"),)
-    return Prepared(tuple(facts), (Offer(Form(), "Delete the run", is_final=True),), links)
+    offer = Offer(Form(), "Delete the run", is_final=True, seen=target.seen)
+    return Prepared(tuple(facts), (offer,), links)
 
 
 async def _delete(target: Target, _: Form) -> Done:
