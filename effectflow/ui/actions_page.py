@@ -11,11 +11,9 @@ from starlette.responses import Response
 from effectflow.checkpoint.errors import CheckpointError, RunNotFound, StoreUnavailable
 from effectflow.ui.actions import ACTIONS, offered
 from effectflow.ui.actions.action import Action, Offer, Prepared, Target, read_target
-from effectflow.ui.forms import Form
-from effectflow.ui.reading import Mistyped
-from effectflow.ui.run_page import run_id_of
+from effectflow.ui.forms import Form, Mistyped
+from effectflow.ui.request_values import run_id_of, submitted
 from effectflow.ui.site import Page, Refused, Site
-from effectflow.ui.submitted import submitted
 
 
 async def show_action(site: Site, request: Request) -> Page:
@@ -36,7 +34,7 @@ async def do_action(site: Site, request: Request) -> Page | Response:
     action, target = await _asked(site, request)
     if action.act is None:
         raise Refused("This page only shows something.", 405)
-    typed = await submitted(request)
+    typed = dict(await submitted(request))
     if why_not := action.why_not(target.explanation):
         return _lost(action, target, typed, why_not)
     target = replace(target, key=typed.get("~key", ""))

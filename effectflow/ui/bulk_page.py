@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -13,7 +13,7 @@ from tempfile import SpooledTemporaryFile
 
 from anyio import to_thread
 from starlette.background import BackgroundTask
-from starlette.datastructures import FormData
+from starlette.datastructures import ImmutableMultiDict
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
@@ -30,9 +30,8 @@ from effectflow.checkpoint import (
 from effectflow.checkpoint.store import store_errors
 from effectflow.observe.run_filters import Counted, RunFilters
 from effectflow.observe.statuses import shown_status
-from effectflow.runs.control import can_be_retried, retry_run
-from effectflow.runs.retention import delete_run, may_be_awaited
-from effectflow.service.client import request_cancel
+from effectflow.ui.bulk_actions import BULK_ACTIONS, BulkAction
+from effectflow.ui.request_values import submitted
 from effectflow.ui.runs_page import FIELDS, Given, filters_of, given_in, text_of
 from effectflow.ui.site import Page, Refused, Site
 
@@ -44,26 +43,6 @@ MOST_AT_ONCE = 500
 
 MOST_IN_FILE = 1000
 """A download has no more runs than this."""
-
-
-@dataclass(frozen=True, slots=True)
-class Action:
-    """What people do to runs.
-
-    Attributes:
-        verb: such as "retry".
-        done: what was done then, such as "retried".
-        warning: what a person should know before.
-        foresee: says what would happen to a run, at a time in seconds since the epoch. It raises
-            ValueError, which says why nothing would.
-        act: does it to the run with an id. It raises CheckpointError.
-    """
-
-    verb: str
-    done: str
-    warning: str
-    foresee: Callable[[Site, RunInfo, float], Awaitable[str]]
-    act: Callable[[Site, str], Awaitable[None]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,10 +121,10 @@ async def show_none(site: Site, request: Request) -> Response:
 
 async def act_on_runs(site: Site, request: Request) -> Page | Response:
     """Show what an action would do to each selected run, or, once that is confirmed, do it."""
-    form, now = await request.form(max_fields=4000), site.now
-    action = ACTIONS.get(str(form.get("action")))
+    form, now = await submitted(request), site.now
+    action = BULK_ACTIONS.get(form.get("action", ""))
     if action is None:
-        raise Refused(f"The actions are {', '.join(ACTIONS)}.")
+        raise Refused(f"The actions are {', '.join(BULK_ACTIONS)}.")
     if action.act is not None:
         site.changeable()
     selection = _selection_in(form, now)
@@ -158,7 +137,7 @@ async def act_on_runs(site: Site, request: Request) -> Page | Response:
         return await _act(site, action, selection, now)
 
 
-def _selection_in(form: FormData, now: float) -> Selection:
+def _selection_in(form: ImmutableMultiDict[str, str], now: float) -> Selection:
     """Return the runs that a form selects. Raise Refused if it selects none."""
     given = given_in(form)
     every = form.getlist("every")
@@ -166,15 +145,15 @@ def _selection_in(form: FormData, now: float) -> Selection:
         if not given:
             raise Refused("Set a filter first: this would be every run of the store.")
         after = form.get("after")
-        return Selection((), filters_of(given, now, str(after) if after else None), given)
+        return Selection((), filters_of(given, now, after or None), given)
     chosen = form.getlist("shown" if "page" in every else "id")
-    run_ids = [*dict.fromkeys(text for text in chosen if isinstance(text, str) and text)]
+    run_ids = [*dict.fromkeys(text for text in chosen if text)]
     if not run_ids:
         raise Refused("Select runs first, on the page of runs.")
     return Selection(run_ids[:MOST_IN_FILE], None, given)
 
 
-async def _preview(site: Site, action: Action, selection: Selection, now: float) -> Page:
+async def _preview(site: Site, action: BulkAction, selection: Selection, now: float) -> Page:
     listed: list[Outcome] = []
     async for run_id, info in selection.infos(site, now, LISTED):
         listed.append(await _foreseen(site, action, run_id, info, now))
@@ -198,7 +177,7 @@ def _before(info: RunInfo) -> tuple[float, str]:
 
 
 async def _foreseen(
-    site: Site, action: Action, run_id: str, info: RunInfo | None, now: float
+    site: Site, action: BulkAction, run_id: str, info: RunInfo | None, now: float
 ) -> Outcome:
     if info is None:
         return Outcome(run_id, _GONE, is_done=False)
@@ -209,7 +188,7 @@ async def _foreseen(
         return Outcome(run_id, f"No: {error}.", False, info, status)
 
 
-async def _act(site: Site, action: Action, selection: Selection, now: float) -> Page:
+async def _act(site: Site, action: BulkAction, selection: Selection, now: float) -> Page:
     """Act on the runs, and tell what became of each. If there are many, offer to go on."""
     assert action.act is not None
     # Before the first one changes, because a changed run may not match any more.
@@ -248,7 +227,7 @@ async def _act(site: Site, action: Action, selection: Selection, now: float) -> 
 
 
 async def _export(
-    site: Site, action: Action, selection: Selection, now: float, *, skips: bool
+    site: Site, action: BulkAction, selection: Selection, now: float, *, skips: bool
 ) -> Page | Response:
     """Return a file with the runs, as `effectflow import` reads them; or a page, if some are damaged."""
     store, damaged = site.client.checkpoints.store, list[Outcome]()
@@ -290,7 +269,7 @@ async def _export(
 
 def _page(
     title: str,
-    action: Action,
+    action: BulkAction,
     selection: Selection,
     listed: Sequence[Outcome],
     inputs: Sequence[tuple[str, str]] | None,
@@ -319,68 +298,3 @@ def _in_words(given: Given) -> Iterator[str]:
     if "status" in given:
         yield f"status {' or '.join(given['status'])}"
     yield from (f"{label} {given[name][0]}" for name, label in FIELDS.items() if name in given)
-
-
-# The actions.
-
-
-def _check_is_free(info: RunInfo, now: float) -> None:
-    if info.is_held(now):
-        raise ValueError(f"{info.process} drives it")
-
-
-async def _foresee_retry(_: Site, info: RunInfo, now: float) -> str:
-    status = info.summary.status
-    if status.has_ended:
-        raise ValueError(f"it is {status}")
-    _check_is_free(info, now)
-    if not can_be_retried(status):
-        raise ValueError(f"it is {status}, so there is nothing to try again")
-    return "The next worker continues it. Its completed steps are not run again."
-
-
-async def _foresee_cancel(_: Site, info: RunInfo, now: float) -> str:
-    if info.summary.status.has_ended:
-        raise ValueError(f"it is {info.summary.status}")
-    who = f"{info.process.capitalize()}" if info.is_held(now) else "The next worker"
-    return f"{who} runs its finalizers and compensations, and ends it."
-
-
-async def _foresee_delete(site: Site, info: RunInfo, now: float) -> str:
-    _check_is_free(info, now)
-    if await may_be_awaited(site.client.checkpoints.store, info.summary.parent):
-        raise ValueError(
-            f"run {info.summary.parent!r}, which may wait for its result, has not ended"
-        )
-    undone = "" if info.summary.status.has_ended else " Nothing that it did is undone."
-    return f"It is deleted, with its {info.length:,} entries.{undone}"
-
-
-async def _foresee_export(_: Site, info: RunInfo, now: float) -> str:
-    return f"The file has its {info.length:,} entries."
-
-
-async def _retry(site: Site, run_id: str) -> None:
-    by = site.client.by
-    await retry_run(site.client.checkpoints, run_id, by=by, clock=site.clock)
-
-
-async def _cancel(site: Site, run_id: str) -> None:
-    await request_cancel(site.client.checkpoints, run_id, by=site.client.by)
-
-
-async def _delete(site: Site, run_id: str) -> None:
-    await delete_run(site.client.checkpoints, run_id)
-
-
-ACTIONS: Mapping[str, Action] = {
-    action.verb: action
-    for action in (
-        Action("retry", "retried", "", _foresee_retry, _retry),
-        Action("cancel", "asked to end", "", _foresee_cancel, _cancel),
-        Action(
-            "delete", "deleted", "What is deleted cannot be restored.", _foresee_delete, _delete
-        ),
-        Action("export", "exported", "", _foresee_export),
-    )
-}

@@ -15,7 +15,8 @@ from effectflow.checkpoint.journal_reader import export_run, write_exported
 from effectflow.checkpoint.values import Tree, plain_tree, write_json
 from effectflow.observe.recorded_run import RecordedRun
 from effectflow.observe.surroundings import read_mailbox, read_spawned, spawned_by
-from effectflow.ui.run_page import number_in, page_of_run, read_run, run_id_of
+from effectflow.ui.request_values import number_in, run_id_of
+from effectflow.ui.run_header import page_of_run, read_run
 from effectflow.ui.site import Page, Refused, Site
 
 _MOST = 100

@@ -15,7 +15,7 @@ from effectflow.checkpoint.errors import CheckpointError
 from effectflow.effects.paths import StepPath, is_within
 from effectflow.observe.operations import Operation
 from effectflow.observe.recorded_run import RecordedRun
-from effectflow.ui.run_page import page_of_run, read_run
+from effectflow.ui.run_header import page_of_run, read_run
 from effectflow.ui.site import Page, Site
 
 MOST_BOXES = 150

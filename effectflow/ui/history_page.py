@@ -13,9 +13,10 @@ from effectflow.checkpoint.entries import Entry
 from effectflow.observe.differences import MOST_DIFFERENCES, RunState, differences_between
 from effectflow.observe.journal_lines import JournalLine, journal_lines
 from effectflow.observe.recorded_run import RecordedRun
-from effectflow.ui.run_page import page_of_run, read_run
+from effectflow.ui.request_values import number_in
+from effectflow.ui.run_header import page_of_run, read_run
 from effectflow.ui.shown import utc
-from effectflow.ui.site import Page, Refused, Site
+from effectflow.ui.site import Page, Site
 
 _PAGE = 100
 """The entries of a page."""
@@ -74,16 +75,9 @@ def _state_after(run: RecordedRun, at: int) -> RunState:
 
 def _place_of(request: Request, length: int) -> Place:
     """Return where the reader wants to be: by default at the end. Raise Refused for what is no number."""
-    at = _number(request, "at", length)
-    at = min(max(at, 1), length)
-    return Place(at, min(max(_number(request, "since", at - 1), 0), length), length)
-
-
-def _number(request: Request, name: str, otherwise: int) -> int:
-    text = request.query_params.get(name) or str(otherwise)
-    if not (text.isascii() and text.isdigit() and len(text) < 10):
-        raise Refused(f"{name} is the number of an entry, such as {name}=12, not {text!r}.")
-    return int(text)
+    at, since = number_in(request, "at", int), number_in(request, "since", int)
+    at = length if at is None else min(max(at, 1), length)
+    return Place(at, at - 1 if since is None else min(since, length), length)
 
 
 def _lines(entries: Sequence[Entry], place: Place) -> list[JournalLine]:

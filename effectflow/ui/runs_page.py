@@ -90,11 +90,11 @@ async def list_runs(site: Site, request: Request) -> Page | Response:
     return Page("runs.html", "Runs", values)
 
 
-def given_in(texts: ImmutableMultiDict[str, object]) -> Given:
+def given_in(texts: ImmutableMultiDict[str, str]) -> Given:
     """Return the filters in a URL or in a form, without empty ones and unknown names."""
     found: dict[str, tuple[str, ...]] = {}
     for name in ("status", *FIELDS):
-        values = [text for text in texts.getlist(name) if isinstance(text, str) and text]
+        values = [text for text in texts.getlist(name) if text]
         if values:
             found[name] = tuple(dict.fromkeys(values)) if name == "status" else (values[-1],)
     return found

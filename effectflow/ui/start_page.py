@@ -15,12 +15,19 @@ from effectflow.checkpoint.values import plain_tree
 from effectflow.runs.run_ids import check_new_run_id, new_run_id
 from effectflow.service import App
 from effectflow.service.environment import AnyWorkflow
-from effectflow.ui.fields import Field, described, one_line
-from effectflow.ui.forms import Form, form_of
-from effectflow.ui.inputs import input_field, made_input, recorded_input
-from effectflow.ui.reading import Mistyped
+from effectflow.ui.forms import (
+    Field,
+    Form,
+    Mistyped,
+    described,
+    form_of,
+    input_field,
+    made_input,
+    one_line,
+    recorded_input,
+)
+from effectflow.ui.request_values import submitted
 from effectflow.ui.site import Page, Refused, Site
-from effectflow.ui.submitted import submitted
 
 
 async def show_start(site: Site, request: Request) -> Page:
@@ -39,7 +46,7 @@ async def do_start(site: Site, request: Request) -> Page | Response:
     workflow = _chosen(app, request, like)
     if workflow is None:
         raise Refused("Say which workflow: /start?workflow=...")
-    typed = await submitted(request)
+    typed = dict(await submitted(request))
     form = replace(_form(site, workflow, None)[0], typed=typed)
     options = site.client.checkpoints.value_options
     if (changed := form.changed(options)) is not None:

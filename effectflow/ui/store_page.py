@@ -11,6 +11,7 @@ from effectflow.checkpoint import Checkpoints, RunNotFound, RunStatus, Verificat
 from effectflow.checkpoint.entries import FORMAT
 from effectflow.checkpoint.store import RunQuery, store_errors
 from effectflow.observe.overview import MOST_COUNTED, read_overview
+from effectflow.ui.request_values import number_in
 from effectflow.ui.site import Page, Refused, Site
 
 _MOST_VERIFIED = 200
@@ -54,8 +55,7 @@ class Checked:
 async def show_store(site: Site, request: Request) -> Page:
     """Show what the store is and has; and, if asked, whether its newest runs or one run are undamaged."""
     query, checkpoints = request.query_params, site.client.checkpoints
-    run_id, newest, checked = query.get("run"), query.get("newest"), None
-    count = None if newest is None else _count(newest)
+    run_id, count, checked = query.get("run"), _count_in(request), None
     async with checkpoints.store as store:
         with store_errors(store):
             facts = await store.facts()
@@ -123,9 +123,10 @@ async def _newest_verified(checkpoints: Checkpoints, count: int) -> Checked:
     )
 
 
-def _count(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and 0 < int(text[:9]) <= _MOST_VERIFIED):
+def _count_in(request: Request) -> int | None:
+    count = number_in(request, "newest", int)
+    if count is not None and not 0 < count <= _MOST_VERIFIED:
         raise Refused(
             f"A page verifies 1 to {_MOST_VERIFIED} runs. `effectflow verify` verifies all."
         )
-    return int(text)
+    return count

@@ -91,9 +91,9 @@ def test_a_long_history_has_pages() -> None:
 @pytest.mark.parametrize(
     ("query", "status", "words"),
     [
-        ("id=shopping-1&at=x", 400, "at is the number of an entry"),
+        ("id=shopping-1&at=x", 400, "at is a number"),
         ("id=shopping-1&at=999", 200, "5 of 5"),
-        ("id=shopping-1&since=%F0%9F%98%80", 400, "since is the number of an entry"),
+        ("id=shopping-1&since=%F0%9F%98%80", 400, "since is a number"),
         ("id=nobody", 404, "no run 'nobody'"),
         ("", 400, "Say which run"),
     ],

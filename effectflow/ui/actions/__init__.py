@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from effectflow.observe.explanation import Explanation
 from effectflow.ui.actions.action import Action
 from effectflow.ui.actions.answering import SIGNAL
-from effectflow.ui.actions.copying import CRASH_TEST
+from effectflow.ui.actions.crash_test import CRASH_TEST
 from effectflow.ui.actions.dead_letters import DEAD_LETTERS
-from effectflow.ui.actions.forking import FORK
+from effectflow.ui.actions.forking import FORK, RERUN
 from effectflow.ui.actions.settling import COMPLETE_STEP, FAIL_STEP
-from effectflow.ui.actions.steering import CANCEL, DELETE, PAUSE, RERUN, RETRY, UNPAUSE
+from effectflow.ui.actions.steering import CANCEL, DELETE, PAUSE, RETRY, UNPAUSE
 
 ACTIONS: Mapping[str, Action] = {
     action.name: action

@@ -22,8 +22,7 @@ from effectflow.ui.actions.action import (
     told,
     warned,
 )
-from effectflow.ui.fields import described
-from effectflow.ui.forms import Form, form_of
+from effectflow.ui.forms import Form, described, form_of
 
 _SIGNAL = "signal "
 

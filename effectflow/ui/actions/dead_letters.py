@@ -17,9 +17,7 @@ from effectflow.ui.actions.action import (
     intact,
     told,
 )
-from effectflow.ui.fields import described
-from effectflow.ui.forms import Form, form_of
-from effectflow.ui.reading import Mistyped
+from effectflow.ui.forms import Form, Mistyped, described, form_of
 
 _SHOWN = 200
 """The characters of an item and of an error that are shown."""

@@ -1,15 +1,16 @@
-"""Make a run from the beginning of another one, with other outputs or another input."""
+"""Make a run from another one: from its beginning with other outputs, or again from its input."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from effectflow.checkpoint import Checkpoint, CorruptCheckpoint
+from effectflow.checkpoint import Checkpoint, CorruptCheckpoint, RunConflict, read_checkpoint
 from effectflow.checkpoint.checkpoint import fold
 from effectflow.checkpoint.plan import skipped_steps
 from effectflow.checkpoint.step import StepDefinition
 from effectflow.checkpoint.values import MalformedValue, Tree, from_tree, of_type
-from effectflow.runs.forking import Fork, changeable_steps, end_of_prefix
+from effectflow.runs.forking import Fork, changeable_steps, end_of_prefix, fork_run
+from effectflow.runs.run_ids import check_new_run_id, new_run_id
 from effectflow.ui.actions.action import (
     MOST_SHOWN,
     Action,
@@ -22,11 +23,60 @@ from effectflow.ui.actions.action import (
     listed,
     told,
 )
-from effectflow.ui.actions.steering import chosen_id, make_fork, new_id_form
-from effectflow.ui.fields import Field, described
-from effectflow.ui.filling import filled
-from effectflow.ui.forms import Form
-from effectflow.ui.inputs import input_field, made_input, recorded_input
+from effectflow.ui.forms import (
+    Field,
+    Form,
+    Mistyped,
+    described,
+    filled,
+    form_of,
+    input_field,
+    made_input,
+    one_line,
+    recorded_input,
+)
+
+
+def _new_id_form(target: Target) -> Form:
+    """Return the form that asks for the id of a new run, and suggests one."""
+    field = one_line(
+        described(str, name="run_id", label="Id of the new run", hint="it must be new")
+    )
+    suggested = new_run_id(target.workflow.name)
+    return form_of(field, values={"run_id": suggested}, options=target.value_options)
+
+
+def _chosen_id(form: Form, target: Target) -> str:
+    """Return the id that was typed for a new run. Raise Mistyped if no run may have it."""
+    run_id = form.values(target.value_options)["run_id"]
+    try:
+        check_new_run_id(run_id)
+    except ValueError as error:
+        raise Mistyped({"run_id": str(error)}) from None
+    return run_id
+
+
+async def _make_fork(target: Target, form: Form, fork: Fork) -> Done:
+    """Make a run from another one. A form that is submitted twice makes it once."""
+    assert fork.run_id is not None
+    async with target.place() as place:
+        try:
+            await fork_run(place, target.run_id, fork)
+        except RunConflict as error:
+            if not await _is_made(target, form, fork.run_id):
+                raise Mistyped({"run_id": str(error)}) from None
+            return Done("again", fork.run_id)
+    return Done("fork", fork.run_id)
+
+
+async def _is_made(target: Target, form: Form, run_id: str) -> bool:
+    """Return whether a run is the one that this form made before, with the id that it suggested."""
+    if form.typed.get("~suggested") != run_id:
+        return False
+    store, seal = target.checkpoints.store, target.checkpoints.seal
+    async with store:
+        made = await read_checkpoint(store, run_id, seal)
+    return made.forked_from.rpartition("@")[0] == target.run_id
 
 
 def _changes(target: Target) -> dict[str, None]:
@@ -43,7 +93,7 @@ def _is_with_input(target: Target) -> bool:
     return bool(target.wanted("input"))
 
 
-async def _prepare(target: Target) -> Prepared:
+async def _prepare_fork(target: Target) -> Prepared:
     if not target.has_code:
         # It says what is missing.
         _ = target.workflow
@@ -67,7 +117,7 @@ async def _prepare(target: Target) -> Prepared:
         *listed("Kept, with another output", [*_changes(target)]),
         *listed("Runs again in the new run", again),
     )
-    form = await _with_changes(target, new_id_form(target))
+    form = await _with_changes(target, _new_id_form(target))
     links = _links_to_change(target, kept)
     return Prepared(facts, (_offer(form),), tuple(links))
 
@@ -132,7 +182,7 @@ def _shown_output(
 
 
 def _with_input(target: Target, known: Checkpoint) -> Prepared:
-    field, form = input_field(target.workflow), new_id_form(target)
+    field, form = input_field(target.workflow), _new_id_form(target)
     try:
         value = recorded_input(target.workflow, known, target.checkpoints)
         shown = filled(field, value, target.value_options)
@@ -145,14 +195,38 @@ def _with_input(target: Target, known: Checkpoint) -> Prepared:
     return Prepared((told("What happens", text),), (_offer(made),))
 
 
-async def _act(target: Target, form: Form) -> Done:
-    run_id, values = chosen_id(form, target), form.values(target.value_options)
+async def _fork(target: Target, form: Form) -> Done:
+    run_id, values = _chosen_id(form, target), form.values(target.value_options)
     if _is_with_input(target):
         input = made_input(target.workflow, values["input"])
-        return await make_fork(target, form, Fork(target.by, input=input, run_id=run_id))
+        return await _make_fork(target, form, Fork(target.by, input=input, run_id=run_id))
     changes = {step: values[f"change{number}"] for number, step in enumerate(_changes(target))}
     at = _fork_of(target).at
-    return await make_fork(target, form, Fork(target.by, at, changes, run_id=run_id))
+    return await _make_fork(target, form, Fork(target.by, at, changes, run_id=run_id))
 
 
-FORK = Action("fork", "Fork", intact, _prepare, _act)
+async def _prepare_rerun(target: Target) -> Prepared:
+    form = _new_id_form(target)
+    facts = (
+        told(
+            "What happens",
+            "A new run begins with the same input. This one stays as it is. The next worker drives the "
+            "new run, and all of its steps are executed.",
+        ),
+    )
+    like = (("like", target.run_id),)
+    links = (
+        Link("fork", "Begin after a certain step: fork the run"),
+        Link("/start", "Change the input, the queue or the key first: start one like this", like),
+    )
+    hidden = (("~suggested", form.typed["run_id"]),)
+    return Prepared(facts, (Offer(form, "Run it again", hidden=hidden),), links)
+
+
+async def _rerun(target: Target, form: Form) -> Done:
+    run_id = _chosen_id(form, target)
+    return await _make_fork(target, form, Fork(target.by, run_id=run_id))
+
+
+FORK = Action("fork", "Fork", intact, _prepare_fork, _fork)
+RERUN = Action("rerun", "Run again", intact, _prepare_rerun, _rerun)

@@ -23,9 +23,7 @@ from effectflow.ui.actions.action import (
     not_ended,
     told,
 )
-from effectflow.ui.fields import Field, described, one_line
-from effectflow.ui.forms import Form, form_of
-from effectflow.ui.reading import Mistyped
+from effectflow.ui.forms import Field, Form, Mistyped, described, form_of, one_line
 from effectflow.ui.site import Refused
 
 

@@ -1,18 +1,16 @@
-"""Retry, cancel, pause, unpause, rerun and delete runs."""
+"""Retry, cancel, pause, unpause and delete runs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from effectflow.checkpoint import ResumePlan, RunConflict, RunStatus, read_checkpoint
+from effectflow.checkpoint import ResumePlan, RunStatus
 from effectflow.checkpoint.errors import CheckpointError, OutcomeUnknown
 from effectflow.checkpoint.store import find_run
 from effectflow.observe.explanation import Explanation
 from effectflow.runs.control import pause_run, retry_run, unpause_run
-from effectflow.runs.forking import Fork, fork_run
 from effectflow.runs.plan import plan_run, planned_undos
 from effectflow.runs.retention import delete_run, may_be_awaited
-from effectflow.runs.run_ids import check_new_run_id, new_run_id
 from effectflow.service.client import request_cancel
 from effectflow.ui.actions.action import (
     Action,
@@ -22,16 +20,13 @@ from effectflow.ui.actions.action import (
     Offer,
     Prepared,
     Target,
-    intact,
     listed,
     not_ended,
     only_if,
     told,
     warned,
 )
-from effectflow.ui.fields import described, one_line
-from effectflow.ui.forms import Form, form_of
-from effectflow.ui.reading import Mistyped
+from effectflow.ui.forms import Form
 from effectflow.ui.site import Refused
 
 _TO_RETRY = only_if(RunStatus.FAILED, RunStatus.BLOCKED, RunStatus.INTERRUPTED, RunStatus.RUNNING)
@@ -206,71 +201,6 @@ async def _unpause(target: Target, _: Form) -> Done:
     return Done("unpause", target.run_id)
 
 
-def new_id_form(target: Target) -> Form:
-    """Return the form that asks for the id of a new run, and suggests one."""
-    field = one_line(
-        described(str, name="run_id", label="Id of the new run", hint="it must be new")
-    )
-    suggested = new_run_id(target.workflow.name)
-    return form_of(field, values={"run_id": suggested}, options=target.value_options)
-
-
-def chosen_id(form: Form, target: Target) -> str:
-    """Return the id that was typed for a new run. Raise Mistyped if no run may have it."""
-    run_id = form.values(target.value_options)["run_id"]
-    try:
-        check_new_run_id(run_id)
-    except ValueError as error:
-        raise Mistyped({"run_id": str(error)}) from None
-    return run_id
-
-
-async def make_fork(target: Target, form: Form, fork: Fork) -> Done:
-    """Make a run from another one. A form that is submitted twice makes it once."""
-    assert fork.run_id is not None
-    async with target.place() as place:
-        try:
-            await fork_run(place, target.run_id, fork)
-        except RunConflict as error:
-            if not await _is_made(target, form, fork.run_id):
-                raise Mistyped({"run_id": str(error)}) from None
-            return Done("again", fork.run_id)
-    return Done("fork", fork.run_id)
-
-
-async def _is_made(target: Target, form: Form, run_id: str) -> bool:
-    """Return whether a run is the one that this form made before, with the id that it suggested."""
-    if form.typed.get("~suggested") != run_id:
-        return False
-    store, seal = target.checkpoints.store, target.checkpoints.seal
-    async with store:
-        made = await read_checkpoint(store, run_id, seal)
-    return made.forked_from.rpartition("@")[0] == target.run_id
-
-
-async def _prepare_rerun(target: Target) -> Prepared:
-    form = new_id_form(target)
-    facts = (
-        told(
-            "What happens",
-            "A new run begins with the same input. This one stays as it is. The next worker drives the "
-            "new run, and all of its steps are executed.",
-        ),
-    )
-    like = (("like", target.run_id),)
-    links = (
-        Link("fork", "Begin after a certain step: fork the run"),
-        Link("/start", "Change the input, the queue or the key first: start one like this", like),
-    )
-    hidden = (("~suggested", form.typed["run_id"]),)
-    return Prepared(facts, (Offer(form, "Run it again", hidden=hidden),), links)
-
-
-async def _rerun(target: Target, form: Form) -> Done:
-    run_id = chosen_id(form, target)
-    return await make_fork(target, form, Fork(target.by, run_id=run_id))
-
-
 def _why_not_delete(explanation: Explanation) -> str:
     if explanation.is_held:
         return f"A run is not deleted while a process drives it. {explanation.reason}"
@@ -313,5 +243,4 @@ RETRY = Action("retry", "Retry", _why_not_retry, _prepare_retry, _retry)
 PAUSE = Action("pause", "Pause", _TO_PAUSE, _prepare_pause, _pause)
 UNPAUSE = Action("unpause", "Unpause", only_if(RunStatus.PAUSED), _prepare_unpause, _unpause)
 CANCEL = Action("cancel", "Cancel", not_ended, _prepare_cancel, _cancel)
-RERUN = Action("rerun", "Run again", intact, _prepare_rerun, _rerun)
 DELETE = Action("delete", "Delete", _why_not_delete, _prepare_delete, _delete)

@@ -1,4 +1,4 @@
-"""Values as the plain data that means them. Pure."""
+"""Values as the plain data that means them."""
 
 from __future__ import annotations
 

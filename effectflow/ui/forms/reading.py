@@ -1,4 +1,4 @@
-"""The value that was typed in the fields of a form. Pure."""
+"""The value that was typed in the fields of a form."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ import json
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
-from effectflow.checkpoint.values import (
-    ValueOptions,
-)
+from effectflow.checkpoint.values import ValueOptions
 from effectflow.effects.errors import Copyable
 from effectflow.service.structured_input import DoesNotFit, Problem, structure_as
-from effectflow.ui.fields import MOST_ROWS, Field, row
-from effectflow.ui.plain_values import plain_data
+from effectflow.ui.forms.field import MOST_ROWS, Field, row
+from effectflow.ui.forms.plain_values import plain_data
 
 Typed: TypeAlias = Mapping[str, str]
 """What was typed or is shown in the fields of a form, by their names."""

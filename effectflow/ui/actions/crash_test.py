@@ -1,4 +1,4 @@
-"""Copy a run: as a test that crashes it everywhere, or as a file."""
+"""Copy a run as a test that crashes its workflow everywhere."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from effectflow.checkpoint.checkpoint import fold
 from effectflow.checkpoint.values import KnownTypes
 from effectflow.checkpoint.values.exceptions import importable_name
 from effectflow.ui.actions.action import Action, Prepared, Target, intact, told, warned
-from effectflow.ui.inputs import recorded_input
+from effectflow.ui.forms import recorded_input
 
 
 async def _prepare_test(target: Target) -> Prepared:

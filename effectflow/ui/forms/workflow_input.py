@@ -9,8 +9,9 @@ from effectflow.checkpoint.checkpoints import Checkpoints
 from effectflow.machines import StateMachine
 from effectflow.runs.stored_run import input_of
 from effectflow.service.environment import AnyWorkflow
-from effectflow.ui.fields import Field, described
-from effectflow.ui.reading import Mistyped
+from effectflow.ui.forms.describing import described
+from effectflow.ui.forms.field import Field
+from effectflow.ui.forms.reading import Mistyped
 
 
 def input_field(workflow: AnyWorkflow) -> Field:

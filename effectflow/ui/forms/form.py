@@ -1,9 +1,4 @@
-"""Forms made from types. Pure.
-
-`described` of `fields.py` returns the fields of a type, `filled` of `filling.py` what they show for a
-value, and `read` of `reading.py` the value of what was typed. A part whose type has no field of its own
-is typed as JSON, and every value can be.
-"""
+"""A form: its fields, what they show, and the values that were typed."""
 
 from __future__ import annotations
 
@@ -11,13 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field as dataclass_field, replace
 from typing import Any
 
-from effectflow.checkpoint.values import (
-    ValueOptions,
-)
-from effectflow.ui.fields import Field
-from effectflow.ui.filling import as_json, blank, filled
-from effectflow.ui.plain_values import json_text
-from effectflow.ui.reading import MORE_ROWS, Mistyped, Typed, find, read, read_data, rows
+from effectflow.checkpoint.values import ValueOptions
+from effectflow.ui.forms.field import Field
+from effectflow.ui.forms.filling import as_json, blank, filled
+from effectflow.ui.forms.plain_values import json_text
+from effectflow.ui.forms.reading import MORE_ROWS, Mistyped, Typed, find, read, read_data, rows
 
 
 @dataclass(frozen=True, slots=True)

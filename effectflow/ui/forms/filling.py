@@ -1,4 +1,4 @@
-"""What the fields of a form show for a value, so that reading them gives the same value. Pure."""
+"""What the fields of a form show for a value, so that reading them gives the same value."""
 
 from __future__ import annotations
 
@@ -6,14 +6,11 @@ from collections.abc import Iterable
 from typing import Any, cast
 
 from effectflow.checkpoint.errors import NotSerializable
-from effectflow.checkpoint.values import (
-    ValueOptions,
-    mismatch_of,
-)
+from effectflow.checkpoint.values import ValueOptions, mismatch_of
 from effectflow.service.structured_input import structure_as
-from effectflow.ui.fields import MOST_ROWS, Field, row
-from effectflow.ui.plain_values import comparable, json_text, plain_data
-from effectflow.ui.reading import FIRST_ROWS, Mistyped, read, rows
+from effectflow.ui.forms.field import MOST_ROWS, Field, row
+from effectflow.ui.forms.plain_values import comparable, json_text, plain_data
+from effectflow.ui.forms.reading import FIRST_ROWS, Mistyped, read, rows
 
 
 def filled(field: Field, value: Any, options: ValueOptions) -> dict[str, str]:
