@@ -10,7 +10,7 @@ from playwright.sync_api import Page, expect
 
 from effectflow import Checkpoints, Do, Effect, pure, step, workflow
 from effectflow.service import App
-from effectflow.stores import SqliteStore
+from effectflow.stores import MemoryStore, SqliteStore
 from effectflow.ui import create_app
 from tests.ui.serving import Served
 
@@ -43,6 +43,26 @@ def test_a_run_that_is_submitted_appears_on_the_page_of_runs(
     expect(row).to_contain_text("completed")
     row.get_by_role("link").click()
     expect(window.get_by_role("heading", level=1)).to_have_text("order-1")
+
+
+def test_tabs_in_the_background_take_no_connection_and_are_renewed_when_they_are_seen(
+    window: Page, serve: Callable[..., Served]
+) -> None:
+    pages = serve(
+        App([order], environment=Environment, checkpoints=Checkpoints(MemoryStore())), worker=False
+    )
+    # Without a screen, a browser takes all of its tabs for visible.
+    window.context.add_init_script(
+        "Object.defineProperty(document, 'hidden', {get: () => !window.isSeen})"
+    )
+    tabs = [window, *(window.context.new_page() for _ in range(6))]
+    # A browser has six connections to a server.
+    for tab in tabs:
+        tab.goto(pages.url)
+    pages.do(pages.client.submit, order, 5, run_id="order-1")
+    expect(window.get_by_role("link", name="order-1")).not_to_be_visible()
+    window.evaluate("isSeen = true; document.dispatchEvent(new Event('visibilitychange'))")
+    expect(window.get_by_role("link", name="order-1")).to_be_visible()
 
 
 def test_the_pages_are_small() -> None:

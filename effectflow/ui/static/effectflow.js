@@ -96,7 +96,10 @@ function tell(text) {
 
 let source;
 
+/** Follow the page while it can be seen: a browser has only six connections to a server, for all tabs. */
 function follow() {
+  source?.close();
+  if (document.hidden || main.querySelector("[data-still]")) return;
   source = new EventSource(location.href);
   source.addEventListener("page", (event) => {
     const fresh = document.createElement("main");
@@ -113,6 +116,8 @@ function follow() {
   };
 }
 addEventListener("pagehide", () => source?.close());
+addEventListener("pageshow", (event) => event.persisted && follow());
+document.addEventListener("visibilitychange", follow);
 
 function show(fresh) {
   localise(fresh);
@@ -124,7 +129,6 @@ function show(fresh) {
 async function visit(href) {
   const answer = await fetch(href);
   if (!answer.ok) return location.assign(href);
-  source?.close();
   history.pushState(null, "", href);
   show(new DOMParser().parseFromString(await answer.text(), "text/html").querySelector("main"));
   follow();
@@ -202,4 +206,4 @@ document.addEventListener("renewed", countSelected);
 
 localise(document);
 countSelected();
-if (!main.querySelector("[data-still]")) follow();
+follow();
