@@ -9,7 +9,6 @@ import typer
 
 from effectflow.checkpoint import read_checkpoint
 from effectflow.checkpoint.step import StepDefinition
-from effectflow.checkpoint.values.exceptions import error_named
 from effectflow.cli.access import Access, CodeOption
 from effectflow.cli.app_loader import workflow_of_run
 from effectflow.cli.command import Answer, command
@@ -18,7 +17,7 @@ from effectflow.cli.suggestions import suggested
 from effectflow.effects.clock import SystemClock
 from effectflow.effects.scope import Scope
 from effectflow.runs.control import asker
-from effectflow.runs.settling import Settlement, settle_step
+from effectflow.runs.settling import Settlement, error_from_text, settle_step
 from effectflow.runs.stored_run import Place
 
 _RunArgument = Annotated[str, typer.Argument(metavar="RUN_ID", help="The id of the run.")]
@@ -113,20 +112,8 @@ def _error_of(kind: str | None, message: str) -> Callable[[StepDefinition], Exce
             raise BadUse(f"--type says which error; step {definition.name!r} declares: {known}")
         name = kind or next(iter(declared), "RuntimeError")
         try:
-            found = error_named(name, declared)
-        except LookupError:
-            short = {one.rpartition(".")[2]: declared[one] for one in declared}
-            if name not in short:
-                known = ", ".join(declared) or "none"
-                raise BadUse(
-                    f"step {definition.name!r} does not declare {name!r}; it declares: {known}"
-                ) from None
-            found = short[name]
-        try:
-            return found(message) if message else found()
-        except TypeError as error:
-            raise BadUse(
-                f"a {found.__name__} cannot be made of a message: {error}. Use fail_step in Python"
-            ) from error
+            return error_from_text(definition, name, message)
+        except ValueError as error:
+            raise BadUse(str(error)) from error
 
     return make

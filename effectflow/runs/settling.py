@@ -12,6 +12,7 @@ from effectflow.checkpoint.failures import is_exact, read_error, write_error
 from effectflow.checkpoint.order import Order, read_order
 from effectflow.checkpoint.step import StepDefinition
 from effectflow.checkpoint.values import mismatch_of, to_tree
+from effectflow.checkpoint.values.exceptions import error_named
 from effectflow.runs.control import Change, HeldRun, change_run, goes_on
 from effectflow.runs.plan import replay_to_frontier
 from effectflow.runs.stored_run import Place, read_run
@@ -121,6 +122,32 @@ def _why_not(step: str, order: Order, open_steps: tuple[str, ...], reason: str) 
             "Pass effects=True to run the effects between steps, or settle the step around it.",
         )
     return f"step {step!r} is not in progress where a resume continues", hint
+
+
+def error_from_text(definition: StepDefinition, name: str, message: str) -> Exception:
+    """Return an error of the class that people name, made of a message.
+
+    A class that the step declares may be named without its module. Raise ValueError for one that is
+    neither declared nor built in, and for one that is made of other arguments.
+    """
+    declared = definition.types.errors
+    try:
+        kind = error_named(name, declared)
+    except LookupError:
+        short = {one.rpartition(".")[2]: kind for one, kind in declared.items()}
+        if name not in short:
+            known = ", ".join(declared) or "none"
+            raise ValueError(
+                f"step {definition.name!r} does not declare {name!r}, which is not built in; it declares: "
+                f"{known}"
+            ) from None
+        kind = short[name]
+    try:
+        return kind(message) if message else kind()
+    except TypeError as error:
+        raise ValueError(
+            f"a {kind.__name__} cannot be made of a message: {error}. Use fail_step in Python"
+        ) from error
 
 
 def saved_output(place: Place, step: str, definition: StepDefinition, value: Any) -> Any:

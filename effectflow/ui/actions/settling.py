@@ -9,9 +9,8 @@ from effectflow.checkpoint.checkpoint import fold
 from effectflow.checkpoint.entries import BeforeStep
 from effectflow.checkpoint.step import StepDefinition, StepInfo
 from effectflow.checkpoint.values.classes import is_record
-from effectflow.checkpoint.values.exceptions import error_named
 from effectflow.observe.explanation import Explanation
-from effectflow.runs.settling import Settlement, settle_step, settleable_step
+from effectflow.runs.settling import Settlement, error_from_text, settle_step, settleable_step
 from effectflow.ui.actions.action import (
     Action,
     Done,
@@ -165,17 +164,11 @@ async def _fail(target: Target, form: Form) -> Done:
     value = values["value"]
     if isinstance(value, Exception):
         return await _settle(target, value, is_failure=True)
-    step = _chosen_step(target)
-    declared = (await _definition(target, step)).types.errors
-    name = form.choice or values["type"]
+    definition = await _definition(target, _chosen_step(target))
     try:
-        kind = error_named(name, declared)
-        error = kind(value) if value else kind()
-    except LookupError:
-        raise Mistyped({"type": f"{name!r} is not an exception of Python"}) from None
-    except TypeError as problem:
-        text = f"a {name} cannot be made of a message: {problem}. Use fail_step in Python"
-        raise Mistyped({"value": text}) from None
+        error = error_from_text(definition, form.choice or values["type"], value)
+    except ValueError as problem:
+        raise Mistyped({"value" if form.choice else "type": str(problem)}) from None
     return await _settle(target, error, is_failure=True)
 
 
