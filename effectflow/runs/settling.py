@@ -138,8 +138,8 @@ def error_from_text(definition: StepDefinition, name: str, message: str) -> Exce
         if name not in short:
             known = ", ".join(declared) or "none"
             raise ValueError(
-                f"step {definition.name!r} does not declare {name!r}, which is not built in; it declares: "
-                f"{known}"
+                f"{name!r} is not built in, and step {definition.name!r} does not declare it; "
+                f"it declares: {known}"
             ) from None
         kind = short[name]
     try:

@@ -122,9 +122,9 @@ async def _prepare_fork(target: Target) -> Prepared:
     return Prepared(facts, (_offer(form),), tuple(links))
 
 
-def _offer(form: Form) -> Offer:
+def _offer(form: Form, button: str = "Fork the run") -> Offer:
     hidden = (("~suggested", form.typed["run_id"]),)
-    return Offer(form, "Fork the run", hidden=hidden)
+    return Offer(form, button, hidden=hidden)
 
 
 def _menu(target: Target, known: Checkpoint) -> Prepared:
@@ -219,8 +219,7 @@ async def _prepare_rerun(target: Target) -> Prepared:
         Link("fork", "Begin after a certain step: fork the run"),
         Link("/start", "Change the input, the queue or the key first: start one like this", like),
     )
-    hidden = (("~suggested", form.typed["run_id"]),)
-    return Prepared(facts, (Offer(form, "Run it again", hidden=hidden),), links)
+    return Prepared(facts, (_offer(form, "Run it again"),), links)
 
 
 async def _rerun(target: Target, form: Form) -> Done:

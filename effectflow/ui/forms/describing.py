@@ -5,24 +5,18 @@ from __future__ import annotations
 import inspect
 import re
 import typing
-from base64 import b64encode
 from collections.abc import Collection, Mapping, Sequence, Set as AbstractSet
 from dataclasses import replace
-from datetime import date, datetime, time, timedelta
-from decimal import Decimal
 from enum import Enum, Flag
-from pathlib import PurePath
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, cast
-from uuid import UUID
-
-from pydantic import TypeAdapter
 
 from effectflow.checkpoint.values import mismatch_of
 from effectflow.checkpoint.values.classes import is_record, record_of
 from effectflow.checkpoint.values.declared import field_types, name_of_type, required_keys
 from effectflow.effects.signatures import UnresolvedName, meaning_of
-from effectflow.ui.forms.field import Choice, Field, Line, WhenEmpty
+from effectflow.ui.forms.field import Choice, Field, WhenEmpty
+from effectflow.ui.forms.lines import line_of
 
 _MOST_FIELDS = 200
 _DEEPEST = 5
@@ -292,70 +286,10 @@ def _choice(base: Field, values: Sequence[tuple[object, object]]) -> Field:
     return replace(base, kind="choice", choices=choices)
 
 
-def _integer(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise ValueError("it is not a whole number") from None
-
-
-def _number(text: str) -> float:
-    try:
-        return int(text)
-    except ValueError:
-        pass
-    try:
-        found = float(text)
-    except ValueError:
-        raise ValueError("it is not a number") from None
-    if found - found != 0:
-        raise ValueError("it is not a finite number")
-    return found
-
-
-def _isoformat(value: Any) -> str:
-    return value.isoformat()
-
-
-_LINES: Mapping[type, Line] = {
-    int: Line("numeric", "a whole number", _integer),
-    float: Line("decimal", "a number", _number, repr),
-    Decimal: Line("decimal", "a number"),
-    # A datetime is a date, too.
-    datetime: Line("text", "such as 2030-12-31T15:00:00+01:00", show=_isoformat),
-    date: Line("date", "such as 2030-12-31", show=_isoformat),
-    time: Line("text", "such as 15:00:00", show=_isoformat),
-    timedelta: Line("decimal", "seconds", _number, lambda value: repr(value.total_seconds())),
-    UUID: Line("text", "a UUID"),
-    PurePath: Line("text", "a path"),
-    bytes: Line("text", "base64", show=lambda value: b64encode(value).decode()),
-}
-
-_OF_PYDANTIC = Line("text", "")
-_SECRET = Line("password", "it is not shown", str, lambda _: "")
-
-
-def _line_of(cls: type[Any], in_model: bool) -> Line | None:
-    """Return how values of a class are typed in a line; None if they are not."""
-    for kind, line in _LINES.items():
-        if issubclass(cls, kind):
-            # In a model, bytes are text.
-            return None if in_model and kind is bytes else line
-    if hasattr(cls, "__get_pydantic_core_schema__"):
-        try:
-            schema = TypeAdapter[Any](cls).json_schema()
-        except Exception:
-            # Not every type has one.
-            return None
-        if schema.get("type") == "string":
-            return _SECRET if schema.get("writeOnly") else _OF_PYDANTIC
-    return None
-
-
 def _line(base: Field, cls: type[Any], in_model: bool) -> Field:
     if issubclass(cls, str):
         return replace(base, kind="text", hint="")
-    line = _line_of(cls, in_model)
+    line = line_of(cls, in_model)
     if line is None:
         return base
     return replace(base, kind="line", line=line, hint=line.hint or base.hint)
