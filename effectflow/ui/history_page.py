@@ -21,6 +21,9 @@ from effectflow.ui.site import Page, Site
 _PAGE = 100
 """The entries of a page."""
 
+_ABOVE = 8
+"""The entries above the chosen one, so that it can be seen without scrolling."""
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -38,13 +41,23 @@ class Place:
 
     @property
     def first(self) -> int:
-        """The number of the first entry of the page with the chosen one."""
-        return (self.at - 1) // _PAGE * _PAGE + 1
+        """The number of the first entry of the page, which has the chosen one near its top."""
+        return max(min(self.at - _ABOVE, self.length - _PAGE + 1), 1)
 
     @property
     def last(self) -> int:
         """The number of the last entry of this page."""
         return min(self.first + _PAGE - 1, self.length)
+
+    @property
+    def earlier(self) -> int:
+        """The entry to choose for the page before this one."""
+        return max(self.first - _PAGE + _ABOVE, 1)
+
+    @property
+    def later(self) -> int:
+        """The entry to choose for the page after this one."""
+        return min(self.last + 1 + _ABOVE, self.length)
 
 
 async def show_history(site: Site, request: Request) -> Page:

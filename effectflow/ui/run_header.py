@@ -20,6 +20,7 @@ from effectflow.observe.statuses import shown_status
 from effectflow.service.pauses import pauses_in
 from effectflow.ui.actions import offered
 from effectflow.ui.request_values import run_id_of
+from effectflow.ui.service_page import limits_of
 from effectflow.ui.site import Page, Site
 
 TABS = (
@@ -39,11 +40,13 @@ class ShownRun:
         recorded: the run as it was read.
         why: why it is where it is.
         at: when it was read, in seconds since the epoch.
+        limits: what its queue allows while the run waits there, in words.
     """
 
     recorded: RecordedRun
     why: Explanation
     at: float
+    limits: str = ""
 
 
 async def read_run(site: Site, request: Request) -> ShownRun:
@@ -52,8 +55,11 @@ async def read_run(site: Site, request: Request) -> ShownRun:
     async with checkpoints.store as store:
         recorded = await site.recent_runs.read(run_id_of(request))
         pauses = await pauses_in(store) if is_service(store) else ()
-    now = site.now
-    return ShownRun(recorded, explain(recorded, now, pauses), now)
+    now, summary = site.now, recorded.info.summary
+    queue = None if site.app is None else site.app.queues.get(summary.queue_name)
+    waits = summary.status is RunStatus.PENDING
+    limits = limits_of(queue) if queue is not None and waits else ""
+    return ShownRun(recorded, explain(recorded, now, pauses), now, limits)
 
 
 def page_of_run(run: ShownRun, template: str, values: Mapping[str, Any], title: str = "") -> Page:
@@ -86,7 +92,8 @@ def _facts(run: ShownRun) -> Iterator[tuple[str, Any, str]]:
     yield "worker" if why.is_held else "last worker", why.owner, "text"
     if why.due_at is not None and why.due_at > run.at:
         yield "next due", why.due_at, "time"
-    yield "queue", summary.queue, "text"
+    in_queue = summary.queue_name if run.limits else summary.queue
+    yield "queue", f"{in_queue}: {run.limits}" if run.limits else in_queue, "text"
     yield "key", summary.key, "text"
     yield "priority", summary.priority or "", "text"
     yield "tenant", summary.tenant, "text"

@@ -171,7 +171,7 @@ def _queues(site: Site, overview: Overview, pauses: _Pauses) -> list[QueueRow]:
     for name in sorted({*declared, *loads, *paused}):
         load = loads.get(name, QueueLoad(name, 0, {}))
         keys = [(key, count) for key, count in load.waiting.items() if key]
-        limits = _limits(declared[name]) if name in declared else ""
+        limits = limits_of(declared[name]) if name in declared else ""
         shown, more = keys[:_MOST_KEYS], max(0, len(keys) - _MOST_KEYS)
         rows.append(QueueRow(name, limits, load, shown, more, pauses.get(("queue", name))))
     # Those with something to do come first, so that the bound hides none of them.
@@ -179,7 +179,7 @@ def _queues(site: Site, overview: Overview, pauses: _Pauses) -> list[QueueRow]:
     return rows
 
 
-def _limits(queue: Queue) -> str:
+def limits_of(queue: Queue) -> str:
     """Return the limits of a queue in words."""
     parts = [
         "" if queue.limit is None else f"{queue.limit} at once",

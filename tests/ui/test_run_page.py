@@ -20,6 +20,7 @@ from effectflow import (
     Do,
     Effect,
     Handle,
+    Queue,
     Signal,
     Worker,
     compensate,
@@ -173,6 +174,21 @@ def test_a_run_that_waits_for_a_signal_offers_to_send_it(app: App[Shop]) -> None
     assert 'href="/run/act/signal?id=order-1"' in page
     assert "keep the 1 completed step; only the code of the workflow tells" in page
     assert "acme" in page
+
+
+def test_a_run_that_waits_in_a_queue_shows_the_limits_of_it() -> None:
+    checkpoints = Checkpoints(MemoryStore())
+    queues = [Queue("slow", limit=0), Queue("order", limit=3, per_key=1)]
+    app = App([order], environment=Shop, checkpoints=checkpoints, queues=queues)
+
+    async def submit() -> None:
+        async with Client(app) as client:
+            await client.submit(order, 5, run_id="order-1", queue="slow")
+            await client.submit(order, 5, run_id="order-2")
+
+    anyio.run(submit)
+    assert "slow: 0 at once" in text_of(app, "/run?id=order-1")
+    assert "order: 3 at once, 1 of a key" in text_of(app, "/run?id=order-2")
 
 
 def test_the_header_says_how_far_the_undos_of_a_cancelled_run_have_got(app: App[Shop]) -> None:
