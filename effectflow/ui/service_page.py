@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import islice
 from typing import Any, TypeAlias
@@ -39,6 +39,9 @@ _MOST_TICKS = 3
 
 _MOST_JOBS_READ = 5
 """How many journals of running jobs are read for one page."""
+
+_MOST_LOOKED_AT = 200
+"""The newest complete runs, of each job and of all workflows, of which dead letters are shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,9 +209,20 @@ def _without(pauses: _Pauses, kind: str, names: Iterable[str]) -> list[Pause]:
 
 
 async def _jobs(site: Site, store: CheckpointStore, overview: Overview) -> AsyncGenerator[JobRow]:
-    """Yield the jobs that have not ended, and those of the newest runs that left dead letters."""
-    complete = await store.find(RunQuery(statuses=frozenset({RunStatus.COMPLETED}), limit=200))
-    left = [info for info in complete if info.summary.details.dead_letters]
+    """Yield the jobs that have not ended, and the newest that left dead letters.
+
+    Those are among the newest runs of each job of the App, and of all workflows, which may call jobs.
+    """
+    newest = RunQuery(statuses=frozenset({RunStatus.COMPLETED}), limit=_MOST_LOOKED_AT)
+    workflows = () if site.app is None else site.app.workflows.values()
+    jobs = [one.name for one in workflows if one.kind == "mapreduce"][:_MOST_ROWS]
+    complete = {
+        info.run_id: info
+        for name in (None, *jobs)
+        for info in await store.find(replace(newest, workflow=name))
+    }
+    left = [info for info in complete.values() if info.summary.details.dead_letters]
+    left.sort(key=lambda info: info.place, reverse=True)
     read = 0
     for info in (*overview.jobs, *left[:_MOST_ROWS]):
         status = shown_status(info, site.now)

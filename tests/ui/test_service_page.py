@@ -114,6 +114,18 @@ def test_it_shows_schedules_queues_workflows_and_jobs(app: App[Any]) -> None:
     assert 'href="/run/act/dead-letters?id=job"' in text
 
 
+def test_dead_letters_of_a_job_stay_in_sight_behind_many_newer_runs(app: App[Any]) -> None:
+    async def fill_more(client: Client) -> None:
+        environment = Environment(client.checkpoints)
+        await lengths.start("good bad", run_id="job").run(environment)
+        for number in range(201):
+            await order.start(number, run_id=f"order-{number}").run(environment)
+
+    prepared(app, fill_more)
+    with TestClient(create_app(app, app)) as pages:
+        assert row(pages.get("/service").text, "job-job") == "job lengths completed 1"
+
+
 @pytest.mark.parametrize("kind", ["queue", "workflow", "schedule"])
 def test_a_pause_is_shown_first_and_then_set_and_ended(app: App[Any], kind: str) -> None:
     async def pauses(client: Client) -> None:
