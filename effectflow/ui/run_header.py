@@ -20,7 +20,7 @@ from effectflow.observe.statuses import shown_status
 from effectflow.service.pauses import pauses_in
 from effectflow.ui.actions import offered
 from effectflow.ui.request_values import run_id_of
-from effectflow.ui.service_page import limits_of
+from effectflow.ui.shown import limits
 from effectflow.ui.site import Page, Site
 
 TABS = (
@@ -58,8 +58,8 @@ async def read_run(site: Site, request: Request) -> ShownRun:
     now, summary = site.now, recorded.info.summary
     queue = None if site.app is None else site.app.queues.get(summary.queue_name)
     waits = summary.status is RunStatus.PENDING
-    limits = limits_of(queue) if queue is not None and waits else ""
-    return ShownRun(recorded, explain(recorded, now, pauses), now, limits)
+    allowed = limits(queue) if queue is not None and waits else ""
+    return ShownRun(recorded, explain(recorded, now, pauses), now, allowed)
 
 
 def page_of_run(run: ShownRun, template: str, values: Mapping[str, Any], title: str = "") -> Page:

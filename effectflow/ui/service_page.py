@@ -31,6 +31,7 @@ from effectflow.observe.statuses import shown_status
 from effectflow.service.environment import AnyWorkflow
 from effectflow.service.pauses import PAUSED_KINDS, Pause
 from effectflow.service.schedule import Schedule, last_run
+from effectflow.ui.shown import limits
 from effectflow.ui.site import Page, Refused, Site
 
 _MOST_ROWS = 100
@@ -174,23 +175,12 @@ def _queues(site: Site, overview: Overview, pauses: _Pauses) -> list[QueueRow]:
     for name in sorted({*declared, *loads, *paused}):
         load = loads.get(name, QueueLoad(name, 0, {}))
         keys = [(key, count) for key, count in load.waiting.items() if key]
-        limits = limits_of(declared[name]) if name in declared else ""
+        allowed = limits(declared[name]) if name in declared else ""
         shown, more = keys[:_MOST_KEYS], max(0, len(keys) - _MOST_KEYS)
-        rows.append(QueueRow(name, limits, load, shown, more, pauses.get(("queue", name))))
+        rows.append(QueueRow(name, allowed, load, shown, more, pauses.get(("queue", name))))
     # Those with something to do come first, so that the bound hides none of them.
     rows.sort(key=lambda row: (row.pause is None, -row.load.driven - row.waiting))
     return rows
-
-
-def limits_of(queue: Queue) -> str:
-    """Return the limits of a queue in words."""
-    parts = [
-        "" if queue.limit is None else f"{queue.limit} at once",
-        "" if queue.per_second is None else f"{queue.per_second:g} per second",
-        "" if queue.per_key is None else f"{queue.per_key} of a key",
-        f"priority {queue.priority:+}" if queue.priority else "",
-    ]
-    return ", ".join(filter(None, parts)) or "none"
 
 
 def _workflows(site: Site, pauses: _Pauses) -> list[WorkflowRow]:

@@ -1,4 +1,4 @@
-"""How pages show times, durations and values: text, cut to a bound and without control characters."""
+"""How pages show times, limits and values: text, cut to a bound and without control characters."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from markupsafe import Markup
 
 from effectflow.checkpoint.errors import printable
+from effectflow.checkpoint.store import Queue
 from effectflow.checkpoint.values import Tree, bounded
 from effectflow.effects.clock import in_words
 
@@ -54,6 +55,17 @@ def took(seconds: float) -> str:
 
 
 _UNITS = ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s"))
+
+
+def limits(queue: Queue) -> str:
+    """Return the limits of a queue in words."""
+    parts = [
+        "" if queue.limit is None else f"{queue.limit} at once",
+        "" if queue.per_second is None else f"{queue.per_second:g} per second",
+        "" if queue.per_key is None else f"{queue.per_key} of a key",
+        f"priority {queue.priority:+}" if queue.priority else "",
+    ]
+    return ", ".join(filter(None, parts)) or "none"
 
 
 def value(tree: Tree, limit: int = LONGEST_VALUE) -> str:
