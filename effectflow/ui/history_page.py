@@ -26,7 +26,7 @@ _ABOVE = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Position:
     """Where in a history the reader is.
 
     Attributes:
@@ -64,7 +64,7 @@ async def show_history(site: Site, request: Request) -> Page:
     """Show the entries of a run, and its state after the one that `at` names."""
     run = await read_run(site, request)
     run_id, entries = run.recorded.run_id, run.recorded.entries
-    place = _place_of(request, len(entries))
+    place = _position_of(request, len(entries))
     state = _state_after(run.recorded, place.at)
     before = RunState.after(entries[: place.since], run_id) if place.since else None
     differences = () if before is None else differences_between(before, state)
@@ -86,13 +86,13 @@ def _state_after(run: RecordedRun, at: int) -> RunState:
     return RunState(run.checkpoint, tuple(run.operations), run.published)
 
 
-def _place_of(request: Request, length: int) -> Place:
+def _position_of(request: Request, length: int) -> Position:
     """Return where the reader wants to be: by default at the end. Raise Refused for what is no number."""
     at, since = number_in(request, "at", int), number_in(request, "since", int)
     at = length if at is None else min(max(at, 1), length)
-    return Place(at, at - 1 if since is None else min(since, length), length)
+    return Position(at, at - 1 if since is None else min(since, length), length)
 
 
-def _lines(entries: Sequence[Entry], place: Place) -> list[JournalLine]:
+def _lines(entries: Sequence[Entry], place: Position) -> list[JournalLine]:
     lines = journal_lines(entries, utc, first=place.first)
     return list(islice(lines, place.last - place.first + 1))

@@ -44,3 +44,10 @@ def window(chromium: Browser, serve: object) -> Iterator[Page]:
     yield page
     context.close()
     assert not errors
+
+
+@pytest.fixture
+def quick_feeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages that browsers watch are rendered up to ten times in a second."""
+    for name in ("SECONDS_BETWEEN", "_SECONDS_UNTIL_LOOK"):
+        monkeypatch.setattr(f"effectflow.ui.live.{name}", 0.1)

@@ -33,14 +33,10 @@ def app_of(path: Path) -> App[Environment]:
     return App([greet], environment=Environment, checkpoints=Checkpoints(SqliteStore(path)))
 
 
+@pytest.mark.usefixtures("quick_feeds")
 def test_a_store_that_goes_away_is_told_and_comes_back(
-    window: Page,
-    serve: Callable[..., Served],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    window: Page, serve: Callable[..., Served], tmp_path: Path
 ) -> None:
-    for name in ("SECONDS_BETWEEN", "_SECONDS_UNTIL_LOOK"):
-        monkeypatch.setattr(f"effectflow.ui.live.{name}", 0.1)
     away = tmp_path / "away"
     away.mkdir()
     pages = serve(app_of(tmp_path / "runs.db"), worker=False)

@@ -55,14 +55,10 @@ anyio.run(work)
 """
 
 
+@pytest.mark.usefixtures("quick_feeds")
 def test_a_worker_that_is_killed_is_shown_as_lost_and_its_workflow_is_paused_by_keyboard(
-    window: Page,
-    serve: Callable[..., Served],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    window: Page, serve: Callable[..., Served], tmp_path: Path
 ) -> None:
-    for name in ("SECONDS_BETWEEN", "_SECONDS_UNTIL_LOOK"):
-        monkeypatch.setattr(f"effectflow.ui.live.{name}", 0.1)
     path = tmp_path / "runs.db"
     pages = serve(app_of(path), worker=False, by="ann")
     pages.do(pages.client.submit, parcel, "hat", run_id="parcel-1")

@@ -67,20 +67,21 @@ def _structured(field: Field, data: Any, typed: Typed, options: ValueOptions) ->
         raise Mistyped(problems) from None
 
 
-Place: TypeAlias = tuple[str | int, ...]
+_Path: TypeAlias = tuple[str | int, ...]
+"""Where in the data of a field something is: keys and positions."""
 
 
-def _placed(field: Field, place: Place, typed: Typed) -> tuple[Field, Place]:
-    """Return the innermost field at a place in the data of a field, and the rest of the place."""
-    if not place or field.json_name in typed:
-        return field, place
+def _placed(field: Field, path: _Path, typed: Typed) -> tuple[Field, _Path]:
+    """Return the innermost field on a path in the data of a field, and the rest of the path."""
+    if not path or field.json_name in typed:
+        return field, path
     parts: dict[str | int, Field] = {}
     if field.kind == "group":
         parts = {part.key: part for part in field.parts}
     elif field.kind == "rows":
         parts |= enumerate(one for one in rows(field, typed) if one.given_name in typed)
-    inner = parts.get(place[0])
-    return (field, place) if inner is None else _placed(inner, place[1:], typed)
+    inner = parts.get(path[0])
+    return (field, path) if inner is None else _placed(inner, path[1:], typed)
 
 
 FIRST_ROWS = 2
