@@ -12,13 +12,14 @@ from starlette.responses import Response
 from effectflow.checkpoint import Checkpoint, CorruptCheckpoint, read_checkpoint
 from effectflow.checkpoint.errors import NotSerializable, RunConflict
 from effectflow.checkpoint.values import plain_tree
-from effectflow.runs.run_ids import check_new_run_id, new_run_id
+from effectflow.runs.run_ids import new_run_id
 from effectflow.service import App
 from effectflow.service.environment import AnyWorkflow
 from effectflow.ui.forms import (
     Field,
     Form,
     Mistyped,
+    checked_id,
     described,
     form_of,
     input_field,
@@ -60,11 +61,7 @@ async def do_start(site: Site, request: Request) -> Page | Response:
 
 
 async def _submit(site: Site, workflow: AnyWorkflow, values: Mapping[str, Any]) -> str:
-    run_id = values["run_id"]
-    try:
-        check_new_run_id(run_id)
-    except ValueError as error:
-        raise Mistyped({"run_id": str(error)}) from None
+    run_id = checked_id(values["run_id"])
     try:
         handle = await site.client.submit(
             workflow,

@@ -10,7 +10,7 @@ from effectflow.checkpoint.plan import skipped_steps
 from effectflow.checkpoint.step import StepDefinition
 from effectflow.checkpoint.values import MalformedValue, Tree, from_tree, of_type
 from effectflow.runs.forking import Fork, changeable_steps, end_of_prefix, fork_run
-from effectflow.runs.run_ids import check_new_run_id, new_run_id
+from effectflow.runs.run_ids import new_run_id
 from effectflow.ui.actions.action import (
     MOST_SHOWN,
     Action,
@@ -27,6 +27,7 @@ from effectflow.ui.forms import (
     Field,
     Form,
     Mistyped,
+    checked_id,
     described,
     filled,
     form_of,
@@ -44,16 +45,6 @@ def _new_id_form(target: Target) -> Form:
     )
     suggested = new_run_id(target.workflow.name)
     return form_of(field, values={"run_id": suggested}, options=target.value_options)
-
-
-def _chosen_id(form: Form, target: Target) -> str:
-    """Return the id that was typed for a new run. Raise Mistyped if no run may have it."""
-    run_id = form.values(target.value_options)["run_id"]
-    try:
-        check_new_run_id(run_id)
-    except ValueError as error:
-        raise Mistyped({"run_id": str(error)}) from None
-    return run_id
 
 
 async def _make_fork(target: Target, form: Form, fork: Fork) -> Done:
@@ -196,7 +187,8 @@ def _with_input(target: Target, known: Checkpoint) -> Prepared:
 
 
 async def _fork(target: Target, form: Form) -> Done:
-    run_id, values = _chosen_id(form, target), form.values(target.value_options)
+    values = form.values(target.value_options)
+    run_id = checked_id(values["run_id"])
     if _is_with_input(target):
         input = made_input(target.workflow, values["input"])
         return await _make_fork(target, form, Fork(target.by, input=input, run_id=run_id))
@@ -223,7 +215,7 @@ async def _prepare_rerun(target: Target) -> Prepared:
 
 
 async def _rerun(target: Target, form: Form) -> Done:
-    run_id = _chosen_id(form, target)
+    run_id = checked_id(form.values(target.value_options)["run_id"])
     return await _make_fork(target, form, Fork(target.by, run_id=run_id))
 
 

@@ -1,4 +1,4 @@
-"""The inputs of workflows in forms."""
+"""What a form asks of a new run: its id and its input."""
 
 from __future__ import annotations
 
@@ -7,11 +7,21 @@ from typing import Any, Union, cast
 from effectflow.checkpoint.checkpoint import Checkpoint
 from effectflow.checkpoint.checkpoints import Checkpoints
 from effectflow.machines import StateMachine
+from effectflow.runs.run_ids import check_new_run_id
 from effectflow.runs.stored_run import input_of
 from effectflow.service.environment import AnyWorkflow
 from effectflow.ui.forms.describing import described
 from effectflow.ui.forms.field import Field
 from effectflow.ui.forms.reading import Mistyped
+
+
+def checked_id(run_id: str) -> str:
+    """Return the id that was typed in the field `run_id`. Raise Mistyped if no new run may have it."""
+    try:
+        check_new_run_id(run_id)
+    except ValueError as error:
+        raise Mistyped({"run_id": str(error)}) from None
+    return run_id
 
 
 def input_field(workflow: AnyWorkflow) -> Field:
