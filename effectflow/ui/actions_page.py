@@ -9,10 +9,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from effectflow.checkpoint.errors import CheckpointError, RunNotFound, StoreUnavailable
+from effectflow.checkpoint.store import CANCEL
+from effectflow.observe.surroundings import read_mailbox
 from effectflow.ui.actions import ACTIONS, offered
-from effectflow.ui.actions.action import Action, Offer, Prepared, Target, read_target
+from effectflow.ui.actions.action import Action, Offer, Prepared, Target, read_target, warned
 from effectflow.ui.forms import Form, Mistyped
 from effectflow.ui.request_values import run_id_of, submitted
+from effectflow.ui.shown import utc
 from effectflow.ui.site import Page, Refused, Site
 
 
@@ -22,7 +25,7 @@ async def show_action(site: Site, request: Request) -> Page:
     if why_not := action.why_not(target.explanation):
         return _page(action, target, Prepared(), problem=why_not, status=409)
     try:
-        return _page(action, target, await action.prepare(target))
+        return _page(action, target, await _prepared(action, target))
     except (RunNotFound, StoreUnavailable):
         raise
     except CheckpointError as error:
@@ -39,7 +42,7 @@ async def do_action(site: Site, request: Request) -> Page | Response:
         return _lost(action, target, typed, why_not)
     target = replace(target, key=typed.get("~key", ""))
     try:
-        prepared = await action.prepare(target)
+        prepared = await _prepared(action, target)
     except (CheckpointError, Refused) as error:
         return _lost(action, target, typed, str(error))
     offer = _chosen(prepared, typed)
@@ -76,6 +79,21 @@ async def _asked(site: Site, request: Request) -> tuple[Action, Target]:
         options=tuple((name, text) for name, text in query.multi_items()),
     )
     return action, target
+
+
+async def _prepared(action: Action, target: Target) -> Prepared:
+    """Return what a page shows before an action, with a request that comes before it."""
+    prepared = await action.prepare(target)
+    for one in await read_mailbox(target.checkpoints, target.run_id):
+        if one.message.topic == CANCEL and one.problem is None:
+            by = one.value if isinstance(one.value, str) else "Somebody"
+            text = (
+                f"{by} asked for it at {utc(one.message.sent_at)}. The next worker carries it out first, "
+                "also if the run is paused."
+            )
+            fact = warned("It was asked to cancel itself", text)
+            return replace(prepared, facts=(fact, *prepared.facts))
+    return prepared
 
 
 _CHANGED = (
