@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 import runpy
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import asynccontextmanager
 from itertools import product
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from effectflow.ui import create_app
 from effectflow.ui.actions import ACTIONS
 from effectflow.ui.notices import NOTICES
 from tests.ui import orders
-from tests.ui.orders import BROKEN, Order, Shop, app_on, approval, buy, fulfil, hold
+from tests.ui.orders import BROKEN, Declined, Order, Shop, app_on, approval, buy, fulfil, hold
 from tests.ui.steered import Answered, Steering
 
 
@@ -292,3 +293,34 @@ def test_each_awaited_signal_and_each_declared_error_has_a_form(steering: Steeri
     went_to(steering.submit(page, typed), "c1", "fail-step")
     steering.drive(orders.choosing, "c1", RunStatus.FAILED)
     assert "no paper" in steering.show("/run/act/retry?id=c1").text
+
+
+EXITS: set[str] = set()
+
+
+@workflow
+def exits(order: Order) -> Do[Shop, Declined, str]:
+    if EXITS:
+        raise SystemExit(3)
+    return (yield from approval.wait()).by
+
+
+@asynccontextmanager
+async def not_closed(checkpoints: Checkpoints) -> AsyncGenerator[Shop]:
+    yield Shop(checkpoints)
+    raise SystemExit(4)
+
+
+def test_code_that_ends_its_process_does_not_end_the_pages(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoints = Checkpoints(MemoryStore())
+    steering = Steering(App([exits], environment=Shop, checkpoints=checkpoints))
+    steering.do(exits, "e1")
+    steering.drive(exits, "e1", RunStatus.SUSPENDED)
+    monkeypatch.setattr("tests.ui.test_actions.EXITS", {"now"})
+    steering = Steering(App([exits], environment=not_closed, checkpoints=checkpoints))
+    assert "raises SystemExit on the way: 3" in steering.show("/run/act/cancel?id=e1").text
+    # What is done stays done, and says so.
+    went_to(steering.act("cancel", "e1"), "e1", "cancel")
+    assert "could not be closed" in caplog.text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ from effectflow.runs.stored_run import Place
 from effectflow.service.environment import AnyWorkflow, BadEnvironment
 from effectflow.ui.forms import Form
 from effectflow.ui.site import Refused, Site
+
+logger = logging.getLogger(__name__)
 
 MOST_SHOWN = 20
 """The steps and other things that a fact lists."""
@@ -92,15 +95,27 @@ class Target:
 
     @asynccontextmanager
     async def place(self) -> AsyncGenerator[Place]:
-        """Open the environment of the App. Raise Refused if it cannot be made."""
+        """Open the environment of the App. Raise Refused if it cannot be made.
+
+        What was done in it stays done if it cannot be closed, so that is only logged.
+        """
         app, blueprint = self.site.changeable(), self.workflow.blueprint
+        is_done = False
         try:
             async with app.opened_environment(self.checkpoints) as env:
                 yield Place.of(blueprint, self.checkpoints, env, Scope(self.site.clock))
+                is_done = True
         except BadEnvironment as error:
             raise Refused(
                 f"The process of these pages lacks what the code needs: {error}", 503
             ) from error
+        except (Exception, SystemExit) as error:
+            if is_done:
+                logger.exception("the environment of the App could not be closed")
+            elif isinstance(error, SystemExit):
+                raise Refused(f"The code ends its process: it raises {error!r}.", 409) from error
+            else:
+                raise
 
     async def entries(self) -> tuple[Entry, ...]:
         """Return the journal of the run."""

@@ -90,7 +90,7 @@ async def _types(
             return await awaited_types(place, target.run_id, paths), ""
         except CheckpointError as error:
             return {}, str(error)
-        except Exception as defect:
+        except (Exception, SystemExit) as defect:
             return {}, f"The code raises {type(defect).__name__} before it waits: {defect}"
 
 

@@ -55,7 +55,7 @@ async def _prepare_retry(target: Target) -> Prepared:
     if error and error != str(problem):
         facts += (told("Its last error", error),)
     if plan is not None:
-        if isinstance(plan, Exception):
+        if isinstance(plan, BaseException):
             text = f"The code raises {type(plan).__name__} before it reaches a step: {plan}"
             facts += (warned("It would fail again", text),)
         else:
@@ -72,14 +72,14 @@ async def _prepare_retry(target: Target) -> Prepared:
     return Prepared(facts, (Offer(Form(), "Retry the run", seen=target.seen),), links)
 
 
-async def _plan(target: Target) -> ResumePlan | Exception:
+async def _plan(target: Target) -> ResumePlan | BaseException:
     """Return what a resume would do, or what the code raises on the way."""
     async with target.place() as place:
         try:
             return await plan_run(place, target.run_id, effects=False)
         except CheckpointError:
             raise
-        except Exception as defect:
+        except (Exception, SystemExit) as defect:
             return defect
 
 
@@ -155,7 +155,7 @@ async def _undos(target: Target) -> tuple[Fact, ...]:
             )
         except CheckpointError as error:
             problem = str(error)
-        except Exception as defect:
+        except (Exception, SystemExit) as defect:
             problem = f"the code raises {type(defect).__name__} on the way: {defect}"
     return (warned("What its sagas undo is not known", problem),)
 
