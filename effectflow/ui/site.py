@@ -189,7 +189,8 @@ class Site:
         except Refused as error:
             return problem_page("This is not possible", str(error), error.status)
         except RunNotFound as error:
-            return problem_page("There is no such run", str(error), 404)
+            similar = f" {error.hint}" if error.nearest else ""
+            return problem_page("There is no such run", f"There is {error.problem}.{similar}", 404)
         except StoreUnavailable as error:
             return problem_page("The store does not answer", str(error), 503)
         except CheckpointError as error:

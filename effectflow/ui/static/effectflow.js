@@ -107,7 +107,8 @@ function follow() {
     show(fresh);
     tell("");
   });
-  source.addEventListener("problem", (event) => tell(event.data));
+  // A page that is about the problem says it already.
+  source.addEventListener("problem", (event) => main.querySelector("[data-says]") || tell(event.data));
   const own = source;
   source.onerror = () => {
     tell("The server of these pages does not answer. This page shows what was last known.");
