@@ -74,6 +74,9 @@ def test_where_the_runs_are(folder: Path) -> None:
     assert shown(*APP, *empty) == (False, True)
     assert shown("--app", "plain", *empty) == (False, True)
     assert shown(*empty) == (False, False)
+    # Nothing in an archive can be changed.
+    (folder / "none.jsonl").touch()
+    assert shown(*APP, "--store", "none.jsonl") == (False, False)
 
 
 @pytest.mark.parametrize(
