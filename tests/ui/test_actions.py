@@ -165,6 +165,8 @@ def test_a_step_fails_with_an_error_that_it_declares(steering: Steering) -> None
 
 def test_a_fork_has_another_output(steering: Steering) -> None:
     failed(steering)
+    for place in ("99", "9" * 5000, "no step"):
+        assert steering.show(f"/run/act/fork?id=b1&at={place}").status == 409
     page = steering.show("/run/act/fork?id=b1&change=reserve")
     typed = page.forms[0].typed
     assert typed["change0"] == "hat reserved"

@@ -247,7 +247,7 @@ def test_hostile_texts_are_only_texts_on_every_page(most: int) -> None:
     assert state(app) == before
 
 
-VALUES = ("", "\0", EVIL, "-1", "9" * 400, "1e400", "x" * 5000)
+VALUES = ("", "\0", EVIL, "-1", "9" * 5000, "1e400", "x" * 5000)
 
 
 def test_no_query_makes_a_page_fail() -> None:

@@ -76,7 +76,8 @@ def _changes(target: Target) -> dict[str, None]:
 
 
 def _fork_of(target: Target) -> Fork:
-    at = int(target.at) if target.at.isdecimal() else target.at or None
+    is_number = target.at.isdecimal() and len(target.at) < 16
+    at = int(target.at) if is_number else target.at or None
     return Fork(target.by, at, _changes(target))
 
 
