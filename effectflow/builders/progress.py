@@ -197,6 +197,8 @@ class JobCounter:
                 job.times.append((at, len(job.done)))
 
     def _end_map(self, path: str, output: object) -> None:
+        if not self.jobs:
+            return
         step = StepPath(path)
         job = self.jobs.get(step_path(step.flow, "map", step.occurrence))
         if step.name == "mapped" and job is not None and isinstance(output, int):
@@ -216,6 +218,9 @@ class _Place(NamedTuple):
 
 def _place_of(path: str) -> _Place | None:
     """Return the outermost item or group that a step is in."""
+    if "/" not in path:
+        # Most steps of a long run that is no job are in no branch.
+        return None
     found, flow = None, StepPath(path).flow
     while flow:
         operator, key = flow.operator, flow.key

@@ -46,6 +46,8 @@ def printable(text: str, *, keep: str = "") -> str:
     Parameters:
         keep: characters that are not escaped.
     """
+    if text.isprintable():
+        return text
     return "".join(
         character
         if character.isprintable() or character in keep
