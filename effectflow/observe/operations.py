@@ -24,6 +24,7 @@ from effectflow.checkpoint.entries import (
 )
 from effectflow.checkpoint.errors import OutcomeUnknown
 from effectflow.checkpoint.order import Spans, ordered_path_of, read_order
+from effectflow.checkpoint.schema import frozen
 from effectflow.checkpoint.values.exceptions import name_of_error
 from effectflow.effects.paths import StepPath, steps_around
 
@@ -41,7 +42,7 @@ OPEN: frozenset[State] = frozenset(("running", "waiting", "retrying", "interrupt
 """The states of an operation that has not ended."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Attempt:
     """An attempt of an operation. Times are in seconds since the epoch; no `ended` while it lasts."""
 
@@ -51,7 +52,7 @@ class Attempt:
     error: ErrorRecord | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Operation:
     """A step, a wait, or the start of another run.
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from effectflow.checkpoint.entries import Entry, Finished, Paused, Resumed, Suspended
+from effectflow.checkpoint.schema import frozen
 from effectflow.observe.operations import Operation, State, operations_of
 from effectflow.observe.tree import StepNode, step_tree
 
@@ -18,7 +19,7 @@ it, `waiting` while it was suspended, `paused`, and `interrupted` until someone 
 """
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Bar:
     """Something that took time. `began` and `ended` are in seconds since the epoch; None if it lasts."""
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from effectflow.checkpoint.schema import frozen
 from effectflow.effects.paths import StepPath
 from effectflow.observe.operations import Operation
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StepNode:
     """A step or a wait with what is inside it, or a branch of an operator.
 

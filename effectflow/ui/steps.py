@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TypeAlias
 
+from effectflow.checkpoint.schema import frozen
 from effectflow.effects.paths import flow_of
 from effectflow.observe.operations import Operation
 from effectflow.observe.recorded_run import RecordedRun
@@ -245,7 +246,7 @@ def shown_state(operation: Operation, *, is_held: bool) -> str:
     return "interrupted" if is_running and not is_held else operation.state
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _PlacedBar:
     left: float
     right: float
