@@ -56,7 +56,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 NO_PAGES = ("/bulk", "/run/download")
 """What only answers a form, and what a browser saves."""
 
-SOME_ACTIONS = ("signal", "complete-step", "fork", "delete")
+SOME_ACTIONS = ("signal", "fork")
 
 
 def urls(app: App[Any], actions: Iterable[str]) -> list[list[str]]:
