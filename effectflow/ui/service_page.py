@@ -34,7 +34,7 @@ from effectflow.service.schedule import Schedule, last_run
 from effectflow.ui.shown import limits
 from effectflow.ui.site import Page, Refused, Site
 
-_MOST_ROWS = 100
+_MOST_ROWS = 200
 _MOST_KEYS = 8
 _MOST_TICKS = 3
 
@@ -47,13 +47,14 @@ _MOST_LOOKED_AT = 200
 
 @dataclass(frozen=True, slots=True)
 class ScheduleRow:
-    """A schedule of the App, with its next ticks, its last run, and whether it is paused."""
+    """A schedule of the App, with its next ticks and its last run, or one that is paused."""
 
-    schedule: Schedule[Any]
-    ticks: Sequence[datetime]
-    last: RunInfo | None
-    last_status: str
+    name: str
+    schedule: Schedule[Any] | None
     pause: Pause | None
+    ticks: Sequence[datetime] = ()
+    last: RunInfo | None = None
+    last_status: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,19 +102,18 @@ async def show_service(site: Site, request: Request) -> Page:
         with store_errors(store):
             overview = await read_overview(store, now)
             pauses = await _pauses(site, store)
-            schedules = [row async for row in _schedules(site, pauses)]
+            schedules = _schedules(site, pauses)
+            shown = [await _with_runs(site, row) for row in schedules[:_MOST_ROWS]]
             jobs = [row async for row in _jobs(site, store, overview)]
     values = {
         "overview": overview,
         "most_counted": MOST_COUNTED,
         "counts": overview.counts,
         "oldest_due_since": None if overview.oldest_due is None else due_since(overview.oldest_due),
-        "schedules": schedules,
-        "paused_schedules": _without(pauses, "schedule", (one.schedule.name for one in schedules)),
+        "schedules": [*shown, *schedules[_MOST_ROWS:]],
         "queues": _queues(site, overview, pauses),
         "workflows": _workflows(site, pauses),
         "jobs": jobs,
-        "most_rows": _MOST_ROWS,
     }
     return Page("service.html", "Service", values)
 
@@ -159,20 +159,34 @@ async def _pauses(site: Site, store: CheckpointStore) -> _Pauses:
     return {(one.kind, one.name): one for one in found}
 
 
-async def _schedules(site: Site, pauses: _Pauses) -> AsyncGenerator[ScheduleRow]:
-    for schedule in () if site.app is None else site.app.schedules[:_MOST_ROWS]:
-        ticks = tuple(islice(schedule.ticks_after(site.clock.now()), _MOST_TICKS))
-        last = await last_run(schedule, site.client)
-        status = "" if last is None else shown_status(last, site.now)
-        yield ScheduleRow(schedule, ticks, last, status, pauses.get(("schedule", schedule.name)))
+def _names(pauses: _Pauses, kind: str, *known: Iterable[str]) -> list[str]:
+    """Return the names that are known of a kind, and those that are paused."""
+    return sorted({name for each, name in pauses if each == kind}.union(*known))
+
+
+def _schedules(site: Site, pauses: _Pauses) -> list[ScheduleRow]:
+    known = {} if site.app is None else {one.name: one for one in site.app.schedules}
+    return [
+        ScheduleRow(name, known.get(name), pauses.get(("schedule", name)))
+        for name in _names(pauses, "schedule", known)
+    ]
+
+
+async def _with_runs(site: Site, row: ScheduleRow) -> ScheduleRow:
+    """Return the row of a schedule with its next ticks and its last run, if the App has it."""
+    if row.schedule is None:
+        return row
+    ticks = tuple(islice(row.schedule.ticks_after(site.clock.now()), _MOST_TICKS))
+    last = await last_run(row.schedule, site.client)
+    status = "" if last is None else shown_status(last, site.now)
+    return replace(row, ticks=ticks, last=last, last_status=status)
 
 
 def _queues(site: Site, overview: Overview, pauses: _Pauses) -> list[QueueRow]:
     declared: Mapping[str, Queue] = {} if site.app is None else site.app.queues
     loads = {one.name: one for one in overview.queues}
-    paused = [name for kind, name in pauses if kind == "queue"]
     rows: list[QueueRow] = []
-    for name in sorted({*declared, *loads, *paused}):
+    for name in _names(pauses, "queue", declared, loads):
         load = loads.get(name, QueueLoad(name, 0, {}))
         keys = [(key, count) for key, count in load.waiting.items() if key]
         allowed = limits(declared[name]) if name in declared else ""
@@ -185,17 +199,10 @@ def _queues(site: Site, overview: Overview, pauses: _Pauses) -> list[QueueRow]:
 
 def _workflows(site: Site, pauses: _Pauses) -> list[WorkflowRow]:
     known: Mapping[str, AnyWorkflow] = {} if site.app is None else site.app.workflows
-    paused = [name for kind, name in pauses if kind == "workflow"]
     return [
         WorkflowRow(name, known.get(name), pauses.get(("workflow", name)))
-        for name in sorted({*known, *paused})
+        for name in _names(pauses, "workflow", known)
     ]
-
-
-def _without(pauses: _Pauses, kind: str, names: Iterable[str]) -> list[Pause]:
-    """Return the pauses of a kind, of other names than these."""
-    known = set(names)
-    return [one for one in pauses.values() if one.kind == kind and one.name not in known]
 
 
 async def _jobs(site: Site, store: CheckpointStore, overview: Overview) -> AsyncGenerator[JobRow]:

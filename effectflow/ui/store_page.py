@@ -20,8 +20,6 @@ _MOST_VERIFIED = 200
 _MOST_ENTRIES = 50_000
 """The entries after which a page verifies no more runs."""
 
-_MOST_VERSIONS = 100
-
 _ENDED = (RunStatus.COMPLETED, RunStatus.CANCELLED)
 
 
@@ -70,7 +68,6 @@ async def show_store(site: Site, request: Request) -> Page:
                 checked = await _verified(checkpoints, run_id)
             elif count:
                 checked = await _newest_verified(checkpoints, count)
-    versions = sorted(overview.versions.items())
     values = {
         "kind": type(store).__name__,
         "name": repr(store),
@@ -81,9 +78,8 @@ async def show_store(site: Site, request: Request) -> Page:
         "most_counted": MOST_COUNTED,
         "versions": [
             VersionRow(workflow, version, runs, _current(site, workflow))
-            for (workflow, version), runs in versions[:_MOST_VERSIONS]
+            for (workflow, version), runs in sorted(overview.versions.items())
         ],
-        "more_versions": max(0, len(versions) - _MOST_VERSIONS),
         "checked": checked,
         "most_verified": _MOST_VERIFIED,
         "asked": run_id or "",
