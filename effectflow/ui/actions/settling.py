@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import AsyncGenerator, Callable
+from typing import Any, TypeAlias
 
 from effectflow.checkpoint.checkpoint import fold
 from effectflow.checkpoint.entries import BeforeStep
@@ -50,87 +50,81 @@ def _chosen_step(target: Target) -> str:
     return target.step or (steps[0] if len(steps) == 1 else "")
 
 
-def _choose(target: Target, action: str) -> Prepared:
-    links = [Link(action, step, (("step", step),)) for step in steps_to_settle(target.explanation)]
-    return Prepared(
-        (told("Which step", "Choose the step whose outcome you know:"),), (), tuple(links)
-    )
-
-
-async def _definition(target: Target, step: str) -> StepDefinition:
-    async with target.place() as place:
-        return await settleable_step(place, target.run_id, step)
-
-
-async def _facts(target: Target, step: str) -> Iterator[Fact]:
+async def _facts(target: Target, step: str) -> AsyncGenerator[Fact]:
     entries = await target.entries()
     begun = [one for one in entries if isinstance(one, BeforeStep) and one.step == step]
     attempts = fold(entries, target.run_id).metadata.attempts.get(step, 0)
     key = StepInfo(target.run_id, step, 1).idempotency_key
-
-    def facts() -> Iterator[Fact]:
-        yield Fact("Step", (step,), is_code=True)
-        if begun and begun[-1].shown:
-            yield Fact("Its arguments", (begun[-1].shown,), is_code=True)
-        yield Fact("Its idempotency key, to look it up elsewhere", (key,), is_code=True)
-        if attempts:
-            yield told("Attempts", str(attempts))
-        if target.explanation.failing == step and target.explanation.error:
-            yield told("Its last error", target.explanation.error)
-        if step in [one.step for one in target.explanation.unknown]:
-            yield told(
-                "Why its outcome is unknown",
-                "It must not run twice, and its process ended before it told how it went. Look it up "
-                "where it acts, by its idempotency key or its arguments.",
-            )
-
-    return facts()
+    yield Fact("Step", (step,), is_code=True)
+    if begun and begun[-1].shown:
+        yield Fact("Its arguments", (begun[-1].shown,), is_code=True)
+    yield Fact("Its idempotency key, to look it up elsewhere", (key,), is_code=True)
+    if attempts:
+        yield told("Attempts", str(attempts))
+    if target.explanation.failing == step and target.explanation.error:
+        yield told("Its last error", target.explanation.error)
+    if step in [one.step for one in target.explanation.unknown]:
+        yield told(
+            "Why its outcome is unknown",
+            "It must not run twice, and its process ended before it told how it went. Look it up where it "
+            "acts, by its idempotency key or its arguments.",
+        )
 
 
-async def _prepare_complete(target: Target) -> Prepared:
+_Offers: TypeAlias = Callable[[Target, str, StepDefinition], tuple[Offer, ...]]
+"""Returns the forms that settle a step."""
+
+
+async def _prepare(
+    target: Target, action: str, offers: _Offers, what_happens: str, *, instead: tuple[str, str]
+) -> Prepared:
+    """Return what a page shows before a step is settled, or the steps to choose from.
+
+    `instead` is the name of the opposite action, and what a link to it says.
+    """
     step = _chosen_step(target)
     if not step:
-        return _choose(target, "complete-step")
-    definition = await _definition(target, step)
-    facts = [
-        *await _facts(target, step),
-        told(
-            "What happens",
-            "The step is recorded as completed with this output, and is not executed. The next worker "
-            "continues the run after it.",
-        ),
-    ]
-    field = described(definition.output, label="Output of the step")
-    form = form_of(field, options=target.value_options)
-    links = (Link("fail-step", "It did not happen: let the step fail", (("step", step),)),)
+        steps = steps_to_settle(target.explanation)
+        links = tuple(Link(action, one, (("step", one),)) for one in steps)
+        return Prepared((told("Which step", "Choose the step whose outcome you know:"),), (), links)
+    async with target.place() as place:
+        definition = await settleable_step(place, target.run_id, step)
+    facts = [fact async for fact in _facts(target, step)]
+    link = Link(*instead, (("step", step),))
     return Prepared(
-        tuple(facts), (Offer(form, "Complete the step", seen=_seen(target, step)),), links
+        (*facts, told("What happens", what_happens)), offers(target, step, definition), (link,)
     )
 
 
-async def _complete(target: Target, form: Form) -> Done:
-    value = form.values(target.value_options)["value"]
-    return await _settle(target, value, is_failure=False)
+async def _prepare_complete(target: Target) -> Prepared:
+    text = (
+        "The step is recorded as completed with this output, and is not executed. The next worker "
+        "continues the run after it."
+    )
+    instead = "fail-step", "It did not happen: let the step fail"
+    return await _prepare(target, "complete-step", _output_offers, text, instead=instead)
 
 
 async def _prepare_fail(target: Target) -> Prepared:
-    step = _chosen_step(target)
-    if not step:
-        return _choose(target, "fail-step")
-    definition = await _definition(target, step)
-    facts = [
-        *await _facts(target, step),
-        told(
-            "What happens",
-            "The step is recorded as failed with this error, and is not attempted again. The code of the "
-            "workflow handles the failure, and its compensations run.",
-        ),
-    ]
-    offers = [
-        _error_offer(target, step, name, kind) for name, kind in definition.types.errors.items()
-    ] or [_built_in_offer(target, step)]
-    links = (Link("complete-step", "It happened: give the step its output", (("step", step),)),)
-    return Prepared(tuple(facts), tuple(offers), links)
+    text = (
+        "The step is recorded as failed with this error, and is not attempted again. The code of the "
+        "workflow handles the failure, and its compensations run."
+    )
+    instead = "complete-step", "It happened: give the step its output"
+    return await _prepare(target, "fail-step", _error_offers, text, instead=instead)
+
+
+def _output_offers(target: Target, step: str, definition: StepDefinition) -> tuple[Offer, ...]:
+    field = described(definition.output, label="Output of the step")
+    form = form_of(field, options=target.value_options)
+    return (Offer(form, "Complete the step", seen=_seen(target, step)),)
+
+
+def _error_offers(target: Target, step: str, definition: StepDefinition) -> tuple[Offer, ...]:
+    """Return a form for each error that a step declares; one for an exception of Python without any."""
+    errors = definition.types.errors.items()
+    offers = tuple(_error_offer(target, step, name, kind) for name, kind in errors)
+    return offers or (_built_in_offer(target, step),)
 
 
 def _error_offer(target: Target, step: str, name: str, kind: type[Exception]) -> Offer:
@@ -159,27 +153,34 @@ def _seen(target: Target, step: str) -> str:
     return f"{step} {target.seen}"
 
 
+async def _complete(target: Target, form: Form) -> Done:
+    value = form.values(target.value_options)["value"]
+    return await _settle(target, "complete-step", lambda _: value)
+
+
 async def _fail(target: Target, form: Form) -> Done:
     values = form.values(target.value_options)
     value = values["value"]
-    if isinstance(value, Exception):
-        return await _settle(target, value, is_failure=True)
-    definition = await _definition(target, _chosen_step(target))
-    try:
-        error = error_from_text(definition, form.choice or values["type"], value)
-    except ValueError as problem:
-        raise Mistyped({"value" if form.choice else "type": str(problem)}) from None
-    return await _settle(target, error, is_failure=True)
+
+    def error(definition: StepDefinition) -> Exception:
+        if isinstance(value, Exception):
+            return value
+        try:
+            return error_from_text(definition, form.choice or values["type"], value)
+        except ValueError as problem:
+            raise Mistyped({"value" if form.choice else "type": str(problem)}) from None
+
+    return await _settle(target, "fail-step", error)
 
 
-async def _settle(target: Target, outcome: Any, *, is_failure: bool) -> Done:
+async def _settle(target: Target, action: str, outcome: Callable[[StepDefinition], Any]) -> Done:
     step = _chosen_step(target)
     if not step:
         raise Refused("Say which step: step=PATH")
-    settlement = Settlement(step, lambda _definition: outcome, is_failure, target.by)
+    settlement = Settlement(step, outcome, action == "fail-step", target.by)
     async with target.place() as place:
         await settle_step(place, target.run_id, settlement)
-    return Done("fail-step" if is_failure else "complete-step", target.run_id)
+    return Done(action, target.run_id)
 
 
 COMPLETE_STEP = Action("complete-step", "Complete a step", _why_not, _prepare_complete, _complete)
