@@ -66,8 +66,8 @@ async def _facts(target: Target, step: str) -> AsyncGenerator[Fact]:
     if step in [one.step for one in target.explanation.unknown]:
         yield told(
             "Why its outcome is unknown",
-            "It must not run twice, and its process ended before it told how it went. Look it up where it "
-            "acts, by its idempotency key or its arguments.",
+            "It must not run twice, and its process ended before it told how it went. Look it up where "
+            "it acts, by its idempotency key or its arguments.",
         )
 
 
