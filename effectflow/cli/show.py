@@ -35,15 +35,10 @@ from effectflow.cli.options import BadUse, LatestOption
 from effectflow.cli.render import age, counted, table, when
 from effectflow.cli.step_lines import step_lines
 from effectflow.cli.suggestions import message_of, suggested
+from effectflow.observe.mailbox import WaitingMessage, read_mailbox
 from effectflow.observe.operations import operations_of
+from effectflow.observe.spawned_runs import SpawnedRun, read_spawned, spawned_by
 from effectflow.observe.statuses import shown_status
-from effectflow.observe.surroundings import (
-    SpawnedRun,
-    WaitingMessage,
-    read_mailbox,
-    read_spawned,
-    spawned_by,
-)
 from effectflow.runs.reopening import dead_letters_of
 
 

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         QueueLoad as QueueLoad,
         read_overview as read_overview,
     )
+    from effectflow.observe.step_tree import StepNode as StepNode, step_tree as step_tree
     from effectflow.observe.timeline import (
         Bar as Bar,
         Lane as Lane,
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
         timeline_of as timeline_of,
     )
     from effectflow.observe.timeline_picture import timeline_svg as timeline_svg
-    from effectflow.observe.tree import StepNode as StepNode, step_tree as step_tree
 
 if not TYPE_CHECKING:  # a type checker would take every name for one of this package
     __getattr__, __dir__, __all__ = lazy_names(

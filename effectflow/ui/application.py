@@ -15,7 +15,7 @@ from starlette.staticfiles import StaticFiles
 
 from effectflow.checkpoint.checkpoints import Checkpoints, HasCheckpoints
 from effectflow.service import App, Client
-from effectflow.ui.actions_page import do_action, show_action
+from effectflow.ui.action_page import do_action, show_action
 from effectflow.ui.bulk_page import act_on_runs, show_none
 from effectflow.ui.data_page import download, show_data
 from effectflow.ui.drawing_page import show_drawing

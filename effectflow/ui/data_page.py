@@ -13,8 +13,9 @@ from effectflow.builders.kinds import job_progress, view_of
 from effectflow.checkpoint.entries import Completed
 from effectflow.checkpoint.journal_reader import export_run, write_exported
 from effectflow.checkpoint.values import Tree, plain_tree, write_json
+from effectflow.observe.mailbox import read_mailbox
 from effectflow.observe.recorded_run import RecordedRun
-from effectflow.observe.surroundings import read_mailbox, read_spawned, spawned_by
+from effectflow.observe.spawned_runs import read_spawned, spawned_by
 from effectflow.ui.request_values import number_in, run_id_of
 from effectflow.ui.run_header import page_of_run, read_run
 from effectflow.ui.site import Page, Refused, Site

@@ -13,9 +13,9 @@ from effectflow.checkpoint.entries import Entry
 from effectflow.observe.differences import MOST_DIFFERENCES, RunState, differences_between
 from effectflow.observe.journal_lines import JournalLine, journal_lines
 from effectflow.observe.recorded_run import RecordedRun
+from effectflow.ui.formatting import utc
 from effectflow.ui.request_values import number_in
 from effectflow.ui.run_header import page_of_run, read_run
-from effectflow.ui.shown import utc
 from effectflow.ui.site import Page, Site
 
 _PAGE = 100

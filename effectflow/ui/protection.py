@@ -14,7 +14,6 @@ from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qsl, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -32,9 +31,6 @@ HEADERS: Mapping[str, str] = {
     "cross-origin-resource-policy": "same-origin",
 }
 """The headers of every response."""
-
-LARGEST_BODY = 4 * 1024 * 1024
-"""The most bytes of a request that are read."""
 
 _SAFE = frozenset({"GET", "HEAD"})
 
@@ -73,7 +69,7 @@ class Protected:
 
         try:
             answer = self._refusal(Request(scope)) or self._app
-            await answer(scope, _bounded(receive), send_protected)
+            await answer(scope, receive, send_protected)
         except Exception:
             if has_begun:
                 raise
@@ -163,21 +159,6 @@ def _netloc(origin: str) -> str | None:
         return urlsplit(origin).netloc
     except ValueError:
         return None
-
-
-def _bounded(receive: Receive) -> Receive:
-    """Return `receive`, which refuses a body that is too large."""
-    size = 0
-
-    async def receive_bounded() -> Message:
-        nonlocal size
-        message = await receive()
-        size += len(message.get("body", b""))
-        if size > LARGEST_BODY:
-            raise HTTPException(413, f"A request may have at most {LARGEST_BODY:,} bytes.")
-        return message
-
-    return receive_bounded
 
 
 def _is_same(given: str, known: str) -> bool:

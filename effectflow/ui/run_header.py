@@ -19,8 +19,8 @@ from effectflow.observe.recorded_run import RecordedRun
 from effectflow.observe.statuses import shown_status
 from effectflow.service.pauses import pauses_in
 from effectflow.ui.actions import offered
+from effectflow.ui.formatting import limits
 from effectflow.ui.request_values import run_id_of
-from effectflow.ui.shown import limits
 from effectflow.ui.site import Page, Site
 
 TABS = (

@@ -31,7 +31,7 @@ from effectflow.observe.statuses import shown_status
 from effectflow.service.environment import AnyWorkflow
 from effectflow.service.pauses import PAUSED_KINDS, Pause
 from effectflow.service.schedule import Schedule, last_run
-from effectflow.ui.shown import limits
+from effectflow.ui.formatting import limits
 from effectflow.ui.site import Page, Refused, Site
 
 _MOST_ROWS = 200

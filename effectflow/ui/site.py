@@ -10,7 +10,6 @@ from typing import Any, TypeAlias
 from urllib.parse import urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
@@ -18,10 +17,10 @@ from effectflow.checkpoint import CheckpointError, RunNotFound, StoreUnavailable
 from effectflow.effects.clock import Clock, SystemClock
 from effectflow.observe.jobs import Jobs
 from effectflow.service import App, Client
+from effectflow.ui.formatting import FILTERS
 from effectflow.ui.live import EventStream, Feeds, State
 from effectflow.ui.notices import NOTICES
 from effectflow.ui.recent_runs import RecentRuns
-from effectflow.ui.shown import FILTERS
 
 logger = logging.getLogger(__name__)
 
@@ -174,8 +173,6 @@ class Site:
             page = await self._page_of(request, handler)
             is_page = isinstance(page, Page)
             return page, self.render(request, page, only_main=only_main) if is_page else ""
-        except HTTPException:
-            raise
         except Exception:
             logger.exception("the pages have failed to show %s", request.url.path)
             page = problem_page("The pages have failed", "See the log of their server.", 500)

@@ -11,10 +11,10 @@ from effectflow.checkpoint.schema import frozen
 from effectflow.effects.paths import flow_of
 from effectflow.observe.operations import Operation
 from effectflow.observe.recorded_run import RecordedRun
+from effectflow.observe.step_tree import StepNode
 from effectflow.observe.timeline import Bar, BarKind, bars_of, lives_of
-from effectflow.observe.tree import StepNode
-from effectflow.ui.shown import took
-from effectflow.ui.window import Window, rounded_up
+from effectflow.ui.formatting import took
+from effectflow.ui.time_window import TimeWindow, rounded_up
 
 ROWS = 150
 """The rows of a page."""
@@ -118,7 +118,7 @@ class Steps:
         by: "steps" or "flows".
     """
 
-    window: Window
+    window: TimeWindow
     run: Row
     rows: tuple[Row, ...]
     first: int
@@ -175,14 +175,14 @@ def _are_long_flows(operations: Sequence[Operation]) -> bool:
     return many > ROWS and 4 * len({flow_of(one.path) for one in operations}) < many
 
 
-def _window_of(run: RecordedRun, view: View, lives: Sequence[Bar], now: float) -> Window:
+def _window_of(run: RecordedRun, view: View, lives: Sequence[Bar], now: float) -> TimeWindow:
     first, last = run.entries[0].at, max(one.at for one in run.entries)
     if lives and lives[-1].ended is None:
         last = first + rounded_up(max(now, last) - first)
-    return Window.over(first, last, view.began, view.ended)
+    return TimeWindow.over(first, last, view.began, view.ended)
 
 
-def _found(run: RecordedRun, view: View, by: str, window: Window) -> list[_Found]:
+def _found(run: RecordedRun, view: View, by: str, window: TimeWindow) -> list[_Found]:
     is_shown = SHOWN.get(view.show)
     if by == "flows":
         flows: dict[str, list[Operation]] = {}
@@ -195,7 +195,7 @@ def _found(run: RecordedRun, view: View, by: str, window: Window) -> list[_Found
     return [*_within(run.tree, 0, window)]
 
 
-def _chosen(operations: Iterable[Operation], view: View, window: Window) -> Iterator[Operation]:
+def _chosen(operations: Iterable[Operation], view: View, window: TimeWindow) -> Iterator[Operation]:
     is_shown = SHOWN.get(view.show)
     for one in operations:
         if view.find and view.find.casefold() not in one.path.casefold():
@@ -204,7 +204,7 @@ def _chosen(operations: Iterable[Operation], view: View, window: Window) -> Iter
             yield one
 
 
-def _within(nodes: Sequence[StepNode], depth: int, window: Window) -> Iterator[_Found]:
+def _within(nodes: Sequence[StepNode], depth: int, window: TimeWindow) -> Iterator[_Found]:
     """Yield the rows of a tree that are in a window, each with the rows around it."""
     for node in nodes:
         inside = _within(node.inside, depth + 1, window) if node.inside else iter(())
@@ -217,7 +217,7 @@ def _within(nodes: Sequence[StepNode], depth: int, window: Window) -> Iterator[_
         yield from inside
 
 
-def _is_in(window: Window, one: Operation) -> bool:
+def _is_in(window: TimeWindow, one: Operation) -> bool:
     if window.is_whole:
         return True
     ended = one.newest.ended
@@ -263,7 +263,7 @@ def _bars_in(found: _Found, *, is_held: bool) -> Iterator[tuple[Bar, Operation |
             yield (replace(bar, kind="waiting") if is_wait else bar), one
 
 
-def _placed(bars: Iterable[tuple[Bar, Operation | None]], window: Window) -> list[_PlacedBar]:
+def _placed(bars: Iterable[tuple[Bar, Operation | None]], window: TimeWindow) -> list[_PlacedBar]:
     """Return those bars that are in a window, cut to it."""
     found: list[_PlacedBar] = []
     for bar, one in bars:
@@ -281,7 +281,9 @@ def _slots_for(rows: Sequence[Sequence[_PlacedBar]]) -> int | None:
     return max(_MOST_BARS // len(rows), 12)
 
 
-def _drawn(bars: Sequence[_PlacedBar], slots: int | None, window: Window) -> tuple[DrawnBar, ...]:
+def _drawn(
+    bars: Sequence[_PlacedBar], slots: int | None, window: TimeWindow
+) -> tuple[DrawnBar, ...]:
     if slots is None:
         return tuple(_bar(one.left, one.right, one, _told(one, window)) for one in bars)
     groups: dict[int, list[_PlacedBar]] = {}
@@ -290,7 +292,7 @@ def _drawn(bars: Sequence[_PlacedBar], slots: int | None, window: Window) -> tup
     return tuple(_merged(group, window) for group in groups.values())
 
 
-def _merged(group: Sequence[_PlacedBar], window: Window) -> DrawnBar:
+def _merged(group: Sequence[_PlacedBar], window: TimeWindow) -> DrawnBar:
     left, right = min(one.left for one in group), max(one.right for one in group)
     first = min(group, key=lambda one: _RANKS[one.bar.kind])
     told = _told(first, window)
@@ -307,7 +309,7 @@ def _bar(left: float, right: float, one: _PlacedBar, title: str) -> DrawnBar:
     )
 
 
-def _told(one: _PlacedBar, window: Window) -> str:
+def _told(one: _PlacedBar, window: TimeWindow) -> str:
     bar = one.bar
     ended = ", not ended" if bar.ended is None else f", {took(bar.ended - bar.began)}"
     name = "" if one.operation is None else f"{one.operation.path}: "

@@ -18,9 +18,9 @@ from effectflow import Checkpoints
 from effectflow.checkpoint import Encryption
 from effectflow.checkpoint.values import NO_OPTIONS
 from effectflow.stores import MemoryStore
+from effectflow.ui.formatting import plain
 from effectflow.ui.forms import Field, Form, Mistyped, described, form_of
 from effectflow.ui.forms.reading import read
-from effectflow.ui.shown import plain
 from tests.ui.controls import forms_in
 
 

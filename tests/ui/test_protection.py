@@ -6,18 +6,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from starlette.applications import Starlette
-from starlette.middleware import Middleware
-from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
-from starlette.routing import Route
 from starlette.testclient import TestClient
 
 from effectflow import Checkpoints
 from effectflow.service import App
 from effectflow.stores import MemoryStore
 from effectflow.ui import create_app
-from effectflow.ui.protection import HEADERS, LARGEST_BODY, Protected
+from effectflow.ui.protection import HEADERS
 
 TOKEN = "a token of many characters"
 PAUSE = "/service/pause?kind=queue&name=x&do=pause"
@@ -198,21 +193,6 @@ def test_an_error_of_the_pages_shows_no_details(
         assert ("secret" in answer.text) == (path == "/store")
         assert answer.headers["content-security-policy"] == HEADERS["content-security-policy"]
     assert "the secret of the code" in caplog.text
-
-
-def test_a_body_that_is_too_large_is_refused() -> None:
-    async def read(request: Request) -> Response:
-        return PlainTextResponse(str(len(await request.body())))
-
-    def chunks(count: int) -> Iterator[bytes]:
-        for _ in range(count):
-            yield b"x" * (LARGEST_BODY // 4)
-
-    pages = TestClient(
-        Starlette(routes=[Route("/", read, methods=["POST"])], middleware=[Middleware(Protected)])
-    )
-    assert pages.post("/", content=chunks(4)).text == str(LARGEST_BODY)
-    assert pages.post("/", content=chunks(5)).status_code == 413
 
 
 def test_a_form_is_handled_once_even_for_one_who_asks_for_a_stream(app: App[Any]) -> None:

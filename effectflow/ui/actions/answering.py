@@ -7,8 +7,8 @@ from uuid import uuid4
 
 from effectflow.checkpoint.errors import CheckpointError
 from effectflow.observe.explanation import Explanation
+from effectflow.observe.mailbox import read_mailbox
 from effectflow.observe.operations import Operation
-from effectflow.observe.surroundings import read_mailbox
 from effectflow.runs.plan import awaited_types
 from effectflow.service.client import send_value
 from effectflow.service.signal import Signal

@@ -23,9 +23,9 @@ export function morph(old, fresh) {
   morphChildren(old, fresh);
 }
 
-/** What the reader has opened or changed is not ours to reset. */
+/** What the reader has opened or closed is not ours to change. */
 function isOfReader(element, name) {
-  return (name === "open" && element.nodeName === "DETAILS") || name === "data-kept";
+  return name === "open" && element.nodeName === "DETAILS";
 }
 
 /** The `id` of a form that has a field of this name would be the field. */

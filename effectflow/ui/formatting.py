@@ -9,7 +9,6 @@ from markupsafe import Markup
 from effectflow.checkpoint.errors import printable
 from effectflow.checkpoint.store import Queue
 from effectflow.checkpoint.values import Tree, bounded
-from effectflow.effects.clock import in_words
 
 LONGEST_VALUE = 4000
 """The characters of a value that a page shows; a download has all of it."""
@@ -34,11 +33,6 @@ def moment(seconds: float | None, *, has_age: bool = False) -> Markup:
 def utc(seconds: float) -> str:
     """Return a time, in seconds since the epoch, as text."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-
-
-def duration(seconds: float | None) -> str:
-    """Return a duration in words."""
-    return "" if seconds is None else in_words(seconds)
 
 
 def took(seconds: float) -> str:
@@ -78,4 +72,4 @@ def plain(text: object) -> str:
     return printable(str(text), keep="\n\t")
 
 
-FILTERS = {"moment": moment, "duration": duration, "took": took, "value": value, "plain": plain}
+FILTERS = {"moment": moment, "took": took, "value": value, "plain": plain}

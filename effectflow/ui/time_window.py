@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from effectflow.ui.shown import took
+from effectflow.ui.formatting import took
 
 _STEPS = tuple(
     digit * unit
@@ -34,7 +34,7 @@ def rounded_up(seconds: float) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class TimeWindow:
     """A part of the time of a run. All times are in seconds since the epoch.
 
     Attributes:
@@ -48,7 +48,7 @@ class Window:
     last: float
 
     @staticmethod
-    def over(first: float, last: float, began: float | None, ended: float | None) -> Window:
+    def over(first: float, last: float, began: float | None, ended: float | None) -> TimeWindow:
         """Return the part from `began` to `ended`; by default all of it."""
         last = max(last, first + 0.001)
         began = first if began is None else min(max(began, first), last)
@@ -56,7 +56,7 @@ class Window:
         shortest = (last - first) / 1e6
         if ended - began < shortest:
             began, ended = first, last
-        return Window(began, ended, first, last)
+        return TimeWindow(began, ended, first, last)
 
     @property
     def is_whole(self) -> bool:

@@ -10,12 +10,12 @@ from starlette.responses import Response
 
 from effectflow.checkpoint.errors import CheckpointError, RunNotFound, StoreUnavailable
 from effectflow.checkpoint.store import CANCEL
-from effectflow.observe.surroundings import read_mailbox
+from effectflow.observe.mailbox import read_mailbox
 from effectflow.ui.actions import ACTIONS, offered
 from effectflow.ui.actions.action import Action, Offer, Prepared, Target, read_target, warned
+from effectflow.ui.formatting import utc
 from effectflow.ui.forms import Form, Mistyped
 from effectflow.ui.request_values import run_id_of, submitted
-from effectflow.ui.shown import utc
 from effectflow.ui.site import Page, Refused, Site
 
 
