@@ -151,7 +151,7 @@ vars(_templates)["filters"]["plain"] = plain
 
 def submitted(form: Form) -> dict[str, str]:
     """Return what a browser submits with a form."""
-    module: Any = _templates.get_template("form.html").module
+    module: Any = _templates.get_template("_form.html").module
     return forms_in(f"<form>{module.fields(form)}</form>")[0].typed
 
 
@@ -258,7 +258,7 @@ def test_hostile_text_is_shown_as_text() -> None:
     text = "</textarea><script>alert(1)</script>\x00\u202e"
     shown = described(str)
     form = form_of(shown, values={"value": text}, options=NO_OPTIONS)
-    module: Any = _templates.get_template("form.html").module
+    module: Any = _templates.get_template("_form.html").module
     html = str(module.fields(form))
     assert "<script" not in html
     assert "\u202e" not in html
