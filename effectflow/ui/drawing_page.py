@@ -8,7 +8,7 @@ from itertools import pairwise
 from starlette.requests import Request
 
 from effectflow.builders.diagrams import Arrow, Box, Diagram
-from effectflow.builders.pictures import layout_of
+from effectflow.builders.layout import layout_of
 from effectflow.builders.shapes import shape_of, shape_of_run
 from effectflow.checkpoint.checkpoint import fold
 from effectflow.checkpoint.errors import CheckpointError
@@ -18,7 +18,7 @@ from effectflow.observe.recorded_run import RecordedRun
 from effectflow.ui.run_header import page_of_run, read_run
 from effectflow.ui.site import Page, Site
 
-MOST_BOXES = 150
+MOST_BOXES = 100
 """A drawing with more boxes has only the first ones, and those around the position."""
 
 

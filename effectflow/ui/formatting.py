@@ -72,4 +72,4 @@ def plain(text: object) -> str:
     return printable(str(text), keep="\n\t")
 
 
-FILTERS = {"moment": moment, "took": took, "value": value, "plain": plain}
+FILTERS = {"moment": moment, "utc": utc, "took": took, "value": value, "plain": plain}

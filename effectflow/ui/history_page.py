@@ -70,6 +70,8 @@ async def show_history(site: Site, request: Request) -> Page:
     differences = () if before is None else differences_between(before, state)
     values = {
         "place": place,
+        "began": entries[0].at,
+        "at": entries[place.at - 1].at,
         "lines": _lines(entries, place),
         "state": state,
         "rows": list(view_of(state.checkpoint.kind).rows(state.checkpoint)),

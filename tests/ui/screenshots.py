@@ -11,6 +11,7 @@ import struct
 import sys
 import zlib
 from collections import Counter
+from contextlib import chdir
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -53,15 +54,16 @@ PIXELS = """async picture => {
 
 def take(folder: Path) -> None:
     """Write a picture of each screen into a folder."""
+    folder = folder.absolute()
     folder.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory() as data, sync_playwright() as playwright:
-        app = shop_app(Path(data) / "orders.db")
+    with TemporaryDirectory() as data, chdir(data), sync_playwright() as playwright:
+        app = shop_app(Path("orders.db"))
         browser = playwright.chromium.launch(
             executable_path=shutil.which("chromium"), args=["--no-sandbox", "--disable-gpu"]
         )
         window = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT}, color_scheme="light")
         blank = browser.new_page()
-        with served(app) as pages:
+        with served(app, by="ann") as pages:
             pages.do(fill, app)
             for name, address in SCREENS.items():
                 window.goto(f"{pages.url}{address}")

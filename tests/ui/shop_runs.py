@@ -76,12 +76,16 @@ def same(claim: Claim) -> Effect[Shop, Miscounted, Claim]:
     return pure(claim)
 
 
+def is_unclear(claim: Claim) -> bool:
+    return claim.looked_at < 3
+
+
 claims = (
     StateGraph[Shop, Miscounted, Claim]("claims")
     .node("inspect", looked)
     .node("ask", same)
     .node("refund", same)
-    .edge("inspect", "ask", when=lambda claim: claim.looked_at < 3)
+    .edge("inspect", "ask", when=is_unclear)
     .edge("inspect", "refund")
     .edge("ask", "inspect")
     .entry("inspect")
