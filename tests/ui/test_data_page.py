@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ from effectflow import (
     Effect,
     Signal,
     Worker,
-    fail,
     publish,
     pure,
     spawn,
@@ -27,17 +25,10 @@ from effectflow import (
     workflow,
 )
 from effectflow.checkpoint import CheckpointStore, Encryption
-from effectflow.mapreduce import MapReduce
 from effectflow.observe.recorded_run import read_recorded
 from effectflow.stores import ArchiveStore, FileStore, MemoryStore, SqliteStore
 from effectflow.ui import create_app
-from tests.ui.test_run_page import text_of
-
-
-@dataclass(frozen=True)
-class Shop:
-    checkpoints: Checkpoints
-
+from tests.ui.small_app import Environment, html_of, lengths, small_app
 
 approval = Signal("approval", str)
 SECRET = b"k" * 32
@@ -50,23 +41,23 @@ def charge(price: int) -> Effect[object, str, dict[str, Any]]:
 
 
 @workflow
-def parcel(weight: int) -> Do[Shop, str, int]:
+def parcel(weight: int) -> Do[Environment, str, int]:
     return (yield from pure(weight))
 
 
 @workflow
-def order(price: int) -> Do[Shop, str, dict[str, Any]]:
+def order(price: int) -> Do[Environment, str, dict[str, Any]]:
     yield from publish("progress", "charging")
     child = yield from spawn(parcel, 3)
     yield from child.result()
     return (yield from charge(price))
 
 
-def shop_on(store: CheckpointStore, **options: Any) -> App[Shop]:
-    return App([order, parcel], environment=Shop, checkpoints=Checkpoints(store, **options))
+def shop_on(store: CheckpointStore, **options: Any) -> App[Any]:
+    return App([order, parcel], environment=Environment, checkpoints=Checkpoints(store, **options))
 
 
-def ordered(app: App[Shop], around: Callable[[Client], Awaitable[Any]] | None = None) -> App[Shop]:
+def ordered(app: App[Any], around: Callable[[Client], Awaitable[Any]] | None = None) -> App[Any]:
     """Submit an order, do something, and drive it to its end."""
 
     async def work() -> None:
@@ -84,12 +75,12 @@ def ordered(app: App[Shop], around: Callable[[Client], Awaitable[Any]] | None = 
 
 def test_the_data_of_a_run_and_its_downloads() -> None:
     app = ordered(shop_on(MemoryStore()))
-    page = text_of(app, "/run/data?id=order-1")
+    page = html_of(app, "/run/data?id=order-1")
     assert "{'tenant': 'acme'}" in page
     assert "'charging'" in page
     assert len(page) < 20_000, "long values are cut"
     assert '<a href="/run?id=order-1%2Fparcel">order-1/parcel</a>' in page
-    child = text_of(app, "/run/data?id=order-1/parcel")
+    child = html_of(app, "/run/data?id=order-1/parcel")
     assert 'Spawned by <a href="/run?id=order-1">' in child
     with TestClient(create_app(app)) as browser:
 
@@ -109,33 +100,10 @@ def test_the_data_of_a_run_and_its_downloads() -> None:
         assert browser.get("/run/download", params=missing).status_code == 404
 
 
-def count_of(word: str) -> Effect[object, str, int]:
-    return fail("no word") if word == "-" else pure(len(word))
-
-
-def words_of(words: list[str]) -> list[str]:
-    return words
-
-
-def sum_of(counted: list[int]) -> Effect[object, str, int]:
-    return pure(sum(counted))
-
-
-counts = MapReduce(
-    "counts",
-    items=words_of,
-    map=count_of,
-    reduce=sum_of,
-    key=str,
-    limit=1,
-    on_item_failure="dead_letter",
-)
-
-
 def test_the_progress_and_the_dead_letters_of_a_job() -> None:
-    app = App([counts], environment=Shop, checkpoints=Checkpoints(MemoryStore()))
-    anyio.run(counts.start(["a", "-", "bcd"], run_id="job").run, Shop(app.checkpoints))
-    page = text_of(app, "/run/data?id=job")
+    app = small_app(MemoryStore())
+    anyio.run(lengths.start("a - bcd", run_id="job").run, Environment(app.checkpoints))
+    page = html_of(app, "/run/data?id=job")
     assert '<progress max="3" value="2"' in page
     assert "<code>map[-]</code> '-'" in page
     assert 'href="/run/act/dead-letters?id=job"' in page
@@ -148,18 +116,18 @@ def test_messages_that_were_not_taken_are_shown_with_their_values() -> None:
         await handle.send(approval, "yes \x1b please")
         await handle.cancel()
 
-    page = text_of(ordered(shop_on(MemoryStore()), send), "/run/data?id=order-1")
+    page = html_of(ordered(shop_on(MemoryStore()), send), "/run/data?id=order-1")
     assert r"signal approval: <span class=\"value\">'yes \x1b please'" in page.replace('"', '\\"')
     assert "a request to cancel it" in page
 
 
-def _archived(app: App[Shop], folder: Path) -> Checkpoints:
+def _archived(app: App[Any], folder: Path) -> Checkpoints:
     path = folder / "runs.jsonl.gz"
     anyio.run(Client(app).archive, path)
     return Checkpoints(ArchiveStore(path))
 
 
-def _copied(app: App[Shop], folder: Path) -> Checkpoints:
+def _copied(app: App[Any], folder: Path) -> Checkpoints:
     copy = folder / "copy"
     copy.mkdir()
     (copy / "runs.db").write_bytes((folder / "runs.db").read_bytes())
@@ -190,8 +158,8 @@ def test_all_pages_of_a_run_show_what_any_store_has(kind: str, tmp_path: Path) -
         assert ("fingerprint" in stream.text) is (kind != "encrypted")
 
 
-async def _start(app: App[Shop]) -> None:
-    await parcel.start(5, run_id="order-1").run(Shop(app.checkpoints))
+async def _start(app: App[Any]) -> None:
+    await parcel.start(5, run_id="order-1").run(Environment(app.checkpoints))
 
 
 def test_without_the_key_an_encrypted_run_says_what_is_missing(tmp_path: Path) -> None:
@@ -210,7 +178,7 @@ def repeat(size: int) -> Effect[object, str, str]:
 
 
 @workflow
-def long_texts(size: int) -> Do[Shop, str, str]:
+def long_texts(size: int) -> Do[Environment, str, str]:
     return (yield from repeat(size))
 
 
@@ -218,7 +186,7 @@ def test_a_run_counts_with_what_it_takes_in_memory_and_not_compressed() -> None:
     checkpoints = Checkpoints(MemoryStore())
 
     async def main() -> int:
-        await long_texts.start(1_000_000, run_id="long").run(Shop(checkpoints))
+        await long_texts.start(1_000_000, run_id="long").run(Environment(checkpoints))
         return (await read_recorded(checkpoints, "long")).size
 
     # An output of a step, and that of the run.
@@ -226,7 +194,7 @@ def test_a_run_counts_with_what_it_takes_in_memory_and_not_compressed() -> None:
 
 
 @workflow
-def steps(count: int) -> Do[Shop, str, None]:
+def steps(count: int) -> Do[Environment, str, None]:
     for _ in range(count):
         yield from publish("progress", "x" * 100)
 
@@ -242,7 +210,7 @@ def test_a_long_run_is_downloaded_in_few_parts() -> None:
         sent.append(message.get("body", b""))
 
     async def main() -> None:
-        await steps.start(300, run_id="long").run(Shop(checkpoints))
+        await steps.start(300, run_id="long").run(Environment(checkpoints))
         scope = {
             "type": "http",
             "method": "GET",

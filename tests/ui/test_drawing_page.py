@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Any, Never
 
 import anyio
@@ -10,12 +9,7 @@ from effectflow import App, Checkpoints, Do, Effect, Workflow, par_traverse, pur
 from effectflow.graphs import StateGraph
 from effectflow.machines import Moved, StateMachine, Transition
 from effectflow.stores import MemoryStore
-from tests.ui.test_run_page import text_of
-
-
-@dataclass(frozen=True)
-class Desk:
-    checkpoints: Checkpoints
+from tests.ui.small_app import Environment, html_of
 
 
 def halve(number: int) -> Effect[object, Never, int]:
@@ -28,7 +22,7 @@ def add(number: int) -> Effect[object, Never, int]:
 
 
 @workflow
-def code(count: int) -> Do[Desk, Never, int]:
+def code(count: int) -> Do[Environment, Never, int]:
     yield from par_traverse([1, 2], add)
     for _ in range(count):
         yield from add(1)
@@ -36,7 +30,7 @@ def code(count: int) -> Do[Desk, Never, int]:
 
 
 graph = (
-    StateGraph[Desk, Never, int]("halving")
+    StateGraph[Environment, Never, int]("halving")
     .node("halve", halve)
     .node("done", pure)
     .edge("halve", "done", when=lambda number: number < 10)
@@ -53,15 +47,15 @@ machine = StateMachine(
     final={"grown"},
 )
 
-listed = Workflow[Desk, Never, int, int].of_steps("listed", [add, halve])
+listed = Workflow[Environment, Never, int, int].of_steps("listed", [add, halve])
 
 
 def drawn(ran: Any, given: object, query: str = "", *, is_served_with_app: bool = True) -> str:
     """Return the drawing of a run."""
     checkpoints = Checkpoints(MemoryStore())
-    app = App([ran], environment=Desk, checkpoints=checkpoints)
-    anyio.run(ran.start(given, run_id="r").run, Desk(checkpoints))
-    return text_of(app, f"/run/drawing?id=r{query}", is_served_with_app=is_served_with_app)
+    app = App([ran], environment=Environment, checkpoints=checkpoints)
+    anyio.run(ran.start(given, run_id="r").run, Environment(checkpoints))
+    return html_of(app, f"/run/drawing?id=r{query}", is_served_with_app=is_served_with_app)
 
 
 def boxes_in(page: str) -> list[tuple[str, str, str]]:

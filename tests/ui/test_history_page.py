@@ -15,11 +15,7 @@ from effectflow.service import App, publish
 from effectflow.stores import MemoryStore, SqliteStore
 from effectflow.ui import create_app
 from tests.ui.serving import Served
-
-
-@dataclass(frozen=True)
-class Environment:
-    checkpoints: Checkpoints
+from tests.ui.small_app import Environment
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterator
-from dataclasses import dataclass
 from html.parser import HTMLParser
 from typing import Any, cast
 from urllib.parse import parse_qsl, urlencode, urljoin, urlsplit
@@ -34,6 +33,7 @@ from effectflow.stores import MemoryStore, open_store
 from effectflow.ui import create_app
 from effectflow.ui.actions import ACTIONS
 from effectflow.ui.protection import HEADERS
+from tests.ui.small_app import Environment
 
 HTML = """'"><evil onclick=alert(1)>&lt;evil&gt;</script><script>alert(2)</script>{{ 1/0 }}"""
 HIDING = "\u202e\u2066 \x1b[2K \x07 \x85 \u2028 \u200b \ufeff"
@@ -50,11 +50,6 @@ RUN_IDS = (
     "javascript:alert(1)",
     "y" * 2000,
 )
-
-
-@dataclass(frozen=True)
-class Environment:
-    checkpoints: Checkpoints
 
 
 class Evil(Exception):

@@ -1,41 +1,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from zipfile import ZIP_DEFLATED, ZipFile
 
 from playwright.sync_api import Page, expect
 
-from effectflow import Checkpoints, Do, Effect, pure, step, workflow
-from effectflow.service import App
 from effectflow.stores import MemoryStore, SqliteStore
 from effectflow.ui import create_app
 from tests.ui.serving import Served
-
-
-@dataclass(frozen=True)
-class Environment:
-    checkpoints: Checkpoints
-
-
-@step
-def double(number: int) -> Effect[object, str, int]:
-    return pure(2 * number)
-
-
-@workflow
-def order(number: int) -> Do[Environment, str, int]:
-    return (yield from double(number))
+from tests.ui.small_app import order, small_app
 
 
 def test_a_run_that_is_submitted_appears_on_the_page_of_runs(
     window: Page, serve: Callable[..., Served], tmp_path: Path
 ) -> None:
-    checkpoints = Checkpoints(SqliteStore(tmp_path / "runs.db"))
-    app = App([order], environment=Environment, checkpoints=checkpoints)
-    pages = serve(app)
+    pages = serve(small_app(SqliteStore(tmp_path / "runs.db")))
     window.goto(pages.url)
     expect(window.get_by_role("link", name="order-1")).not_to_be_visible()
     pages.do(pages.client.submit, order, 5, run_id="order-1")
@@ -48,9 +29,7 @@ def test_a_run_that_is_submitted_appears_on_the_page_of_runs(
 def test_tabs_in_the_background_take_no_connection_and_are_renewed_when_they_are_seen(
     window: Page, serve: Callable[..., Served]
 ) -> None:
-    pages = serve(
-        App([order], environment=Environment, checkpoints=Checkpoints(MemoryStore())), worker=False
-    )
+    pages = serve(small_app(MemoryStore()), worker=False)
     # Without a screen, a browser takes all of its tabs for visible.
     window.context.add_init_script(
         "Object.defineProperty(document, 'hidden', {get: () => !window.isSeen})"

@@ -1,19 +1,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from playwright.sync_api import Page, expect
 
 from effectflow import App, Checkpoints, Do, Effect, Signal, SqliteStore, pure, step, workflow
 from tests.ui.serving import Served
-
-
-@dataclass(frozen=True)
-class Environment:
-    checkpoints: Checkpoints
-
+from tests.ui.small_app import Environment
 
 approval = Signal("approval", bool)
 

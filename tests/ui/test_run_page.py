@@ -4,8 +4,6 @@ import re
 import sqlite3
 from collections.abc import Awaitable, Callable
 from contextlib import closing
-from dataclasses import dataclass
-from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -35,11 +33,7 @@ from effectflow import (
 from effectflow.checkpoint import CheckpointStore, RunStatus
 from effectflow.stores import MemoryStore, SqliteStore
 from effectflow.ui import create_app
-
-
-@dataclass(frozen=True)
-class Shop:
-    checkpoints: Checkpoints
+from tests.ui.small_app import Environment, html_of
 
 
 class Declined(Exception):
@@ -66,12 +60,12 @@ def charge(price: int) -> Effect[object, Declined, int]:
 
 @step(at_most_once=True)
 @effect
-async def pay(_: Shop, price: int) -> int:
+async def pay(_: Environment, price: int) -> int:
     raise KeyboardInterrupt
 
 
 @do
-def ordered(price: int) -> Do[Shop, Declined, int]:
+def ordered(price: int) -> Do[Environment, Declined, int]:
     yield from compensate(reserve("cat"), release)
     if price > 100:
         yield from approval.wait()
@@ -79,42 +73,33 @@ def ordered(price: int) -> Do[Shop, Declined, int]:
 
 
 @workflow
-def order(price: int) -> Do[Shop, Declined, int]:
+def order(price: int) -> Do[Environment, Declined, int]:
     return (yield from saga(ordered(price)))
 
 
 @workflow
-def paid(price: int) -> Do[Shop, Declined, int]:
+def paid(price: int) -> Do[Environment, Declined, int]:
     return (yield from pay(price))
 
 
 @workflow
-def counting(count: int) -> Do[Shop, Declined, int]:
+def counting(count: int) -> Do[Environment, Declined, int]:
     for price in range(count):
         yield from charge(price)
     return count
 
 
-def shop_on(store: CheckpointStore, **options: Any) -> App[Shop]:
+def shop_on(store: CheckpointStore, **options: Any) -> App[Environment]:
     checkpoints = Checkpoints(store, **options)
-    return App([order, paid, counting], environment=Shop, checkpoints=checkpoints)
-
-
-def text_of(app: App[Any], path: str, *, is_served_with_app: bool = True) -> str:
-    """Return a page as text, with its tags."""
-    pages = create_app(app, app if is_served_with_app else None)
-    with TestClient(pages) as browser:
-        answer = browser.get(path)
-    assert answer.status_code == 200, answer.text
-    return unescape(answer.text)
+    return App([order, paid, counting], environment=Environment, checkpoints=checkpoints)
 
 
 @pytest.fixture
-def app() -> App[Shop]:
+def app() -> App[Environment]:
     return shop_on(MemoryStore())
 
 
-def drive(app: App[Shop], work: Callable[[Client], Awaitable[Any]]) -> None:
+def drive(app: App[Environment], work: Callable[[Client], Awaitable[Any]]) -> None:
     """Do something beside a worker."""
 
     async def beside() -> None:
@@ -138,9 +123,9 @@ def actions_in(page: str) -> list[str]:
     return re.findall(r"/run/act/([a-z-]+)\?", page)
 
 
-def test_the_header_says_why_a_run_has_failed_and_at_which_step(app: App[Shop]) -> None:
+def test_the_header_says_why_a_run_has_failed_and_at_which_step(app: App[Environment]) -> None:
     drive(app, order_of(-1, "order-1"))
-    page = text_of(app, "/run?id=order-1")
+    page = html_of(app, "/run?id=order-1")
     assert "It has failed. Its failure stands" in page
     assert '<a href="/run?id=order-1&step=charge#step">charge</a>' in page
     assert "2 completed of 3" in page
@@ -148,12 +133,12 @@ def test_the_header_says_why_a_run_has_failed_and_at_which_step(app: App[Shop]) 
     assert {"retry", "cancel", "fork", "rerun", "delete"} <= {*actions_in(page)}
 
 
-def test_pages_that_only_show_offer_no_actions(app: App[Shop]) -> None:
+def test_pages_that_only_show_offer_no_actions(app: App[Environment]) -> None:
     drive(app, order_of(-1, "order-1"))
-    assert not actions_in(text_of(app, "/run?id=order-1", is_served_with_app=False))
+    assert not actions_in(html_of(app, "/run?id=order-1", is_served_with_app=False))
 
 
-def test_what_a_store_has_is_shown_as_text(app: App[Shop]) -> None:
+def test_what_a_store_has_is_shown_as_text(app: App[Environment]) -> None:
     drive(app, order_of(-1, "<i>\u202e"))
     with TestClient(create_app(app)) as browser:
         page = browser.get("/run", params={"id": "<i>\u202e"}).text
@@ -163,13 +148,13 @@ def test_what_a_store_has_is_shown_as_text(app: App[Shop]) -> None:
     assert not re.findall("<[ib]>|\u202e", re.sub('(value|id)="[^"]*"', "", page))
 
 
-def test_a_run_that_waits_for_a_signal_offers_to_send_it(app: App[Shop]) -> None:
+def test_a_run_that_waits_for_a_signal_offers_to_send_it(app: App[Environment]) -> None:
     async def work(client: Client) -> None:
         handle = await client.submit(order, 500, run_id="order-1", key="acme", priority=3)
         await until(handle, RunStatus.SUSPENDED)
 
     drive(app, work)
-    page = text_of(app, "/run?id=order-1")
+    page = html_of(app, "/run?id=order-1")
     assert "It waits for signal approval." in page
     assert 'href="/run/act/signal?id=order-1"' in page
     assert "keep the 1 completed step; only the code of the workflow tells" in page
@@ -179,7 +164,7 @@ def test_a_run_that_waits_for_a_signal_offers_to_send_it(app: App[Shop]) -> None
 def test_a_run_that_waits_in_a_queue_shows_the_limits_of_it() -> None:
     checkpoints = Checkpoints(MemoryStore())
     queues = [Queue("slow", limit=0), Queue("order", limit=3, per_key=1)]
-    app = App([order], environment=Shop, checkpoints=checkpoints, queues=queues)
+    app = App([order], environment=Environment, checkpoints=checkpoints, queues=queues)
 
     async def submit() -> None:
         async with Client(app) as client:
@@ -187,11 +172,13 @@ def test_a_run_that_waits_in_a_queue_shows_the_limits_of_it() -> None:
             await client.submit(order, 5, run_id="order-2")
 
     anyio.run(submit)
-    assert "slow: 0 at once" in text_of(app, "/run?id=order-1")
-    assert "order: 3 at once, 1 of a key" in text_of(app, "/run?id=order-2")
+    assert "slow: 0 at once" in html_of(app, "/run?id=order-1")
+    assert "order: 3 at once, 1 of a key" in html_of(app, "/run?id=order-2")
 
 
-def test_the_header_says_how_far_the_undos_of_a_cancelled_run_have_got(app: App[Shop]) -> None:
+def test_the_header_says_how_far_the_undos_of_a_cancelled_run_have_got(
+    app: App[Environment],
+) -> None:
     async def work(client: Client) -> None:
         handle = await client.submit(order, 500, run_id="order-1")
         await until(handle, RunStatus.SUSPENDED)
@@ -199,7 +186,7 @@ def test_the_header_says_how_far_the_undos_of_a_cancelled_run_have_got(app: App[
         await until(handle, RunStatus.CANCELLED)
 
     drive(app, work)
-    assert "1 step to undo its work has completed" in text_of(app, "/run?id=order-1")
+    assert "1 step to undo its work has completed" in html_of(app, "/run?id=order-1")
 
 
 async def until(handle: Handle[Any, Any], status: RunStatus) -> None:
@@ -209,14 +196,14 @@ async def until(handle: Handle[Any, Any], status: RunStatus) -> None:
 
 
 def test_an_unknown_outcome_shows_its_idempotency_key_and_how_to_settle_it(
-    app: App[Shop],
+    app: App[Environment],
 ) -> None:
     async def crash() -> None:
         with pytest.raises(KeyboardInterrupt):
-            await paid.start(5, run_id="order-1").run(Shop(app.checkpoints))
+            await paid.start(5, run_id="order-1").run(Environment(app.checkpoints))
 
     anyio.run(crash)
-    page = text_of(app, "/run?id=order-1")
+    page = html_of(app, "/run?id=order-1")
     assert "<code>order-1:pay</code>" in page
     assert 'href="/run/act/complete-step?id=order-1&step=pay"' in page
     assert 'href="/run/act/fork?id=order-1&at=pay"' in page
@@ -229,7 +216,7 @@ def test_a_damaged_run_shows_what_is_intact_and_what_to_do(tmp_path: Path) -> No
         change = """replace(CAST(body AS TEXT), 'reservation of cat', 'reservation of dog')"""
         database.execute(f"UPDATE entries SET body = CAST({change} AS BLOB)")
         database.commit()
-    page = text_of(app, "/run?id=order-1")
+    page = html_of(app, "/run?id=order-1")
     assert "entry 4 of run 'order-1' cannot be read" in page
     assert "after its 3 intact entries" in page
     assert "`effectflow repair order-1`" in page
@@ -242,33 +229,33 @@ def labels_in(page: str) -> list[str]:
     return [re.sub("<[^>]*>", "", row).strip() for row in rows]
 
 
-def test_steps_stand_beside_their_times_and_lead_to_their_panels(app: App[Shop]) -> None:
+def test_steps_stand_beside_their_times_and_lead_to_their_panels(app: App[Environment]) -> None:
     drive(app, order_of(-1, "order-1"))
-    page = text_of(app, "/run?id=order-1")
+    page = html_of(app, "/run?id=order-1")
     assert labels_in(page) == ["This run", "reserve", "charge", "release"]
     assert 'href="/run?id=order-1&step=reserve#step"' in page
     assert page.count('<rect class="bar completed"') == 3, "two steps, and the legend"
-    assert labels_in(text_of(app, "/run?id=order-1&show=failed")) == ["This run", "charge"]
-    assert labels_in(text_of(app, "/run?id=order-1&find=REL")) == ["This run", "release"]
+    assert labels_in(html_of(app, "/run?id=order-1&show=failed")) == ["This run", "charge"]
+    assert labels_in(html_of(app, "/run?id=order-1&find=REL")) == ["This run", "release"]
 
 
-def test_the_panel_of_a_step_shows_its_input_output_error_and_key(app: App[Shop]) -> None:
+def test_the_panel_of_a_step_shows_its_input_output_error_and_key(app: App[Environment]) -> None:
     drive(app, order_of(-1, "order-1"))
-    reserved = text_of(app, "/run?id=order-1&step=reserve")
+    reserved = html_of(app, "/run?id=order-1&step=reserve")
     assert "(item='cat')" in reserved
     assert "<pre tabindex=\"0\">'reservation of cat'</pre>" in reserved
     assert "<code>order-1:reserve</code>" in reserved
-    charged = text_of(app, "/run?id=order-1&step=charge")
+    charged = html_of(app, "/run?id=order-1&step=charge")
     assert "Declined: <b>no</b> money</p>" in charged
     assert "complete-step" in actions_in(charged)
-    assert "This run has no step nowhere" in text_of(app, "/run?id=order-1&step=nowhere")
+    assert "This run has no step nowhere" in html_of(app, "/run?id=order-1&step=nowhere")
 
 
 @pytest.fixture(scope="module")
-def long_run() -> App[Shop]:
+def long_run() -> App[Environment]:
     """An App with a run of 400 steps in one flow."""
     app = shop_on(MemoryStore())
-    environment = Shop(app.checkpoints)
+    environment = Environment(app.checkpoints)
 
     async def start() -> None:
         await counting.start(400, run_id="long").run(environment)
@@ -277,36 +264,36 @@ def long_run() -> App[Shop]:
     return app
 
 
-def test_a_long_run_is_shown_by_its_flows_and_by_pages_of_steps(long_run: App[Shop]) -> None:
-    assert labels_in(text_of(long_run, "/run?id=long")) == ["This run", "main flow"]
-    second = text_of(long_run, "/run?id=long&by=steps&first=150")
+def test_a_long_run_is_shown_by_its_flows_and_by_pages_of_steps(long_run: App[Environment]) -> None:
+    assert labels_in(html_of(long_run, "/run?id=long")) == ["This run", "main flow"]
+    second = html_of(long_run, "/run?id=long&by=steps&first=150")
     assert labels_in(second)[1] == "charge#151"
     assert "Rows 151 to 300 of 400" in second
-    chosen = text_of(long_run, "/run?id=long&step=charge%23399")
+    chosen = html_of(long_run, "/run?id=long&step=charge%23399")
     assert "charge#399" in labels_in(chosen)
 
 
-def test_a_part_of_the_time_has_only_the_steps_within(long_run: App[Shop]) -> None:
-    page = text_of(long_run, "/run?id=long&by=steps")
+def test_a_part_of_the_time_has_only_the_steps_within(long_run: App[Environment]) -> None:
+    page = html_of(long_run, "/run?id=long&by=steps")
     began, ended = map(float, re.findall(r'data-(?:from|to)="([0-9.]+)"', page))
     middle = (began + ended) / 2
-    later = text_of(long_run, f"/run?id=long&by=steps&from={middle}")
+    later = html_of(long_run, f"/run?id=long&by=steps&from={middle}")
     total = (
         int(re.findall(r"of (\d+)\.", later)[0]) if "Rows" in later else len(labels_in(later)) - 1
     )
     assert 0 < total < 400
-    assert "charge#400" in text_of(long_run, f"/run?id=long&by=steps&from={middle}&find=%23400")
+    assert "charge#400" in html_of(long_run, f"/run?id=long&by=steps&from={middle}&find=%23400")
 
 
 @pytest.mark.parametrize("query", ["from=soon", "first=-1", "to=nan", "by=colour", "show=all"])
-def test_a_query_that_makes_no_sense_is_refused(app: App[Shop], query: str) -> None:
+def test_a_query_that_makes_no_sense_is_refused(app: App[Environment], query: str) -> None:
     drive(app, order_of(5, "order-1"))
     with TestClient(create_app(app)) as browser:
         assert browser.get(f"/run?id=order-1&{query}").status_code == 400
 
 
 def test_a_page_reads_only_what_was_added_and_notices_another_run_with_the_id(
-    app: App[Shop],
+    app: App[Environment],
 ) -> None:
     drive(app, order_of(5, "order-1"))
     with TestClient(create_app(app, app)) as browser:

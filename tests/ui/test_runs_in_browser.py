@@ -8,18 +8,15 @@ from pathlib import Path
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
-from effectflow import Checkpoints
-from effectflow.service import App
 from effectflow.stores import SqliteStore
 from tests.ui.serving import Served
-from tests.ui.test_runs_page import Environment, order
+from tests.ui.small_app import order, small_app
 
 
 def test_runs_are_selected_by_keyboard_and_stay_so_while_others_appear(
     window: Page, serve: Callable[..., Served], tmp_path: Path
 ) -> None:
-    checkpoints = Checkpoints(SqliteStore(tmp_path / "runs.db"))
-    pages = serve(App([order], environment=Environment, checkpoints=checkpoints))
+    pages = serve(small_app(SqliteStore(tmp_path / "runs.db")))
     for number in range(3):
         pages.do(pages.client.submit, order, -1, run_id=f"bad-{number}")
     window.goto(f"{pages.url}/?status=failed")
@@ -50,8 +47,7 @@ def test_runs_are_selected_by_keyboard_and_stay_so_while_others_appear(
 def test_without_javascript_and_at_360_pixels(
     window: Page, serve: Callable[..., Served], tmp_path: Path
 ) -> None:
-    checkpoints = Checkpoints(SqliteStore(tmp_path / "runs.db"))
-    pages = serve(App([order], environment=Environment, checkpoints=checkpoints), worker=False)
+    pages = serve(small_app(SqliteStore(tmp_path / "runs.db")), worker=False)
     pages.do(pages.client.submit, order, 1, run_id="order-with-a-rather-long-id-as-some-have-1")
     pages.do(pages.client.submit, order, 2, run_id="other-2")
     browser = window.context.browser

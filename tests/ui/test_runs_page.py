@@ -8,7 +8,7 @@ import re
 import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlencode
@@ -17,32 +17,14 @@ import anyio
 import pytest
 from starlette.testclient import TestClient
 
-from effectflow import Checkpoints, Do, Effect, RunStatus, fail, pure, step, workflow
+from effectflow import Checkpoints, Do, RunStatus, workflow
 from effectflow.checkpoint import CheckpointStore, RunQuery, RunSummary, import_run, read_exported
 from effectflow.checkpoint.store import find_run
 from effectflow.observe import run_filters
 from effectflow.service import App, Client
 from effectflow.stores import MemoryStore, SqliteStore
 from effectflow.ui import bulk_page, create_app
-
-
-class Declined(Exception):
-    pass
-
-
-@dataclass(frozen=True)
-class Environment:
-    checkpoints: Checkpoints
-
-
-@step
-def pay(amount: int) -> Effect[object, Declined, int]:
-    return fail(Declined("no account")) if amount < 0 else pure(amount)
-
-
-@workflow
-def order(amount: int) -> Do[Environment, Declined, int]:
-    return (yield from pay(amount))
+from tests.ui.small_app import Declined, Environment, order, pay
 
 
 @workflow

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import anyio
@@ -17,11 +16,7 @@ from effectflow.stores import SqliteStore
 from tests.cli.conftest import ENVIRONMENT
 from tests.programs import Program
 from tests.ui.serving import Served
-
-
-@dataclass(frozen=True)
-class Environment:
-    checkpoints: Checkpoints
+from tests.ui.small_app import Environment
 
 
 @step

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import anyio
@@ -12,21 +12,12 @@ from effectflow.checkpoint import export_run, import_run
 from effectflow.service import App, Client
 from effectflow.stores import MemoryStore, SqliteStore
 from effectflow.ui import create_app
+from tests.ui.small_app import Environment, order, small_app
 
 
-@dataclass(frozen=True)
-class Environment:
-    checkpoints: Checkpoints
-
-
-@workflow
-def greet(name: str) -> Effect[Environment, str, str]:
-    return pure(name)
-
-
-@workflow(name="greet", version="2")
-def greet_politely(name: str) -> Effect[Environment, str, str]:
-    return pure(name)
+@workflow(name="order", version="2")
+def changed(amount: int) -> Effect[Environment, str, int]:
+    return pure(amount)
 
 
 def test_it_shows_what_the_store_is_and_has(tmp_path: Path) -> None:
@@ -34,11 +25,11 @@ def test_it_shows_what_the_store_is_and_has(tmp_path: Path) -> None:
 
     async def fill() -> None:
         async with Client(checkpoints) as client:
-            await client.submit(greet, "Ann", run_id="waits")
-            await greet.start("Bob", run_id="done").run(Environment(checkpoints))
+            await client.submit(order, 5, run_id="waits")
+            await order.start(5, run_id="done").run(Environment(checkpoints))
 
     anyio.run(fill)
-    app = App([greet_politely], environment=Environment, checkpoints=checkpoints)
+    app = App([changed], environment=Environment, checkpoints=checkpoints)
     with TestClient(create_app(app, app)) as pages:
         text = pages.get("/store").text
     for shown in ("SqliteStore(", "survives a power loss", "layout 6, entries 1", "KiB"):
@@ -53,7 +44,7 @@ def test_it_verifies_the_newest_runs_or_one(tmp_path: Path) -> None:
     async def fill() -> None:
         async with checkpoints.store as store:
             for run_id in ("good", "bad"):
-                await greet.start("Ann", run_id=run_id).run(Environment(checkpoints))
+                await order.start(5, run_id=run_id).run(Environment(checkpoints))
             run = await export_run(store, "bad")
             await store.delete("bad")
             await import_run(store, replace(run, bodies=(*run.bodies[:-1], b"damaged")))
@@ -62,8 +53,8 @@ def test_it_verifies_the_newest_runs_or_one(tmp_path: Path) -> None:
     with TestClient(create_app(checkpoints)) as pages:
         assert "verified" not in pages.get("/store").text
         text = pages.get("/store?newest=50").text
-        assert "2 runs with 4 entries verified: 1 damaged." in text
-        assert 'href="/run?id=bad">bad</a>: 1 of 2 entries are good.' in text
+        assert "2 runs with 8 entries verified: 1 damaged." in text
+        assert 'href="/run?id=bad">bad</a>: 3 of 4 entries are good.' in text
         assert "verified: none damaged." in pages.get("/store?run=good").text
         assert pages.get("/store?run=unknown").status_code == 404
         for wrong in ("0", "201", "-1", "x", "9" * 50):
@@ -76,7 +67,7 @@ def test_a_copied_file_that_may_only_be_read_is_shown(
     original = Checkpoints(SqliteStore(tmp_path / "runs.db"))
 
     async def fill() -> None:
-        await greet.start("Ann", run_id="done").run(Environment(original))
+        await order.start(5, run_id="done").run(Environment(original))
 
     anyio.run(fill)
     copied = tmp_path / "copy" / "runs.db"
@@ -84,7 +75,7 @@ def test_a_copied_file_that_may_only_be_read_is_shown(
     copied.write_bytes((tmp_path / "runs.db").read_bytes())
     # The tests may run as root, who may write everything.
     monkeypatch.setattr("os.access", lambda *_: False)
-    app = App([greet], environment=Environment, checkpoints=Checkpoints(SqliteStore(copied)))
+    app = small_app(SqliteStore(copied))
     with TestClient(create_app(app, app)) as pages:
         assert "it can only be read" in pages.get("/store?newest=5").text
         for path in ("/", "/run?id=done", "/run/history?id=done", "/service"):
