@@ -297,14 +297,16 @@ def test_each_awaited_signal_and_each_declared_error_has_a_form(steering: Steeri
     assert "no paper" in steering.show("/run/act/retry?id=c1").text
 
 
-EXITS: set[str] = set()
+RAISED: list[BaseException] = []
+"""What the code of `raising` raises."""
 
 
 @workflow
-def exits(order: Order) -> Do[Shop, Declined, str]:
-    if EXITS:
-        raise SystemExit(3)
-    return (yield from approval.wait()).by
+def raising(order: Order) -> Do[Shop, Declined, str]:
+    reserved = yield from orders.reserve(order)
+    for error in RAISED:
+        raise error
+    return f"{reserved}, {(yield from approval.wait()).by}"
 
 
 @asynccontextmanager
@@ -313,16 +315,37 @@ async def not_closed(checkpoints: Checkpoints) -> AsyncGenerator[Shop]:
     raise SystemExit(4)
 
 
-def test_code_that_ends_its_process_does_not_end_the_pages(
+def test_what_code_raises_is_told_and_does_not_end_the_pages(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checkpoints = Checkpoints(MemoryStore())
-    steering = Steering(App([exits], environment=Shop, checkpoints=checkpoints))
-    steering.do(exits, "e1")
-    steering.drive(exits, "e1", RunStatus.SUSPENDED)
-    monkeypatch.setattr("tests.ui.test_actions.EXITS", {"now"})
-    steering = Steering(App([exits], environment=not_closed, checkpoints=checkpoints))
-    assert "raises SystemExit on the way: 3" in steering.show("/run/act/cancel?id=e1").text
+    steering = Steering(App([raising], environment=Shop, checkpoints=checkpoints))
+    steering.do(raising, "e1")
+    steering.drive(raising, "e1", RunStatus.SUSPENDED)
+    steering = Steering(App([raising], environment=not_closed, checkpoints=checkpoints))
+    for error in (KeyError("size"), SystemExit(3), GeneratorExit("gone")):
+        monkeypatch.setattr("tests.ui.test_actions.RAISED", [error])
+        told = f"The code of the workflow raises {type(error).__name__}: {error}"
+        forked = steering.show("/run/act/fork?id=e1&change=reserve")
+        assert (forked.status, told in forked.text) == (409, True)
+        for name in ("cancel", "signal"):
+            page = steering.show(f"/run/act/{name}?id=e1")
+            assert (page.status, told in page.text) == (200, True)
     # What is done stays done, and says so.
     went_to(steering.act("cancel", "e1"), "e1", "cancel")
     assert "could not be closed" in caplog.text
+
+
+def test_a_run_is_cancelled_and_retried_also_if_the_environment_cannot_be_made(
+    steering: Steering,
+) -> None:
+    failed(steering)
+
+    def environment(_: Checkpoints) -> orders.Shop:
+        raise ConnectionError("the bank does not answer")
+
+    app = App([buy], environment=environment, checkpoints=steering.app.checkpoints)
+    for action in ("retry", "cancel"):
+        broken = Steering(app)
+        assert "the bank does not answer" in broken.show(f"/run/act/{action}?id=b1").text
+        went_to(broken.act(action, "b1"), "b1", action)

@@ -10,22 +10,36 @@ from hashlib import sha256
 from typing import Any, TypeAlias
 from urllib.parse import urlencode
 
+from anyio import get_cancelled_exc_class
+
 from effectflow.checkpoint import RunStatus
 from effectflow.checkpoint.checkpoints import Checkpoints
 from effectflow.checkpoint.entries import Entry
+from effectflow.checkpoint.errors import CheckpointError
 from effectflow.checkpoint.journal_reader import read_existing
 from effectflow.checkpoint.values import ValueOptions
 from effectflow.effects.scope import Scope
 from effectflow.observe.explanation import Explanation, read_explanation
 from effectflow.runs.stored_run import Place
 from effectflow.service.environment import AnyWorkflow, BadEnvironment
-from effectflow.ui.forms import Form
+from effectflow.ui.forms import Form, Mistyped
 from effectflow.ui.site import Refused, Site
 
 logger = logging.getLogger(__name__)
 
 MOST_SHOWN = 20
 """The steps and other things that a fact lists."""
+
+
+class CodeRaises(Refused):
+    """The code of a workflow raises while it is replayed, perhaps what would end its process."""
+
+    def __init__(self, defect: BaseException) -> None:
+        super().__init__(f"The code of the workflow raises {type(defect).__name__}: {defect}", 409)
+
+
+_NOT_OF_CODE = (CheckpointError, Refused, Mistyped, KeyboardInterrupt)
+"""What a replay raises for other reasons."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,15 +109,24 @@ class Target:
 
     @asynccontextmanager
     async def place(self) -> AsyncGenerator[Place]:
-        """Open the environment of the App. Raise Refused if it cannot be made.
+        """Open the environment of the App, to replay the run in it.
 
-        What was done in it stays done if it cannot be closed, so that is only logged.
+        Raise Refused if it cannot be made, and CodeRaises for what the code of the workflow raises. What
+        was done in it stays done if it cannot be closed, so that is only logged.
         """
         app, blueprint = self.site.changeable(), self.workflow.blueprint
-        is_done = False
+        is_done, raised = False, None
         try:
             async with app.opened_environment(self.checkpoints) as env:
-                yield Place.of(blueprint, self.checkpoints, env, Scope(self.site.clock))
+                try:
+                    yield Place.of(blueprint, self.checkpoints, env, Scope(self.site.clock))
+                except _NOT_OF_CODE:
+                    raise
+                except BaseException as defect:
+                    if isinstance(defect, get_cancelled_exc_class()):
+                        raise
+                    logger.warning("the code of a workflow raises in a replay", exc_info=True)
+                    raised = CodeRaises(defect)
                 is_done = True
         except BadEnvironment as error:
             raise Refused(
@@ -113,9 +136,11 @@ class Target:
             if is_done:
                 logger.exception("the environment of the App could not be closed")
             elif isinstance(error, SystemExit):
-                raise Refused(f"The code ends its process: it raises {error!r}.", 409) from error
+                raise Refused(f"The environment of the App raises {error!r}.", 503) from error
             else:
                 raise
+        if raised is not None:
+            raise raised
 
     async def entries(self) -> tuple[Entry, ...]:
         """Return the journal of the run."""

@@ -14,6 +14,7 @@ from effectflow.service.client import send_value
 from effectflow.service.signal import Signal
 from effectflow.ui.actions.action import (
     Action,
+    CodeRaises,
     Done,
     Offer,
     Prepared,
@@ -85,13 +86,11 @@ async def _types(
     if not target.has_code:
         return {}, "The App of these pages does not have the code of the workflow."
     paths = [one.path for operations in waits.values() for one in operations]
-    async with target.place() as place:
-        try:
+    try:
+        async with target.place() as place:
             return await awaited_types(place, target.run_id, paths), ""
-        except CheckpointError as error:
-            return {}, str(error)
-        except (Exception, SystemExit) as defect:
-            return {}, f"The code raises {type(defect).__name__} before it waits: {defect}"
+    except (CheckpointError, CodeRaises) as error:
+        return {}, str(error)
 
 
 def _offer(target: Target, name: str, wanted: object, seen: str) -> Offer:

@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from effectflow.checkpoint import ResumePlan, RunStatus
-from effectflow.checkpoint.errors import CheckpointError, OutcomeUnknown
+from effectflow.checkpoint.errors import (
+    CheckpointError,
+    OutcomeUnknown,
+    RunNotFound,
+    StoreUnavailable,
+)
 from effectflow.checkpoint.store import find_run
 from effectflow.observe.explanation import Explanation
 from effectflow.runs.control import pause_run, retry_run, unpause_run
@@ -14,6 +19,7 @@ from effectflow.runs.retention import delete_run, may_be_awaited
 from effectflow.service.client import request_cancel
 from effectflow.ui.actions.action import (
     Action,
+    CodeRaises,
     Done,
     Fact,
     Link,
@@ -47,40 +53,34 @@ def _why_not_retry(explanation: Explanation) -> str:
 
 
 async def _prepare_retry(target: Target) -> Prepared:
-    facts: tuple[Fact, ...] = ()
-    links: tuple[Link, ...] = ()
-    plan = await _plan(target) if target.has_code else None
-    problem = plan.problem if isinstance(plan, ResumePlan) else None
     error = target.explanation.error
-    if error and error != str(problem):
-        facts += (told("Its last error", error),)
+    plan: ResumePlan | None = None
+    facts: tuple[Fact, ...] = ()
+    try:
+        plan = await _plan(target)
+    except (RunNotFound, StoreUnavailable):
+        raise
+    except CodeRaises as raised:
+        facts = (warned("It would fail again", str(raised)),)
+    except CheckpointError as problem:
+        facts = (warned("It would be blocked again", str(problem)),)
+    except Refused as unknown:
+        facts = (told("What will run", f"A worker decides. {unknown}"),)
     if plan is not None:
-        if isinstance(plan, BaseException):
-            text = f"The code raises {type(plan).__name__} before it reaches a step: {plan}"
-            facts += (warned("It would fail again", text),)
-        else:
-            facts += tuple(facts_of(plan))
-            links = tuple(_ways_on(plan, target))
-    else:
-        text = (
-            "These pages have no App with the code of the workflow. A worker that has it decides."
-        )
-        facts += (told("What will run", text),)
+        facts = tuple(facts_of(plan))
+    if error and not (plan is not None and error == str(plan.problem)):
+        facts = (told("Its last error", error), *facts)
     facts += (
         told("Who runs it", "The next worker continues the run. This page executes no steps."),
     )
+    links = () if plan is None else tuple(_ways_on(plan, target))
     return Prepared(facts, (Offer(Form(), "Retry the run", seen=target.seen),), links)
 
 
-async def _plan(target: Target) -> ResumePlan | BaseException:
-    """Return what a resume would do, or what the code raises on the way."""
+async def _plan(target: Target) -> ResumePlan:
+    """Return what a resume would do. Raise Refused without the code or its environment."""
     async with target.place() as place:
-        try:
-            return await plan_run(place, target.run_id, effects=False)
-        except CheckpointError:
-            raise
-        except (Exception, SystemExit) as defect:
-            return defect
+        return await plan_run(place, target.run_id, effects=False)
 
 
 def facts_of(plan: ResumePlan) -> Iterator[Fact]:
@@ -144,19 +144,19 @@ async def _prepare_cancel(target: Target) -> Prepared:
 
 async def _undos(target: Target) -> tuple[Fact, ...]:
     """Return what the sagas of a run would undo, or why that is not known."""
-    async with target.place() as place:
-        try:
+    try:
+        async with target.place() as place:
             return listed("Its sagas undo", await planned_undos(place, target.run_id))
-        except OutcomeUnknown as error:
-            problem = (
-                f"Step {error.step} is in progress and runs at most once: only its end tells."
-                if target.explanation.is_held
-                else str(error)
-            )
-        except CheckpointError as error:
-            problem = str(error)
-        except (Exception, SystemExit) as defect:
-            problem = f"the code raises {type(defect).__name__} on the way: {defect}"
+    except (RunNotFound, StoreUnavailable):
+        raise
+    except OutcomeUnknown as error:
+        problem = (
+            f"Step {error.step} is in progress and runs at most once: only its end tells."
+            if target.explanation.is_held
+            else str(error)
+        )
+    except (CheckpointError, Refused) as error:
+        problem = str(error)
     return (warned("What its sagas undo is not known", problem),)
 
 
