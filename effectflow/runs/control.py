@@ -178,6 +178,9 @@ async def _append(writer: JournalWriter, change: Change) -> None:
     *entries, last = change.entries
     try:
         for entry in entries:
+            if isinstance(entry, Resumed) and entry.version is not None:
+                details = replace(writer.summary.details, version=entry.version)
+                writer.summary = replace(writer.summary, details=details)
             writer.add(entry)
         if not await writer.finish(last, change.status, due_at=change.due_at, seen=0):
             raise SaveFailed(writer.run_id, "the store rejected the change")

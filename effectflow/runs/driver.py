@@ -180,14 +180,7 @@ async def continue_run(
     if changed is not None and not force:
         raise changed
     input = input_of(known, blueprint, force=force)
-    resumed = reopened or resumed
-    if found.was.fingerprint != definition.fingerprint:
-        resumed = replace(
-            resumed,
-            version=definition.version,
-            steps=definition.steps,
-            structure=definition.structure,
-        )
+    resumed = found.continued_by(reopened or resumed, definition)
     removed = blueprint.removed(found.written.entries)
     # The order takes the entry into account that precedes everything that this life adds.
     order = await pass_over(entries, lambda: read_order((*entries, resumed), removed))

@@ -66,6 +66,7 @@ async def fork_run(place: Place, run_id: str, fork: Fork) -> str:
     found = await read_run(place, run_id)
     if found is None:
         raise await run_not_found(place.checkpoints.store, run_id)
+    fork = _in_current_paths(found, fork)
     at = end_of_prefix(run_id, found.journal.entries, fork)
     now = place.scope.clock.now().timestamp()
     made_id = new_run_id(place.blueprint.definition.name) if fork.run_id is None else fork.run_id
@@ -95,12 +96,22 @@ async def changeable_steps(
     found = await read_run(place, run_id)
     if found is None:
         raise await run_not_found(place.checkpoints.store, run_id)
+    given, fork = fork.changes, _in_current_paths(found, fork)
     at = end_of_prefix(run_id, found.journal.entries, fork)
     entries = found.journal.entries[:at]
     known = replace(found, journal=Journal(entries, b""), checkpoint=fold(entries, run_id))
     steps = await _changed_steps(place, known, fork)
     outputs = {one.step: one.output for one in known.checkpoint.completed_steps}
-    return {step: (steps[step], outputs.get(step)) for step in steps}
+    return {
+        step: (steps[now], outputs.get(now)) for step, now in zip(given, fork.changes, strict=True)
+    }
+
+
+def _in_current_paths(found: StoredRun, fork: Fork) -> Fork:
+    """Return a fork with the paths of steps in the current version of the workflow."""
+    at = found.path_now(fork.at) if isinstance(fork.at, str) else fork.at
+    changes = {found.path_now(step): value for step, value in fork.changes.items()}
+    return replace(fork, at=at, changes=changes)
 
 
 def _anew(place: Place, fork: Fork) -> dict[str, Any]:

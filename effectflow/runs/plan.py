@@ -89,7 +89,8 @@ async def _reached(place: Place, run_id: str, wanted: Collection[str] = ()) -> R
     found = await read_run(place, run_id)
     if found is None:
         raise await run_not_found(place.checkpoints.store, run_id)
-    reached = await replay_to_frontier(place, found, effects=False, wanted=wanted)
+    now = [found.path_now(one) for one in wanted]
+    reached = await replay_to_frontier(place, found, effects=False, wanted=now)
     if reached.plan.problem is not None:
         raise reached.plan.problem
     return reached

@@ -51,21 +51,20 @@ async def settle_step(
     """
 
     async def change(held: HeldRun) -> Change:
-        definition, order, resumed = await _reach(
-            place,
-            run_id,
-            settlement.step,
-            Resumed(held.owner, held.now, by=settlement.by),
-            effects=effects,
-        )
+        resumed = Resumed(held.owner, held.now, by=settlement.by)
+        found = await _reach(place, run_id, settlement.step, resumed, effects=effects)
+        step, definition, turn = found.step, found.definition, found.order.last_turn + 1
         outcome = settlement.outcome(definition)
-        turn = order.last_turn + 1
         if settlement.is_failure:
-            end = _failed(place, settlement.step, definition, outcome, held.now, turn)
+            end = _failed(place, step, definition, outcome, held.now, turn)
         else:
-            output = saved_output(place, settlement.step, definition, outcome)
-            end = Completed(settlement.step, output, 0.0, held.now, turn=turn)
-        return goes_on(held, resumed, end, reason=settlement.reason)
+            output = saved_output(place, step, definition, outcome)
+            end = Completed(step, output, 0.0, held.now, turn=turn)
+        # Under another name it has not begun yet.
+        begun = replace(found.order.begun[step], at=held.now, turn=turn)
+        is_renamed = step not in held.checkpoint.metadata.attempts
+        entries = (begun, end) if is_renamed else (end,)
+        return goes_on(held, found.resumed, *entries, reason=settlement.reason)
 
     await change_run(place.checkpoints, run_id, change, clock=place.scope.clock)
 
@@ -77,29 +76,45 @@ async def settleable_step(
 
     The errors are those of `Workflow.complete_step`.
     """
-    definition, _, _ = await _reach(place, run_id, step, Resumed("", 0.0), effects=effects)
-    return definition
+    found = await _reach(place, run_id, step, Resumed("", 0.0), effects=effects)
+    return found.definition
+
+
+@dataclass(frozen=True, slots=True)
+class _OpenStep:
+    """A step in progress, as the current version of the workflow has it.
+
+    Attributes:
+        step: its path.
+        definition: its definition.
+        order: the order of the run when it is continued.
+        resumed: the entry that continues it, with what that leaves out.
+    """
+
+    step: str
+    definition: StepDefinition
+    order: Order
+    resumed: Resumed
 
 
 async def _reach(
     place: Place, run_id: str, step: str, resumed: Resumed, *, effects: bool
-) -> tuple[StepDefinition, Order, Resumed]:
-    """Replay a run up to a step that is in progress, to continue it with this entry.
-
-    Return the definition of the step, the order of the run then, and the entry with what it leaves out.
-    """
+) -> _OpenStep:
+    """Replay a run up to a step that is in progress, to continue it with this entry."""
     found = await read_run(place, run_id)
     if found is None:
         raise RunNotFound(run_id)
+    step = found.path_now(step)
     reached = await replay_to_frontier(place, found, effects=effects, wanted={step})
     plan = reached.plan
     if plan.problem is not None:
         raise plan.problem
     entries = found.journal.entries
     resumed = replace(resumed, void=reached.void)
+    resumed = found.continued_by(resumed, place.blueprint.definition)
     order = read_order((*entries, resumed), place.blueprint.removed(found.written.entries))
     if step in plan.retry and step in reached.steps:
-        return reached.steps[step], order, resumed
+        return _OpenStep(step, reached.steps[step], order, resumed)
     raise ChangeRejected(run_id, *_why_not(step, order, plan.retry, plan.reason))
 
 

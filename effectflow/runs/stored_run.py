@@ -9,7 +9,7 @@ from typing import Any, cast
 from effectflow.checkpoint.checkpoint import Checkpoint, fold
 from effectflow.checkpoint.checkpoints import Checkpoints
 from effectflow.checkpoint.definition import Definition
-from effectflow.checkpoint.entries import Finished, HeadState, Started
+from effectflow.checkpoint.entries import Finished, HeadState, Resumed, Started
 from effectflow.checkpoint.errors import (
     CLASS_CHANGED,
     CheckpointError,
@@ -20,6 +20,7 @@ from effectflow.checkpoint.errors import (
 from effectflow.checkpoint.failures import read_failure
 from effectflow.checkpoint.journal_reader import Journal, pass_over, read_end, read_journal
 from effectflow.checkpoint.observers import CheckpointLoaded, tell
+from effectflow.checkpoint.order import ordered_path_of
 from effectflow.checkpoint.schema import frozen
 from effectflow.checkpoint.store import Record, RunInfo, RunStatus, find_run, store_errors
 from effectflow.checkpoint.values import (
@@ -134,6 +135,29 @@ class StoredRun:
     def started_version(self) -> str:
         """The version of the workflow that started the run, before any migration."""
         return self.written.started.version
+
+    def path_now(self, path: str) -> str:
+        """Return the path that a recorded operation has in the current version of the workflow."""
+        if self.journal.entries is not self.written.entries:
+            pairs = zip(self.written.entries, self.journal.entries, strict=True)
+            for was, now in pairs:
+                if ordered_path_of(was) == path:
+                    return ordered_path_of(now)
+        return path
+
+    def continued_by(self, resumed: Resumed, definition: Definition) -> Resumed:
+        """Return the entry that continues the run, with the definition of the workflow if it has changed.
+
+        Later entries are those of this version: no migration changes them.
+        """
+        if self.was.fingerprint == definition.fingerprint:
+            return resumed
+        return replace(
+            resumed,
+            version=definition.version,
+            steps=definition.steps,
+            structure=definition.structure,
+        )
 
 
 async def run_info(place: Place, run_id: str) -> RunInfo | None:

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from returns.result import Failure, Success
 
-from effectflow import Checkpoints, Do, Effect, fail, pure, step, workflow
-from effectflow.checkpoint import DefinitionChanged, started_version
+from effectflow import Checkpoints, Do, Effect, Workflow, fail, pure, step, workflow
+from effectflow.checkpoint import DefinitionChanged, find_run, started_version
 from effectflow.runs import StepMigration
 from effectflow.stores import MemoryStore
 from tests.apps import App
@@ -103,3 +103,39 @@ async def test_a_branch_on_the_started_version_inserts_a_step_for_new_runs_only(
     app = await started()
     assert await changed.resume("r").run(app) == DONE
     assert await changed.start("cap", run_id="new").run(app) == DONE
+
+
+async def test_what_people_give_a_step_of_an_earlier_version_is_not_migrated() -> None:
+    """Its path may be the recorded one or the present one."""
+
+    def change(state: dict[str, int]) -> dict[str, int]:
+        return {**state, "migrations": state.get("migrations", 0) + 1}
+
+    @step
+    def first(state: dict[str, int]) -> Effect[App, str, dict[str, int]]:
+        return pure(state)
+
+    @step
+    def second(state: dict[str, int]) -> Effect[App, str, dict[str, int]]:
+        return fail("closed")
+
+    @step(name="last")
+    def renamed(state: dict[str, int]) -> Effect[App, str, dict[str, int]]:
+        return fail("closed")
+
+    before = Workflow.of_steps("total", [first, second])
+    migration = StepMigration(change, renames={"second": "last"})
+    after = Workflow.of_steps("total", [first, renamed], version="2", migrations={1: migration})
+    for path in ("second", "last"):
+        app = App(Checkpoints(MemoryStore()))
+        assert await before.start({"sum": 1}, run_id="r").run(app) == Failure("closed")
+        assert await after.fork("r", at=path, new_run_id="forked").run(app) == Success("forked")
+        assert await after.resume("forked").run(app) == Failure("closed")
+
+        await after.complete_step("r", path, {"sum": 5}).run_or_raise(app)
+
+        async with app.checkpoints.store as store:
+            info = await find_run(store, "r")
+        assert info is not None
+        assert info.summary.details.version == "2"
+        assert await after.resume("r").run(app) == Success({"sum": 5})
