@@ -30,6 +30,8 @@ async def show_action(site: Site, request: Request) -> Page:
         raise
     except CheckpointError as error:
         return _page(action, target, Prepared(), problem=str(error), status=409)
+    except Refused as error:
+        return _page(action, target, Prepared(), problem=str(error), status=error.status)
 
 
 async def do_action(site: Site, request: Request) -> Page | Response:

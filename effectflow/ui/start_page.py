@@ -9,8 +9,10 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from effectflow.checkpoint import Checkpoint, CorruptCheckpoint, read_checkpoint
+from effectflow.checkpoint import CorruptCheckpoint
+from effectflow.checkpoint.entries import Started
 from effectflow.checkpoint.errors import NotSerializable, RunConflict
+from effectflow.checkpoint.journal_reader import Journal, read_existing
 from effectflow.checkpoint.values import plain_tree
 from effectflow.runs.run_ids import new_run_id
 from effectflow.service import App
@@ -89,16 +91,17 @@ def _field_of(problem: str) -> str:
     return named if named in ("queue", "key", "priority", "delay") else "run_id"
 
 
-async def _like(site: Site, request: Request) -> Checkpoint | None:
-    """Return the run that the new one begins like."""
+async def _like(site: Site, request: Request) -> Started | None:
+    """Return the first entry of the run that the new one begins like."""
     run_id, checkpoints = request.query_params.get("like"), site.client.checkpoints
     if not run_id:
         return None
     async with checkpoints.store as store:
-        return await read_checkpoint(store, run_id, checkpoints.seal)
+        entries = await read_existing(store, run_id, checkpoints.seal)
+    return Journal(entries, b"").started
 
 
-def _chosen(app: App[Any], request: Request, like: Checkpoint | None) -> AnyWorkflow | None:
+def _chosen(app: App[Any], request: Request, like: Started | None) -> AnyWorkflow | None:
     """Return the workflow that the address names; the only one of the App without a name."""
     name = request.query_params.get("workflow") or (like and like.workflow)
     if not name:
@@ -108,7 +111,7 @@ def _chosen(app: App[Any], request: Request, like: Checkpoint | None) -> AnyWork
     return app.recorded[name]
 
 
-def _form(site: Site, workflow: AnyWorkflow, like: Checkpoint | None) -> tuple[Form, str]:
+def _form(site: Site, workflow: AnyWorkflow, like: Started | None) -> tuple[Form, str]:
     """Return the form of a workflow, and a note if it cannot begin like another run."""
     checkpoints, note = site.client.checkpoints, ""
     values: dict[str, Any] = {"run_id": new_run_id(workflow.name)}

@@ -2,10 +2,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import anyio
 import pytest
 
-from effectflow import Checkpoints, RunStatus
-from effectflow.stores import SqliteStore
+from effectflow import Checkpoints, Effect, RunStatus, Workflow, pure, step
+from effectflow.service import App
+from effectflow.stores import MemoryStore, SqliteStore
 from tests.ui import orders
 from tests.ui.steered import Steering
 
@@ -45,6 +47,31 @@ def test_a_run_is_started_like_another_one(steering: Steering) -> None:
     page.address = page.forms[-1].action
     made = steering.submit(page, page.forms[-1].typed)
     assert made.status == 303
+
+
+def test_the_input_of_a_run_of_an_earlier_version_is_shown_as_the_code_takes_it_now() -> None:
+    """Also where a run is forked or copied as a test. A migration that raises is told."""
+
+    def change(state: dict[str, int]) -> dict[str, int]:
+        if "sum" not in state:
+            raise KeyError("sum")
+        return {"total": state["sum"]}
+
+    @step
+    def added(state: dict[str, int]) -> Effect[orders.Shop, Exception, dict[str, int]]:
+        return pure(state)
+
+    checkpoints = Checkpoints(MemoryStore())
+    before = Workflow.of_steps("adding", [added])
+    for run_id, state in (("a1", {"sum": 5}), ("a2", {"of": 5})):
+        anyio.run(before.start(state, run_id=run_id).run, orders.Shop(checkpoints))
+    after = Workflow.of_steps("adding", [added], version="2", migrations={1: change})
+    steering = Steering(App([after], environment=orders.Shop, checkpoints=checkpoints))
+    for address in ("/start?like=a1", "/run/act/fork?input=1&id=a1"):
+        assert '"total": 5' in steering.show(address).forms[-1].typed["input"]
+    assert "{'total': 5}" in steering.show("/run/act/crash-test?id=a1").code
+    for page in ("start?like=a2", "run/act/crash-test?id=a2", "run/drawing?id=a2"):
+        assert "KeyError: 'sum'" in steering.show(f"/{page}").text
 
 
 @pytest.mark.parametrize(

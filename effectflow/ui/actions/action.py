@@ -16,13 +16,13 @@ from effectflow.checkpoint import RunStatus
 from effectflow.checkpoint.checkpoints import Checkpoints
 from effectflow.checkpoint.entries import Entry
 from effectflow.checkpoint.errors import CheckpointError
-from effectflow.checkpoint.journal_reader import read_existing
+from effectflow.checkpoint.journal_reader import Journal, read_existing
 from effectflow.checkpoint.values import ValueOptions
 from effectflow.effects.scope import Scope
 from effectflow.observe.explanation import Explanation, read_explanation
 from effectflow.runs.stored_run import Place
 from effectflow.service.environment import AnyWorkflow, BadEnvironment
-from effectflow.ui.forms import Form, Mistyped
+from effectflow.ui.forms import Form, Mistyped, recorded_input
 from effectflow.ui.site import Refused, Site
 
 logger = logging.getLogger(__name__)
@@ -146,6 +146,11 @@ class Target:
         """Return the journal of the run."""
         async with self.checkpoints.store as store:
             return await read_existing(store, self.run_id, self.checkpoints.seal)
+
+    async def input(self) -> Any:
+        """Return the input of the run, as its workflow takes it now. Raise CorruptCheckpoint."""
+        started = Journal(await self.entries(), b"").started
+        return recorded_input(self.workflow, started, self.checkpoints)
 
 
 async def read_target(site: Site, run_id: str, **about: Any) -> Target:

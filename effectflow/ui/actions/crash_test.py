@@ -6,17 +6,13 @@ import re
 import sys
 from typing import Any, cast
 
-from effectflow.checkpoint.checkpoint import fold
 from effectflow.checkpoint.values import KnownTypes
 from effectflow.checkpoint.values.exceptions import importable_name
 from effectflow.ui.actions.action import Action, Prepared, Target, intact, told, warned
-from effectflow.ui.forms import recorded_input
 
 
 async def _prepare_test(target: Target) -> Prepared:
-    known = fold(await target.entries(), target.run_id)
-    value = recorded_input(target.workflow, known, target.checkpoints)
-    code, missing = crash_test(target, value)
+    code, missing = crash_test(target, await target.input())
     facts = [
         told(
             "What it does",

@@ -34,7 +34,6 @@ from effectflow.ui.forms import (
     input_field,
     made_input,
     one_line,
-    recorded_input,
 )
 
 
@@ -92,7 +91,7 @@ async def _prepare_fork(target: Target) -> Prepared:
     entries = await target.entries()
     whole = fold(entries, target.run_id)
     if _is_with_input(target):
-        return _with_input(target, whole)
+        return await _with_input(target)
     if not (target.at or _changes(target)):
         return _menu(target, whole)
     end = end_of_prefix(target.run_id, entries, _fork_of(target))
@@ -173,11 +172,10 @@ def _shown_output(
     return filled(field, value, target.value_options)
 
 
-def _with_input(target: Target, known: Checkpoint) -> Prepared:
+async def _with_input(target: Target) -> Prepared:
     field, form = input_field(target.workflow), _new_id_form(target)
     try:
-        value = recorded_input(target.workflow, known, target.checkpoints)
-        shown = filled(field, value, target.value_options)
+        shown = filled(field, await target.input(), target.value_options)
     except CorruptCheckpoint:
         shown = {}
     made = Form((field, *form.fields), {**form.typed, **shown})

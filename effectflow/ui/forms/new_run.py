@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Union, cast
 
-from effectflow.checkpoint.checkpoint import Checkpoint
+from effectflow.checkpoint.checkpoint import fold
 from effectflow.checkpoint.checkpoints import Checkpoints
+from effectflow.checkpoint.entries import Started
+from effectflow.checkpoint.errors import CorruptCheckpoint
 from effectflow.machines import StateMachine
 from effectflow.runs.run_ids import check_new_run_id
 from effectflow.runs.stored_run import input_of
@@ -46,6 +48,15 @@ def made_input(workflow: AnyWorkflow, value: Any) -> Any:
         raise Mistyped({"input": str(error)}) from None
 
 
-def recorded_input(workflow: AnyWorkflow, known: Checkpoint, checkpoints: Checkpoints) -> Any:
-    """Return the input of a run. Raise CorruptCheckpoint if the workflow takes others now."""
-    return input_of(known, workflow.blueprint.saved_by(checkpoints))
+def recorded_input(workflow: AnyWorkflow, started: Started, checkpoints: Checkpoints) -> Any:
+    """Return the input of a run that began with this entry, as the workflow takes it now.
+
+    Raise CorruptCheckpoint if it takes others, or if a migration of it raises.
+    """
+    blueprint = workflow.blueprint.saved_by(checkpoints)
+    try:
+        upgraded = blueprint.upgraded((started,))
+    except Exception as error:
+        reason = f"a migration of its input raises {type(error).__name__}: {error}"
+        raise CorruptCheckpoint(started.run_id, reason, is_damaged=False) from error
+    return input_of(fold(upgraded, started.run_id), blueprint)
