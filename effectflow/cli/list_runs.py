@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.cells import cell_len, set_cell_size
@@ -36,11 +36,9 @@ from effectflow.cli.options import BadUse, ExitCode
 from effectflow.cli.render import age, say_lines, table, terminal_width
 from effectflow.cli.suggestions import suggested
 from effectflow.effects.clock import in_words
+from effectflow.observe.recent_runs import RecentRuns
 from effectflow.observe.run_filters import RunFilters
 from effectflow.observe.statuses import error_of, shown_status
-
-if TYPE_CHECKING:
-    from effectflow.observe.jobs import Jobs
 
 
 @command(ServiceOption)
@@ -74,10 +72,10 @@ def list_runs(
         parent=parent,
         resumable=resumable,
     )
-    progress = _jobs_of(access) if watch else None
+    watched = RecentRuns(access.checkpoints) if watch else None
 
     async def find(_: CheckpointStore) -> Answer:
-        return await _find(access, filters, limit, progress)
+        return await _find(access, filters, limit, watched)
 
     console = Console()
     while watch:
@@ -94,14 +92,9 @@ def list_runs(
 _SECONDS_BETWEEN_TABLES = 2.0
 
 
-def _jobs_of(access: Access) -> Jobs:
-    # Imported late, because it knows the builders.
-    from effectflow.observe.jobs import Jobs
-
-    return Jobs(access.checkpoints)
-
-
-async def _find(access: Access, filters: RunFilters, limit: int, progress: Jobs | None) -> Answer:
+async def _find(
+    access: Access, filters: RunFilters, limit: int, watched: RecentRuns | None
+) -> Answer:
     """Return the runs that match. Raise BadUse if the store has no run of the workflow at all."""
     now, unreadable = time.time(), list[CheckpointError]()
     found = filters.runs(access.checkpoints, unreadable, now=now, limit=limit + 1)
@@ -114,9 +107,7 @@ async def _find(access: Access, filters: RunFilters, limit: int, progress: Jobs 
         problems.insert(0, f"There are more runs than {limit}: --limit shows more.")
         del runs[limit:]
     if runs:
-        notes = [
-            _note(info, now) or (await progress.of(info, now) if progress else "") for info in runs
-        ]
+        notes = await _notes(runs, now, watched)
         lines = _table_lines(runs, notes, now)
     elif filters == RunFilters():
         is_new = access.origin.startswith("DEFAULT")
@@ -142,6 +133,16 @@ def _table_lines(runs: Sequence[RunInfo], notes: Sequence[str], now: float) -> I
     for line, (*_, note) in zip(table(rows), rows, strict=True):
         is_cut = width < cell_len(line) <= width + cell_len(note) - 12
         yield f"{set_cell_size(line, width - 3)}..." if is_cut else line
+
+
+async def _notes(runs: Sequence[RunInfo], now: float, watched: RecentRuns | None) -> list[str]:
+    """Return what else there is to say about each run; of those that are watched, how far they are."""
+    if watched is None:
+        return [_note(info, now) for info in runs]
+    # Imported late, because it knows the builders.
+    from effectflow.observe.jobs import progress_of
+
+    return [_note(info, now) or await progress_of(watched, info, now) for info in runs]
 
 
 def _note(info: RunInfo, now: float) -> str:

@@ -20,6 +20,7 @@ from effectflow.checkpoint.store import (
     is_service,
     store_errors,
 )
+from effectflow.observe.jobs import progress_of
 from effectflow.observe.overview import (
     MOST_COUNTED,
     Overview,
@@ -225,5 +226,5 @@ async def _jobs(site: Site, store: CheckpointStore, overview: Overview) -> Async
         status = shown_status(info, site.now)
         progress = ""
         if status == RunStatus.RUNNING and read < _MOST_JOBS_READ:
-            progress, read = await site.jobs.of(info, site.now), read + 1
+            progress, read = await progress_of(site.recent_runs, info, site.now), read + 1
         yield JobRow(info, status, progress)

@@ -15,12 +15,11 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from effectflow.checkpoint import CheckpointError, RunNotFound, StoreUnavailable
 from effectflow.effects.clock import Clock, SystemClock
-from effectflow.observe.jobs import Jobs
+from effectflow.observe.recent_runs import RecentRuns
 from effectflow.service import App, Client
 from effectflow.ui.formatting import FILTERS
 from effectflow.ui.live import EventStream, Feeds, State
 from effectflow.ui.notices import NOTICES
-from effectflow.ui.recent_runs import RecentRuns
 
 logger = logging.getLogger(__name__)
 
@@ -76,11 +75,6 @@ class Site:
     def feeds(self) -> Feeds:
         """The pages that browsers watch."""
         return Feeds(self.client.checkpoints.store)
-
-    @cached_property
-    def jobs(self) -> Jobs:
-        """Tells how far running jobs have got."""
-        return Jobs(self.client.checkpoints)
 
     @cached_property
     def recent_runs(self) -> RecentRuns:

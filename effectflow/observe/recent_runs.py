@@ -1,4 +1,4 @@
-"""The runs that pages have shown last, so that the next page reads only what was added since."""
+"""The runs that were read last, so that the next look at one reads only what was added since."""
 
 from __future__ import annotations
 
@@ -17,7 +17,11 @@ _SECONDS_KEPT = 60.0
 
 
 class RecentRuns:
-    """Reads runs, and keeps those that were read last."""
+    """Reads runs, and keeps those that were read last.
+
+    Parameters:
+        checkpoints: where the runs are.
+    """
 
     def __init__(self, checkpoints: Checkpoints) -> None:
         self._checkpoints = checkpoints
