@@ -696,12 +696,18 @@ class ServiceStore(CheckpointStore, Protocol):
         """
         ...
 
-    async def save_setting(self, name: str, value: bytes | None) -> None:
-        """Keep a setting that all who use the store share, or remove it with None."""
+    async def save_setting(self, kind: str, name: str, value: bytes | None) -> None:
+        """Keep a setting that all who use the store share, or remove it with None.
+
+        Its kind is one word without a colon. This is no change of a run, so it wakes nobody.
+        """
         ...
 
-    async def settings(self) -> Mapping[str, bytes]:
-        """Return the settings that are kept, by name."""
+    async def settings(self, kind: str) -> Mapping[str, bytes]:
+        """Return the settings of a kind, by name.
+
+        Workers read those of some kinds twice per second, so that must not read those of other kinds.
+        """
         ...
 
     def changes(self) -> AbstractAsyncContextManager[Changes]:

@@ -19,7 +19,7 @@ from effectflow.checkpoint.errors import printable
 from effectflow.checkpoint.values import Tree
 from effectflow.cli.access import Access, ServiceOption
 from effectflow.cli.command import Answer, command
-from effectflow.cli.render import table, when
+from effectflow.cli.render import age, table, when
 from effectflow.cli.step_lines import WIDTH, cut_to
 from effectflow.effects.clock import in_words
 from effectflow.observe.overview import (
@@ -84,19 +84,17 @@ def top_lines(found: Overview) -> Iterable[str]:
     for name, text in rows:
         yield cut_to(f"{name:<12}  {text or 'none'}", WIDTH)
     yield ""
-    if not found.processes:
-        yield "No process drives a run."
+    processes = (*found.processes, *found.lost)
+    if not processes:
+        yield "No worker is known, and no process drives a run."
         return
-    shown = found.processes[:_MOST_PROCESSES]
-    lines = table(
-        [
-            ("PROCESS", "RUNS", "WORKFLOWS"),
-            *((one.name, str(sum(one.runs.values())), _workflows(one)) for one in shown),
-        ]
-    )
+    shown = processes[:_MOST_PROCESSES]
+    lost = len(found.processes)
+    rows = [_row(one, found.at, is_lost=number >= lost) for number, one in enumerate(shown)]
+    lines = table([("PROCESS", "SEEN", "RUNS", "WORKFLOWS"), *rows])
     yield from (cut_to(line, WIDTH) for line in lines)
-    if len(found.processes) > len(shown):
-        yield f"and {len(found.processes) - len(shown)} more processes"
+    if len(processes) > len(shown):
+        yield f"and {len(processes) - len(shown)} more processes"
 
 
 def _counted(name: str, count: int) -> str:
@@ -112,8 +110,13 @@ def _named(info: RunInfo) -> str:
     return f"{info.run_id} of {info.summary.workflow}"
 
 
-def _workflows(one: Process) -> str:
-    return ", ".join(f"{name} {count}" for name, count in one.runs.items())
+def _row(one: Process, now: float, *, is_lost: bool) -> tuple[str, str, str, str]:
+    seen = "" if one.seen_at is None else age(max(now - one.seen_at, 0.0))
+    limit = "" if one.limit is None else f" of {one.limit}"
+    workflows = ", ".join(f"{name} {count}" for name, count in one.runs.items())
+    idle = f"none of {', '.join(one.workflows)}"
+    state = f"lost {seen}".rstrip() if is_lost else seen
+    return one.name or "unknown", state, f"{one.driven}{limit}", workflows or idle
 
 
 def _tree(found: Overview) -> dict[str, Tree]:
@@ -123,7 +126,8 @@ def _tree(found: Overview) -> dict[str, Tree]:
         "counts": dict(found.counts),
         "counted_up_to": MOST_COUNTED,
         "per_minute": {str(status): rate for status, rate in found.per_minute.items()},
-        "processes": [{"process": one.name, "runs": dict(one.runs)} for one in found.processes],
+        "processes": [_process_tree(one) for one in found.processes],
+        "lost": [_process_tree(one) for one in found.lost],
         "oldest_due": None
         if due is None
         else {
@@ -140,4 +144,14 @@ def _tree(found: Overview) -> dict[str, Tree]:
             "waits_for": waits.summary.details.waits_for,
             "since": iso_time(waits.updated_at),
         },
+    }
+
+
+def _process_tree(one: Process) -> dict[str, Tree]:
+    return {
+        "process": one.name,
+        "runs": dict(one.runs),
+        "limit": one.limit,
+        "workflows": dict(one.workflows),
+        "seen_at": iso_time(one.seen_at),
     }

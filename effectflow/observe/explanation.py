@@ -14,9 +14,10 @@ from effectflow.checkpoint.errors import CheckpointError
 from effectflow.checkpoint.journal_reader import Journal
 from effectflow.checkpoint.order import Spans, ordered_path_of
 from effectflow.checkpoint.step import StepInfo
-from effectflow.checkpoint.store import RunInfo, RunStatus
+from effectflow.checkpoint.store import RunInfo, RunStatus, store_errors
 from effectflow.observe.operations import Operation
 from effectflow.observe.recorded_run import RecordedRun, read_recorded
+from effectflow.observe.workers import absence
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +101,11 @@ async def read_explanation(
 
     The parameters are those of `explain_run`.
     """
-    return explain(await read_recorded(checkpoints, run_id), now, pauses)
+    async with checkpoints.store as store:
+        run = await read_recorded(checkpoints, run_id)
+        with store_errors(store, run_id):
+            absent = await absence(store, run.info, now)
+    return explain(run, now, pauses, absent)
 
 
 def explain_run(
@@ -123,12 +128,20 @@ def explain_run(
     return explain(RecordedRun(info, Journal(tuple(entries), b""), problem), now, pauses)
 
 
-def explain(run: RecordedRun, now: float, pauses: Iterable[AnyPause] = ()) -> Explanation:
-    """Explain a run that was read. The other parameters are those of `explain_run`."""
+def explain(
+    run: RecordedRun, now: float, pauses: Iterable[AnyPause] = (), absent: str = ""
+) -> Explanation:
+    """Explain a run that was read.
+
+    Parameters:
+        absent: that no worker may take it, as `absence` returns it.
+
+    The other parameters are those of `explain_run`.
+    """
     summary = run.info.summary
     names = {"queue": summary.queue_name, "workflow": summary.workflow}
     stopped = [one for one in pauses if names.get(one.kind) == one.name]
-    return _Explainer(run, now, stopped).explain()
+    return _Explainer(run, now, stopped, absent).explain()
 
 
 class AnyPause(Protocol):
@@ -143,8 +156,11 @@ class AnyPause(Protocol):
 
 
 class _Explainer:
-    def __init__(self, run: RecordedRun, now: float, stopped: Sequence[AnyPause]) -> None:
+    def __init__(
+        self, run: RecordedRun, now: float, stopped: Sequence[AnyPause], absent: str
+    ) -> None:
         self.stopped = stopped
+        self.absent = absent
         self.info = info = run.info
         self.entries = run.entries
         self.now = now
@@ -272,6 +288,8 @@ class _Explainer:
         if self.stopped:
             names = " and ".join(f"{one.kind} {one.name!r}" for one in self.stopped)
             return f"{what}. It is due, and no worker takes it before {names} is unpaused."
+        if self.absent:
+            return f"{what}. It is due, but {self.absent}."
         return f"{what}. It is due, and continues as soon as a worker takes it."
 
     def _moves(self) -> Iterator[Move]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from effectflow.checkpoint.store import CheckpointStore, RunInfo, RunQuery, RunStatus
 from effectflow.observe.statuses import CRASHED, status_text
+from effectflow.observe.workers import KnownWorker, known_workers
 
 MOST_COUNTED = 500
 """No status is counted further than this."""
@@ -24,19 +25,42 @@ _AGES = (7 * 86400.0, 86400.0, 6 * 3600.0, 3600.0, 600.0, 60.0)
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process that drives runs, or that has died with them.
+    """A process that drives runs or is a worker, or that has died as one. Times are as in `Overview`.
 
     Attributes:
         name: such as "process 4711 on host".
         runs: the number of its runs, by their workflows.
-        wrote_at: when it wrote an entry of one of them last, in seconds since the epoch.
-        held_until: when the last of its leases expires, unless it renews them.
+        wrote_at: when it wrote an entry of one of them last; None without any.
+        held_until: when the last of its leases expires, unless it renews them; None without any.
+        workers: the workers in it; none if it drives its runs without one, or its worker ends.
     """
 
     name: str
     runs: Mapping[str, int]
-    wrote_at: float = 0.0
-    held_until: float = 0.0
+    wrote_at: float | None = None
+    held_until: float | None = None
+    workers: tuple[KnownWorker, ...] = ()
+
+    @property
+    def driven(self) -> int:
+        """How many runs it drives."""
+        return sum(self.runs.values())
+
+    @property
+    def limit(self) -> int | None:
+        """How many runs its workers drive at most; None without any."""
+        return sum(one.limit for one in self.workers) if self.workers else None
+
+    @property
+    def workflows(self) -> Mapping[str, str]:
+        """The versions of the workflows of its workers, by name."""
+        found = {name: version for one in self.workers for name, version in one.workflows.items()}
+        return dict(sorted(found.items()))
+
+    @property
+    def seen_at(self) -> float | None:
+        """When one of its workers sent a heartbeat last; None without any."""
+        return max((one.seen_at for one in self.workers), default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +88,12 @@ class Overview:
             recorded as running, but that no live process has, count as `crashed`.
         per_minute: how many runs have ended in each way of late, per minute.
         are_rates_bounded: whether more may have ended than `per_minute` says.
-        processes: the processes that drive runs, those with most runs first; of the 500 newest runs.
+        processes: the processes that drive runs, those with most runs first; of the 500 newest runs. Then
+            the processes with idle workers.
         oldest_due: the run that has been due for longest, and that no process has; None without any.
         longest_waiting: the suspended run that has waited for longest; None without any.
-        lost: the processes that have died with runs that no other process has taken.
+        lost: the processes that have died with runs that no other process has taken, and those of workers
+            that were lost within the last day.
         queues: the queues with runs that are driven or pending, by name.
         jobs: the newest runs with a job (`has_job`) that have not ended, at most 20.
         versions: the versions of the runs that have not ended, by workflow, with their numbers.
@@ -94,7 +120,8 @@ def due_since(info: RunInfo) -> float:
 async def read_overview(store: CheckpointStore, now: float) -> Overview:
     """Read the overview of a store at `now`, in seconds since the epoch.
 
-    It takes about a dozen pages of `find`, so its cost is bounded also in a store with a million runs.
+    It takes the workers and about a dozen pages of `find`, so its cost is bounded also in a store with a
+    million runs.
     """
     pages = {
         status: await store.find(RunQuery(statuses=frozenset({status}), limit=MOST_COUNTED))
@@ -110,7 +137,7 @@ async def read_overview(store: CheckpointStore, now: float) -> Overview:
         ended = await store.find(since)
         if len(ended) < 2 * MOST_COUNTED:
             break
-    return overview_of(pages, old, ended, now, window=window)
+    return overview_of(pages, old, ended, now, window=window, workers=await known_workers(store))
 
 
 def overview_of(
@@ -120,6 +147,7 @@ def overview_of(
     now: float,
     *,
     window: float = _WINDOWS[0],
+    workers: Sequence[KnownWorker] = (),
 ) -> Overview:
     """Return the overview of runs. Pure.
 
@@ -129,6 +157,7 @@ def overview_of(
         ended: the runs that have ended within the window.
         now: the time, in seconds since the epoch.
         window: in seconds.
+        workers: those that the store knows.
     """
     known = [(info, info.is_held(now)) for page in pages.values() for info in page]
     held = [info for info, is_held in known if is_held]
@@ -137,15 +166,19 @@ def overview_of(
     due = [one for one in free if one.summary.due_at is not None and one.summary.due_at <= now]
     waiting = [one for one in free if one.summary.status is RunStatus.SUSPENDED and one not in due]
     endings = Counter(info.summary.status for info in ended)
+    crashed = [info for info, status in statuses if status == CRASHED]
+    alive = _processes(held, [one for one in workers if not one.is_lost(now)])
+    names = {one.name for one in alive}
+    gone = [one for one in workers if one.is_lost(now) and one.process not in names]
     return Overview(
         now,
         dict(Counter(status for _, status in statuses)),
         {status: endings[status] * 60.0 / window for status in sorted(_ENDED)},
         len(ended) >= 2 * MOST_COUNTED,
-        _processes(held),
+        alive,
         min(due, key=due_since, default=None),
         min(waiting, key=lambda one: one.updated_at, default=None),
-        _processes(info for info, status in statuses if status == CRASHED),
+        _processes(crashed, gone),
         _queues((info for info, _ in known), held),
         tuple(sorted((info for info, _ in known if has_job(info)), key=_newest_first)[:_MOST_JOBS]),
         dict(Counter((info.summary.workflow, info.summary.details.version) for info, _ in known)),
@@ -168,17 +201,21 @@ def _newest_first(info: RunInfo) -> tuple[float, str]:
     return -created_at, run_id
 
 
-def _processes(runs: Iterable[RunInfo]) -> tuple[Process, ...]:
-    """Return the processes that have runs, those with most runs first."""
-    found: dict[str, list[RunInfo]] = {}
+def _processes(runs: Iterable[RunInfo], workers: Iterable[KnownWorker]) -> tuple[Process, ...]:
+    """Return the processes that have runs or workers, those with most runs first."""
+    known: dict[str, list[KnownWorker]] = {}
+    for worker in workers:
+        known.setdefault(worker.process, []).append(worker)
+    found: dict[str, list[RunInfo]] = {name: [] for name in known}
     for info in runs:
         found.setdefault(info.process, []).append(info)
     return tuple(
         Process(
             name,
             dict(sorted(Counter(info.summary.workflow for info in own).items(), key=_most_first)),
-            max(info.updated_at for info in own),
-            max(0.0 if info.lease is None else info.lease.expires_at for info in own),
+            max((info.updated_at for info in own), default=None),
+            max((info.lease.expires_at for info in own if info.lease is not None), default=None),
+            tuple(known.get(name, ())),
         )
         for name, own in sorted(found.items(), key=lambda one: (-len(one[1]), one[0]))
     )

@@ -46,31 +46,28 @@ def named(**names: str | None) -> tuple[PausedKind, str]:
 
 async def save_pause(store: ServiceStore, pause: Pause) -> None:
     """Pause something, or note again who paused it."""
-    await store.save_setting(_setting(pause.kind, pause.name), orjson.dumps(asdict(pause)))
+    name = _setting(pause.kind, pause.name)
+    await store.save_setting(_PAUSED, name, orjson.dumps(asdict(pause)))
 
 
 async def remove_pause(store: ServiceStore, kind: PausedKind, name: str, *, now: float) -> None:
     """Let something that is paused go on, from now on. `now` is in seconds since the epoch."""
     paused = _setting(kind, name)
-    if kind == "schedule" and paused in await store.settings():
-        await store.save_setting(f"{_UNPAUSED}{name}", orjson.dumps(now))
-    await store.save_setting(paused, None)
+    if kind == "schedule" and paused in await store.settings(_PAUSED):
+        await store.save_setting(_UNPAUSED, paused, orjson.dumps(now))
+    await store.save_setting(_PAUSED, paused, None)
 
 
 async def unpaused_at(store: ServiceStore, schedule: str) -> float | None:
     """Return when a schedule was unpaused last, in seconds since the epoch, or None."""
-    found = (await store.settings()).get(f"{_UNPAUSED}{schedule}")
+    found = (await store.settings(_UNPAUSED)).get(_setting("schedule", schedule))
     return None if found is None else float(orjson.loads(found))
 
 
 async def pauses_in(store: ServiceStore) -> list[Pause]:
     """Return what is paused, sorted by kind and name."""
-    found = await store.settings()
-    return [
-        Pause(**orjson.loads(value))
-        for name, value in sorted(found.items())
-        if name.startswith(_PREFIX)
-    ]
+    found = await store.settings(_PAUSED)
+    return [Pause(**orjson.loads(value)) for _, value in sorted(found.items())]
 
 
 def paused_names(kind: PausedKind, pauses: Iterable[Pause]) -> set[str]:
@@ -78,9 +75,8 @@ def paused_names(kind: PausedKind, pauses: Iterable[Pause]) -> set[str]:
     return {one.name for one in pauses if one.kind == kind}
 
 
-_PREFIX = "paused:"
-_UNPAUSED = "unpaused:schedule:"
+_PAUSED, _UNPAUSED = "paused", "unpaused"
 
 
 def _setting(kind: PausedKind, name: str) -> str:
-    return f"{_PREFIX}{kind}:{name}"
+    return f"{kind}:{name}"

@@ -35,6 +35,7 @@ from effectflow.service.app import App
 from effectflow.service.changes import end_following
 from effectflow.service.client import Client
 from effectflow.service.health import Health, overdue_runs
+from effectflow.service.heartbeat import keep_heartbeat
 from effectflow.service.outage import Outage
 from effectflow.service.pauses import Pause, paused_names, pauses_in
 from effectflow.service.retention import keep_retention
@@ -295,6 +296,8 @@ class _Shift:
     def begin(self) -> None:
         """Begin to take runs, to start the runs of schedules, and to delete old runs."""
         self._tasks.start_soon(self._take_runs)
+        living = self._store, self._app, self._terms.limit, self._terms.clock
+        self._start(self._others, keep_heartbeat, *living)
         for schedule in self._app.schedules:
             keeping = schedule, self._client, self._terms.clock, self._resting
             self._start(self._others, keep_schedule, *keeping)

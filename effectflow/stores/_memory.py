@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from bisect import bisect_left, bisect_right, insort
+from collections import defaultdict
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -76,7 +77,7 @@ class MemoryStore(ServiceStore):
         self._messages = count(1)
         self._starts: Mapping[str, Sequence[float]] = {}
         self._served: Served = {}
-        self._settings: dict[str, bytes] = {}
+        self._settings: dict[str, dict[str, bytes]] = defaultdict(dict)
         self._due = _DueIndex(lambda run_id: self._info(run_id, self._runs[run_id]))
         self._announcements = Announcements()
         # A renewal may come from another thread.
@@ -231,14 +232,14 @@ class MemoryStore(ServiceStore):
             summary = self._runs[run_id].summary
             yield summary.queue_name, summary.key, lease
 
-    async def save_setting(self, name: str, value: bytes | None) -> None:
+    async def save_setting(self, kind: str, name: str, value: bytes | None) -> None:
         if value is None:
-            self._settings.pop(name, None)
+            self._settings[kind].pop(name, None)
         else:
-            self._settings[name] = value
+            self._settings[kind][name] = value
 
-    async def settings(self) -> Mapping[str, bytes]:
-        return dict(self._settings)
+    async def settings(self, kind: str) -> Mapping[str, bytes]:
+        return dict(self._settings[kind])
 
     def changes(self) -> AbstractAsyncContextManager[Changes]:
         return self._announcements.watch()

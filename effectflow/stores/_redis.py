@@ -483,9 +483,9 @@ class RedisStore(ServerStore):
             self._driven[run_id] = claim[0].driven[run_id]
         return claimed
 
-    async def save_setting(self, name: str, value: bytes | None) -> None:
+    async def save_setting(self, kind: str, name: str, value: bytes | None) -> None:
         async def change() -> None:
-            key = self._keys("settings")
+            key = self._keys(f"settings:{kind}")
             if value is None:
                 await self._client.hdel(key, name)
             else:
@@ -493,9 +493,9 @@ class RedisStore(ServerStore):
 
         await self._request(change)
 
-    async def settings(self) -> Mapping[str, bytes]:
+    async def settings(self, kind: str) -> Mapping[str, bytes]:
         async def read() -> dict[str, bytes]:
-            found = await self._client.hgetall(self._keys("settings"))
+            found = await self._client.hgetall(self._keys(f"settings:{kind}"))
             return {name.decode(): value for name, value in found.items()}
 
         return await self._request(read)

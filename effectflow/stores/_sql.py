@@ -744,16 +744,20 @@ _NEXT_RECORDS = "AND sequence > ? ORDER BY sequence LIMIT ?"
 # Settings.
 
 
-def save_setting(name: str, value: bytes | None) -> Steps[Commit[None]]:
+def save_setting(kind: str, name: str, value: bytes | None) -> Steps[Commit[None]]:
     """Keep or remove a setting, as `ServiceStore.save_setting`."""
     yield from ()
+    key = f"{kind}:{name}"
     if value is None:
-        return Commit(None, [Query("DELETE FROM @settings WHERE name = ?", (name,))])
+        return Commit(None, [Query("DELETE FROM @settings WHERE name = ?", (key,))])
     change = "INSERT INTO @settings VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value"
-    return Commit(None, [Query(change, (name, value))])
+    return Commit(None, [Query(change, (key, value))])
 
 
-def settings() -> Steps[dict[str, bytes]]:
-    """Return the settings, as `ServiceStore.settings`."""
-    [rows] = yield [Query("SELECT name, value FROM @settings")]
-    return {name: bytes(value) for name, value in rows}
+def settings(kind: str) -> Steps[dict[str, bytes]]:
+    """Return the settings of a kind, as `ServiceStore.settings`."""
+    prefix = f"{kind}:"
+    # The names are not in the order of their bytes in PostgreSQL, so no index has those of a kind.
+    select = f"SELECT name, value FROM @settings WHERE substr(name, 1, {len(prefix)}) = ?"
+    [rows] = yield [Query(select, (prefix,))]
+    return {name.removeprefix(prefix): bytes(value) for name, value in rows}

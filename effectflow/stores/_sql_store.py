@@ -114,8 +114,8 @@ class SqlStore(ReentrantStore, ServiceStore):
         self._memory.has_claimed = bool(claimed.runs)
         return claimed
 
-    async def save_setting(self, name: str, value: bytes | None) -> None:
-        await self._change(lambda: sql.save_setting(name, value))
+    async def save_setting(self, kind: str, name: str, value: bytes | None) -> None:
+        await self._change(lambda: sql.save_setting(kind, name, value))
 
-    async def settings(self) -> Mapping[str, bytes]:
-        return await self._read(sql.settings)
+    async def settings(self, kind: str) -> Mapping[str, bytes]:
+        return await self._read(lambda: sql.settings(kind))

@@ -112,11 +112,11 @@ class ForwardingStore:
     async def claim_due(self, due: DueRuns) -> Claimed:
         return await self._service.claim_due(due)
 
-    async def save_setting(self, name: str, value: bytes | None) -> None:
-        await self._service.save_setting(name, value)
+    async def save_setting(self, kind: str, name: str, value: bytes | None) -> None:
+        await self._service.save_setting(kind, name, value)
 
-    async def settings(self) -> Mapping[str, bytes]:
-        return await self._service.settings()
+    async def settings(self, kind: str) -> Mapping[str, bytes]:
+        return await self._service.settings(kind)
 
     def changes(self) -> AbstractAsyncContextManager[Changes]:
         return self._service.changes()

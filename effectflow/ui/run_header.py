@@ -17,6 +17,7 @@ from effectflow.observe.explanation import Explanation, explain
 from effectflow.observe.operations import Operation
 from effectflow.observe.recorded_run import RecordedRun
 from effectflow.observe.statuses import shown_status
+from effectflow.observe.workers import absence
 from effectflow.service.pauses import pauses_in
 from effectflow.ui.actions import offered
 from effectflow.ui.formatting import limits
@@ -55,11 +56,12 @@ async def read_run(site: Site, request: Request) -> ShownRun:
     async with checkpoints.store as store:
         recorded = await site.recent_runs.read(run_id_of(request))
         pauses = await pauses_in(store) if is_service(store) else ()
-    now, summary = site.now, recorded.info.summary
+        now, summary = site.now, recorded.info.summary
+        absent = await absence(store, recorded.info, now)
     queue = None if site.app is None else site.app.queues.get(summary.queue_name)
     waits = summary.status is RunStatus.PENDING
     allowed = limits(queue) if queue is not None and waits else ""
-    return ShownRun(recorded, explain(recorded, now, pauses), now, allowed)
+    return ShownRun(recorded, explain(recorded, now, pauses, absent), now, allowed)
 
 
 def page_of_run(run: ShownRun, template: str, values: Mapping[str, Any], title: str = "") -> Page:

@@ -37,6 +37,7 @@ from effectflow.ui.site import Page, Refused, Site
 
 _MOST_ROWS = 200
 _MOST_KEYS = 8
+_MOST_NAMED = 8
 _MOST_TICKS = 3
 
 _MOST_JOBS_READ = 5
@@ -115,6 +116,7 @@ async def show_service(site: Site, request: Request) -> Page:
         "queues": _queues(site, overview, pauses),
         "workflows": _workflows(site, pauses),
         "jobs": jobs,
+        "most_named": _MOST_NAMED,
     }
     return Page("service.html", "Service", values)
 

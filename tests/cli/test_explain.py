@@ -125,7 +125,7 @@ def test_a_paused_run_tells_who_paused_it_and_how_it_goes_on(
     assert "\npaused    by ann, since 20" in effectflow("show", "o1", *APP).out
     ran = effectflow("unpause", "o1", *APP, "--json")
     assert (ran.code, ran.json["run_id"]) == (0, "o1")
-    assert "It is due, and continues as soon as a worker takes it." in (
+    assert "It is due, but no worker with workflow 'order' is known." in (
         effectflow("explain", "o1", *APP).out.replace("\n", " ")
     )
 

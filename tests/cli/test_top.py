@@ -24,6 +24,7 @@ from effectflow.observe.overview import (
     overview_of,
     read_overview,
 )
+from effectflow.observe.workers import KnownWorker
 from effectflow.stores import MemoryStore
 from tests.cli.conftest import Command
 from tests.cli.services import driven, submitted, write_mall
@@ -48,6 +49,11 @@ def run(
     return RunInfo(run_id, summary, updated, 3, lease)
 
 
+def worker(pid: int, seconds_ago: float, limit: int = 5, **workflows: str) -> KnownWorker:
+    owner = str(Owner(pid, "host/x", "born", str(seconds_ago)))
+    return KnownWorker(owner, limit, workflows, 0.0, NOW - seconds_ago)
+
+
 def test_runs_are_counted_and_the_oldest_are_named() -> None:
     pages = {
         RunStatus.PENDING: [
@@ -69,7 +75,16 @@ def test_runs_are_counted_and_the_oldest_are_named() -> None:
     ended = [run(f"c{number}", RunStatus.COMPLETED) for number in range(4)]
     ended.append(run("f", RunStatus.FAILED))
 
-    found = overview_of(pages, [one for page in pages.values() for one in page], ended, NOW)
+    every = [one for page in pages.values() for one in page]
+    workers = [
+        worker(2, 20, order="1", pack="1"),
+        worker(2, 99, limit=5),
+        worker(2, 30),
+        worker(3, 9, pack="1", order="2"),
+        worker(4, 180, order="1"),
+    ]
+
+    found = overview_of(pages, every, ended, NOW, workers=workers)
 
     assert found.counts == {"pending": 3, "running": 3, "crashed": 1, "suspended": 2}
     assert found.oldest_due is not None
@@ -81,9 +96,12 @@ def test_runs_are_counted_and_the_oldest_are_named() -> None:
         "oldest due    p2 of order, pending, due for 3m",
         "longest wait  s2 of order, for 2d, for signal approval",
         "",
-        "PROCESS            RUNS  WORKFLOWS",
-        "process 2 on host  2     order 1, pack\\x1b 1",
-        "process 1 on host  1     order 1",
+        "PROCESS            SEEN         RUNS     WORKFLOWS",
+        "process 2 on host  20s ago      2 of 10  order 1, pack\\x1b 1",
+        "process 1 on host               1        order 1",
+        "process 3 on host  9s ago       0 of 5   none of order, pack",
+        "unknown            lost         1        order 1",
+        "process 4 on host  lost 3m ago  0 of 5   none of order",
     ]
 
 
@@ -141,7 +159,7 @@ def test_one_picture_is_printed_of_a_real_store(effectflow: Command, folder: Pat
     assert "runs          1 pending, 1 suspended\n" in ran.out
     assert re.search(r"\noldest due    r1 of remind, pending, due for \d+s\n", ran.out)
     assert re.search(r"\nlongest wait  o1 of order, for \d+s, for signal approval\n", ran.out)
-    assert "No process drives a run." in ran.out
+    assert "No worker is known, and no process drives a run." in ran.out
     tree = effectflow("top", *APP, "--json").json
     assert tree["counts"] == {"pending": 1, "suspended": 1}
     assert tree["oldest_due"]["run_id"] == "r1"
@@ -155,7 +173,7 @@ async def test_the_picture_is_shown_again_on_a_terminal(monkeypatch: pytest.Monk
     with anyio.move_on_after(5):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(top._watch, Access(Checkpoints(MemoryStore())), console)
-            while out.getvalue().count("No process drives a run.") < 2:
+            while out.getvalue().count("No worker is known") < 2:
                 await anyio.sleep(0.001)
             tasks.cancel_scope.cancel()
-    assert out.getvalue().count("No process drives a run.") >= 2
+    assert out.getvalue().count("No worker is known") >= 2

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,9 @@ import pytest
 from starlette.testclient import TestClient
 
 from effectflow import Checkpoints, Do, Effect, Queue, effect, pure, step, workflow
+from effectflow.checkpoint.store import service_of
 from effectflow.mapreduce import MapReduce
+from effectflow.observe.workers import KnownWorker, save_worker
 from effectflow.service import App, Client, Schedule
 from effectflow.stores import FileStore, MemoryStore
 from effectflow.ui import create_app
@@ -112,6 +115,27 @@ def test_it_shows_schedules_queues_workflows_and_jobs(app: App[Any]) -> None:
     assert row(text, "workflow-lengths") == "lengths mapreduce 1 Pause"
     assert row(text, "job-job") == "job lengths completed 1"
     assert 'href="/run/act/dead-letters?id=job"' in text
+
+
+def test_it_shows_idle_workers_and_a_run_says_that_none_is_left(app: App[Any]) -> None:
+    async def fill_and_tell(client: Client) -> None:
+        store, now = service_of(client.checkpoints.store, "a test"), time.time()
+        await client.submit(order, 1, run_id="waits")
+        idle = KnownWorker("pid 4 on far/x (b, c)", 5, {"lengths": "1", "pack": "2"}, now, now)
+        await save_worker(store, idle)
+        lost = KnownWorker("pid 5 on far/x (b, c)", 5, {"order": "1"}, 0.0, 86400.0)
+        await save_worker(store, lost)
+
+    with TestClient(create_app(app, app)) as pages:
+        assert "No worker is known" in pages.get("/service").text
+        prepared_in(pages, app, fill_and_tell)
+        text = pages.get("/service").text
+        known, gone = row(text, "alive-process 4 on far"), row(text, "lost-process 5 on far")
+        assert known.startswith("process 4 on far idle 20")
+        assert known.endswith("UTC 0 of 5 lengths, pack version 2")
+        assert gone == "process 5 on far lost 1970-01-02 00:00:00 UTC 0 of 5 order"
+        header = pages.get("/run?id=waits").text
+    assert "was seen since 1970-01-02 00:00:00 UTC" in header
 
 
 def test_dead_letters_of_a_job_stay_in_sight_behind_many_newer_runs(app: App[Any]) -> None:

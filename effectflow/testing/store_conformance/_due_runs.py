@@ -436,11 +436,14 @@ async def no_key_waits_for_long_among_many(s: Service, other: Service) -> None:
 
 
 async def settings_are_shared(s: Service, other: Service) -> None:
-    assert await s.store.settings() == {}
-    await s.store.save_setting("paused:queue:ü", b"\0\xff")
-    await s.store.save_setting("b", b"1")
-    await other.store.save_setting("b", b"2")
-    assert await s.store.settings() == {"paused:queue:ü": b"\0\xff", "b": b"2"}
-    await other.store.save_setting("b", None)
-    await other.store.save_setting("never", None)
-    assert await s.store.settings() == {"paused:queue:ü": b"\0\xff"}
+    assert await s.store.settings("paused") == {}
+    await s.store.save_setting("paused", "queue:ü", b"\0\xff")
+    await s.store.save_setting("paused", "b", b"1")
+    await other.store.save_setting("paused", "b", b"2")
+    await other.store.save_setting("pausedlong", "b", b"3")
+    await other.store.save_setting("Paused", "b", b"4")
+    assert await s.store.settings("paused") == {"queue:ü": b"\0\xff", "b": b"2"}
+    await other.store.save_setting("paused", "b", None)
+    await other.store.save_setting("paused", "never", None)
+    assert await s.store.settings("paused") == {"queue:ü": b"\0\xff"}
+    assert await s.store.settings("pausedlong") == {"b": b"3"}
