@@ -36,7 +36,6 @@ from effectflow.ui.formatting import limits
 from effectflow.ui.site import Page, Refused, Site
 
 _MOST_ROWS = 200
-_MOST_KEYS = 8
 _MOST_NAMED = 8
 _MOST_TICKS = 3
 
@@ -66,8 +65,7 @@ class QueueRow:
     name: str
     limits: str
     load: QueueLoad
-    keys: Sequence[tuple[str, int]]
-    more_keys: int
+    by_key: Mapping[str, int]
     pause: Pause | None
 
     @property
@@ -191,10 +189,9 @@ def _queues(site: Site, overview: Overview, pauses: _Pauses) -> list[QueueRow]:
     rows: list[QueueRow] = []
     for name in _names(pauses, "queue", declared, loads):
         load = loads.get(name, QueueLoad(name, 0, {}))
-        keys = [(key, count) for key, count in load.waiting.items() if key]
+        by_key = {key: count for key, count in load.waiting.items() if key}
         allowed = limits(declared[name]) if name in declared else ""
-        shown, more = keys[:_MOST_KEYS], max(0, len(keys) - _MOST_KEYS)
-        rows.append(QueueRow(name, allowed, load, shown, more, pauses.get(("queue", name))))
+        rows.append(QueueRow(name, allowed, load, by_key, pauses.get(("queue", name))))
     # Those with something to do come first, so that the bound hides none of them.
     rows.sort(key=lambda row: (row.pause is None, -row.load.driven - row.waiting))
     return rows

@@ -3,7 +3,6 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,66 +10,19 @@ import anyio
 import pytest
 from starlette.testclient import TestClient
 
-from effectflow import Checkpoints, Do, Effect, Queue, effect, pure, step, workflow
+from effectflow import Checkpoints, Queue
 from effectflow.checkpoint.store import service_of
-from effectflow.mapreduce import MapReduce
 from effectflow.observe.workers import KnownWorker, save_worker
 from effectflow.service import App, Client, Schedule
 from effectflow.stores import FileStore, MemoryStore
 from effectflow.ui import create_app
-
-
-@dataclass(frozen=True)
-class Environment:
-    checkpoints: Checkpoints
-
-
-class Unreadable(Exception):
-    pass
-
-
-def words(text: str) -> list[str]:
-    return text.split()
-
-
-@effect(errors=Unreadable)
-def measured(_: Environment, item: str) -> int:
-    if item == "bad":
-        raise Unreadable(item)
-    return len(item)
-
-
-def total(lengths: list[int]) -> Effect[Environment, str, int]:
-    return pure(sum(lengths))
-
-
-lengths = MapReduce(
-    "lengths",
-    items=words,
-    map=measured,
-    reduce=total,
-    key=str,
-    limit=2,
-    on_item_failure="dead_letter",
-)
-
-
-@step
-def double(number: int) -> Effect[object, str, int]:
-    return pure(2 * number)
-
-
-@workflow
-def order(number: int) -> Do[Environment, str, int]:
-    return (yield from double(number))
+from tests.ui.small_app import Environment, lengths, order, small_app
 
 
 @pytest.fixture
 def app() -> App[Environment]:
-    return App(
-        [order, lengths],
-        environment=Environment,
-        checkpoints=Checkpoints(MemoryStore()),
+    return small_app(
+        MemoryStore(),
         schedules=[Schedule(order, "30 2 * * *", input=1, name="nightly")],
         queues=[Queue("order", limit=4, per_key=1), Queue("reports", per_second=2)],
     )
@@ -78,7 +30,7 @@ def app() -> App[Environment]:
 
 async def fill(client: Client) -> None:
     """Have a job with a dead letter, runs that wait in queues, and the run of a schedule."""
-    await lengths.start("good bad", run_id="job").run(Environment(client.checkpoints))
+    await lengths.start("good -", run_id="job").run(Environment(client.checkpoints))
     for number in range(12):
         await client.submit(order, number, run_id=f"order-{number}", key=f"tenant-{number}")
     await client.submit(order, 1, run_id="other", queue="slow")
@@ -141,7 +93,7 @@ def test_it_shows_idle_workers_and_a_run_says_that_none_is_left(app: App[Any]) -
 def test_dead_letters_of_a_job_stay_in_sight_behind_many_newer_runs(app: App[Any]) -> None:
     async def fill_more(client: Client) -> None:
         environment = Environment(client.checkpoints)
-        await lengths.start("good bad", run_id="job").run(environment)
+        await lengths.start("good -", run_id="job").run(environment)
         for number in range(201):
             await order.start(number, run_id=f"order-{number}").run(environment)
 
