@@ -278,9 +278,12 @@ class Seal:
         trailer, digest = self._trailer(payload, previous)
         return payload + trailer, digest
 
-    def open(self, record: Record, run_id: str, previous: bytes) -> tuple[Entry, bytes]:
+    def open(
+        self, record: Record, run_id: str, previous: bytes, *, before: float = 0.0
+    ) -> tuple[Entry, bytes]:
         """Return the entry in a record that follows `previous`, and its digest.
 
+        `before` is the time of the entry before it, which a step that begins at once does not repeat.
         Raises CorruptCheckpoint if the bytes differ from the ones that were written there.
         """
         payload, trailer = _split(record.body)
@@ -301,7 +304,7 @@ class Seal:
             raise CorruptCheckpoint(
                 run_id, str(error), sequence=record.sequence, is_damaged=is_damaged
             ) from error
-        return decode_entry(payload, run_id, record.sequence), digest
+        return decode_entry(payload, run_id, record.sequence, before=before), digest
 
     def open_unchecked(self, record: Record, run_id: str, previous: bytes) -> Entry:
         """Return the entry in a record whose digest is wrong, which may differ from what was written.
@@ -365,19 +368,20 @@ async def off_loop(work: Callable[[], A], size: int) -> A:
 
 
 async def open_off_loop(
-    seal: Seal, record: Record, run_id: str, previous: bytes
+    seal: Seal, record: Record, run_id: str, previous: bytes, *, before: float = 0.0
 ) -> tuple[Entry, bytes]:
-    """Return `seal.open(record, run_id, previous)`. Other tasks run meanwhile if the entry is long."""
+    """Return what `seal.open` returns. Other tasks run meanwhile if the entry is long."""
     size = len(record.body)
     if record.body[:1] in (_COMPRESSED, _MARK):
         size *= _USUAL_RATIO
-    if size <= LONG:
-        return seal.open(record, run_id, previous)
-    return await off_loop(partial(seal.open, record, run_id, previous), size)
+    return await off_loop(partial(seal.open, record, run_id, previous, before=before), size)
 
 
 _USUAL_RATIO = 8
 """How many times as long a compressed or encrypted entry may be, for a guess of its size."""
+
+SHORT = LONG // _USUAL_RATIO
+"""An entry of no more bytes in the store is not long, for a guess."""
 
 
 UNSIGNED = Seal()
@@ -387,8 +391,7 @@ UNSIGNED = Seal()
 def _split(body: bytes) -> tuple[bytes, bytes]:
     """Return the payload of an entry, and its trailer."""
     size = _DIGITS + 2 if body[:1] == b"{" else _DIGEST + 1
-    start = max(len(body) - size, 0)
-    return body[:start], body[start:]
+    return body[:-size], body[-size:]
 
 
 def _is_compressible(payload: bytes) -> bool:

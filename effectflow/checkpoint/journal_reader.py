@@ -25,7 +25,7 @@ import anyio.to_thread
 import orjson
 
 from effectflow.checkpoint.checkpoint import Checkpoint, fold
-from effectflow.checkpoint.entries import Completed, Entry, Started, with_time
+from effectflow.checkpoint.entries import Completed, Entry, Started
 from effectflow.checkpoint.errors import (
     CheckpointError,
     CorruptCheckpoint,
@@ -33,7 +33,14 @@ from effectflow.checkpoint.errors import (
     RunNotFound,
     UnsupportedVersion,
 )
-from effectflow.checkpoint.integrity import UNSIGNED, Seal, digest_in, first_digest, open_off_loop
+from effectflow.checkpoint.integrity import (
+    SHORT,
+    UNSIGNED,
+    Seal,
+    digest_in,
+    first_digest,
+    open_off_loop,
+)
 from effectflow.checkpoint.lease import Lease, claim_or_release, end_claim
 from effectflow.checkpoint.schema import schema_of
 from effectflow.checkpoint.shared_parts import Extent, restored
@@ -111,7 +118,7 @@ async def open_records(
     }
     extents: dict[int, Extent] = {}
     problem: CheckpointError | None = None
-    time_before = 0.0
+    before = entries[-1].at if entries else 0.0
     records.reverse()
     breathed_at = time.monotonic()
     while records:
@@ -123,9 +130,11 @@ async def open_records(
             if record.sequence != len(entries) + 1:
                 reason = f"its entry {len(entries) + 1} is missing before entry {record.sequence}"
                 raise CorruptCheckpoint(run_id, reason, intact=len(entries))
-            entry, digest = await open_off_loop(seal, record, run_id, digest)
-            entry = with_time(entry, time_before)
-            time_before = entry.at
+            if len(record.body) <= SHORT:
+                entry, digest = seal.open(record, run_id, digest, before=before)
+            else:
+                entry, digest = await open_off_loop(seal, record, run_id, digest, before=before)
+            before = entry.at
             if isinstance(entry, Completed):
                 if entry.shared is not None:
                     entry = _restored(entry, outputs, extents, run_id, record.sequence)

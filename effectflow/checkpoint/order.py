@@ -411,7 +411,9 @@ def _turn_of(kept: tuple[int, Ordered]) -> int:
 
 def ordered_path_of(entry: Entry) -> str:
     """Return the path of an entry that a replay takes; empty for others."""
-    return path_of(entry) if isinstance(entry, Ordered) else ""
+    # As in `Order`: `isinstance` with a union takes several times as long.
+    ordered: Any = entry
+    return path_of(ordered) if entry.__class__ in _ORDERED else ""
 
 
 def path_of(entry: Ordered) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
@@ -110,39 +110,51 @@ def operations_of(entries: Sequence[Entry]) -> list[Operation]:
 
 @dataclass(slots=True)
 class _Growing:
-    """An operation while its entries are read."""
+    """An operation while its entries are read, with its newest attempt and those before it."""
 
     kind: Literal["step", "wait", "run"]
     state: State = "running"
-    attempts: list[Attempt] = field(default_factory=list[Attempt])
+    began: float | None = None
+    ended: float | None = None
+    how: State = "running"
+    error: ErrorRecord | None = None
+    # `list[...]` as the factory would take five times as long.
+    earlier: list[Attempt] = field(default_factory=lambda: [])
     what: str = ""
     child: str = ""
     until: float | None = None
     is_at_most_once: bool = False
 
     @property
+    def newest(self) -> Attempt:
+        """Its newest attempt."""
+        assert self.began is not None
+        return Attempt(self.began, self.ended, self.how, self.error)
+
+    @property
     def can_end(self) -> bool:
         """Whether its newest attempt has not ended, or a resume may go on inside it."""
-        return self.attempts[-1].ended is None or self.state == "interrupted"
+        return self.ended is None or self.state == "interrupted"
 
     def go_on(self) -> None:
         """Note that a resume went on inside an attempt that was interrupted."""
         if self.state == "interrupted":
-            self.state = "running"
-            self.attempts[-1] = Attempt(self.attempts[-1].began)
+            self.state, self.ended, self.how, self.error = "running", None, "running", None
 
     def begin(self, at: float, before: float) -> None:
         """Begin an attempt. `before` is when the life before ended, perhaps by a crash."""
-        if self.attempts and self.attempts[-1].ended is None:
-            self.end(max(before, self.attempts[-1].began), "interrupted")
-        self.state = "waiting" if self.kind == "wait" else "running"
-        self.attempts.append(Attempt(at, state=self.state))
+        if self.began is not None:
+            if self.ended is None:
+                self.end(max(before, self.began), "interrupted")
+            self.earlier.append(self.newest)
+        self.state = self.how = "waiting" if self.kind == "wait" else "running"
+        self.began, self.ended, self.error = at, None, None
 
     def end(self, at: float, state: State, error: ErrorRecord | None = None) -> None:
         """End the newest attempt."""
         self.state, self.until = state, None
-        how: State = "failed" if state == "retrying" else state
-        self.attempts[-1] = Attempt(self.attempts[-1].began, at, how, error)
+        self.ended, self.error = at, error
+        self.how = "failed" if state == "retrying" else state
 
 
 class _Reader:
@@ -154,10 +166,13 @@ class _Reader:
 
     def take(self, number: int, entry: Entry) -> None:
         match entry:
+            # First, and without patterns in it: most entries are of these.
+            case BeforeStep():
+                self._begin(entry.step, "step", entry.at).is_at_most_once = entry.at_most_once
+            case Completed():
+                self._end(number, entry)
             case Resumed():
                 self._life_before = self._last
-            case BeforeStep(step, at=at, at_most_once=at_most_once):
-                self._begin(step, "step", at).is_at_most_once = at_most_once
             case Waiting(path, until, at):
                 begun = self._begin(path, "wait", at)
                 begun.what, begun.child, begun.until = _wait_text(entry), entry.child, until
@@ -183,14 +198,16 @@ class _Reader:
         known = self._found.get(ordered_path_of(entry))
         if known is None:
             return
-        if isinstance(entry, Completed | Failed) and number not in self._void and not known.can_end:
-            # Someone has given the outcome of a step whose attempt was over.
-            known.begin(entry.at, self._life_before)
-        if not (known.can_end or isinstance(entry, ChildEnded)):
-            return
+        is_void = bool(self._void) and number in self._void
+        if not known.can_end:
+            if isinstance(entry, (Completed, Failed)) and not is_void:
+                # Someone has given the outcome of a step whose attempt was over.
+                known.begin(entry.at, self._life_before)
+            elif not isinstance(entry, ChildEnded):
+                return
         match entry:
-            case Completed(at=at) | TimerFired(at=at) | Signalled(at=at):
-                known.end(at, "completed")
+            case Completed() | TimerFired() | Signalled():
+                known.end(entry.at, "completed")
             case Failed(error=error, at=at, retry_at=retry_at):
                 known.end(at, "failed" if retry_at is None else "retrying", error)
                 known.until = retry_at
@@ -202,17 +219,15 @@ class _Reader:
                 known.end(at, ends.get(status, "cancelled"), error)
             case _:
                 return
-        if number in self._void:
+        if is_void:
             known.state = "retrying" if known.kind == "step" else "left"
 
     def finish(self) -> list[Operation]:
         has_ended = bool(self._entries) and isinstance(self._entries[-1], Finished)
-        # Only what is open has to be compared with it.
-        is_any_open = any(one.state in OPEN for one in self._found.values())
-        latest = _latest_places(self._entries) if is_any_open else {}
-        closed = set[str]()
-        if is_any_open:
-            closed = {path for path, one in self._found.items() if one.state not in OPEN}
+        # Only what is open has to be compared with others.
+        begun = [path for path, one in self._found.items() if one.state in OPEN]
+        latest = _latest_places(self._entries, begun) if begun else {}
+        closed = self._found.keys() - begun if begun else set[str]()
         operations: list[Operation] = []
         for path, one in self._found.items():
             state = one.state
@@ -228,7 +243,7 @@ class _Reader:
                 Operation(
                     path,
                     one.kind,
-                    tuple(one.attempts),
+                    (*one.earlier, one.newest),
                     state,
                     one.what,
                     one.child,
@@ -244,17 +259,22 @@ _UNKNOWN = name_of_error(OutcomeUnknown)
 
 def _is_unknown(one: _Growing, state: State) -> bool:
     if state == "failed":
-        error = one.attempts[-1].error
+        error = one.error
         return error is not None and error.type == _UNKNOWN
     return one.is_at_most_once and state in ("running", "interrupted")
 
 
-def _latest_places(entries: Sequence[Entry]) -> dict[str, str]:
-    """Return for each sequential flow of a run the step or operator that it has begun last."""
+def _latest_places(entries: Sequence[Entry], paths: Iterable[str]) -> dict[str, str]:
+    """Return for each sequential flow around operations the step or operator that it has begun last."""
+    flows = {flow for path in paths for flow, _ in _places(path)}
     latest: dict[str, str] = {}
-    for entry in read_order(entries).entries:
+    for entry in reversed(read_order(entries).entries):
         if isinstance(entry, BEGINNINGS):
-            latest.update(_places(ordered_path_of(entry)))
+            for flow, place in _places(ordered_path_of(entry)):
+                if flow in flows:
+                    latest.setdefault(flow, place)
+            if len(latest) == len(flows):
+                break
     return latest
 
 

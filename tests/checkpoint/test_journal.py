@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Literal
 
+import anyio
 import pytest
 from hypothesis import given, strategies as st
 
@@ -39,7 +40,10 @@ from effectflow.checkpoint import (
     Waiting,
     fold,
 )
-from effectflow.checkpoint.entries import Format, decode_entry, encode_entry, with_time, write_entry
+from effectflow.checkpoint.entries import Format, decode_entry, encode_entry, write_entry
+from effectflow.checkpoint.integrity import UNSIGNED, first_digest
+from effectflow.checkpoint.journal_reader import open_records
+from effectflow.checkpoint.store import Record
 from effectflow.checkpoint.values import Tree, decode_json, encode_cbor, encode_json
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
@@ -392,15 +396,26 @@ def test_a_step_that_begins_at_once_has_the_time_of_the_entry_before(
     body = Seal(format).draft(entry, before=before).payload
 
     assert body is not None
-    assert with_time(decode_entry(body, "r", 2), before) == entry
+    assert decode_entry(body, "r", 2, before=before) == entry
     assert (b"at" in body) is (entry.at != before)
 
 
-def test_a_beginning_without_a_time_gets_one_and_keeps_everything_else() -> None:
-    begun = BeforeStep("charge", 2, 0.0, "digest", "{}", at_most_once=True, turn=3, items=4)
-    assert with_time(begun, 5.0) == replace(begun, at=5.0)
-    assert with_time(replace(begun, at=1.0), 5.0).at == 1.0
-    # None of its fields has its default, so that one that is added later is noticed.
-    assert not {
-        each.name for each in fields(begun) if getattr(begun, each.name) == each.default
-    } - {"at"}
+def test_what_is_added_to_a_known_journal_is_read_as_with_all_of_it() -> None:
+    written = [
+        STARTED,
+        BeforeStep("a", at=1.0),
+        Completed("a", 1, 1.0, at=2.0),
+        BeforeStep("b", at=2.0),
+    ]
+    records, digest, before = list[Record](), first_digest("r"), 0.0
+    for number, entry in enumerate(written, 1):
+        body, digest = UNSIGNED.close(UNSIGNED.draft(entry, before=before), digest)
+        records.append(Record(number, 0.0, body))
+        before = entry.at
+
+    async def read_in_two(first: int) -> tuple[Entry, ...]:
+        known, _ = await open_records(records[:first], "r", UNSIGNED)
+        return (await open_records(records[first:], "r", UNSIGNED, known))[0].entries
+
+    for first in range(len(written)):
+        assert anyio.run(read_in_two, first) == tuple(written)

@@ -169,7 +169,7 @@ def decode_entry_tree(data: bytes) -> Tree:
     """
     if data[:1] != b"{":
         tree = decode_cbor(data)
-    elif _has_few(b"[{", data):
+    elif len(data) <= _SHORT or _has_few(b"[{", data):
         return decode_json(data)
     else:
         tree = decode_json(data)
@@ -185,6 +185,9 @@ def decode_entry_tree(data: bytes) -> Tree:
         raise MalformedValue("$", "it has bytes that are no part of a value")
     return tree
 
+
+_SHORT = 2 * MAX_ENTRY_LEVELS
+"""The bytes of JSON that has at most that many levels, because each takes two brackets."""
 
 _MAX_JSON_LEVELS = 254
 """The number of levels that orjson writes."""
