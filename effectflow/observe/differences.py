@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import cast
 
 from effectflow.builders.kinds import view_of
-from effectflow.checkpoint.checkpoint import Checkpoint, fold
+from effectflow.checkpoint.checkpoint import Checkpoint, Folding
 from effectflow.checkpoint.entries import Entry, Published
 from effectflow.checkpoint.values import Tree
-from effectflow.observe.operations import Operation, operations_of
+from effectflow.observe.operations import Operation, OperationReader
 
 MOST_DIFFERENCES = 200
 """No more differences between two states are told."""
@@ -34,16 +34,30 @@ class RunState:
     @staticmethod
     def after(entries: Sequence[Entry], run_id: str) -> RunState:
         """Return the state of a run after its first entries."""
-        return RunState(
-            fold(entries, run_id),
-            tuple(operations_of(entries)),
-            {one.key: one.value for one in entries if isinstance(one, Published)},
-        )
+        return states_after(entries, run_id, [len(entries)])[len(entries)]
 
     @property
     def open(self) -> tuple[Operation, ...]:
         """The steps in progress and the waits."""
         return tuple(one for one in self.operations if one.is_open)
+
+
+def states_after(
+    entries: Sequence[Entry], run_id: str, numbers: Iterable[int]
+) -> dict[int, RunState]:
+    """Return the states of a run after these numbers of entries, by the number, in one pass."""
+    states: dict[int, RunState] = {}
+    folding, reader = Folding(run_id, entries[:1]), OperationReader(entries[:1])
+    published: dict[str, Tree] = {}
+    read = 1
+    for number in sorted(numbers):
+        added = entries[read:number]
+        folding.go_on(added)
+        reader.go_on(added)
+        published |= {one.key: one.value for one in added if isinstance(one, Published)}
+        states[number] = RunState(folding.checkpoint(), tuple(reader.operations()), dict(published))
+        read = number
+    return states
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,13 +123,12 @@ def _of_parts(
     prefix: str, before: Mapping[str, Tree], after: Mapping[str, Tree], depth: int = 0
 ) -> Iterator[Difference]:
     for name in {**before, **after}:
-        part = f"{prefix}{name}"
         if name not in before:
-            yield Difference(part, after=after[name], was_absent=True)
+            yield Difference(f"{prefix}{name}", after=after[name], was_absent=True)
         elif name not in after:
-            yield Difference(part, before[name], is_absent=True)
-        else:
-            yield from differences(before[name], after[name], part, depth)
+            yield Difference(f"{prefix}{name}", before[name], is_absent=True)
+        elif before[name] is not after[name]:
+            yield from differences(before[name], after[name], f"{prefix}{name}", depth)
 
 
 def differences(before: Tree, after: Tree, part: str, depth: int = 0) -> Iterator[Difference]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Literal, TypeAlias
 
 from effectflow.checkpoint.entries import (
@@ -102,10 +103,7 @@ def operations_of(entries: Sequence[Entry]) -> list[Operation]:
         >>> charge.state, charge.newest.ended
         ('completed', 7.0)
     """
-    reader = _Reader(entries)
-    for number, entry in enumerate(entries, 1):
-        reader.take(number, entry)
-    return reader.finish()
+    return OperationReader(entries).operations()
 
 
 @dataclass(slots=True)
@@ -157,14 +155,34 @@ class _Growing:
         self.how = "failed" if state == "retrying" else state
 
 
-class _Reader:
+class OperationReader:
+    """Finds the operations of a run, and can go on with later entries."""
+
     def __init__(self, entries: Sequence[Entry]) -> None:
-        self._entries = entries
-        self._void = Spans(span for one in entries if isinstance(one, Resumed) for span in one.void)
+        self._entries: list[Entry] = []
+        self._begin_anew()
+        self.go_on(entries)
+
+    def _begin_anew(self) -> None:
+        self._void = Spans(())
         self._found: dict[str, _Growing] = {}
         self._life_before = self._last = 0.0
 
-    def take(self, number: int, entry: Entry) -> None:
+    def go_on(self, entries: Sequence[Entry]) -> None:
+        """Read the entries that follow."""
+        first = len(self._entries)
+        self._entries += entries
+        if any(isinstance(one, Resumed) and one.void for one in entries):
+            # What was read before may be void.
+            self._begin_anew()
+            self._void = Spans(
+                span for one in self._entries if isinstance(one, Resumed) for span in one.void
+            )
+            first = 0
+        for number, entry in enumerate(islice(self._entries, first, None), first + 1):
+            self._take(number, entry)
+
+    def _take(self, number: int, entry: Entry) -> None:
         match entry:
             # First, and without patterns in it: most entries are of these.
             case BeforeStep():
@@ -222,7 +240,8 @@ class _Reader:
         if is_void:
             known.state = "retrying" if known.kind == "step" else "left"
 
-    def finish(self) -> list[Operation]:
+    def operations(self) -> list[Operation]:
+        """Return the operations after the entries so far."""
         has_ended = bool(self._entries) and isinstance(self._entries[-1], Finished)
         # Only what is open has to be compared with others.
         begun = [path for path, one in self._found.items() if one.state in OPEN]

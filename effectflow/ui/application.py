@@ -24,7 +24,7 @@ from effectflow.ui.protection import Protected
 from effectflow.ui.run_page import show_run
 from effectflow.ui.runs_page import list_runs
 from effectflow.ui.service_page import change_pause, show_pause, show_service
-from effectflow.ui.site import Handler, Site
+from effectflow.ui.site import Handler, Site, compile_templates
 from effectflow.ui.start_page import do_start, show_start
 from effectflow.ui.store_page import show_store
 
@@ -67,6 +67,7 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncGenerator[None]:
+        compile_templates()
         async with client:
             yield
 

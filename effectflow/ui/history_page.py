@@ -10,7 +10,12 @@ from starlette.requests import Request
 
 from effectflow.builders.kinds import view_of
 from effectflow.checkpoint.entries import Entry
-from effectflow.observe.differences import MOST_DIFFERENCES, RunState, differences_between
+from effectflow.observe.differences import (
+    MOST_DIFFERENCES,
+    RunState,
+    differences_between,
+    states_after,
+)
 from effectflow.observe.journal_lines import JournalLine, journal_lines
 from effectflow.observe.recorded_run import RecordedRun
 from effectflow.ui.formatting import utc
@@ -65,8 +70,8 @@ async def show_history(site: Site, request: Request) -> Page:
     run = await read_run(site, request)
     run_id, entries = run.recorded.run_id, run.recorded.entries
     place = _position_of(request, len(entries))
-    state = _state_after(run.recorded, place.at)
-    before = RunState.after(entries[: place.since], run_id) if place.since else None
+    states = _states_of(run.recorded, place)
+    state, before = states[place.at], states.get(place.since)
     differences = () if before is None else differences_between(before, state)
     values = {
         "place": place,
@@ -81,11 +86,11 @@ async def show_history(site: Site, request: Request) -> Page:
     return page_of_run(run, "history.html", values, f"{run_id}, entry {place.at}")
 
 
-def _state_after(run: RecordedRun, at: int) -> RunState:
-    """Return the state of a run after this many entries."""
-    if at < len(run.entries):
-        return RunState.after(run.entries[:at], run.run_id)
-    return RunState(run.checkpoint, tuple(run.operations), run.published)
+def _states_of(run: RecordedRun, place: Position) -> dict[int, RunState]:
+    """Return the states of a run at a position, and at the one that it is compared with."""
+    numbers = {place.since, place.at} - {0, place.length}
+    whole = RunState(run.checkpoint, tuple(run.operations), run.published)
+    return {**states_after(run.entries, run.run_id, numbers), place.length: whole}
 
 
 def _position_of(request: Request, length: int) -> Position:

@@ -28,7 +28,7 @@ class PageServer(uvicorn.Server):
         """Serve until a signal ends the process."""
         # A long run is many small objects and no garbage. To look for it took a third of the time.
         gc.freeze()
-        gc.set_threshold(100_000)
+        gc.set_threshold(250_000)
         super().run(sockets)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, TypeAlias
 from urllib.parse import urlencode
 
@@ -110,34 +110,24 @@ class Site:
         def link(path: str, **query: object) -> str:
             return self.link(request, path, **query)
 
-        return self._templates.get_template(page.template).render(
-            {
-                "layout": "main.html" if only_main else "layout.html",
-                "site": self,
-                "here": request.url.path.removeprefix(request.scope.get("root_path", "")),
-                "url": request.url,
-                "title": page.title,
-                "link": link,
-                "notice": NOTICES.get(request.query_params.get("done", "")),
-                "by": self.client.by,
-                "can_change": self.app is not None and not self.read_only,
-                **page.values,
-            }
+        return (
+            templates()
+            .get_template(page.template)
+            .render(
+                {
+                    "layout": "main.html" if only_main else "layout.html",
+                    "site": self,
+                    "here": request.url.path.removeprefix(request.scope.get("root_path", "")),
+                    "url": request.url,
+                    "title": page.title,
+                    "link": link,
+                    "notice": NOTICES.get(request.query_params.get("done", "")),
+                    "by": self.client.by,
+                    "can_change": self.app is not None and not self.read_only,
+                    **page.values,
+                }
+            )
         )
-
-    @cached_property
-    def _templates(self) -> Environment:
-        made = Environment(
-            loader=PackageLoader("effectflow.ui"),
-            autoescape=True,
-            undefined=StrictUndefined,
-            trim_blocks=True,
-            lstrip_blocks=True,
-        )
-        # Not of the declared type, which pyright does not know.
-        filters: dict[str, Any] = vars(made)["filters"]
-        filters.update(FILTERS)
-        return made
 
     async def answer(self, request: Request, handler: Handler) -> Response:
         """Answer a request: with a page, or with a stream of its states for one who watches it."""
@@ -186,6 +176,28 @@ class Site:
             return problem_page("The store does not answer", str(error), 503)
         except CheckpointError as error:
             return problem_page("This is not possible", str(error), 409)
+
+
+@cache
+def templates() -> Environment:
+    """Return the templates of all pages, which every site of a process shares."""
+    made = Environment(
+        loader=PackageLoader("effectflow.ui"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    # Not of the declared type, which pyright does not know.
+    filters: dict[str, Any] = vars(made)["filters"]
+    filters.update(FILTERS)
+    return made
+
+
+def compile_templates() -> None:
+    """Compile the templates, for which the first readers of the pages would wait otherwise."""
+    for name in templates().list_templates():
+        templates().get_template(name)
 
 
 def problem_page(title: str, text: str, status: int) -> Page:

@@ -27,15 +27,18 @@ from effectflow.checkpoint import (
     Failed,
     Finished,
     Interrupted,
+    Published,
     Resumed,
     RunDetails,
     RunInfo,
     RunStatus,
     RunSummary,
     Started,
+    fold,
     read_entries,
 )
 from effectflow.observe import Explanation, explain_run, operations_of
+from effectflow.observe.differences import RunState, states_after
 from effectflow.stores import MemoryStore
 from tests.apps import App, Broken, app_on, note
 from tests.service.conftest import Service
@@ -95,6 +98,28 @@ def test_what_a_resume_voids_is_tried_again() -> None:
         Resumed("pid 2", 3.0, void=((2, 2),)),
     ]
     assert states(entries) == {"pay": "retrying"}
+
+
+def test_states_of_one_pass_are_those_of_the_entries_until_then() -> None:
+    entries: list[Entry] = [
+        Started("r", "order", "code", "1", "", input=5, context={}, journal=1, at=1.0),
+        BeforeStep("pay", at=1.0),
+        Published("", "progress", 1, at=1.5),
+        Failed("pay", ERROR, True, at=2.0, turn=1),
+        BeforeStep("ship", at=2.5, turn=2),
+        Resumed("pid 2", 3.0, void=((4, 4),)),
+        BeforeStep("pay", 2, at=4.0, turn=3),
+        Published("", "progress", 2, at=4.5),
+        Completed("pay", "paid", 1.0, at=5.0, turn=4),
+    ]
+
+    found = states_after(entries, "r", range(1, 10))
+
+    for number in range(1, 10):
+        before = entries[:number]
+        published = {one.key: one.value for one in before if isinstance(one, Published)}
+        whole = RunState(fold(before, "r"), tuple(operations_of(before)), published)
+        assert found[number] == whole
 
 
 @step
