@@ -5,10 +5,12 @@
 - runs: the page of runs on 1,000,000 runs (or NUMBER), without filters and with each: the milliseconds
   until the first byte, the best of four requests to a server in another process. At most 100. A prefix or
   a range of times of many runs has no bound if few of these match the other filters.
-- watching: a worker drives runs of ten steps, with and without 200 browsers that watch the page of runs.
-  The processor time of the worker for a run may grow by at most 5 %, as the median over pairs of rounds.
-  The processes of the pages and of the browsers have the lowest priority, because they could be on other
-  machines; what they take there is not the worker's.
+- watching: a worker drives runs of ten steps, in rounds without and with 200 browsers that watch the page
+  of runs. Its processor time for a run may grow by at most 5 %: the median of the ratios of adjacent
+  rounds. Beside it stands the same for adjacent rounds that are both not watched, which is the noise of
+  the machine. The worker, the client and the PostgreSQL server have one core, the pages and the browsers
+  another one, because they could be on other machines. Where a process cannot be kept on a core, the
+  latter have the lowest priority instead.
 - run: the pages about a run of 10,000 steps: for each, the milliseconds until it is complete, for the
   first reader and for the next one, and its bytes. At most 300 ms and 1,000,000 bytes.
 
@@ -26,11 +28,13 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from urllib.parse import urlencode
 
@@ -39,13 +43,18 @@ import finding
 from servers import postgres_server
 
 from effectflow import Checkpoints, Do, Effect, pure, step, workflow
+from effectflow.checkpoint import CheckpointStore
+from effectflow.checkpoint.lease import Lease
+from effectflow.checkpoint.store import Batch, Claimed, DueRuns
 from effectflow.service import App, Client, Worker
 from effectflow.stores import open_store
 from effectflow.stores._sql import CREATED_COLUMNS
+from effectflow.testing.forwarding import ForwardingStore
 
 FIRST_BYTE = 100.0
 MOST_GROWTH = 1.05
-BROWSERS, ROUNDS, RUNS_OF_A_ROUND, STEPS = 200, 9, 200, 10
+BROWSERS, ROUNDS, RUNS_OF_A_ROUND, STEPS = 200, 12, 200, 10
+CORES = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [0]
 
 
 # The page of runs.
@@ -147,59 +156,124 @@ def ship(count: int) -> Do[Shop, str, int]:
     return count
 
 
-def app_at(url: str) -> App[Shop]:
-    return App([ship], environment=Shop, checkpoints=Checkpoints(open_store(url)))
+def app_of(store: CheckpointStore) -> App[Shop]:
+    return App([ship], environment=Shop, checkpoints=Checkpoints(store))
+
+
+class Counted(ForwardingStore):
+    """Counts what a worker asks of its store."""
+
+    appends = looks = 0
+
+    async def append(self, lease: Lease, batch: Batch) -> None:
+        self.appends += 1
+        await super().append(lease, batch)
+
+    async def claim_due(self, due: DueRuns) -> Claimed:
+        self.looks += 1
+        return await super().claim_due(due)
 
 
 async def work(url: str) -> None:
-    """Drive the runs of a store until the input ends. Print the processor time at each line of it."""
-    async with Worker(app_at(url)):
-        while await anyio.to_thread.run_sync(sys.stdin.readline):
-            print(json.dumps(time.process_time()), flush=True)
+    """Drive the runs of a store. Tell at each line of the input what that has taken."""
+    store = Counted(open_store(url))
+    told_on_request(lambda: (time.process_time(), store.appends, store.looks))
+    async with Worker(app_of(store)):
+        await anyio.sleep_forever()
+
+
+def told_on_request(told: Callable[[], Sequence[float]]) -> None:
+    """Print these numbers at each line of the input."""
+
+    def answer() -> None:
+        for _ in sys.stdin:
+            print(json.dumps(told()), flush=True)
+
+    threading.Thread(target=answer, daemon=True).start()
+
+
+def ask(process: subprocess.Popen[str]) -> list[float]:
+    """Return what a process tells on request."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    print(file=process.stdin, flush=True)
+    return json.loads(process.stdout.readline())
+
+
+@dataclass(frozen=True)
+class Round:
+    """What a worker took for a run, and the pages meanwhile.
+
+    Attributes:
+        processor, appends, looks: seconds of the processor, appends to journals and looks for due runs.
+        rate: the runs in a second.
+        pages: the seconds of the processor that the pages took in a second.
+        memory: the megabytes of the server of the pages at the end; 0 where that is unknown.
+    """
+
+    processor: float
+    appends: float
+    looks: float
+    rate: float
+    pages: float
+    memory: float
 
 
 def measure_watching(kind: str) -> bool:
     """Print what a worker takes for a run, watched and not. Return whether the bound is kept."""
-    print(f"{kind}: a worker, without and with {BROWSERS} browsers that watch the page of runs")
+    print(f"\n{kind}: a worker, without and with {BROWSERS} browsers that watch the page of runs")
     with ExitStack() as stack:
+        stack.enter_context(on_core(0))
         url, _ = stack.enter_context(store(kind))
-        port = stack.enter_context(served(url, "serve for browsers"))
+        with on_core(1):
+            pages = stack.enter_context(program("serve for browsers", url))
+        assert pages.stdout is not None
+        port = int(pages.stdout.readline())
         worker = stack.enter_context(program("work", url))
-        found = anyio.run(rounds, url, port, worker)
-    [without, watched] = (
-        [one for is_watched, one in found if is_watched is which] for which in (False, True)
-    )
-    for name, results in (("without", without), ("watched", watched)):
-        per_run, rate = (statistics.median(each) for each in zip(*results, strict=True))
-        print(
-            f"  {name:<10}{per_run * 1e3:8.2f} ms of the processor a run, {rate:6.0f} runs a second"
+        found = anyio.run(rounds, url, port, worker, pages)
+    print("                  ms of the processor   appends   looks   for a run; runs a second")
+    for name, is_watched in (("not watched", False), ("watched", True)):
+        chosen = [one for each, one in found if each is is_watched]
+        processor, appends, looks, rate, share, memory = (
+            statistics.median(each) for each in zip(*map(astuple, chosen), strict=True)
         )
-    growth = statistics.median(one for one, _ in watched) / statistics.median(
-        one for one, _ in without
-    )
-    print(f"  the processor time grows to {growth:.3f} of it (at most {MOST_GROWTH:g})")
-    return growth <= MOST_GROWTH
+        print(f"  {name:<14}{processor * 1e3:21.2f}{appends:10.2f}{looks:8.2f}{rate:25.0f}")
+    print(f"  the server of the pages, watched: {share:.1%} of a core, {memory:.0f} MB")
+    growth, noise = list[float](), list[float]()
+    for (was_watched, before), (is_watched, after) in pairwise(found):
+        ratio = after.processor / before.processor
+        if was_watched is is_watched:
+            noise.append(ratio)
+        else:
+            growth.append(ratio if is_watched else 1 / ratio)
+    print(f"  watched / not watched:     {shown(growth)} (at most {MOST_GROWTH:g})")
+    print(f"  not watched / not watched: {shown(noise)}: the noise")
+    return statistics.median(growth) <= MOST_GROWTH
+
+
+def shown(ratios: Sequence[float]) -> str:
+    low, middle, high = statistics.quantiles(ratios, n=4)
+    return f"{middle:.3f}, half of the pairs from {low:.2f} to {high:.2f}"
 
 
 async def rounds(
-    url: str, port: int, worker: subprocess.Popen[str]
-) -> list[tuple[bool, tuple[float, float]]]:
-    """Return for each round whether it was watched, the processor seconds a run, and the rate."""
-    found: list[tuple[bool, tuple[float, float]]] = []
-    async with Client(app_at(url)) as client:
-        await one_round(client, worker, "warm")
-        for number in range(ROUNDS):
-            for is_watched in (False, True):
-                with browsers(port) if is_watched else nullcontext():
-                    name = f"{number}-{is_watched}"
-                    found.append((is_watched, await one_round(client, worker, name)))
+    url: str, port: int, worker: subprocess.Popen[str], pages: subprocess.Popen[str]
+) -> list[tuple[bool, Round]]:
+    """Return the rounds, and whether each was watched: a third of them, with one before and after."""
+    found: list[tuple[bool, Round]] = []
+    async with Client(app_of(open_store(url))) as client:
+        await one_round(client, worker, pages, "warm")
+        for number in range(3 * ROUNDS + 1):
+            is_watched = number % 3 == 2
+            with browsers(port) if is_watched else nullcontext():
+                found.append((is_watched, await one_round(client, worker, pages, f"{number}")))
     return found
 
 
 async def one_round(
-    client: Client, worker: subprocess.Popen[str], name: str
-) -> tuple[float, float]:
-    before, began = await processor_time(worker), time.perf_counter()
+    client: Client, worker: subprocess.Popen[str], pages: subprocess.Popen[str], name: str
+) -> Round:
+    before, (processor_before, _), began = ask(worker), ask(pages), time.perf_counter()
     handles = [
         await client.submit(ship, STEPS, run_id=f"{name}-{number}")
         for number in range(RUNS_OF_A_ROUND)
@@ -207,25 +281,20 @@ async def one_round(
     for handle in handles:
         (await handle.result(timeout=120)).unwrap()
     took = time.perf_counter() - began
-    spent = await processor_time(worker) - before
-    return spent / RUNS_OF_A_ROUND, RUNS_OF_A_ROUND / took
-
-
-async def processor_time(worker: subprocess.Popen[str]) -> float:
-    def ask() -> float:
-        assert worker.stdin is not None
-        assert worker.stdout is not None
-        worker.stdin.write("\n")
-        worker.stdin.flush()
-        return float(json.loads(worker.stdout.readline()))
-
-    return await anyio.to_thread.run_sync(ask)
+    after, (processor, memory) = ask(worker), ask(pages)
+    spent, appends, looks = (
+        (now - then) / RUNS_OF_A_ROUND for now, then in zip(after, before, strict=True)
+    )
+    share = (processor - processor_before) / took
+    return Round(spent, appends, looks, RUNS_OF_A_ROUND / took, share, memory)
 
 
 @contextmanager
 def browsers(port: int) -> Iterator[None]:
     """Let browsers in another process watch the page of runs, from when each has it."""
-    with program("browse", str(port)) as process:
+    with ExitStack() as stack:
+        with on_core(1):
+            process = stack.enter_context(program("browse", str(port)))
         assert process.stdout is not None
         assert process.stdout.readline() == "all have the page\n"
         yield
@@ -267,7 +336,7 @@ def measure_run(kind: str) -> bool:
     kept = True
     with store(kind) as (url, _):
         many = ship.start(STEPS_OF_A_RUN, run_id="many")
-        anyio.run(many.run_or_raise, Shop(app_at(url).checkpoints))
+        anyio.run(many.run_or_raise, Shop(Checkpoints(open_store(url))))
         print(f"\nA run of {STEPS_OF_A_RUN:,} steps, {kind}: ms first, ms next, bytes")
         for page in PAGES_OF_A_RUN:
             # Each page is the first one of a server, which has to read all of the run.
@@ -300,9 +369,36 @@ def serve(url: str) -> None:
     from effectflow.ui.server import PageServer
 
     pages = create_app(Checkpoints(open_store(url)))
+    told_on_request(lambda: (time.process_time(), megabytes()))
     with socket.create_server(("127.0.0.1", 0), backlog=512) as listener:
         print(listener.getsockname()[1], flush=True)
         PageServer(pages, pages.state.feeds).run([listener])
+
+
+def megabytes() -> float:
+    """Return the memory of this process, or 0 where the system does not tell it."""
+    status = Path("/proc/self/status")
+    lines = status.read_text().splitlines() if status.exists() else []
+    return sum(int(line.split()[1]) for line in lines if line.startswith("VmRSS:")) / 1024
+
+
+@contextmanager
+def on_core(number: int) -> Iterator[None]:
+    """Keep on one core what this thread does in this block, and the programs that it starts."""
+    if not hasattr(os, "sched_setaffinity"):
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {CORES[number % len(CORES)]})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def give_way() -> None:
+    if not hasattr(os, "sched_setaffinity"):
+        os.nice(19)
 
 
 @contextmanager
@@ -344,10 +440,10 @@ def main() -> None:
         case ["serve", url]:
             serve(url)
         case ["browse", port]:
-            os.nice(19)
+            give_way()
             asyncio.run(browse(int(port)))
         case ["serve for browsers", url]:
-            os.nice(19)
+            give_way()
             serve(url)
         case ["work", url]:
             anyio.run(work, url)
