@@ -10,6 +10,7 @@ import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeAlias
 
 import anyio
@@ -19,7 +20,7 @@ from starlette.types import Receive, Scope, Send
 from effectflow.checkpoint.errors import StoreUnavailable
 from effectflow.checkpoint.notifications import Wakeup, watching
 from effectflow.checkpoint.store import CheckpointStore, is_service
-from effectflow.effects.event_loop import spawn_background
+from effectflow.effects.event_loop import PerEventLoop, spawn_background
 
 logger = logging.getLogger(__name__)
 
@@ -35,9 +36,14 @@ _SECONDS_UNTIL_LOOK = 5.0
 _SECONDS_TO_ANSWER = 5.0
 """The time for a page, after which its readers are told that the store does not answer."""
 
+_MOST_AT_ONCE = 8
+"""How many pages are rendered at the same time. When all browsers connect again after a restart, each
+page would otherwise take as long as all of them, and seem to get no answer."""
+
 _SECONDS_UNTIL_SIGN = 15.0
 """After this time without a change, a comment keeps the connection alive."""
 
+_SIGN = b":\n\n"
 
 _RETRY = b"retry: 1000\n\n"
 """Tells a browser to connect again after this many milliseconds."""
@@ -75,25 +81,25 @@ class Feeds:
         for feed in self._feeds.values():
             feed.changed.set()
 
-    async def watch(self, url: str, render: Render) -> AsyncGenerator[State | None]:
-        """Yield the page, and then its new state whenever that differs; None from time to time."""
+    async def watch(self, url: str, render: Render) -> AsyncGenerator[bytes]:
+        """Yield the page as an event, again whenever it differs, and from time to time a comment."""
         feed = self._feeds.get(url)
         if feed is None:
             feed = self._feeds[url] = _Feed(render)
             spawn_background(lambda: feed.run(self._store))
         feed.watchers += 1
-        known: State | None = None
+        known = b""
         try:
             while not self._has_ended:
                 changed = feed.changed
-                if feed.state is not None and feed.state != known:
-                    known = feed.state
+                if feed.event != known:
+                    known = feed.event
                     yield known
                     continue
                 with anyio.move_on_after(_SECONDS_UNTIL_SIGN) as waiting:
                     await changed.wait()
                 if waiting.cancelled_caught:
-                    yield None
+                    yield _SIGN
         finally:
             feed.watchers -= 1
             if not feed.watchers:
@@ -103,11 +109,23 @@ class Feeds:
 
 @dataclass(slots=True)
 class _Feed:
-    """A page that is rendered again whenever it may have changed, until nobody watches it."""
+    """A page that is rendered again whenever it may have changed, until nobody watches it.
+
+    Attributes:
+        render: renders it.
+        watchers: how many browsers watch it.
+        event: what it shows, as all of them receive it; empty before it is known.
+        run_id: the run that it is about; None if any run may change it.
+        pause: how many seconds to wait after it was rendered.
+        changed: set when there is another event.
+        scope: what it is rendered in.
+    """
 
     render: Render
     watchers: int = 0
-    state: State | None = None
+    event: bytes = b""
+    run_id: str | None = None
+    pause: float = 0.0
     changed: anyio.Event = field(default_factory=anyio.Event)
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
 
@@ -115,52 +133,60 @@ class _Feed:
         """Render the page until nobody watches it."""
         with self.scope:
             while True:
-                await self._renew()
                 try:
+                    await self._renew()
                     await self._renew_at_changes(store)
                 except StoreUnavailable:
                     await anyio.sleep(SECONDS_BETWEEN)
                 except Exception:
                     # The pages are rendered again nevertheless: whoever watches waits for that.
-                    logger.exception("the changes of the store cannot be followed")
+                    logger.exception("a page that is watched cannot be renewed")
                     await anyio.sleep(_SECONDS_UNTIL_LOOK)
 
     async def _renew_at_changes(self, store: CheckpointStore) -> None:
-        woken = Wakeup()
+        """Render the page whenever it may have changed, for as long as it is about the same run."""
+        run_id, woken = self.run_id, Wakeup()
+        # It may have changed before this watch.
+        woken.set()
         async with store, AsyncExitStack() as stack:
             if is_service(store):
-                run_id = None if self.state is None else self.state.run_id
                 await stack.enter_async_context(watching(store, run_id, woken.set))
-            while True:
-                began = anyio.current_time()
-                await self._renew()
-                took = anyio.current_time() - began
-                await anyio.sleep(max(SECONDS_BETWEEN, (_SHARE - 1) * took))
+            while self.run_id == run_id:
+                await anyio.sleep(self.pause)
                 with anyio.move_on_after(_SECONDS_UNTIL_LOOK):
                     await woken.wait()
+                await self._renew()
 
     async def _renew(self) -> None:
         state = State("", f"The store has not answered for {_SECONDS_TO_ANSWER:g} s.")
-        with anyio.move_on_after(_SECONDS_TO_ANSWER):
-            state = await self.render()
-        if state.problem and self.state is not None:
-            # What was shown last stays on the page, below the problem.
-            state = State(self.state.main, state.problem, self.state.run_id)
-        if state != self.state:
-            self.state = state
+        async with _rendering.get():
+            began = anyio.current_time()
+            with anyio.move_on_after(_SECONDS_TO_ANSWER):
+                state = await self.render()
+            took = anyio.current_time() - began
+        self.pause = max(SECONDS_BETWEEN, (_SHARE - 1) * took)
+        if not state.problem:
+            self.run_id = state.run_id
+        # Once for all who watch.
+        event = _event(state)
+        if event != self.event:
+            self.event = event
             self.changed.set()
             self.changed = anyio.Event()
 
 
+_rendering = PerEventLoop(partial(anyio.CapacityLimiter, _MOST_AT_ONCE))
+
+
 class EventStream(Response):
-    """The states of a page as server-sent events: `page` with its HTML, or `problem` with why not."""
+    """A page that is watched, as server-sent events: `page` with its HTML, or `problem` with why not."""
 
     media_type = "text/event-stream"
 
     def __init__(self, feeds: Feeds, url: str, render: Render) -> None:
         super().__init__(headers={"cache-control": "no-store", "x-accel-buffering": "no"})
         del self.headers["content-length"]
-        self._states = feeds.watch(url, render)
+        self._events = feeds.watch(url, render)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send events until the browser has gone."""
@@ -170,20 +196,17 @@ class EventStream(Response):
                 pass
             group.cancel_scope.cancel()
 
-        async with anyio.create_task_group() as group, aclosing(self._states) as states:
+        async with anyio.create_task_group() as group, aclosing(self._events) as events:
             group.start_soon(until_gone)
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
             await send({"type": "http.response.body", "body": _RETRY, "more_body": True})
-            async for state in states:
-                body = _event(state).encode(errors="replace")
-                await send({"type": "http.response.body", "body": body, "more_body": True})
+            async for event in events:
+                await send({"type": "http.response.body", "body": event, "more_body": True})
             await send({"type": "http.response.body", "body": b""})
             group.cancel_scope.cancel()
 
 
-def _event(state: State | None) -> str:
-    if state is None:
-        return ":\n\n"
+def _event(state: State) -> bytes:
     name, text = ("problem", state.problem) if state.problem else ("page", state.main)
-    lines = "".join(f"data: {line}\n" for line in text.splitlines())
-    return f"event: {name}\n{lines or 'data: '}\n"
+    lines = "".join(f"data: {line}\n" for line in text.splitlines() or [""])
+    return f"event: {name}\n{lines}\n".encode(errors="replace")

@@ -2,35 +2,87 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import aclosing
 
 import anyio
+import pytest
 
 from effectflow.stores import MemoryStore
-from effectflow.ui.live import Feeds, State
+from effectflow.ui.live import Feeds, Render, State
+
+
+async def watch(feeds: Feeds, url: str, render: Render, seen: Callable[[bytes], object]) -> None:
+    """Watch a page until it has been seen once."""
+    async with aclosing(feeds.watch(url, render)) as events:
+        async for event in events:
+            seen(event)
+            return
 
 
 def test_all_browsers_that_watch_a_url_share_one_look() -> None:
     looks: list[str] = []
+    events: list[bytes] = []
 
-    async def watch(feeds: Feeds, url: str) -> None:
-        async def render() -> State:
-            looks.append(url)
-            return State(f"<p>{url}</p>")
+    async def main() -> None:
+        async with MemoryStore() as store, anyio.create_task_group() as group:
+            feeds = Feeds(store)
+            for number in range(200):
+                url = "/failed" if number % 2 else "/"
 
-        async with aclosing(feeds.watch(url, render)) as states:
-            async for state in states:
-                assert state == State(f"<p>{url}</p>")
-                return
+                async def render(url: str = url) -> State:
+                    looks.append(url)
+                    return State(f"<p>{url}</p>\nfor all")
+
+                group.start_soon(watch, feeds, url, render, events.append)
+
+    anyio.run(main)
+    assert sorted(looks) == ["/", "/failed"]
+    assert sorted(events) == sorted(
+        100 * [b"event: page\ndata: <p>/</p>\ndata: for all\n\n"]
+        + 100 * [b"event: page\ndata: <p>/failed</p>\ndata: for all\n\n"]
+    )
+
+
+def test_pages_do_not_delay_each_other_when_all_browsers_connect_again() -> None:
+    rendering = most = 0
+    events: list[bytes] = []
+
+    async def render() -> State:
+        nonlocal rendering, most
+        rendering += 1
+        most = max(most, rendering)
+        await anyio.sleep(0.001)
+        rendering -= 1
+        return State("page")
+
+    async def main() -> None:
+        async with MemoryStore() as store, anyio.create_task_group() as group:
+            feeds = Feeds(store)
+            for number in range(100):
+                group.start_soon(watch, feeds, f"/run?id={number}", render, events.append)
+
+    anyio.run(main)
+    assert len(events) == 100
+    assert most <= 8
+
+
+def test_a_page_that_has_failed_once_is_rendered_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("effectflow.ui.live._SECONDS_UNTIL_LOOK", 0.01)
+    events: list[bytes] = []
+    looks = 0
+
+    async def render() -> State:
+        nonlocal looks
+        looks += 1
+        if looks == 1:
+            raise RuntimeError("of a handler")
+        return State("page")
 
     async def main() -> None:
         async with MemoryStore() as store:
-            feeds = Feeds(store)
-            async with anyio.create_task_group() as group:
-                for number in range(200):
-                    group.start_soon(watch, feeds, "/failed" if number % 2 else "/")
+            with anyio.fail_after(5):
+                await watch(Feeds(store), "/", render, events.append)
 
     anyio.run(main)
-    # Once at the beginning, and once more when changes can no longer be missed.
-    assert set(looks) == {"/", "/failed"}
-    assert len(looks) <= 4
+    assert events == [b"event: page\ndata: page\n\n"]
