@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Protocol
 
 from effectflow.checkpoint.checkpoint import Checkpoint
@@ -18,6 +19,8 @@ from effectflow.checkpoint.store import RunInfo, RunStatus, store_errors
 from effectflow.observe.operations import Operation
 from effectflow.observe.recorded_run import RecordedRun, read_recorded
 from effectflow.observe.workers import absence
+
+_MOST_OF_A_KIND = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +72,7 @@ class Explanation:
         dead_letters: the number of items of its jobs that were set aside.
         problem: the damage of its journal; None if that can be read. The other fields then tell of the
             entries before the damage.
-        moves: the commands that would move it.
+        moves: the commands that would move it; for steps, signals and runs, those of the first ten.
     """
 
     run_id: str
@@ -308,11 +311,13 @@ class _Explainer:
         if self.status.has_ended:
             yield Move(("rerun", run_id), "begins a new run with the same input", module)
             return
-        for topic in dict.fromkeys(one.what for one in self.open if one.what.startswith("signal ")):
+        topics = (one.what for one in self.open if one.what.startswith("signal "))
+        for topic in islice(dict.fromkeys(topics), _MOST_OF_A_KIND):
             name = topic.removeprefix("signal ")
             words = ("send", run_id, name if module else f"MODULE:{name}", "JSON")
             yield Move(words, "sends the value that it waits for", module)
-        for child in dict.fromkeys(one.child for one in self.open if one.child):
+        children = dict.fromkeys(one.child for one in self.open if one.child)
+        for child in islice(children, _MOST_OF_A_KIND):
             yield Move(("explain", child), "explains the run that it waits for")
         if self.status is RunStatus.PAUSED:
             yield Move(("unpause", run_id), "lets the next worker continue it when it is due")
@@ -328,7 +333,7 @@ class _Explainer:
         is_stuck = self.status in (RunStatus.FAILED, RunStatus.BLOCKED, RunStatus.INTERRUPTED)
         if is_stuck and not self._is_due and not force:
             yield Move(("retry", run_id), "lets the next worker try it again")
-        steps = dict.fromkeys([one.step for one in self.unknown])
+        steps = dict.fromkeys([one.step for one in self.unknown[:_MOST_OF_A_KIND]])
         if self.failing:
             steps[self.failing] = None
         for step in steps:

@@ -119,6 +119,9 @@ def structure_as(
         problems = _problems(error)
     except RecursionError:
         problems = [Problem((), "it is nested too deeply")]
+    except Exception as error:
+        # Of a validator or a default; pydantic takes ValueError for a problem only.
+        problems = [Problem((), f"the code of a class raised {error!r}")]
     # Not from the error, which may show a secret.
     raise DoesNotFit(what, annotation, problems)
 

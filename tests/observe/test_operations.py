@@ -34,6 +34,7 @@ from effectflow.checkpoint import (
     RunStatus,
     RunSummary,
     Started,
+    Waiting,
     fold,
     read_entries,
 )
@@ -274,6 +275,16 @@ CHARGING: list[Entry] = [STARTED, BeforeStep("charge", at=1.0)]
             CHARGING,
             "The last process could not continue it.",
             "pause retry resume cancel",
+        ),
+        (
+            RunStatus.SUSPENDED,
+            99.0,
+            [
+                STARTED,
+                *(Waiting(f"par[{n}]/wait", None, 2.0, child=f"child-{n}") for n in range(2000)),
+            ],
+            "It waits for another worker.",
+            f"{'explain ' * 10}pause resume cancel",
         ),
         (
             RunStatus.CANCELLED,

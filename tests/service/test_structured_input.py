@@ -416,3 +416,12 @@ def test_what_does_not_fit_has_a_place_for_each_problem() -> None:
     with pytest.raises(DoesNotFit) as raised:
         built(dict[str, list[int]], {"a": [1, "2"], "b": 3})
     assert [problem.place for problem in raised.value.problems] == [("a", 1), ("b",)]
+
+
+class Broken(pydantic.BaseModel):
+    size: int = pydantic.Field(default_factory=lambda: 1 // 0)
+
+
+def test_what_the_code_of_a_class_raises_is_a_problem_of_the_data() -> None:
+    with pytest.raises(DoesNotFit, match="the code of a class raised ZeroDivisionError"):
+        built(list[Broken], [{}])

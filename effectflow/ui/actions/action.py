@@ -13,13 +13,14 @@ from urllib.parse import urlencode
 from anyio import get_cancelled_exc_class
 
 from effectflow.checkpoint import RunStatus
+from effectflow.checkpoint.checkpoint import Checkpoint
 from effectflow.checkpoint.checkpoints import Checkpoints
 from effectflow.checkpoint.entries import Entry
 from effectflow.checkpoint.errors import CheckpointError
-from effectflow.checkpoint.journal_reader import Journal, read_existing
 from effectflow.checkpoint.values import ValueOptions
 from effectflow.effects.scope import Scope
-from effectflow.observe.explanation import Explanation, read_explanation
+from effectflow.observe.explanation import Explanation, explain
+from effectflow.observe.recorded_run import RecordedRun
 from effectflow.runs.stored_run import Place
 from effectflow.service.environment import AnyWorkflow, BadEnvironment
 from effectflow.ui.forms import Form, Mistyped, recorded_input
@@ -48,6 +49,7 @@ class Target:
 
     Attributes:
         site: the pages.
+        recorded: the run as it was read.
         explanation: why the run is where it is.
         step: the path of a step or wait; "" for none.
         at: the number of an entry, or the path of a step; "" for none.
@@ -56,6 +58,7 @@ class Target:
     """
 
     site: Site
+    recorded: RecordedRun
     explanation: Explanation
     step: str = ""
     at: str = ""
@@ -142,21 +145,26 @@ class Target:
         if raised is not None:
             raise raised
 
-    async def entries(self) -> tuple[Entry, ...]:
-        """Return the journal of the run."""
-        async with self.checkpoints.store as store:
-            return await read_existing(store, self.run_id, self.checkpoints.seal)
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        """The journal of the run."""
+        return self.recorded.entries
 
-    async def input(self) -> Any:
-        """Return the input of the run, as its workflow takes it now. Raise CorruptCheckpoint."""
-        started = Journal(await self.entries(), b"").started
-        return recorded_input(self.workflow, started, self.checkpoints)
+    @property
+    def checkpoint(self) -> Checkpoint:
+        """The state after these entries."""
+        return self.recorded.checkpoint
+
+    @property
+    def input(self) -> Any:
+        """The input of the run, as its workflow takes it now. Raise CorruptCheckpoint."""
+        return recorded_input(self.workflow, self.recorded.journal.started, self.checkpoints)
 
 
 async def read_target(site: Site, run_id: str, **about: Any) -> Target:
     """Return the run that an action is about. Raise RunNotFound."""
-    explanation = await read_explanation(site.client.checkpoints, run_id, site.now)
-    return Target(site, explanation, **about)
+    recorded = await site.recent_runs.read(run_id)
+    return Target(site, recorded, explain(recorded, site.now), **about)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from effectflow.ui.actions.action import Action, Prepared, Target, intact, told,
 
 
 async def _prepare_test(target: Target) -> Prepared:
-    code, missing = crash_test(target, await target.input())
+    code, missing = crash_test(target, target.input)
     facts = [
         told(
             "What it does",

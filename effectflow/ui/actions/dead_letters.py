@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from effectflow.checkpoint.order import read_order
 from effectflow.checkpoint.values import bounded
 from effectflow.observe.explanation import Explanation
 from effectflow.runs.control import reopen_run
-from effectflow.runs.reopening import RecordedLetter, Reopening, dead_letters_of
+from effectflow.runs.reopening import RecordedLetter, Reopening
 from effectflow.ui.actions.action import (
     Action,
     Done,
@@ -34,7 +33,7 @@ def _why_not(explanation: Explanation) -> str:
 
 
 async def _prepare(target: Target) -> Prepared:
-    letters = dead_letters_of(read_order(await target.entries()))
+    letters = target.recorded.dead_letters
     texts = [_text_of(one) for one in letters]
     facts = (
         Fact(f"Set aside: {len(letters)}", tuple(texts), is_code=True),

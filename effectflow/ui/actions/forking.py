@@ -88,8 +88,7 @@ async def _prepare_fork(target: Target) -> Prepared:
     if not target.has_code:
         # It says what is missing.
         _ = target.workflow
-    entries = await target.entries()
-    whole = fold(entries, target.run_id)
+    entries, whole = target.entries, target.checkpoint
     if _is_with_input(target):
         return await _with_input(target)
     if not (target.at or _changes(target)):
@@ -175,7 +174,7 @@ def _shown_output(
 async def _with_input(target: Target) -> Prepared:
     field, form = input_field(target.workflow), _new_id_form(target)
     try:
-        shown = filled(field, await target.input(), target.value_options)
+        shown = filled(field, target.input, target.value_options)
     except CorruptCheckpoint:
         shown = {}
     made = Form((field, *form.fields), {**form.typed, **shown})

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
-from effectflow.checkpoint.checkpoint import fold
 from effectflow.checkpoint.entries import BeforeStep
 from effectflow.checkpoint.step import StepDefinition, StepInfo
 from effectflow.checkpoint.values.classes import is_record
@@ -50,10 +49,9 @@ def _chosen_step(target: Target) -> str:
     return target.step or (steps[0] if len(steps) == 1 else "")
 
 
-async def _facts(target: Target, step: str) -> AsyncGenerator[Fact]:
-    entries = await target.entries()
-    begun = [one for one in entries if isinstance(one, BeforeStep) and one.step == step]
-    attempts = fold(entries, target.run_id).metadata.attempts.get(step, 0)
+def _facts(target: Target, step: str) -> Iterator[Fact]:
+    begun = [one for one in target.entries if isinstance(one, BeforeStep) and one.step == step]
+    attempts = target.checkpoint.metadata.attempts.get(step, 0)
     key = StepInfo(target.run_id, step, 1).idempotency_key
     yield Fact("Step", (step,), is_code=True)
     if begun and begun[-1].shown:
@@ -89,7 +87,7 @@ async def _prepare(
         return Prepared((told("Which step", "Choose the step whose outcome you know:"),), (), links)
     async with target.place() as place:
         definition = await settleable_step(place, target.run_id, step)
-    facts = [fact async for fact in _facts(target, step)]
+    facts = [*_facts(target, step)]
     link = Link(*instead, (("step", step),))
     return Prepared(
         (*facts, told("What happens", what_happens)), offers(target, step, definition), (link,)
