@@ -65,13 +65,17 @@ class QueueRow:
     name: str
     limits: str
     load: QueueLoad
-    by_key: Mapping[str, int]
     pause: Pause | None
 
     @property
     def waiting(self) -> int:
         """How many of its runs wait."""
         return sum(self.load.waiting.values())
+
+    @property
+    def by_key(self) -> Mapping[str, int]:
+        """How many of its runs wait, by their keys."""
+        return {key: count for key, count in self.load.waiting.items() if key}
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,9 +193,8 @@ def _queues(site: Site, overview: Overview, pauses: _Pauses) -> list[QueueRow]:
     rows: list[QueueRow] = []
     for name in _names(pauses, "queue", declared, loads):
         load = loads.get(name, QueueLoad(name, 0, {}))
-        by_key = {key: count for key, count in load.waiting.items() if key}
         allowed = limits(declared[name]) if name in declared else ""
-        rows.append(QueueRow(name, allowed, load, by_key, pauses.get(("queue", name))))
+        rows.append(QueueRow(name, allowed, load, pauses.get(("queue", name))))
     # Those with something to do come first, so that the bound hides none of them.
     rows.sort(key=lambda row: (row.pause is None, -row.load.driven - row.waiting))
     return rows
