@@ -10,15 +10,17 @@ from effectflow.checkpoint.checkpoints import (
     Checkpoints as Checkpoints,
     HasCheckpoints as HasCheckpoints,
 )
+from effectflow.checkpoint.current_run import (
+    patched as patched,
+    run_context as run_context,
+    save_now as save_now,
+    started_version as started_version,
+)
 from effectflow.checkpoint.errors import CheckpointError as CheckpointError
 from effectflow.checkpoint.step import (
     Step as Step,
     StepInfo as StepInfo,
     current_step as current_step,
-    patched as patched,
-    run_context as run_context,
-    save_now as save_now,
-    started_version as started_version,
     step as step,
     with_checkpointing as with_checkpointing,
 )

@@ -27,8 +27,9 @@ from effectflow.stores._rules import check_first
 from effectflow.stores._sql import Attempt, Ended, Query, Reading, Rows, Steps, advance
 from effectflow.stores._sql_due import ClaimMemory
 from effectflow.stores._sql_store import SqlStore
-from effectflow.stores._sqlite_database import DatabaseFiles, SqliteWriter, facts_of, open_database
+from effectflow.stores._sqlite_database import DatabaseFiles, facts_of, open_database
 from effectflow.stores._sqlite_transaction import SqliteTransaction, check_caller
+from effectflow.stores._sqlite_writer import SqliteWriter
 
 A = TypeVar("A")
 

@@ -17,12 +17,8 @@ from effectflow.checkpoint.store import Batch, Transaction, TransactionUndone
 from effectflow.effects.event_loop import shielded
 from effectflow.effects.threads import in_thread
 from effectflow.effects.trails import add_note
-from effectflow.stores._sqlite_database import (
-    DatabaseFiles,
-    SqliteWriter,
-    begin_transaction,
-    save_failed,
-)
+from effectflow.stores._sqlite_database import DatabaseFiles, begin_transaction
+from effectflow.stores._sqlite_writer import SqliteWriter, save_failed
 
 A = TypeVar("A")
 

@@ -37,7 +37,8 @@ from effectflow.checkpoint.store import Batch, find_run
 from effectflow.stores import SqliteStore, open_store
 from effectflow.stores._changes import Announcements
 from effectflow.stores._sql import Query, Rows
-from effectflow.stores._sqlite_database import DatabaseFiles, SqliteWriter, open_database
+from effectflow.stores._sqlite_database import DatabaseFiles, open_database
+from effectflow.stores._sqlite_writer import SqliteWriter
 from tests.apps import App, app_on, note
 from tests.programs import ran
 from tests.stores.damage import change_status

@@ -21,11 +21,12 @@ from effectflow.builders.mapreduce._results import (
 )
 from effectflow.builders.progress import JobPlace
 from effectflow.builders.views import View
+from effectflow.checkpoint.current_run import save_now
 from effectflow.checkpoint.durable_fiber import DurableFiber
 from effectflow.checkpoint.entries import ErrorRecord
 from effectflow.checkpoint.errors import CorruptCheckpoint, NotSerializable
 from effectflow.checkpoint.failures import read_error, write_error
-from effectflow.checkpoint.step import StepDefinition, durable, save_now
+from effectflow.checkpoint.step import StepDefinition, durable
 from effectflow.checkpoint.values import KnownTypes, Tree, digest_of, encode_arguments
 from effectflow.effects import Effect, Executor, ExecutorLost, TimedOut, die, fail, pure, suspend
 from effectflow.effects.interpreter import interpret

@@ -27,7 +27,7 @@ from effectflow.checkpoint import (
     StoreUnavailable,
     repair_run,
 )
-from effectflow.stores import _file_run, _sqlite_database
+from effectflow.stores import _file_run, _sqlite_database, _sqlite_writer
 from tests.stores.damage import change_entry, changed
 from tests.stores.faults.disk import Note, Operation, note, read_record
 from tests.stores.faults.forking import ending_of, forked, get_ready
@@ -105,8 +105,9 @@ def reach_limits_soon() -> None:
     limits = {
         (_file_run, "_ENTRIES_PER_FILE"): 4,
         (_sqlite_database, "_LOG_PAGES"): 6,
-        (_sqlite_database, "_LOG_LIMIT"): 20_000,
-        (_sqlite_database, "_COMMITS_BETWEEN_LOOKS"): 3,
+        (_sqlite_database, "LOG_LIMIT"): 20_000,
+        (_sqlite_writer, "LOG_LIMIT"): 20_000,
+        (_sqlite_writer, "_COMMITS_BETWEEN_LOOKS"): 3,
     }
     for (module, name), limit in limits.items():
         assert hasattr(module, name)
