@@ -7,6 +7,7 @@ import gc
 import os
 import shutil
 import signal
+import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
@@ -21,6 +22,7 @@ from effectflow.stores import MemoryStore
 
 # Tests start hundreds of processes. Each would compile the package again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # A shell that runs the tests in the background ignores Ctrl-C, and every process that they start would.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -101,8 +103,15 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the tests of the pages: one process takes them all then, and starts few browsers."""
-    items.sort(key=lambda item: item.path.parent.name != "ui")
+    """Begin with the tests of the pages, and end these with those in a browser.
+
+    One process takes them all then, and starts one browser.
+    """
+
+    def place(item: pytest.Item) -> tuple[bool, bool]:
+        return item.path.parent.name != "ui", "chromium" in getattr(item, "fixturenames", ())
+
+    items.sort(key=place)
 
 
 def pytest_collection_finish() -> None:

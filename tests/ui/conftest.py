@@ -3,26 +3,42 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import cache
 
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from tests.ui.serving import Served, served
 
+_RUNNING = ExitStack()
+"""What the tests in a browser share, until one follows that is none of them."""
 
-# Not for the session: its event loop is running until it ends, and other tests have their own.
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Browser]:
-    """Chromium, once for the tests of a module. It must be installed, as from Debian's package."""
+
+@pytest.fixture
+def chromium() -> Browser:
+    """Chromium, once for all tests of it that follow each other. Install it, as from Debian's package."""
+    return _launched()
+
+
+@cache
+def _launched() -> Browser:
     path = shutil.which("chromium")
     assert path is not None, "install Chromium, such as Debian's package `chromium`"
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=path,
-            args=["--no-sandbox", "--disable-gpu", "--disable-background-networking"],
-        )
-        yield browser
-        browser.close()
+    playwright = _RUNNING.enter_context(sync_playwright())
+    browser = playwright.chromium.launch(
+        executable_path=path,
+        args=["--no-sandbox", "--disable-gpu", "--disable-background-networking"],
+    )
+    _RUNNING.callback(browser.close)
+    _RUNNING.callback(_launched.cache_clear)
+    return browser
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
+    # Playwright runs an event loop until it ends, and other tests have their own.
+    if "chromium" not in getattr(nextitem, "fixturenames", ()):
+        _RUNNING.close()
 
 
 @pytest.fixture
