@@ -10,7 +10,6 @@ import hashlib
 import hmac
 import logging
 from collections.abc import Collection, Mapping
-from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qsl, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -88,7 +87,7 @@ class Protected:
         given = dict(parse_qsl(request.url.query)).get("token")
         if given is not None and _is_same(given, self._token):
             return self._entered(request)
-        if self._is_known(request.headers):
+        if self._is_known(request):
             return None
         return PlainTextResponse(
             "These pages need a token: open them with ?token=... as `effectflow ui` printed it.",
@@ -119,15 +118,13 @@ class Protected:
         """The name of the cookie. All ports of a host share cookies, so each token has its own."""
         return f"effectflow-{_proof(self._token, 'name')[:12]}"
 
-    def _is_known(self, headers: Headers) -> bool:
-        scheme, _, given = headers.get("authorization", "").partition(" ")
+    def _is_known(self, request: Request) -> bool:
+        scheme, _, given = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer" and _is_same(given, self._token):
             return True
-        try:
-            cookie = SimpleCookie(headers.get("cookie", "")).get(self._cookie)
-        except CookieError:
-            return False
-        return cookie is not None and _is_same(cookie.value, _proof(self._token, "cookie"))
+        # Not by `http.cookies`, for which an unusual cookie of another program on this host hides ours.
+        cookie = request.cookies.get(self._cookie, "")
+        return _is_same(cookie, _proof(self._token, "cookie"))
 
 
 def host_of(headers: Headers) -> str | None:

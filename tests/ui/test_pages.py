@@ -22,6 +22,11 @@ def test_a_run_that_is_submitted_appears_on_the_page_of_runs(
     pages.do(pages.client.submit, order, 5, run_id="order-1")
     row = window.get_by_role("row").filter(has_text="order-1")
     expect(row).to_contain_text("completed")
+    window.evaluate("isSame = true")
+    window.keyboard.press("Tab")
+    window.keyboard.press("Enter")
+    expect(window.get_by_role("main")).to_be_focused()
+    assert window.evaluate("window.isSame")
     row.get_by_role("link").click()
     expect(window.get_by_role("heading", level=1)).to_have_text("order-1")
 

@@ -68,6 +68,15 @@ def test_a_forged_cookie_with_any_bytes_is_refused(pages: TestClient) -> None:
         assert pages.get("/", headers=headers).status_code == 401
 
 
+@pytest.mark.parametrize("other", ['x={"a": "b c"}', "x", "x=a, b", "a b=1", 'x="', "\xfc=1"])
+def test_unusual_cookies_of_other_programs_hide_nothing(pages: TestClient, other: str) -> None:
+    own = pages.get("/", params={"token": TOKEN}).headers["set-cookie"].partition(";")[0]
+    pages.cookies.clear()
+    for cookies in (f"{other}; {own}", f"{own}; {other}"):
+        headers: Any = {"cookie": cookies.encode("latin-1")}
+        assert pages.get("/", headers=headers).status_code == 200
+
+
 def test_the_redirection_leads_to_no_other_host(pages: TestClient) -> None:
     entered = pages.get("http://testserver//evil.example/x", params={"token": TOKEN})
     assert entered.headers["location"] == "/evil.example/x"

@@ -24,6 +24,16 @@ def order(price: int) -> Do[Environment, str, int]:
     return (yield from charge(2 * price))
 
 
+_DRAG = """(end) => {
+  const scale = document.querySelector("th.time");
+  const { left, top, width } = scale.getBoundingClientRect();
+  const at = (share) => ({ clientX: left + share * width, clientY: top + 1, bubbles: true });
+  scale.dispatchEvent(new PointerEvent("pointerdown", at(0.2)));
+  scale.dispatchEvent(new PointerEvent("pointermove", at(0.6)));
+  scale.dispatchEvent(new PointerEvent(end, at(0.6)));
+}"""
+
+
 def test_the_steps_of_a_run_appear_as_a_worker_drives_it_and_keys_zoom_into_their_time(
     window: Page, serve: Callable[..., Served], tmp_path: Path
 ) -> None:
@@ -48,5 +58,11 @@ def test_the_steps_of_a_run_appear_as_a_worker_drives_it_and_keys_zoom_into_thei
     expect(steps).to_be_focused()
     window.keyboard.press("0")
     expect(window.get_by_role("link", name="Zoom out")).not_to_be_visible()
+    # A finger that scrolls chooses no part of the time, as a drag does.
+    window.evaluate(_DRAG, "pointercancel")
+    assert window.locator(".selection").count() == 0
+    window.evaluate(_DRAG, "pointerup")
+    expect(window.get_by_role("link", name="Zoom out")).to_be_visible()
+    window.keyboard.press("0")
     steps.get_by_role("link", name="charge", exact=True).click()
     expect(window.get_by_role("heading", name="charge", exact=True)).to_be_in_viewport()

@@ -126,15 +126,30 @@ function show(fresh) {
   document.dispatchEvent(new CustomEvent("renewed"));
 }
 
+/** The URL of what is shown, without the place in it that a link such as `#main` leads to. */
+const viewed = () => location.href.split("#")[0];
+let view = viewed();
+let visits = 0;
+
 /** Go to another view of this page, and keep the focus and the scroll position. */
 async function visit(href) {
-  const answer = await fetch(href);
-  if (!answer.ok) return location.assign(href);
+  const number = ++visits;
+  let fresh;
+  try {
+    const answer = await fetch(href);
+    if (answer.ok) fresh = new DOMParser().parseFromString(await answer.text(), "text/html").querySelector("main");
+  } catch {
+    // The browser says why.
+  }
+  // The reader may have gone further meanwhile.
+  if (number !== visits) return;
+  if (!fresh) return location.assign(href);
   history.pushState(null, "", href);
-  show(new DOMParser().parseFromString(await answer.text(), "text/html").querySelector("main"));
+  view = viewed();
+  show(fresh);
   follow();
 }
-addEventListener("popstate", () => location.reload());
+addEventListener("popstate", () => viewed() === view || location.reload());
 
 /** The time of a run: keys follow the links of its tools, and dragging chooses a part. */
 document.addEventListener("keydown", (event) => {
@@ -156,6 +171,7 @@ document.addEventListener("pointerdown", (event) => {
   const mark = document.createElement("div");
   mark.className = "selection";
   const ends = () => [share(event.clientX), share(x)].sort((one, other) => one - other);
+  const listening = new AbortController();
   let x = event.clientX;
   const drag = (moved) => {
     x = moved.clientX;
@@ -165,11 +181,16 @@ document.addEventListener("pointerdown", (event) => {
     mark.style.left = `${start + from * width}px`;
     mark.style.width = `${(to - from) * width}px`;
   };
-  const drop = () => {
-    removeEventListener("pointermove", drag);
+  const drop = ({ type }) => {
+    listening.abort();
     if (!mark.isConnected) return;
     mark.remove();
-    addEventListener("click", (click) => click.preventDefault(), { capture: true, once: true });
+    // A finger that moves up or down scrolls instead.
+    if (type === "pointercancel") return;
+    // The click that this may be, and no later one.
+    const ignore = (click) => click.preventDefault();
+    addEventListener("click", ignore, { capture: true });
+    setTimeout(() => removeEventListener("click", ignore, { capture: true }));
     const { from: began, to: ended } = scale.dataset;
     const at = (part) => (+began + part * (ended - began)).toFixed(6);
     const url = new URL(location.href);
@@ -179,8 +200,9 @@ document.addEventListener("pointerdown", (event) => {
     url.searchParams.delete("first");
     visit(url);
   };
-  addEventListener("pointermove", drag);
-  addEventListener("pointerup", drop, { once: true });
+  addEventListener("pointermove", drag, listening);
+  addEventListener("pointerup", drop, listening);
+  addEventListener("pointercancel", drop, listening);
 });
 
 /** A slider shows what it stands at, without a press of the button. */
