@@ -231,14 +231,19 @@ def measure_watching(kind: str) -> bool:
         port = int(pages.stdout.readline())
         worker = stack.enter_context(program("work", url))
         found = anyio.run(rounds, url, port, worker, pages)
-    print("                  ms of the processor   appends   looks   for a run; runs a second")
+    print(f"  {'for a run':<15}{'processor':>12}{'appends':>10}{'looks':>8}{'runs a second':>16}")
     for name, is_watched in (("not watched", False), ("watched", True)):
-        chosen = [one for each, one in found if each is is_watched]
         processor, appends, looks, rate, share, memory = (
-            statistics.median(each) for each in zip(*map(astuple, chosen), strict=True)
+            statistics.median(each)
+            for each in zip(
+                *(astuple(one) for each, one in found if each is is_watched), strict=True
+            )
         )
-        print(f"  {name:<14}{processor * 1e3:21.2f}{appends:10.2f}{looks:8.2f}{rate:25.0f}")
-    print(f"  the server of the pages, watched: {share:.1%} of a core, {memory:.0f} MB")
+        print(f"  {name:<15}{processor * 1e3:9.2f} ms{appends:10.2f}{looks:8.2f}{rate:16.0f}")
+    print(
+        f"  the server of the pages: {share:.1%} of a core while it is watched, and {memory:.0f} MB "
+        f"({found[0][1].memory:.0f} MB before)"
+    )
     growth, noise = list[float](), list[float]()
     for (was_watched, before), (is_watched, after) in pairwise(found):
         ratio = after.processor / before.processor
