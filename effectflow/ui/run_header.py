@@ -20,6 +20,7 @@ from effectflow.observe.statuses import shown_status
 from effectflow.observe.workers import absence
 from effectflow.service.pauses import pauses_in
 from effectflow.ui.actions import offered
+from effectflow.ui.actions.answering import signals_of
 from effectflow.ui.formatting import limits
 from effectflow.ui.request_values import run_id_of
 from effectflow.ui.site import Page, Site
@@ -182,8 +183,7 @@ def resume_of(run: ShownRun) -> str:
 
 def actions_of(why: Explanation) -> Iterator[tuple[str, str]]:
     """Yield the name and the label of each action that is possible on a run now."""
-    waits = (one.what for one in why.open if one.what.startswith("signal "))
-    signals = list(dict.fromkeys(one.removeprefix("signal ") for one in waits))
+    signals = [*signals_of(why)]
     for action in offered(why):
         is_answer = action.name == "signal" and len(signals) == 1
         yield action.name, f"Send {signals[0]}" if is_answer else action.label

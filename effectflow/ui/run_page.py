@@ -17,7 +17,7 @@ async def show_run(site: Site, request: Request) -> Page:
     """Show a run: why it is where it is, what it did, and the step that `step` names."""
     run, view = await read_run(site, request), view_in(request)
     steps = steps_of(run.recorded, view, run.at)
-    panel = panel_of(run.recorded, view.step, is_held=run.why.is_held) if view.step else None
+    panel = panel_of(run.recorded, view.step, run.why) if view.step else None
     values = {
         "view": view,
         "steps": steps,

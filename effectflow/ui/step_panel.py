@@ -17,8 +17,10 @@ from effectflow.checkpoint.entries import (
 from effectflow.checkpoint.order import ordered_path_of
 from effectflow.checkpoint.step import StepInfo
 from effectflow.checkpoint.values import Tree
+from effectflow.observe.explanation import Explanation
 from effectflow.observe.operations import Operation
 from effectflow.observe.recorded_run import RecordedRun
+from effectflow.ui.actions.settling import COMPLETE_STEP, steps_to_settle
 from effectflow.ui.steps import shown_state
 
 
@@ -61,8 +63,8 @@ class StepPanel:
         return {"from": began - around, "to": None if ended is None else ended + around}
 
 
-def panel_of(run: RecordedRun, path: str, *, is_held: bool) -> StepPanel | None:
-    """Return what there is to show of a step; None if the run has no such step."""
+def panel_of(run: RecordedRun, path: str, why: Explanation) -> StepPanel | None:
+    """Return what there is to show of a step of a run that is where it is; None without such a step."""
     operation = next((one for one in run.operations if one.path == path), None)
     if operation is None:
         return None
@@ -73,7 +75,7 @@ def panel_of(run: RecordedRun, path: str, *, is_held: bool) -> StepPanel | None:
     is_step = operation.kind == "step"
     return StepPanel(
         operation,
-        shown_state(operation, is_held=is_held),
+        shown_state(operation, is_held=why.is_held),
         view_of(run.checkpoint.kind).place(path),
         entries[0][0],
         entries[-1][0],
@@ -83,9 +85,7 @@ def panel_of(run: RecordedRun, path: str, *, is_held: bool) -> StepPanel | None:
         errors[-1] if errors else None,
         bool(begun) and begun[-1].at_most_once,
         StepInfo(run.run_id, path, 1).idempotency_key if is_step else "",
-        is_step
-        and not is_held
-        and operation.state in ("running", "interrupted", "retrying", "failed"),
+        path in steps_to_settle(why) and not COMPLETE_STEP.why_not(why),
     )
 
 
