@@ -64,8 +64,10 @@ def timeline_of(entries: Sequence[Entry], now: float, *, is_held: bool = False) 
     tree = step_tree(operations_of(entries))
     lanes = (run, *_lanes(tree, 1, is_held=is_held))
     lasts = any(bar.ended is None for lane in lanes for bar in lane.bars)
-    ended = max(one.at for one in entries)
-    return Timeline(entries[0].at, max(ended, now) if lasts else ended, lanes)
+    # The clock of the process may have been set back.
+    times = [one.at for one in entries]
+    ended = max(times)
+    return Timeline(min(times), max(ended, now) if lasts else ended, lanes)
 
 
 def lives_of(entries: Sequence[Entry], *, is_held: bool) -> Iterator[Bar]:

@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from effectflow.checkpoint import CorruptCheckpoint
+from effectflow.checkpoint.checkpoint import fold
 from effectflow.checkpoint.entries import Started
 from effectflow.checkpoint.errors import NotSerializable, RunConflict
 from effectflow.checkpoint.journal_reader import Journal, read_existing
@@ -98,6 +99,8 @@ async def _like(site: Site, request: Request) -> Started | None:
         return None
     async with checkpoints.store as store:
         entries = await read_existing(store, run_id, checkpoints.seal)
+    # It raises CorruptCheckpoint for a journal with another beginning.
+    fold(entries, run_id)
     return Journal(entries, b"").started
 
 

@@ -176,7 +176,9 @@ def _are_long_flows(operations: Sequence[Operation]) -> bool:
 
 
 def _window_of(run: RecordedRun, view: View, lives: Sequence[Bar], now: float) -> TimeWindow:
-    first, last = run.entries[0].at, max(one.at for one in run.entries)
+    # The clock of the process may have been set back.
+    times = [one.at for one in run.entries]
+    first, last = min(times), max(times)
     if lives and lives[-1].ended is None:
         last = first + rounded_up(max(now, last) - first)
     return TimeWindow.over(first, last, view.began, view.ended)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from xml.etree import ElementTree
 
 from effectflow.checkpoint import (
@@ -12,12 +13,18 @@ from effectflow.checkpoint import (
     Failed,
     Paused,
     Resumed,
+    RunInfo,
+    RunStatus,
+    RunSummary,
     Signalled,
     Started,
     Suspended,
     Waiting,
 )
+from effectflow.checkpoint.journal_reader import Journal
 from effectflow.observe import timeline_of, timeline_svg
+from effectflow.observe.recorded_run import RecordedRun
+from effectflow.ui.steps import View, steps_of
 
 STARTED = Started("r", "order", "standard", "1", "", None, {}, 1, 0.0)
 ERROR = ErrorRecord("Declined", "no account")
@@ -109,3 +116,17 @@ def test_the_picture_is_valid_and_escapes_names() -> None:
     assert "run <1>" in texts
     # The run: driven until its last entry; interrupted since then, as no process has it. And the step.
     assert picture.count("<rect") == 1 + 3 + 2
+
+
+def test_a_clock_that_was_set_back_hides_no_bar() -> None:
+    entries: list[Entry] = [
+        replace(STARTED, at=90.0),
+        BeforeStep("pay", at=50.0),
+        Completed("pay", 1, 10.0, at=60.0, turn=1),
+    ]
+    timeline = timeline_of(entries, 100.0)
+    assert (timeline.began, timeline.ended) == (50.0, 100.0)
+
+    info = RunInfo("r", RunSummary("order", RunStatus.RUNNING, 90.0), 90.0, 3, None)
+    [pay] = steps_of(RecordedRun(info, Journal(tuple(entries), b"")), View(), 100.0).rows
+    assert [bar.kind for bar in pay.bars] == ["completed"]

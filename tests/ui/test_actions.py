@@ -349,3 +349,22 @@ def test_a_run_is_cancelled_and_retried_also_if_the_environment_cannot_be_made(
         broken = Steering(app)
         assert "the bank does not answer" in broken.show(f"/run/act/{action}?id=b1").text
         went_to(broken.act(action, "b1"), "b1", action)
+
+
+@workflow
+async def slow(order: Order) -> str:
+    await orders.reserve(order)
+    await anyio.sleep(0)
+    return (await approval.wait()).by
+
+
+def test_a_signal_whose_type_is_not_known_says_so() -> None:
+    """A replay does not run what a body awaits that is no effect, and so may not reach the wait."""
+    steering = Steering(App([slow], environment=Shop, checkpoints=Checkpoints(MemoryStore())))
+    steering.do(slow, "s1")
+    steering.drive(slow, "s1", RunStatus.SUSPENDED)
+    page = steering.show("/run/act/signal?id=s1")
+    assert "The types of the values are not known" in page.text
+    typed = page.forms[0].typed | {"value": '{"approved": true, "by": "emma"}'}
+    went_to(steering.submit(page, typed), "s1", "signal")
+    assert "Not taken yet" in steering.show("/run/act/signal?id=s1").text

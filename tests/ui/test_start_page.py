@@ -1,13 +1,17 @@
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import anyio
 import pytest
 
 from effectflow import Checkpoints, Effect, RunStatus, Workflow, pure, step
+from effectflow.checkpoint import RunSummary
+from effectflow.checkpoint.integrity import first_digest
 from effectflow.service import App
 from effectflow.stores import MemoryStore, SqliteStore
+from tests.sealing import sealed
 from tests.ui import orders
 from tests.ui.steered import Steering
 
@@ -102,3 +106,13 @@ def test_what_cannot_be_started_says_why_at_its_field(
 def test_an_unknown_workflow_and_a_run_without_code_say_so(steering: Steering) -> None:
     assert steering.show("/start?workflow=nothing").status == 404
     assert steering.show("/start?like=nothing").status == 404
+
+
+def test_a_run_with_a_forged_beginning_starts_nothing() -> None:
+    checkpoints = Checkpoints(MemoryStore())
+    body, _ = sealed(b'{"entry":"suspended","at":1.0}', first_digest("s1"))
+    summary = RunSummary("hold", RunStatus.SUSPENDED, 1.0)
+    anyio.run(partial(checkpoints.store.create, "s1", (body,), summary=summary))
+    page = Steering(orders.app_on(checkpoints)).show("/start?like=s1")
+    assert page.status == 409
+    assert "cannot be read" in page.text

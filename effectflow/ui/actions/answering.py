@@ -88,9 +88,15 @@ async def _types(
     paths = [one.path for operations in waits.values() for one in operations]
     try:
         async with target.place() as place:
-            return await awaited_types(place, target.run_id, paths), ""
+            types = await awaited_types(place, target.run_id, paths)
     except (CheckpointError, CodeRaises) as error:
         return {}, str(error)
+    if all(Signal(name, object).topic in types for name in waits):
+        return types, ""
+    text = (
+        "A replay does not reach the wait, because it does not run what the code awaits before it."
+    )
+    return types, f"{text} Type what the code expects, as JSON."
 
 
 def _offer(target: Target, name: str, wanted: object, seen: str) -> Offer:
