@@ -116,7 +116,6 @@ class _Feed:
         watchers: how many browsers watch it.
         event: what it shows, as all of them receive it; empty before it is known.
         run_id: the run that it is about; None if any run may change it.
-        pause: how many seconds to wait after it was rendered.
         changed: set when there is another event.
         scope: what it is rendered in.
     """
@@ -125,7 +124,6 @@ class _Feed:
     watchers: int = 0
     event: bytes = b""
     run_id: str | None = None
-    pause: float = 0.0
     changed: anyio.Event = field(default_factory=anyio.Event)
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
 
@@ -134,10 +132,12 @@ class _Feed:
         with self.scope:
             while True:
                 try:
+                    # Before the watch, which many readers do not stay for.
                     await self._renew()
                     await self._renew_at_changes(store)
                 except StoreUnavailable:
-                    await anyio.sleep(SECONDS_BETWEEN)
+                    # The page says so.
+                    continue
                 except Exception:
                     # The pages are rendered again nevertheless: whoever watches waits for that.
                     logger.exception("a page that is watched cannot be renewed")
@@ -146,25 +146,22 @@ class _Feed:
     async def _renew_at_changes(self, store: CheckpointStore) -> None:
         """Render the page whenever it may have changed, for as long as it is about the same run."""
         run_id, woken = self.run_id, Wakeup()
-        # It may have changed before this watch.
-        woken.set()
         async with store, AsyncExitStack() as stack:
             if is_service(store):
                 await stack.enter_async_context(watching(store, run_id, woken.set))
             while self.run_id == run_id:
-                await anyio.sleep(self.pause)
+                await self._renew()
                 with anyio.move_on_after(_SECONDS_UNTIL_LOOK):
                     await woken.wait()
-                await self._renew()
 
     async def _renew(self) -> None:
+        """Render the page, show it if it differs, and rest."""
         state = State("", f"The store has not answered for {_SECONDS_TO_ANSWER:g} s.")
         async with _rendering.get():
             began = anyio.current_time()
             with anyio.move_on_after(_SECONDS_TO_ANSWER):
                 state = await self.render()
             took = anyio.current_time() - began
-        self.pause = max(SECONDS_BETWEEN, (_SHARE - 1) * took)
         if not state.problem:
             self.run_id = state.run_id
         # Once for all who watch.
@@ -173,6 +170,7 @@ class _Feed:
             self.event = event
             self.changed.set()
             self.changed = anyio.Event()
+        await anyio.sleep(max(SECONDS_BETWEEN, (_SHARE - 1) * took))
 
 
 _rendering = PerEventLoop(partial(anyio.CapacityLimiter, _MOST_AT_ONCE))
