@@ -330,6 +330,7 @@ PAGES_OF_A_RUN = (
     "/run?by=steps&first=5000&",
     "/run?step=pack%235000&",
     "/run/history?",
+    "/run/history?at=19000&",
     "/run/data?",
     "/run/drawing?",
 )

@@ -67,6 +67,8 @@ def escaped(key: object) -> str:
 
 def flow_of(path: str) -> str:
     """Return the sequential flow that a step belongs to: its path without the last segment."""
+    if "/" not in path:
+        return ""
     # Keys escape brackets, so the last "[" opens the key of the last segment.
     end = path.rfind("[") if path.endswith("]") else len(path)
     return path[: max(path.rfind("/", 0, end), 0)]

@@ -198,9 +198,9 @@ def _found(run: RecordedRun, view: View, by: str, window: TimeWindow) -> list[_F
 
 
 def _chosen(operations: Iterable[Operation], view: View, window: TimeWindow) -> Iterator[Operation]:
-    is_shown = SHOWN.get(view.show)
+    is_shown, sought = SHOWN.get(view.show), view.find.casefold()
     for one in operations:
-        if view.find and view.find.casefold() not in one.path.casefold():
+        if sought and sought not in one.path.casefold():
             continue
         if _is_in(window, one) and (is_shown is None or is_shown(one)):
             yield one
