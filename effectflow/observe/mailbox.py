@@ -8,7 +8,7 @@ from itertools import islice
 from effectflow.checkpoint.checkpoints import Checkpoints
 from effectflow.checkpoint.errors import CheckpointError
 from effectflow.checkpoint.messages import open_message
-from effectflow.checkpoint.store import CANCEL, NOTICE, Message, is_service
+from effectflow.checkpoint.store import CANCEL, NOTICE, PAUSE, Message, is_service
 from effectflow.checkpoint.values import Tree
 from effectflow.observe.journal_lines import topic_text
 
@@ -27,14 +27,22 @@ class WaitingMessage:
         topic, is_known = self.message.topic, self.problem is None
         if topic == NOTICE:
             return f"a reason to look at run {self.message.key}"
-        if is_known and topic == CANCEL:
-            return "a request to cancel it"
+        if is_known and topic in _REQUESTS:
+            return f"a request to {topic} it"
         return topic_text(topic)
 
     @property
     def has_value(self) -> bool:
         """Whether its value is for the workflow."""
-        return self.message.topic not in (NOTICE, CANCEL) and self.problem is None
+        return self.message.topic not in (NOTICE, *_REQUESTS) and self.problem is None
+
+    @property
+    def by(self) -> str:
+        """Who has sent a request, such as "ann@host"."""
+        return self.value if isinstance(self.value, str) else "somebody"
+
+
+_REQUESTS = (CANCEL, PAUSE)
 
 
 async def read_mailbox(
@@ -47,6 +55,17 @@ async def read_mailbox(
     store = checkpoints.store
     messages = await store.mailbox(run_id) if is_service(store) else []
     return [_opened(checkpoints, run_id, one) for one in islice(messages, limit)]
+
+
+async def read_requests(checkpoints: Checkpoints, run_id: str) -> list[WaitingMessage]:
+    """Return the requests to cancel or to pause a run that it has not taken, oldest first.
+
+    Those that nobody with the keys has sent are left out.
+    """
+    store = checkpoints.store
+    messages = await store.mailbox(run_id) if is_service(store) else []
+    requests = [_opened(checkpoints, run_id, one) for one in messages if one.topic in _REQUESTS]
+    return [one for one in requests if one.problem is None]
 
 
 def _opened(checkpoints: Checkpoints, run_id: str, message: Message) -> WaitingMessage:

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from effectflow.checkpoint.errors import CheckpointError, RunNotFound, StoreUnavailable
 from effectflow.checkpoint.store import CANCEL
-from effectflow.observe.mailbox import read_mailbox
+from effectflow.observe.mailbox import read_requests
 from effectflow.ui.actions import ACTIONS, offered
 from effectflow.ui.actions.action import Action, Offer, Prepared, Target, read_target, warned
 from effectflow.ui.formatting import utc
@@ -86,12 +86,11 @@ async def _asked(site: Site, request: Request) -> tuple[Action, Target]:
 async def _prepared(action: Action, target: Target) -> Prepared:
     """Return what a page shows before an action, with a request that comes before it."""
     prepared = await action.prepare(target)
-    for one in await read_mailbox(target.checkpoints, target.run_id):
-        if one.message.topic == CANCEL and one.problem is None:
-            by = one.value if isinstance(one.value, str) else "Somebody"
+    for one in await read_requests(target.checkpoints, target.run_id):
+        if one.message.topic == CANCEL:
             text = (
-                f"{by} asked for it at {utc(one.message.sent_at)}. The next worker carries it out first, "
-                "also if the run is paused."
+                f"{one.by} asked for it at {utc(one.message.sent_at)}. The next worker carries it "
+                "out first, also if the run is paused."
             )
             fact = warned("It was asked to cancel itself", text)
             return replace(prepared, facts=(fact, *prepared.facts))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from effectflow.checkpoint.errors import CorruptCheckpoint, after_damage
 from effectflow.checkpoint.plan import resumed_at
 from effectflow.checkpoint.store import RunStatus, is_service
 from effectflow.observe.explanation import Explanation, explain
+from effectflow.observe.mailbox import WaitingMessage, read_requests
 from effectflow.observe.operations import Operation
 from effectflow.observe.recorded_run import RecordedRun
 from effectflow.observe.statuses import shown_status
@@ -43,12 +44,14 @@ class ShownRun:
         why: why it is where it is.
         at: when it was read, in seconds since the epoch.
         limits: what its queue allows while the run waits there, in words.
+        requests: the requests to cancel or to pause it that it has not taken.
     """
 
     recorded: RecordedRun
     why: Explanation
     at: float
     limits: str = ""
+    requests: Sequence[WaitingMessage] = ()
 
 
 async def read_run(site: Site, request: Request) -> ShownRun:
@@ -59,10 +62,13 @@ async def read_run(site: Site, request: Request) -> ShownRun:
         pauses = await pauses_in(store) if is_service(store) else ()
         now, summary = site.now, recorded.info.summary
         absent = await absence(store, recorded.info, now)
+        requests: Sequence[WaitingMessage] = ()
+        if not summary.status.has_ended:
+            requests = await read_requests(checkpoints, recorded.run_id)
     queue = None if site.app is None else site.app.queues.get(summary.queue_name)
     waits = summary.status is RunStatus.PENDING
     allowed = limits(queue) if queue is not None and waits else ""
-    return ShownRun(recorded, explain(recorded, now, pauses, absent), now, allowed)
+    return ShownRun(recorded, explain(recorded, now, pauses, absent), now, allowed, requests)
 
 
 def page_of_run(run: ShownRun, template: str, values: Mapping[str, Any], title: str = "") -> Page:
@@ -78,6 +84,7 @@ def page_of_run(run: ShownRun, template: str, values: Mapping[str, Any], title: 
         "status": shown_status(recorded.info, run.at),
         "facts": [fact for fact in _facts(run) if fact[1] not in ("", None)],
         "remedy": _remedy_of(recorded),
+        "requests": run.requests,
         "undoing": undoing_of(recorded),
         "resume": resume_of(run),
         "actions": [*actions_of(run.why)],

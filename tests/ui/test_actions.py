@@ -138,6 +138,7 @@ def test_a_run_is_paused_unpaused_and_cancelled(steering: Steering) -> None:
     went_to(steering.act("unpause", "f1"), "f1", "unpause")
     assert "signal:approval" in steering.show("/run/act/cancel?id=f1").text
     went_to(steering.act("cancel", "f1"), "f1", "cancel")
+    assert "Asked to cancel by" in steering.show("/run?id=f1").text
     # A pause would not stop that.
     assert "It was asked to cancel itself" in steering.show("/run/act/pause?id=f1").text
     assert steering.drive(fulfil, "f1", RunStatus.CANCELLED)

@@ -123,6 +123,20 @@ def actions_in(page: str) -> list[str]:
     return re.findall(r"/run/act/([a-z-]+)\?", page)
 
 
+def test_a_request_that_its_process_has_not_taken_is_told(app: App[Environment]) -> None:
+    async def ask() -> None:
+        async with Client(app, by="ann") as client:
+            handle = await client.submit(order, 1, run_id="held")
+            await client.checkpoints.store.claim("held", owner="another process", seconds=60)
+            await handle.pause()
+            await handle.cancel()
+
+    anyio.run(ask)
+    text = html_of(app, "/run?id=held")
+    for action in ("pause", "cancel"):
+        assert re.search(rf"Asked to {action} by ann at .*\. Its process carries that out\.", text)
+
+
 def test_the_header_says_why_a_run_has_failed_and_at_which_step(app: App[Environment]) -> None:
     drive(app, order_of(-1, "order-1"))
     page = html_of(app, "/run?id=order-1")
