@@ -71,7 +71,7 @@ def ui(
         )
     found, checkpoints = _found(app, access)
     # Why it cannot be opened is told here, and later on the pages.
-    read_only = anyio.run(_is_read_only, checkpoints.store) or read_only
+    anyio.run(_open, checkpoints.store)
     # A name of another site could lead a browser here, and its scripts would read the pages.
     pages = create_app(
         checkpoints, found, read_only=read_only, token=secret, hosts=() if secret else _LOCAL
@@ -99,9 +99,9 @@ def _found(reference: str | None, access: Access) -> tuple[App[Any] | None, Chec
     return found, access.checkpoints
 
 
-async def _is_read_only(store: CheckpointStore) -> bool:
+async def _open(store: CheckpointStore) -> None:
     async with store:
-        return (await store.facts()).is_read_only
+        pass
 
 
 def _listener(host: str, port: int) -> socket.socket:

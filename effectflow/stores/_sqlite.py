@@ -27,7 +27,13 @@ from effectflow.stores._rules import check_first
 from effectflow.stores._sql import Attempt, Ended, Query, Reading, Rows, Steps, advance
 from effectflow.stores._sql_due import ClaimMemory
 from effectflow.stores._sql_store import SqlStore
-from effectflow.stores._sqlite_database import DatabaseFiles, facts_of, open_database
+from effectflow.stores._sqlite_database import (
+    SQLITE_ERRORS,
+    DatabaseFiles,
+    facts_of,
+    open_database,
+    text_of,
+)
 from effectflow.stores._sqlite_transaction import SqliteTransaction, check_caller
 from effectflow.stores._sqlite_writer import SqliteWriter
 
@@ -145,8 +151,9 @@ class SqliteStore(SqlStore, TransactionStore):
             try:
                 self._files.check()
                 return _performed(reader, reading())
-            except sqlite3.Error as error:
-                raise StoreUnavailable(str(self.path), f"it cannot be read: {error}") from error
+            except SQLITE_ERRORS as error:
+                reason = f"it cannot be read: {text_of(error)}"
+                raise StoreUnavailable(str(self.path), reason) from error
             finally:
                 self._idle_readers.append(reader)
 

@@ -68,7 +68,7 @@ def open_database(path: Path, durability: str, *, lock_timeout: float) -> sqlite
             sync_folder(path.parent)
             abandoned.pop_all()
             return connection
-    except (OSError, sqlite3.Error) as error:
+    except (OSError, *SQLITE_ERRORS) as error:
         is_logged = _read_only_address(path).endswith("mode=ro")
         reason = explain(error, lock_timeout, is_logged=is_logged)
         raise StoreUnavailable(str(path), reason) from error
@@ -284,12 +284,23 @@ class _FolderState(NamedTuple):
         return time.time() - latest / 1e9 > (2.0 if has_whole_seconds else 0.02)
 
 
+SQLITE_ERRORS = (sqlite3.Error, UnicodeDecodeError)
+"""What the driver raises: the second one if the text of an error has bytes of a damaged file."""
+
+
+def text_of(error: Exception) -> str:
+    """Return what an error of SQLite says."""
+    if isinstance(error, UnicodeDecodeError):
+        return error.object.decode(errors="backslashreplace")
+    return str(error)
+
+
 _MAKE_WRITABLE = "Make the file and its folder writable, or choose another file"
 
 
 def explain(error: Exception, lock_timeout: float, *, is_logged: bool = False) -> str:
     """Return why a file cannot be used. `is_logged`: it may only be read, and has a log."""
-    text = str(error)
+    text = text_of(error)
     if isinstance(error, OSError):
         return f"it cannot be opened: {text}. {_MAKE_WRITABLE}"
     if "not a database" in text:

@@ -20,6 +20,7 @@ from effectflow.service import App, Client
 from effectflow.ui.formatting import FILTERS
 from effectflow.ui.live import EventStream, Feeds, State
 from effectflow.ui.notices import NOTICES
+from effectflow.ui.store_access import StoreAccess
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +63,7 @@ class Site:
     Attributes:
         client: reads and changes the runs.
         app: the App whose workflows they are; None if the pages only show what the store has.
-        read_only: whether nothing may be changed.
+        read_only: whether nothing may be changed, whatever the store allows.
         clock: tells the time.
     """
 
@@ -75,6 +76,11 @@ class Site:
     def feeds(self) -> Feeds:
         """The pages that browsers watch."""
         return Feeds(self.client.checkpoints.store)
+
+    @cached_property
+    def access(self) -> StoreAccess:
+        """Opens the store."""
+        return StoreAccess(self.client.checkpoints.store)
 
     @cached_property
     def recent_runs(self) -> RecentRuns:
@@ -90,9 +96,14 @@ class Site:
         """Return the App. Raise Refused if the pages only show."""
         if self.app is None:
             raise Refused("These pages only show. Serve them with --app to change runs.", 403)
-        if self.read_only:
-            raise Refused("These pages are read-only.", 403)
+        if self._is_read_only:
+            what = "These pages are" if self.read_only else "The store of these pages is"
+            raise Refused(f"{what} read-only.", 403)
         return self.app
+
+    @property
+    def _is_read_only(self) -> bool:
+        return self.read_only or self.access.is_read_only
 
     def link(self, request: Request, path: str, /, **query: object) -> str:
         """Return the URL of a page, wherever the pages are mounted. Leave out what is None."""
@@ -123,7 +134,7 @@ class Site:
                     "link": link,
                     "notice": NOTICES.get(request.query_params.get("done", "")),
                     "by": self.client.by,
-                    "can_change": self.app is not None and not self.read_only,
+                    "can_change": self.app is not None and not self._is_read_only,
                     **page.values,
                 }
             )
@@ -165,7 +176,7 @@ class Site:
     async def _page_of(self, request: Request, handler: Handler) -> Page | Response:
         """Return the page of a request; one that says why, if there is none."""
         try:
-            async with self.client.checkpoints.store:
+            async with self.access.opened():
                 return await handler(self, request)
         except Refused as error:
             return problem_page("This is not possible", str(error), error.status)

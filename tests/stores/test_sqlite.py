@@ -66,6 +66,19 @@ async def test_a_file_that_is_not_a_database_is_rejected_and_not_changed(tmp_pat
     assert path.read_bytes() == before
 
 
+async def test_a_damaged_schema_is_told_whatever_its_bytes(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    async with SqliteStore(path):
+        pass
+    path.write_bytes(
+        path.read_bytes().replace(b"CREATE TABLE settings", b"CREATE TA\xccLE settings")
+    )
+
+    with pytest.raises(StoreUnavailable, match=r"malformed database schema .* near .TA.xccLE"):
+        async with SqliteStore(path):
+            pass
+
+
 async def test_a_database_of_another_program_is_rejected_and_not_changed(tmp_path: Path) -> None:
     path = tmp_path / "other.db"
     with sqlite3.connect(path) as other:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -79,8 +80,35 @@ def test_a_copied_file_that_may_only_be_read_is_shown(
     with TestClient(create_app(app, app)) as pages:
         assert "it can only be read" in pages.get("/store?newest=5").text
         for path in ("/", "/run?id=done", "/run/history?id=done", "/service"):
-            assert pages.get(path).status_code == 200
+            shown = pages.get(path)
+            assert (shown.status_code, "changes allowed" in shown.text) == (200, False)
         refused = pages.post("/service/pause?kind=queue&name=x&do=pause")
-        assert (refused.status_code, "read-only" in refused.text) == (503, True)
+        assert (refused.status_code, "read-only" in refused.text) == (403, True)
     assert [one.name for one in copied.parent.iterdir()] == ["runs.db"]
     assert copied.read_bytes() == (tmp_path / "runs.db").read_bytes()
+
+
+def test_a_store_that_does_not_answer_is_told_soon_and_nothing_is_tried(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Silent(MemoryStore):
+        is_silent = False
+
+        async def find(self, query: Any = None) -> Any:
+            if self.is_silent:
+                await anyio.sleep(60)
+            return await super().find(query)
+
+    monkeypatch.setattr("effectflow.ui.store_access._SECONDS_KNOWN", 0.0)
+    store = Silent()
+    app = small_app(store)
+    with TestClient(create_app(app, app)) as pages:
+        assert pages.get("/").status_code == 200
+        store.is_silent = True
+        monkeypatch.setattr("effectflow.ui.store_access.SECONDS_TO_ANSWER", 0.01)
+        assert pages.get("/").status_code == 503
+        paused = pages.post("/service/pause?kind=queue&name=x&do=pause")
+        assert (paused.status_code, "not answered for 0.01 s" in paused.text) == (503, True)
+        store.is_silent = False
+        monkeypatch.undo()
+        assert "paused" not in pages.get("/service").text
