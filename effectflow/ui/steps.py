@@ -19,8 +19,8 @@ from effectflow.ui.time_window import TimeWindow, rounded_up
 ROWS = 150
 """The rows of a page."""
 
-_MOST_BARS = 2400
-"""The bars of a page, about; what is too close together becomes one bar."""
+_MOST_CHARACTERS = 500_000
+"""The characters of the bars of a page, about; what is too close together becomes one bar."""
 
 _LEAST_WIDTH = 0.25
 """The width of a bar that took almost no time, in percent."""
@@ -278,9 +278,16 @@ def _placed(bars: Iterable[tuple[Bar, Operation | None]], window: TimeWindow) ->
 
 def _slots_for(rows: Sequence[Sequence[_PlacedBar]]) -> int | None:
     """Return in how many parts of a row bars that begin there become one; None if there are few."""
-    if sum(map(len, rows)) <= _MOST_BARS:
+    count = sum(map(len, rows))
+    characters = sum(map(_characters_of, chain.from_iterable(rows)))
+    if characters <= _MOST_CHARACTERS:
         return None
-    return max(_MOST_BARS // len(rows), 12)
+    return max(count * _MOST_CHARACTERS // characters // len(rows), 12)
+
+
+def _characters_of(one: _PlacedBar) -> int:
+    """Return about how many characters a page has for a bar: its path is in a link, a label and a title."""
+    return 200 + (0 if one.operation is None else 3 * len(one.operation.path))
 
 
 def _drawn(

@@ -30,9 +30,21 @@ from effectflow import (
     step,
     workflow,
 )
-from effectflow.checkpoint import CheckpointStore, RunStatus
+from effectflow.checkpoint import (
+    BeforeStep,
+    CheckpointStore,
+    Completed,
+    Entry,
+    RunInfo,
+    RunStatus,
+    RunSummary,
+    Started,
+)
+from effectflow.checkpoint.journal_reader import Journal
+from effectflow.observe.recorded_run import RecordedRun
 from effectflow.stores import MemoryStore, SqliteStore
 from effectflow.ui import create_app
+from effectflow.ui.steps import View, steps_of
 from tests.ui.small_app import Environment, html_of
 
 
@@ -285,6 +297,19 @@ def test_a_long_run_is_shown_by_its_flows_and_by_pages_of_steps(long_run: App[En
     assert "Rows 151 to 300 of 400" in second
     chosen = html_of(long_run, "/run?id=long&step=charge%23399")
     assert "charge#399" in labels_in(chosen)
+
+
+def test_long_names_of_steps_make_no_page_large() -> None:
+    entries: list[Entry] = [Started("r", "order", "standard", "1", "", None, {}, 1, 0.0)]
+    for number in range(1, 2001):
+        step, at = f"{'x' * 300}#{number}", float(number)
+        entries += [BeforeStep(step, at=at, turn=number)]
+        entries += [Completed(step, None, 0.5, at=at + 0.5, turn=number)]
+    info = RunInfo("r", RunSummary("order", RunStatus.RUNNING, 0.0), 0.0, len(entries), None)
+    run = RecordedRun(info, Journal(tuple(entries), b""))
+    [flow] = steps_of(run, View(by="flows"), 3000.0).rows
+    assert len(flow.bars) > 300
+    assert sum(len(bar.path) + len(bar.title) for bar in flow.bars) < 500_000
 
 
 def test_a_part_of_the_time_has_only_the_steps_within(long_run: App[Environment]) -> None:
