@@ -286,7 +286,7 @@ def _slots_for(rows: Sequence[Sequence[_PlacedBar]]) -> int | None:
 
 
 def _characters_of(one: _PlacedBar) -> int:
-    """Return about how many characters a page has for a bar: its path is in a link, a label and a title."""
+    """Return about how many characters a page has for a bar, with its path in a link and two labels."""
     return 200 + (0 if one.operation is None else 3 * len(one.operation.path))
 
 
