@@ -62,28 +62,34 @@ async def fork_run(place: Place, run_id: str, fork: Fork) -> str:
 
     The errors are those of `Workflow.fork`.
     """
+    entries = await forked_entries(place, run_id, fork)
+    started = Journal(entries, b"").started
+    await _create(place, started.run_id, entries, started.at)
+    return started.run_id
+
+
+async def forked_entries(place: Place, run_id: str, fork: Fork) -> tuple[Entry, ...]:
+    """Return the entries that a fork of a run would have. Make nothing.
+
+    The errors are those of `Workflow.fork`.
+    """
     check_run_id(run_id)
     found = await read_run(place, run_id)
     if found is None:
         raise await run_not_found(place.checkpoints.store, run_id)
     fork = _in_current_paths(found, fork)
     at = end_of_prefix(run_id, found.journal.entries, fork)
-    now = place.scope.clock.now().timestamp()
     made_id = new_run_id(place.blueprint.definition.name) if fork.run_id is None else fork.run_id
     started = replace(
         found.started,
         run_id=made_id,
-        at=now,
+        at=place.scope.clock.now().timestamp(),
         parent="",
         forked_from=f"{run_id}@{at}",
         by=fork.by,
         **_anew(place, fork) if at == 1 else {},
     )
-    entries: tuple[Entry, ...] = (started,)
-    if at > 1:
-        entries = await _continued(place, found, started, at, fork)
-    await _create(place, made_id, entries, now)
-    return made_id
+    return (started,) if at == 1 else await _continued(place, found, started, at, fork)
 
 
 async def changeable_steps(

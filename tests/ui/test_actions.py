@@ -129,6 +129,10 @@ def test_a_blocked_run_tells_both_operations_before_a_retry(steering: Steering) 
     assert "It would be blocked again" in page.text
     assert "'reserve'" in page.text
     assert "'pack'" in page.text
+    # A fork that the code would not continue is not offered.
+    fork = changed.show("/run/act/fork?id=b1&at=4")
+    assert (fork.status, fork.forms) == (409, [])
+    assert "'pack'" in fork.text
 
 
 def test_a_run_is_paused_unpaused_and_cancelled(steering: Steering) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from effectflow.checkpoint import Checkpoint, CorruptCheckpoint, RunConflict, read_checkpoint
 from effectflow.checkpoint.checkpoint import fold
 from effectflow.checkpoint.plan import skipped_steps
 from effectflow.checkpoint.step import StepDefinition
 from effectflow.checkpoint.values import MalformedValue, Tree, from_tree, of_type
-from effectflow.runs.forking import Fork, changeable_steps, end_of_prefix, fork_run
+from effectflow.runs.forking import Fork, changeable_steps, end_of_prefix, fork_run, forked_entries
 from effectflow.runs.run_ids import new_run_id
 from effectflow.ui.actions.action import (
     MOST_SHOWN,
@@ -107,6 +108,11 @@ async def _prepare_fork(target: Target) -> Prepared:
         *listed("Kept, with another output", [*_changes(target)]),
         *listed("Runs again in the new run", again),
     )
+    if not _changes(target):
+        # Only a replay tells whether the code continues from there. It names the run that people know.
+        fork = replace(_fork_of(target), run_id=target.run_id)
+        async with target.place() as place:
+            await forked_entries(place, target.run_id, fork)
     form = await _with_changes(target, _new_id_form(target))
     links = _links_to_change(target, kept)
     return Prepared(facts, (_offer(form),), tuple(links))
