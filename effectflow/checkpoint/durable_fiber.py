@@ -128,7 +128,11 @@ class DurableFiber(OrderedFiber):
     def goes_on(self) -> None:
         """Take the cancellation of the run, if it came where the body was until now."""
         run = self.run
-        if self.turns.order.is_cancelled and self is run.root and run.cancellation is not None:
+        if (
+            self.turns.order.is_cancelled
+            and self is run.root
+            and run.requests.cancellation is not None
+        ):
             self.turns.replay.take_cancellation()
 
     def next_path(self, name: str, was: tuple[str, ...] = ()) -> str:

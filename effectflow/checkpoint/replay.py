@@ -186,13 +186,13 @@ class Replay:
 
     def _take_cancellation(self, entry: CancelRequested) -> bool:
         turns = self._turns
-        if not turns.run.has_reached(entry.place):
+        if not turns.run.requests.has_reached(entry.place):
             if self._may_plan_without(entry):
                 self._skip(entry)
                 return True
             return not turns.working and self._diverge(entry)
         self._advance(entry)
-        turns.run.cancel_body()
+        turns.run.requests.cancel_body()
         return True
 
     def _advance(self, entry: Ordered) -> None:

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Never, TypeVar
 
-import anyio
-
 from effectflow.checkpoint.causes import Held, void_with
 from effectflow.checkpoint.checkpoints import Checkpoints
-from effectflow.checkpoint.endings import CarriedOn, CutShort, Ending, FailedWith, PausedBy
+from effectflow.checkpoint.endings import CutShort, Ending, FailedWith
 from effectflow.checkpoint.entries import (
     BEGINNINGS,
-    CancelRequested,
     Completed,
     Entry,
     ErrorRecord,
@@ -34,14 +29,13 @@ from effectflow.checkpoint.failures import RecordedDefect, read_failure
 from effectflow.checkpoint.integrity import LARGE
 from effectflow.checkpoint.journal_writer import JournalWriter
 from effectflow.checkpoint.mailbox import Mailbox
-from effectflow.checkpoint.notifications import listen
 from effectflow.checkpoint.observers import CheckpointEvent, StepSkipped, surrounding, tell
 from effectflow.checkpoint.order import Order, in_ranges
 from effectflow.checkpoint.ordered_fiber import Intent, OrderedFiber
 from effectflow.checkpoint.plan import Planning
+from effectflow.checkpoint.requests import Requests
 from effectflow.checkpoint.schema import LATEST
 from effectflow.checkpoint.stopping import Drain, Stopping
-from effectflow.checkpoint.store import CANCEL, PAUSE, Message, ServiceStore
 from effectflow.checkpoint.turns import Turns
 from effectflow.checkpoint.values import (
     NOTHING_PASSED,
@@ -57,12 +51,10 @@ from effectflow.checkpoint.values import (
 )
 from effectflow.effects.clock import Clock, SystemClock
 from effectflow.effects.errors import Halt, LeftToResume, Parked
-from effectflow.effects.event_loop import raise_stop, spawn_background
+from effectflow.effects.event_loop import raise_stop
 from effectflow.effects.paths import is_within, steps_around
-from effectflow.effects.scope import Operator, Scope, Undos
+from effectflow.effects.scope import Scope, Undos
 from effectflow.effects.trails import TypedFailure
-
-logger = logging.getLogger(__name__)
 
 A = TypeVar("A")
 
@@ -73,9 +65,6 @@ _ANNOTATE = (
 
 _AT_ONCE = 0.001
 """In seconds."""
-
-_SECONDS_AFTER_OUTAGE = 1.0
-"""The seconds after which to look again for messages that could not be read."""
 
 _BREATH = 0.02
 """The seconds after which a run that never waits lets other tasks run."""
@@ -97,8 +86,7 @@ class Run:
         last_completed: the path of the step that completed last.
         stopping: whether it is being stopped from outside.
         mailbox: the messages that were sent to the run.
-        first_seen: the number of the newest message that came before this life; -1 until that is known.
-        cancellation: the operator around the body that decides when a message requests a cancellation.
+        requests: what people ask of it in some of them.
         drain: asks the runs of a worker to begin nothing more; None outside of workers.
         ends_at_rest: how this life ends once nothing is in progress; it begins nothing more meanwhile.
             None if it goes on.
@@ -116,15 +104,10 @@ class Run:
 
     __slots__ = (
         "_breathed_at",
-        "_has_ended",
         "_held",
         "_held_so_far",
-        "_is_asked_to_cancel",
-        "_is_looking",
         "_known_parts",
         "_steps",
-        "_stop_listening",
-        "cancellation",
         "checkpoints",
         "clock",
         "context",
@@ -132,7 +115,6 @@ class Run:
         "drain",
         "ending",
         "ends_at_rest",
-        "first_seen",
         "force",
         "has_begun",
         "interrupted_at",
@@ -143,6 +125,7 @@ class Run:
         "observers",
         "opened_at",
         "planning",
+        "requests",
         "root",
         "run_id",
         "savable",
@@ -188,8 +171,7 @@ class Run:
         self.turns = Turns(self, order)
         self.stopping = Stopping(self.turns.stop)
         self.mailbox = Mailbox(run_id, checkpoints, writer, order.messages)
-        self.first_seen = -1
-        self.cancellation: Operator | None = None
+        self.requests = Requests(self)
         self.drain: Drain | None = None
         self.spawned = dict(order.spawned)
         self.last_completed: str | None = None
@@ -204,9 +186,6 @@ class Run:
         self.savable: dict[str, object] = {}
         self.ending: Ending | None = None
         self.ends_at_rest: Ending | None = None
-        self._is_asked_to_cancel = False
-        self._stop_listening: Callable[[], None] | None = None
-        self._is_looking = self._has_ended = False
         self._known_parts: dict[tuple[tuple[str, type], ...], KnownParts] = {}
         self._held: dict[str, list[Held]] = {}
         self._held_so_far = 0
@@ -393,7 +372,7 @@ class Run:
         turns = self.turns
         turns.fibers.clear()
         turns.holder = turns.commits = self.writer.on_halt = None
-        del self.turns, self.root, self.stopping
+        del self.turns, self.root, self.stopping, self.requests
 
     async def leave(self, scope: Scope) -> Never:
         """Raise what ends a fiber of a life that is being ended."""
@@ -419,128 +398,7 @@ class Run:
         step = self.cut_off if in_progress else self.last_completed
         return Interrupted(step, in_progress=in_progress, reason=reason, at=self.now())
 
-    # The cancellation of the run.
-
-    def came_before(self, message: Message) -> float | None:
-        """Return when a message came, if that was before this life, in seconds since the epoch.
-
-        The clock of its sender may be ahead.
-        """
-        is_older = message.number <= self.first_seen
-        return min(message.sent_at, self.opened_at) if is_older else None
-
-    def _record_cancellation(self) -> None:
-        request = self.mailbox.first(CANCEL)
-        # A body that has ended is not cancelled any more.
-        if request is None or self.cancellation is None or self._has_ended:
-            return
-        by = self.mailbox.value(request)
-        # In one append with the entry, so that a crash loses neither.
-        self.mailbox.take(request)
-        if not self.cancellation.is_decided:
-            # The place where it came may be behind them.
-            self.release_all_held()
-            place, turn = self.root.place, self.turns.turn
-            self.add(
-                CancelRequested(self.now(), place, turn, by if isinstance(by, str) else ""), ""
-            )
-            self.cancel_body()
-
-    @property
-    def is_being_cancelled(self) -> bool:
-        """Whether a message has cancelled the body, so that the run ends as cancelled."""
-        return self.cancellation is not None and self.cancellation.is_decided
-
-    def cancel_body(self) -> None:
-        """Cancel the body of the run."""
-        operator = self.cancellation
-        assert operator is not None
-        assert operator.cut is not None
-        operator.is_decided = True
-        operator.cut.cancel()
-        self.turns.wake_cancelled(self.root)
-
-    def has_reached(self, place: str) -> bool:
-        """Return whether the body has reached the place where the run was cancelled."""
-        reached = self.root.place
-        return reached == place or is_within(reached, place) or is_within(place, reached)
-
-    async def look_for_messages(self) -> None:
-        """Read the new messages. One of them may cancel the run. Halt the run if the store fails."""
-        await self.mailbox.refresh()
-        self._take_requests()
-
-    async def look_patiently(self) -> None:
-        """Read the new messages while the fibers go on. If the store fails, read them a second later."""
-        while not self._has_ended:
-            try:
-                await self.mailbox.refresh(halts=False)
-            except CheckpointError as error:
-                # The fibers may not need any.
-                logger.warning("the messages of run %r were not read: %s", self.run_id, error)
-                await anyio.sleep(_SECONDS_AFTER_OUTAGE)
-            else:
-                self._take_requests()
-                return
-
-    def _take_requests(self) -> None:
-        """Act on the messages that ask for something of the whole run."""
-        if self.first_seen < 0:
-            self.first_seen = self.mailbox.seen
-        # The next life finds the requests, too.
-        if self._has_ended or self.turns.is_over or self.writer.halted is not None:
-            return
-        request = self.mailbox.first(CANCEL)
-        if request is None:
-            self._look_for_pause()
-        elif self.cancellation is None:
-            # What a cancellation would not interrupt ends in this life.
-            self._end_at_rest(CarriedOn(), at_once=not self.stopping.has_shields)
-        elif not self._is_asked_to_cancel:
-            self._is_asked_to_cancel = True
-            self.turns.announce(self._record_cancellation, since=self.came_before(request))
-
-    def listen(self) -> None:
-        """From now on, look for messages as soon as they arrive. No worker attends to the run."""
-        spawn_background(self._listen)
-
-    async def _listen(self) -> None:
-        store = self.checkpoints.store
-        if not self._has_ended and isinstance(store, ServiceStore):
-            self._stop_listening = listen(store, self.run_id, self._note_change)
-            await self._look()
-
-    def end_listening(self) -> None:
-        """Look for no more messages, because the body has ended."""
-        self._has_ended = True
-        if self._stop_listening is not None:
-            self._stop_listening()
-            self._stop_listening = None
-
-    def _note_change(self) -> None:
-        if not self._is_looking:
-            self._is_looking = True
-            spawn_background(self._look)
-
-    async def _look(self) -> None:
-        self._is_looking = False
-        with suppress(Halt):
-            await self.look_patiently()
-
-    def _look_for_pause(self) -> None:
-        """Begin nothing more once someone has asked to pause the run. Steps in progress end."""
-        request = self.mailbox.first(PAUSE)
-        if request is None or self.planning is not None or self.is_being_cancelled:
-            return
-        if self.drain is None and self.known_entries and request.number <= self.first_seen:
-            # Someone has resumed the run since.
-            self.mailbox.take(request)
-            return
-        # It is taken with the entry that says so: if this process dies before, the next one pauses.
-        by = self.mailbox.value(request)
-        self._end_at_rest(PausedBy(by if isinstance(by, str) else ""))
-
-    def _end_at_rest(self, ending: Ending, *, at_once: bool = False) -> None:
+    def end_at_rest(self, ending: Ending, *, at_once: bool = False) -> None:
         """Begin nothing more, and end this life once its steps in progress have ended."""
         if at_once:
             self.end_with(ending)
@@ -555,12 +413,6 @@ class Run:
         """End this life if it is to end at rest, and nothing is in progress."""
         if self.ends_at_rest is not None and self.turns.is_idle:
             self.end_with(self.ends_at_rest)
-
-    def cancel_failed(self) -> None:
-        """Let the cancellation count that someone has asked for before the body failed."""
-        is_over = self.turns.is_over or self.writer.halted is not None
-        if self._is_asked_to_cancel and not is_over and self.turns.replay.next_entry is None:
-            self._record_cancellation()
 
     # Values.
 

@@ -356,7 +356,7 @@ class StepExecution:
     async def _leave_unknown(self) -> BaseException:
         """Return what to raise instead of executing the step again, which may have happened."""
         run, unknown = self.run, OutcomeUnknown(self.run.run_id, self.path)
-        if not run.is_being_cancelled:
+        if not run.requests.is_being_cancelled:
             return run.halt(unknown)
         # No cancellation reaches it, in an acquisition or a finalizer. The run ends without its outcome.
         logger.warning(

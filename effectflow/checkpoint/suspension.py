@@ -102,7 +102,7 @@ class _Attendant:
 
     async def _pass_on_messages(self) -> bool:
         """Let all fibers look at new messages, even if one has read them. Return whether any came."""
-        await self._run.look_patiently()
+        await self._run.requests.look_patiently()
         newest = self._run.mailbox.seen
         if newest == self._passed_on:
             return False

@@ -201,7 +201,7 @@ async def _await_message(fiber: DurableFiber, scope: Scope, topic: str) -> None:
     run.mailbox.require(f"a wait for {topic.replace(':', ' ', 1)}")
     async with woken_by(run.checkpoints.store, run.run_id) as woken:
         while True:
-            await fiber.unrecorded(scope, run.look_for_messages())
+            await fiber.unrecorded(scope, run.requests.look())
             await fiber.check(scope)
             if await _has_arrived(fiber, scope, topic):
                 return
@@ -212,7 +212,7 @@ async def _has_arrived(fiber: DurableFiber, scope: Scope, topic: str) -> bool:
     """Return whether there is a message, in a turn of its arrival."""
     run = fiber.run
     message = run.mailbox.first(topic)
-    since = None if message is None else run.came_before(message)
+    since = None if message is None else run.requests.came_before(message)
     if since is not None:
         await fiber.turns.arrive(fiber, scope, since=since)
     # Another fiber may have taken it.

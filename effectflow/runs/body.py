@@ -70,25 +70,25 @@ async def run_body(
 async def replay_body(place: Place, run: Run, body: AnyEffect) -> Ending:
     """Run a body that an earlier life may have begun, or that a message may cancel."""
     scope = _scope_of(run, place.scope)
-    operator = run.cancellation = Operator(scope, "")
+    operator = run.requests.cancellation = Operator(scope, "")
     cut = operator.cut = anyio.CancelScope()
-    await run.look_for_messages()
+    await run.requests.look()
     run.turns.replay.take_cancellation()
     with cut:
         try:
             outcome = await interpret(body, place.env, operator.inside)
         except Exception as defect:
             run.turns.replay.take_cancellation()
-            run.cancel_failed()
-            run.end_listening()
+            run.requests.cancel_failed()
+            run.requests.end()
             if not operator.is_decided:
                 raise
             log_hidden(defect, "the body of a run failed after the run was cancelled")
         else:
             run.turns.replay.take_cancellation()
             if outcome.__class__ is TypedFailure:
-                run.cancel_failed()
-            run.end_listening()
+                run.requests.cancel_failed()
+            run.requests.end()
             # What comes after the cancellation is discarded.
             if not operator.is_decided:
                 return ending_of(outcome)

@@ -136,7 +136,7 @@ async def begin_run(claim: Claim, started: Started, digest: bytes, input: Any) -
         tell(observers, CheckpointSaved(claim.run_id, 1, None, None))
     run = _life_of(claim, started, digest, Order())
     try:
-        with keep_lease(run.writer, run.listen):
+        with keep_lease(run.writer, run.requests.listen):
             return await _drive(claim, run, input, (), None, is_new=True)
     finally:
         _tell_end(claim)
@@ -199,7 +199,7 @@ async def continue_run(
         if observers:
             run.notify(RunResumed(known.run_id, resumed_at(known)))
         try:
-            with keep_lease(run.writer, run.listen if service is None else None):
+            with keep_lease(run.writer, run.requests.listen if service is None else None):
                 async with nullcontext() if service is None else service.joined(run):
                     return await _drive(claim, run, input, removed, service)
         finally:
@@ -260,7 +260,7 @@ async def _drive(
         run.writer.begin_again(resumed)
         run = run.next_life(read_order((*written.journal.entries, resumed), removed))
         if service is None:
-            run.listen()
+            run.requests.listen()
 
 
 def outcome_of(run_id: str, ending: Ending) -> Any:
@@ -387,7 +387,7 @@ async def _live(
             )
         raise
     finally:
-        run.end_listening()
+        run.requests.end()
     return run.ending or ending if writer.halted is None else _halted(run, ending)
 
 
