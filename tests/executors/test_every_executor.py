@@ -6,7 +6,6 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass
 from functools import partial
 from threading import Lock
 from typing import Any, Never
@@ -24,13 +23,11 @@ from effectflow import (
     bracket,
     current_step,
     do,
-    effect,
     fail,
     par_all,
     par_traverse,
     pure,
     race,
-    step,
     with_checkpointing,
     workflow,
 )
@@ -42,30 +39,27 @@ from effectflow.stores import MemoryStore
 from tests.apps import App
 from tests.executors.conftest import AnyExecutor, interrupted, soon
 from tests.executors.items import Folder, OutOfStock, asleep
+from tests.executors.shop import (
+    ExitsWhenUnpickled,
+    Frozen,
+    FrozenWithSlots,
+    Leaving,
+    Peculiar,
+    Refused,
+    Shop,
+    Stubborn,
+    explode,
+    inner,
+    make_shop,
+    number_of_prices,
+    price_of,
+)
 from tests.sweeps import BACKENDS
 
 pytestmark = pytest.mark.anyio
 
 
-@dataclass(frozen=True)
-class Shop:
-    prices: dict[str, int]
-
-
-def make_shop() -> Shop:
-    return Shop({"cap": 7, "scarf": 9})
-
-
 SHOP = make_shop()
-
-
-def number_of_prices(shop: Shop) -> int:
-    return len(shop.prices)
-
-
-@effect(errors=KeyError)
-def price_of(shop: Shop, item: str) -> int:
-    return shop.prices[item]
 
 
 @pytest.fixture(scope="module", params=BACKENDS)
@@ -120,12 +114,6 @@ async def test_an_effect_can_run_more_than_once(executor: AnyExecutor) -> None:
     assert await price.run(SHOP) == Success(7)
 
 
-@dataclass(frozen=True, slots=True)
-class Refused(Exception):
-    reason: str
-    codes: tuple[int, ...] = ()
-
-
 ERRORS = [
     "no",
     ("a", 1),
@@ -158,10 +146,6 @@ async def test_a_defect_is_raised_as_itself(executor: AnyExecutor) -> None:
         await executor.apply(lambda item: from_fn(partial(explode, item)), "cap").run(None)
 
     assert (raised.value.item, raised.value.left) == ("cap", 0)
-
-
-def explode(item: str, _: object) -> Never:
-    raise OutOfStock(item, 0)
 
 
 @elsewhere
@@ -265,11 +249,6 @@ async def test_the_action_of_a_machine_may_use_an_executor(executor: AnyExecutor
     assert (await order.run_until_final().run_or_raise(None)).current == "ship from packed"
 
 
-@step
-def inner(number: int) -> Effect[object, str, int]:
-    return pure(number + 1)
-
-
 @elsewhere
 async def test_steps_inside_an_item_are_not_recorded(executor: AnyExecutor) -> None:
     app = App(Checkpoints(MemoryStore()))
@@ -307,29 +286,12 @@ async def test_the_defect_of_a_value_that_cannot_be_pickled_says_where_it_is(
     assert await executor.apply(pure, "still there").run(None) == Success("still there")
 
 
-class Peculiar:
-    """Can be pickled, but not unpickled."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-
-    def __reduce__(self) -> Any:
-        return Peculiar, ()
-
-
 @elsewhere
 async def test_a_value_that_cannot_be_unpickled_is_a_defect_that_names_its_class(
     executor: AnyExecutor,
 ) -> None:
     with pytest.raises(TypeError, match=r"number.*Peculiar'>: it cannot be pickled and unpickled"):
         await executor.apply(lambda n: from_fn(lambda _: Peculiar(n)), 1).run(None)
-
-
-class Stubborn(Exception):
-    """Can be pickled, but not unpickled."""
-
-    def __reduce__(self) -> Any:
-        return int, ("no number",)
 
 
 @elsewhere
@@ -346,20 +308,6 @@ async def test_an_exception_that_cannot_be_unpickled_is_replaced_by_its_text(
 
     assert "in raising\n" in raised.value.__notes__[0]
     assert "it cannot be pickled and unpickled" in failed.value.__notes__[0]
-
-
-class Leaving(BaseException):
-    """Not an `Exception`."""
-
-
-@dataclass(frozen=True)
-class Frozen(Exception):
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class FrozenWithSlots(Exception):
-    reason: str
 
 
 @elsewhere
@@ -403,13 +351,6 @@ async def test_an_item_that_exits_or_cancels_itself_is_a_defect(
 async def test_a_module_that_exits_is_a_defect(executor: AnyExecutor) -> None:
     with pytest.raises(RuntimeError, match=r"raised SystemExit\(3\)"):
         await executor.apply(pure, ExitsWhenUnpickled()).run(None)
-
-
-class ExitsWhenUnpickled:
-    """Unpickles like a name from a module that calls `sys.exit` when it is imported."""
-
-    def __reduce__(self) -> Any:
-        return sys.exit, (3,)
 
 
 @elsewhere
