@@ -43,7 +43,7 @@ from tests.apps import App, Broken, World, both_backends, note
 from tests.service.conftest import Service
 from tests.service.lives import act, entries_of, info_of, left_suspended, suspended, until, working
 
-pytestmark = [pytest.mark.anyio, both_backends]
+pytestmark = pytest.mark.anyio
 
 go = Signal("go", bool)
 
@@ -94,6 +94,7 @@ def new_gates() -> None:
     gates["one"] = Gate()
 
 
+@both_backends
 async def test_a_run_that_a_worker_drives_ends_its_steps_and_begins_no_more(
     service: Service,
 ) -> None:
@@ -141,6 +142,7 @@ async def test_a_run_that_is_driven_without_a_worker_ends_with_run_paused(
     assert sorted(service.world.done) == ["last", "one", "other"]
 
 
+@both_backends
 async def test_cancel_reaches_a_run_that_is_driven_without_a_worker(service: Service) -> None:
     app, ended = App(service.checkpoints(), service.world), list[Any]()
 
@@ -331,6 +333,7 @@ async def test_every_step_in_progress_ends_before_a_run_is_paused(service: Servi
     assert sorted(service.world.done) == ["last", "one", "two"]
 
 
+@both_backends
 async def test_a_run_that_waits_for_a_time_hears_everything_after_a_pause(
     service: Service,
 ) -> None:
