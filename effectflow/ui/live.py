@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import AsyncExitStack, aclosing
+from contextlib import AsyncExitStack, aclosing, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeAlias
@@ -17,9 +17,9 @@ import anyio
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from effectflow.checkpoint.errors import StoreUnavailable
+from effectflow.checkpoint.errors import CheckpointError, StoreUnavailable
 from effectflow.checkpoint.notifications import Wakeup, watching
-from effectflow.checkpoint.store import CheckpointStore, is_service
+from effectflow.checkpoint.store import CheckpointStore, RunInfo, find_run, is_service
 from effectflow.effects.event_loop import PerEventLoop, spawn_background
 
 logger = logging.getLogger(__name__)
@@ -56,12 +56,12 @@ class State:
     Attributes:
         main: its changing part, as HTML.
         problem: why it cannot be shown now, in words; "" if it can.
-        run_id: the run that it is about; None if any run may change it.
+        run: the run that it is about; None if any run may change it.
     """
 
     main: str
     problem: str = ""
-    run_id: str | None = None
+    run: RunInfo | None = None
 
 
 Render: TypeAlias = Callable[[], Awaitable[State]]
@@ -115,7 +115,7 @@ class _Feed:
         render: renders it.
         watchers: how many browsers watch it.
         event: what it shows, as all of them receive it; empty before it is known.
-        run_id: the run that it is about; None if any run may change it.
+        shown: the run that it shows; None if any run may change it.
         changed: set when there is another event.
         scope: what it is rendered in.
     """
@@ -123,7 +123,7 @@ class _Feed:
     render: Render
     watchers: int = 0
     event: bytes = b""
-    run_id: str | None = None
+    shown: RunInfo | None = None
     changed: anyio.Event = field(default_factory=anyio.Event)
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
 
@@ -145,14 +145,30 @@ class _Feed:
 
     async def _renew_at_changes(self, store: CheckpointStore) -> None:
         """Render the page whenever it may have changed, for as long as it is about the same run."""
-        run_id, woken = self.run_id, Wakeup()
+        run_id, woken = self._run_id, Wakeup()
         async with store, AsyncExitStack() as stack:
             if is_service(store):
                 await stack.enter_async_context(watching(store, run_id, woken.set))
-            while self.run_id == run_id:
+            while self._run_id == run_id:
                 await self._renew()
                 with anyio.move_on_after(_SECONDS_UNTIL_LOOK):
                     await woken.wait()
+                    # Some stores cannot tell which runs have changed.
+                    while await self._is_unchanged(store):
+                        await anyio.sleep(SECONDS_BETWEEN)
+                        await woken.wait()
+
+    @property
+    def _run_id(self) -> str | None:
+        return None if self.shown is None else self.shown.run_id
+
+    async def _is_unchanged(self, store: CheckpointStore) -> bool:
+        if self.shown is None:
+            return False
+        # What is wrong is told by the page.
+        with suppress(CheckpointError):
+            return await find_run(store, self.shown.run_id) == self.shown
+        return False
 
     async def _renew(self) -> None:
         """Render the page, show it if it differs, and rest."""
@@ -163,7 +179,7 @@ class _Feed:
                 state = await self.render()
             took = anyio.current_time() - began
         if not state.problem:
-            self.run_id = state.run_id
+            self.shown = state.run
         # Once for all who watch.
         event = _event(state)
         if event != self.event:

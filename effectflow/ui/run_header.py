@@ -90,8 +90,7 @@ def page_of_run(run: ShownRun, template: str, values: Mapping[str, Any], title: 
         "actions": [*actions_of(run.why)],
         "tabs": TABS,
     }
-    run_id = run.why.run_id
-    return Page(template, title or run_id, {**header, **values}, run_id=run_id)
+    return Page(template, title or recorded.run_id, {**header, **values}, run=recorded.info)
 
 
 def _facts(run: ShownRun) -> Iterator[tuple[str, Any, str]]:

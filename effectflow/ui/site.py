@@ -13,7 +13,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from effectflow.checkpoint import CheckpointError, RunNotFound, StoreUnavailable
+from effectflow.checkpoint import CheckpointError, RunInfo, RunNotFound, StoreUnavailable
 from effectflow.effects.clock import Clock, SystemClock
 from effectflow.observe.recent_runs import RecentRuns
 from effectflow.service import App, Client
@@ -34,14 +34,14 @@ class Page:
         title: the title of the window.
         values: what the template shows.
         status: the HTTP status.
-        run_id: the run that it is about, whose changes renew it; None if any run may change it.
+        run: the run that it is about, whose changes renew it; None if any run may change it.
     """
 
     template: str
     title: str
     values: Mapping[str, Any] = field(default_factory=dict[str, Any])
     status: int = 200
-    run_id: str | None = None
+    run: RunInfo | None = None
 
 
 Handler: TypeAlias = Callable[["Site", Request], Awaitable[Page | Response]]
@@ -158,7 +158,7 @@ class Site:
             return State("")
         if page.status != 200:
             return State("", f"{page.title}: {page.values['text']}")
-        return State(html, run_id=page.run_id)
+        return State(html, run=page.run)
 
     async def _rendered(
         self, request: Request, handler: Handler, *, only_main: bool = False

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import aclosing
+from pathlib import Path
 
 import anyio
 import pytest
 
-from effectflow.stores import MemoryStore
+from effectflow.checkpoint import RunStatus, RunSummary
+from effectflow.checkpoint.store import find_run
+from effectflow.stores import MemoryStore, SqliteStore
 from effectflow.ui.live import Feeds, Render, State
 
 
@@ -86,3 +89,37 @@ def test_a_page_that_has_failed_once_is_rendered_again(monkeypatch: pytest.Monke
 
     anyio.run(main)
     assert events == [b"event: page\ndata: page\n\n"]
+
+
+def test_a_page_about_a_run_is_not_rendered_when_only_others_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("effectflow.ui.live.SECONDS_BETWEEN", 0.001)
+    monkeypatch.setattr("effectflow.ui.live._SECONDS_UNTIL_LOOK", 60.0)
+    path, done = tmp_path / "runs.db", RunSummary("w", RunStatus.COMPLETED, 0.0)
+    looks = 0
+
+    async def main() -> None:
+        # SQLite does not tell which runs another process has changed.
+        async with SqliteStore(path) as store, SqliteStore(path) as of_another_process:
+            await of_another_process.create("a", [b"body"], summary=done)
+
+            async def render() -> State:
+                nonlocal looks
+                looks += 1
+                return State(f"{looks}", run=await find_run(store, "a"))
+
+            async with (
+                aclosing(Feeds(store).watch("/run?id=a", render)) as events,
+                store.changes() as changes,
+            ):
+                await anext(events)
+                await anext(events)
+                for other in ("b", "c"):
+                    await of_another_process.create(other, [b"body"], summary=done)
+                    assert await changes.wait(10) is None
+                await of_another_process.delete("a")
+                await anext(events)
+
+    anyio.run(main)
+    assert looks == 3
