@@ -129,20 +129,23 @@ function show(fresh) {
 /** The URL of what is shown, without the place in it that a link such as `#main` leads to. */
 const viewed = () => location.href.split("#")[0];
 let view = viewed();
-let visits = 0;
+let wanted = "";
 
 /** Go to another view of this page, and keep the focus and the scroll position. */
 async function visit(href) {
-  const number = ++visits;
+  wanted = href;
   let fresh;
   try {
     const answer = await fetch(href);
-    if (answer.ok) fresh = new DOMParser().parseFromString(await answer.text(), "text/html").querySelector("main");
+    // A login leads elsewhere.
+    const text = answer.ok && !answer.redirected ? await answer.text() : "";
+    fresh = new DOMParser().parseFromString(text, "text/html").querySelector("main");
   } catch {
     // The browser says why.
   }
   // The reader may have gone further meanwhile.
-  if (number !== visits) return;
+  if (wanted !== href) return;
+  wanted = "";
   if (!fresh) return location.assign(href);
   history.pushState(null, "", href);
   view = viewed();
@@ -158,7 +161,8 @@ document.addEventListener("keydown", (event) => {
   const link = main.querySelector(`a[data-key="${CSS.escape(event.key)}"]`);
   if (link) {
     event.preventDefault();
-    visit(link.href);
+    // A key that is held, or is pressed again before its answer has come, asks once.
+    if (link.href !== wanted) visit(link.href);
   }
 });
 
@@ -198,7 +202,7 @@ document.addEventListener("pointerdown", (event) => {
     url.searchParams.set("from", at(from));
     url.searchParams.set("to", at(to));
     url.searchParams.delete("first");
-    visit(url);
+    visit(url.href);
   };
   addEventListener("pointermove", drag, listening);
   addEventListener("pointerup", drop, listening);
