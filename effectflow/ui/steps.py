@@ -7,57 +7,16 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TypeAlias
 
-from effectflow.checkpoint.schema import frozen
 from effectflow.effects.paths import flow_of
 from effectflow.observe.operations import Operation
 from effectflow.observe.recorded_run import RecordedRun
 from effectflow.observe.step_tree import StepNode
 from effectflow.observe.timeline import Bar, BarKind, bars_of, lives_of
-from effectflow.ui.formatting import took
+from effectflow.ui.bars import KINDS, DrawnBar, drawn_bars
 from effectflow.ui.time_window import TimeWindow, rounded_up
 
 ROWS = 150
 """The rows of a page."""
-
-_MOST_CHARACTERS = 500_000
-"""The characters of the bars of a page, about; what is too close together becomes one bar."""
-
-_LEAST_WIDTH = 0.25
-"""The width of a bar that took almost no time, in percent."""
-
-KINDS: tuple[BarKind, ...] = (
-    "failed",
-    "interrupted",
-    "retrying",
-    "running",
-    "waiting",
-    "paused",
-    "queued",
-    "cancelled",
-    "left",
-    "driven",
-    "completed",
-)
-"""The kinds of bars. Of several that become one, the first of these counts."""
-
-_RANKS = {kind: rank for rank, kind in enumerate(KINDS)}
-
-
-@dataclass(frozen=True, slots=True)
-class DrawnBar:
-    """A bar: its place and its width in percent, and what it tells.
-
-    Attributes:
-        lasts: whether what it shows has not ended.
-        path: the step that it is about; "" for the run.
-    """
-
-    left: float
-    width: float
-    kind: BarKind
-    title: str
-    lasts: bool = False
-    path: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,14 +113,11 @@ def steps_of(run: RecordedRun, view: View, now: float) -> Steps:
     found = _found(run, view, by, window)
     first = _first_row(found, view)
     page = found[first : first + ROWS]
-    placed = [
-        _placed(((bar, None) for bar in lives), window),
-        *(_placed(_bars_in(one, is_held=is_held), window) for one in page),
-    ]
-    slots = _slots_for(placed)
+    drawn = drawn_bars(
+        [[(bar, None) for bar in lives], *(_bars_in(one, is_held=is_held) for one in page)], window
+    )
     whole, *rows = (
-        _row(one, _drawn(bars, slots, window), is_held=is_held)
-        for one, bars in zip((_RUN, *page), placed, strict=True)
+        _row(one, bars, is_held=is_held) for one, bars in zip((_RUN, *page), drawn, strict=True)
     )
     used = {bar.kind for row in (whole, *rows) for bar in row.bars}
     counts = {name: sum(map(is_shown, run.operations)) for name, is_shown in SHOWN.items()}
@@ -248,14 +204,6 @@ def shown_state(operation: Operation, *, is_held: bool) -> str:
     return "interrupted" if is_running and not is_held else operation.state
 
 
-@frozen
-class _PlacedBar:
-    left: float
-    right: float
-    bar: Bar
-    operation: Operation | None
-
-
 def _bars_in(found: _Found, *, is_held: bool) -> Iterator[tuple[Bar, Operation | None]]:
     _, _, _, operation, inside = found
     for one in inside if operation is None else (operation,):
@@ -263,63 +211,3 @@ def _bars_in(found: _Found, *, is_held: bool) -> Iterator[tuple[Bar, Operation |
             # While it lasted, nothing was done.
             is_wait = one.kind == "wait" and bar.kind == "completed"
             yield (replace(bar, kind="waiting") if is_wait else bar), one
-
-
-def _placed(bars: Iterable[tuple[Bar, Operation | None]], window: TimeWindow) -> list[_PlacedBar]:
-    """Return those bars that are in a window, cut to it."""
-    found: list[_PlacedBar] = []
-    for bar, one in bars:
-        left = window.percent(bar.began)
-        right = 100.0 if bar.ended is None else window.percent(bar.ended)
-        if right >= 0 and left <= 100:
-            found.append(_PlacedBar(max(left, 0.0), min(right, 100.0), bar, one))
-    return found
-
-
-def _slots_for(rows: Sequence[Sequence[_PlacedBar]]) -> int | None:
-    """Return in how many parts of a row bars that begin there become one; None if there are few."""
-    count = sum(map(len, rows))
-    characters = sum(map(_characters_of, chain.from_iterable(rows)))
-    if characters <= _MOST_CHARACTERS:
-        return None
-    return max(count * _MOST_CHARACTERS // characters // len(rows), 12)
-
-
-def _characters_of(one: _PlacedBar) -> int:
-    """Return about how many characters a page has for a bar, with its path in a link and two labels."""
-    return 200 + (0 if one.operation is None else 3 * len(one.operation.path))
-
-
-def _drawn(
-    bars: Sequence[_PlacedBar], slots: int | None, window: TimeWindow
-) -> tuple[DrawnBar, ...]:
-    if slots is None:
-        return tuple(_bar(one.left, one.right, one, _told(one, window)) for one in bars)
-    groups: dict[int, list[_PlacedBar]] = {}
-    for one in bars:
-        groups.setdefault(int(one.left * slots / 100), []).append(one)
-    return tuple(_merged(group, window) for group in groups.values())
-
-
-def _merged(group: Sequence[_PlacedBar], window: TimeWindow) -> DrawnBar:
-    left, right = min(one.left for one in group), max(one.right for one in group)
-    first = min(group, key=lambda one: _RANKS[one.bar.kind])
-    told = _told(first, window)
-    title = told if len(group) == 1 else f"{len(group)} bars, such as {told}"
-    return _bar(left, right, first, title)
-
-
-def _bar(left: float, right: float, one: _PlacedBar, title: str) -> DrawnBar:
-    width = max(right - left, _LEAST_WIDTH)
-    path = "" if one.operation is None else one.operation.path
-    lasts = one.bar.ended is None
-    return DrawnBar(
-        round(min(left, 100 - width), 3), round(width, 3), one.bar.kind, title, lasts, path
-    )
-
-
-def _told(one: _PlacedBar, window: TimeWindow) -> str:
-    bar = one.bar
-    ended = ", not ended" if bar.ended is None else f", {took(bar.ended - bar.began)}"
-    name = "" if one.operation is None else f"{one.operation.path}: "
-    return f"{name}{bar.kind} after {took(bar.began - window.first)}{ended}"
