@@ -284,6 +284,7 @@ class Folding:
         self._finished: Finished | None = None
         self._last: Entry = started
         self._resumes, self._count = 0, 1
+        self._has_changed = False
         self.go_on(iterator)
 
     def go_on(self, entries: Iterable[Entry]) -> None:
@@ -300,8 +301,11 @@ class Folding:
             elif kind_of_entry is Completed or kind_of_entry is Failed:
                 self._state = entry
                 if entry.step not in steps.attempts:
-                    reason = f"it ends step {entry.step!r}, which has not begun"
-                    raise CorruptCheckpoint(run_id, reason, sequence=count)
+                    if not self._has_changed:
+                        reason = f"it ends step {entry.step!r}, which has not begun"
+                        raise CorruptCheckpoint(run_id, reason, sequence=count)
+                    # A migration has renamed it since it began.
+                    steps.attempts[entry.step] = 1
                 if kind_of_entry is Failed:
                     steps.fail(entry)
                     continue
@@ -314,6 +318,7 @@ class Folding:
                 self._resumes += count > 2
                 self._finished = None
                 self._definition = _definition_after(entry, self._definition)
+                self._has_changed = self._has_changed or entry.version is not None
             elif kind_of_entry is Finished:
                 self._finished = entry
             elif kind_of_entry is Started:

@@ -315,13 +315,14 @@ class _Reader:
         if order.received or order.returned:
             order.end_attempt(path, is_last=getattr(entry, "retry_at", None) is None)
         if entry.__class__ is Failed:
-            known = self._attempts_of(path)
+            # A migration may have renamed it since it began.
+            known, begun = self._attempts_of(path), order.begun.get(path)
             if not entry.error.is_defect:
-                began = order.begun[path].at
+                began = entry.at if begun is None else begun.at
                 known.failures.append(RecordedFailure(entry.error, began, entry.at))
             if is_void:
                 # The run had ended with it: another budget of retries.
-                known.spent, known.since = order.begun[path].attempt, None
+                known.spent, known.since = 1 if begun is None else begun.attempt, None
         if is_void:
             return
         self.open.discard(path)

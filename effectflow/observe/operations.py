@@ -215,7 +215,10 @@ class OperationReader:
     def _end(self, number: int, entry: Entry) -> None:
         known = self._found.get(ordered_path_of(entry))
         if known is None:
-            return
+            if not isinstance(entry, Completed | Failed):
+                return
+            # A migration has renamed the step since it began.
+            known = self._begin(entry.step, "step", entry.at)
         is_void = bool(self._void) and number in self._void
         if not known.can_end:
             if isinstance(entry, (Completed, Failed)) and not is_void:

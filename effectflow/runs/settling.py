@@ -60,11 +60,7 @@ async def settle_step(
         else:
             output = saved_output(place, step, definition, outcome)
             end = Completed(step, output, 0.0, held.now, turn=turn)
-        # Under another name it has not begun yet.
-        begun = replace(found.order.begun[step], at=held.now, turn=turn)
-        is_renamed = step not in held.checkpoint.metadata.attempts
-        entries = (begun, end) if is_renamed else (end,)
-        return goes_on(held, found.resumed, *entries, reason=settlement.reason)
+        return goes_on(held, found.resumed, end, reason=settlement.reason)
 
     await change_run(place.checkpoints, run_id, change, clock=place.scope.clock)
 

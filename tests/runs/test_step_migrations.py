@@ -8,10 +8,18 @@ import pytest
 from returns.result import Failure, Success
 
 from effectflow import Checkpoints, Do, Effect, Workflow, fail, pure, step, workflow
-from effectflow.checkpoint import DefinitionChanged, find_run, started_version
+from effectflow.checkpoint import (
+    DefinitionChanged,
+    find_run,
+    read_entries,
+    started_version,
+    verify_run,
+)
+from effectflow.observe.recorded_run import read_recorded
 from effectflow.runs import StepMigration
 from effectflow.stores import MemoryStore
-from tests.apps import App
+from tests.apps import App, app_on
+from tests.runs.journals import cut
 
 pytestmark = pytest.mark.anyio
 
@@ -139,3 +147,43 @@ async def test_what_people_give_a_step_of_an_earlier_version_is_not_migrated() -
         assert info is not None
         assert info.summary.details.version == "2"
         assert await after.resume("r").run(app) == Success({"sum": 5})
+
+
+def shop(outer: str, inner: str, **options: Any) -> Any:
+    """Return a workflow with a step that has steps, which fail until they have another name."""
+
+    @step(name=inner)
+    def last(item: str) -> Effect[object, str, str]:
+        return fail("closed") if inner == "last" else pure(f"{item} is shipped")
+
+    @step(name=outer)
+    def both(item: str) -> Do[App, str, str]:
+        yield from reserve(item)
+        return (yield from last(item))
+
+    @workflow(name="shop", **options)
+    def body(item: str) -> Do[App, str, str]:
+        return (yield from both(item))
+
+    return body
+
+
+async def test_a_step_that_was_renamed_while_it_was_in_progress_leaves_a_journal_that_can_be_read() -> (
+    None
+):
+    before = shop("whole", "last")
+    renames = {1: StepMigration(renames={"whole": "all", "last": "end"})}
+    after = shop("all", "end", version="2", migrations=renames)
+    whole = App(Checkpoints(MemoryStore()))
+    assert await before.start("cap", run_id="r").run(whole) == Failure("closed")
+    length = len(await read_entries(whole.checkpoints.store, "r"))
+    for kept in range(2, length + 1):
+        app = app_on(await cut(whole.checkpoints.store, kept))
+        assert await after.resume("r").run(app) == Success("cap is shipped")
+        store = app.checkpoints.store
+        assert (await verify_run(store, "r")).problem is None
+        for later in range(kept + 1, len(await read_entries(store, "r"))):
+            crashed = app_on(await cut(store, later))
+            assert await after.resume("r").run(crashed) == Success("cap is shipped")
+        recorded = await read_recorded(app.checkpoints, "r")
+        assert [one.state for one in recorded.operations if one.path == "all"] == ["completed"]
