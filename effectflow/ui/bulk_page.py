@@ -115,8 +115,8 @@ async def _found(store: CheckpointStore, run_id: str) -> RunInfo | None:
 
 
 async def show_none(site: Site, request: Request) -> Response:
-    """Lead one who opens the URL of the form to the page of runs."""
-    return site.redirect(request, "/")
+    """Lead one who opens or reloads the URL of the form to the page of runs."""
+    return site.redirect(request, "/", **given_in(request.query_params))
 
 
 async def act_on_runs(site: Site, request: Request) -> Page | Response:

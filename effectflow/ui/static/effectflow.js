@@ -231,6 +231,9 @@ document.addEventListener("change", ({ target }) => {
 });
 document.addEventListener("renewed", countSelected);
 
+// The answer to a form has an address of its own: who reloads it, or comes back to it, sends nothing again.
+history.replaceState(history.state, "", location.href);
+
 localise(document);
 countSelected();
 follow();
