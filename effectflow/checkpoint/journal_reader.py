@@ -469,6 +469,9 @@ def _info_in(line: bytes) -> RunInfo:
         if header.entries < 1:
             raise ValueError(f"{header.entries} entries")
         summary = schema_of(RunSummary).read(tree)
+        if not -(2**31) <= summary.priority < 2**31:
+            # Databases cannot keep it.
+            raise ValueError(f"its priority {summary.priority} is no int of 32 bits")
     return RunInfo(header.run_id, summary, header.updated_at, header.entries, None)
 
 

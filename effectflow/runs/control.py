@@ -249,13 +249,13 @@ async def retry_run(checkpoints: Checkpoints, run_id: str, *, by: str, clock: Cl
 
     async def change(held: HeldRun) -> Change:
         if not can_be_retried(held.status):
-            raise ChangeRejected(
-                run_id,
-                f"it is {held.status}, so there is nothing to try again",
-                "Unpause it."
-                if held.status is RunStatus.PAUSED
-                else "A worker continues it when it is due.",
-            )
+            way_on = "A worker continues it when it is due."
+            if held.status is RunStatus.PAUSED:
+                way_on = "Unpause it."
+            elif held.status is RunStatus.PENDING and held.due_at is None:
+                way_on = "It was imported, so no worker continues it before someone resumes it."
+            problem = f"it is {held.status}, so there is nothing to try again"
+            raise ChangeRejected(run_id, problem, way_on)
         finished = held.checkpoint.finished
         void = () if finished is None else finished.retry
         resumed = Resumed(held.owner, held.now, void=void, by=by)

@@ -34,10 +34,13 @@ from effectflow.checkpoint import (
     RunNotFound,
     RunPaused,
     RunStatus,
+    export_run,
+    import_run,
 )
 from effectflow.effects import from_async
 from effectflow.service import App as Application
 from effectflow.service.client import request_cancel
+from effectflow.stores import MemoryStore
 from effectflow.testing import TestClock
 from tests.apps import App, Broken, World, both_backends, note
 from tests.service.conftest import Service
@@ -291,6 +294,16 @@ async def test_a_run_is_paused_once(service: Service) -> None:
     with pytest.raises(ChangeRejected, match="Unpause it"):
         await handle.retry()
     assert await entries_of(service, "r") == before
+
+
+async def test_a_retry_of_an_imported_run_says_that_no_worker_continues_it(
+    service: Service,
+) -> None:
+    await service.client.submit(asking, run_id="r")
+    copy = MemoryStore()
+    await import_run(copy, await export_run(service.store, "r"))
+    with pytest.raises(ChangeRejected, match="no worker continues it before someone resumes it"):
+        await Client(Checkpoints(copy)).handle(asking, "r").retry()
 
 
 async def test_a_run_that_lasts_long_listens_only_while_it_lasts(service: Service) -> None:

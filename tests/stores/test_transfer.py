@@ -103,6 +103,8 @@ HEAD = {
         {"created_at": -(10**18)},
         {"entries": True},
         {"entries": -1},
+        {"priority": 2**63},
+        {"priority": -(2**31) - 1},
     ],
     ids=str,
 )
