@@ -48,6 +48,10 @@ if TYPE_CHECKING:
         timeline_of as timeline_of,
     )
     from effectflow.observe.timeline_picture import timeline_svg as timeline_svg
+    from effectflow.observe.workers import (
+        KnownWorker as KnownWorker,
+        known_workers as known_workers,
+    )
 
 if not TYPE_CHECKING:  # a type checker would take every name for one of this package
     __getattr__, __dir__, __all__ = lazy_names(
@@ -64,5 +68,6 @@ if not TYPE_CHECKING:  # a type checker would take every name for one of this pa
             "overview": "Overview Process QueueLoad read_overview",
             "timeline": "Bar Lane Timeline timeline_of",
             "timeline_picture": "timeline_svg",
+            "workers": "KnownWorker known_workers",
         },
     )
