@@ -13,7 +13,7 @@ from effectflow.checkpoint.errors import printable
 from effectflow.cli.render import counted, when
 from effectflow.effects.clock import in_words
 from effectflow.observe.operations import Operation
-from effectflow.observe.step_tree import StepNode, step_tree
+from effectflow.observe.step_nodes import StepNode, step_tree
 
 WIDTH = 80
 _LONGEST_LABEL = 34

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
         QueueLoad as QueueLoad,
         read_overview as read_overview,
     )
-    from effectflow.observe.step_tree import StepNode as StepNode, step_tree as step_tree
+    from effectflow.observe.step_nodes import StepNode as StepNode, step_tree as step_tree
     from effectflow.observe.timeline import (
         Bar as Bar,
         Lane as Lane,
@@ -64,7 +64,7 @@ if not TYPE_CHECKING:  # a type checker would take every name for one of this pa
             "logs": "Fields ReplayFilter RunFields run_fields",
             "operations": "Attempt Operation operations_of",
             "otel": "OpenTelemetry",
-            "tree": "StepNode step_tree",
+            "step_nodes": "StepNode step_tree",
             "overview": "Overview Process QueueLoad read_overview",
             "timeline": "Bar Lane Timeline timeline_of",
             "timeline_picture": "timeline_svg",

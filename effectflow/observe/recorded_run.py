@@ -16,7 +16,7 @@ from effectflow.checkpoint.order import read_order
 from effectflow.checkpoint.store import CheckpointStore, Record, RunInfo, find_run, store_errors
 from effectflow.checkpoint.values import Tree
 from effectflow.observe.operations import Operation, operations_of
-from effectflow.observe.step_tree import StepNode, step_tree
+from effectflow.observe.step_nodes import StepNode, step_tree
 from effectflow.runs.reopening import RecordedLetter, dead_letters_of
 
 

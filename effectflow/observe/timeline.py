@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 from effectflow.checkpoint.entries import Entry, Finished, Paused, Resumed, Suspended
 from effectflow.checkpoint.schema import frozen
 from effectflow.observe.operations import Operation, State, operations_of
-from effectflow.observe.step_tree import StepNode, step_tree
+from effectflow.observe.step_nodes import StepNode, step_tree
 
 BarKind: TypeAlias = State | Literal["queued", "driven", "paused"]
 """What a bar shows: how an attempt or a wait ended, or where it is.

@@ -10,7 +10,7 @@ from typing import TypeAlias
 from effectflow.effects.paths import flow_of
 from effectflow.observe.operations import Operation
 from effectflow.observe.recorded_run import RecordedRun
-from effectflow.observe.step_tree import StepNode
+from effectflow.observe.step_nodes import StepNode
 from effectflow.observe.timeline import Bar, BarKind, bars_of, lives_of
 from effectflow.ui.bars import KINDS, DrawnBar, drawn_bars
 from effectflow.ui.time_window import TimeWindow, rounded_up
