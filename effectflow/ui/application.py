@@ -21,10 +21,11 @@ from effectflow.ui.data_page import download, show_data
 from effectflow.ui.drawing_page import show_drawing
 from effectflow.ui.history_page import show_history
 from effectflow.ui.protection import Protected
+from effectflow.ui.rendering import compile_templates
 from effectflow.ui.run_page import show_run
 from effectflow.ui.runs_page import list_runs
 from effectflow.ui.service_page import change_pause, show_pause, show_service
-from effectflow.ui.site import Handler, Site, compile_templates
+from effectflow.ui.site import Handler, Site
 from effectflow.ui.start_page import do_start, show_start
 from effectflow.ui.store_page import show_store
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any, TypeAlias
 from urllib.parse import urlencode
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
@@ -17,9 +16,9 @@ from effectflow.checkpoint import CheckpointError, RunInfo, RunNotFound, StoreUn
 from effectflow.effects.clock import Clock, SystemClock
 from effectflow.observe.recent_runs import RecentRuns
 from effectflow.service import App, Client
-from effectflow.ui.formatting import FILTERS
 from effectflow.ui.live import EventStream, Feeds, State
 from effectflow.ui.notices import NOTICES
+from effectflow.ui.rendering import rendered
 from effectflow.ui.store_access import StoreAccess
 
 logger = logging.getLogger(__name__)
@@ -121,23 +120,20 @@ class Site:
         def link(path: str, **query: object) -> str:
             return self.link(request, path, **query)
 
-        return (
-            templates()
-            .get_template(page.template)
-            .render(
-                {
-                    "layout": "main.html" if only_main else "layout.html",
-                    "site": self,
-                    "here": request.url.path.removeprefix(request.scope.get("root_path", "")),
-                    "url": request.url,
-                    "title": page.title,
-                    "link": link,
-                    "notice": NOTICES.get(request.query_params.get("done", "")),
-                    "by": self.client.by,
-                    "can_change": self.app is not None and not self._is_read_only,
-                    **page.values,
-                }
-            )
+        return rendered(
+            page.template,
+            {
+                "layout": "main.html" if only_main else "layout.html",
+                "site": self,
+                "here": request.url.path.removeprefix(request.scope.get("root_path", "")),
+                "url": request.url,
+                "title": page.title,
+                "link": link,
+                "notice": NOTICES.get(request.query_params.get("done", "")),
+                "by": self.client.by,
+                "can_change": self.app is not None and not self._is_read_only,
+                **page.values,
+            },
         )
 
     async def answer(self, request: Request, handler: Handler) -> Response:
@@ -187,28 +183,6 @@ class Site:
             return problem_page("The store does not answer", str(error), 503)
         except CheckpointError as error:
             return problem_page("This is not possible", str(error), 409)
-
-
-@cache
-def templates() -> Environment:
-    """Return the templates of all pages, which every site of a process shares."""
-    made = Environment(
-        loader=PackageLoader("effectflow.ui"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    # Not of the declared type, which pyright does not know.
-    filters: dict[str, Any] = vars(made)["filters"]
-    filters.update(FILTERS)
-    return made
-
-
-def compile_templates() -> None:
-    """Compile the templates, for which the first readers of the pages would wait otherwise."""
-    for name in templates().list_templates():
-        templates().get_template(name)
 
 
 def problem_page(title: str, text: str, status: int) -> Page:

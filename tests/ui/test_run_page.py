@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import re
 import sqlite3
 from collections.abc import Awaitable, Callable
@@ -297,6 +298,23 @@ def test_a_long_run_is_shown_by_its_flows_and_by_pages_of_steps(long_run: App[En
     assert "Rows 151 to 300 of 400" in second
     chosen = html_of(long_run, "/run?id=long&step=charge%23399")
     assert "charge#399" in labels_in(chosen)
+
+
+def test_a_page_leaves_nothing_of_its_run_in_memory(
+    app: App[Environment], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even until the next garbage collection: a browser that watches a page renews it each second."""
+    monkeypatch.setattr("effectflow.observe.recent_runs.MOST_BYTES", 0)
+    drive(app, order_of(5, "order-1"))
+    with TestClient(create_app(app, app)) as pages:
+        gc.collect()
+        gc.disable()
+        try:
+            for path in ("", "/history", "/data", "/drawing", "/act/fork", "/act/delete"):
+                assert pages.get(f"/run{path}?id=order-1").status_code == 200
+                assert not [one for one in gc.get_objects() if isinstance(one, RecordedRun)], path
+        finally:
+            gc.enable()
 
 
 def test_long_names_of_steps_make_no_page_large() -> None:
