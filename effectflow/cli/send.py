@@ -22,7 +22,7 @@ from effectflow.cli.options import BadUse, ByOption, read_json
 from effectflow.cli.selection import command_on_runs
 from effectflow.cli.suggestions import suggested
 from effectflow.runs.control import asker
-from effectflow.service.client import request_cancel, send_value
+from effectflow.service.sending import request_cancel, send_value
 
 
 @command_on_runs(ServiceOption, verb="cancel")

@@ -10,8 +10,9 @@ if TYPE_CHECKING:
     from effectflow.runs.spawned import Child as Child, spawn as spawn
     from effectflow.service.app import App as App
     from effectflow.service.changes import Change as Change
-    from effectflow.service.client import Client as Client, Handle as Handle
+    from effectflow.service.client import Client as Client
     from effectflow.service.environment import BadEnvironment as BadEnvironment
+    from effectflow.service.handle import Handle as Handle
     from effectflow.service.health import Health as Health
     from effectflow.service.pauses import Pause as Pause
     from effectflow.service.process_signals import (
@@ -33,8 +34,9 @@ if not TYPE_CHECKING:  # a type checker would take every name for one of this pa
             ".runs.spawned": "Child spawn",
             "app": "App",
             "changes": "Change",
-            "client": "Client Handle",
+            "client": "Client",
             "environment": "BadEnvironment",
+            "handle": "Handle",
             "health": "Health",
             "pauses": "Pause",
             "process_signals": "StoppedBySignal run_until_signal",

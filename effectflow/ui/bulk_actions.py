@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from effectflow.checkpoint import RunInfo
 from effectflow.runs.control import can_be_retried, retry_run
 from effectflow.runs.retention import delete_run, may_be_awaited
-from effectflow.service.client import request_cancel
+from effectflow.service.sending import request_cancel
 from effectflow.ui.site import Site
 
 

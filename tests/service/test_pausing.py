@@ -39,7 +39,7 @@ from effectflow.checkpoint import (
 )
 from effectflow.effects import from_async
 from effectflow.service import App as Application
-from effectflow.service.client import request_cancel
+from effectflow.service.sending import request_cancel
 from effectflow.stores import MemoryStore
 from effectflow.testing import TestClock
 from tests.apps import App, Broken, World, both_backends, note

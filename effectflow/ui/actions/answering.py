@@ -10,7 +10,7 @@ from effectflow.observe.explanation import Explanation
 from effectflow.observe.mailbox import read_mailbox
 from effectflow.observe.operations import Operation
 from effectflow.runs.plan import awaited_types
-from effectflow.service.client import send_value
+from effectflow.service.sending import send_value
 from effectflow.service.signal import Signal
 from effectflow.ui.actions.action import (
     Action,

@@ -16,7 +16,7 @@ from effectflow.observe.explanation import Explanation
 from effectflow.runs.control import pause_run, retry_run, unpause_run
 from effectflow.runs.plan import plan_run, planned_undos
 from effectflow.runs.retention import delete_run, may_be_awaited
-from effectflow.service.client import request_cancel
+from effectflow.service.sending import request_cancel
 from effectflow.ui.actions.action import (
     Action,
     CodeRaises,
