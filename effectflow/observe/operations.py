@@ -291,7 +291,8 @@ def _latest_places(entries: Sequence[Entry], paths: Iterable[str]) -> dict[str, 
     flows = {flow for path in paths for flow, _ in _places(path)}
     latest: dict[str, str] = {}
     for entry in reversed(read_order(entries).entries):
-        if isinstance(entry, BEGINNINGS):
+        # A step that a migration has renamed may only end under its present name.
+        if isinstance(entry, (BEGINNINGS, Completed, Failed)):
             for flow, place in _places(ordered_path_of(entry)):
                 if flow in flows:
                     latest.setdefault(flow, place)

@@ -146,6 +146,8 @@ async def test_what_people_give_a_step_of_an_earlier_version_is_not_migrated() -
             info = await find_run(store, "r")
         assert info is not None
         assert info.summary.details.version == "2"
+        recorded = await read_recorded(app.checkpoints, "r")
+        assert [one.path for one in recorded.operations if one.is_open] == []
         assert await after.resume("r").run(app) == Success({"sum": 5})
 
 
