@@ -87,8 +87,9 @@ class Handle(Generic[E_co, Out_co]):
             timeout: wait for at most this many seconds, or this `timedelta`; by default forever. If
                 the run has ended, its result is returned even with 0.
 
-        Raises TimeoutError when the time is over, which says whether the run is blocked, or
-        whether it, its queue or its workflow is paused. Otherwise, the run continues.
+        Raises TimeoutError when the time is over, which says whether the run is blocked, whether it, its
+        queue or its workflow is paused, or whether it is due and no worker has its workflow. Otherwise,
+        the run continues.
         """
         store = self._checkpoints.store
         async with store, woken_by(store, self.run_id) as change:
@@ -107,7 +108,11 @@ class Handle(Generic[E_co, Out_co]):
 
     async def _how_it_goes_on(self) -> str:
         """Return why the run, which has not ended, stands still, or that it continues."""
-        summary = (await existing_run(self._place, self.run_id)).summary
+        # Imported late: most programs never wait too long.
+        from effectflow.observe.workers import absence
+
+        info = await existing_run(self._place, self.run_id)
+        summary = info.summary
         if summary.details.blocked:
             return f"It is blocked: {summary.details.blocked}"
         if summary.status is RunStatus.PAUSED:
@@ -121,6 +126,9 @@ class Handle(Generic[E_co, Out_co]):
                     f"Its {pause.kind} {pause.name!r} is paused by {pause.by}: after "
                     f"`client.unpause({what})`, the next worker continues it"
                 )
+        now = self._place.scope.clock.now().timestamp()
+        if absent := await absence(store, info, now):
+            return f"It is due, but {absent}"
         return "It continues, if a worker drives it; `handle.status()` returns its status"
 
     async def cancel(self) -> None:

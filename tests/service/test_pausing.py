@@ -281,7 +281,9 @@ async def test_a_result_that_is_awaited_in_vain_says_what_is_paused(service: Ser
         await handle.result(timeout=0)
     await service.client.unpause(queue="q")
     await handle.unpause()
-    with pytest.raises(TimeoutError, match="It continues, if a worker drives it"):
+    with pytest.raises(
+        TimeoutError, match="It is due, but no worker with workflow 'write' is known"
+    ):
         await handle.result(timeout=0)
 
 
