@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 
 from effectflow.checkpoint.checkpoint import Checkpoint
 from effectflow.checkpoint.entries import BeforeStep
-from effectflow.checkpoint.store import RunStatus
+from effectflow.checkpoint.run_info import RunStatus
 from effectflow.effects.clock import in_words
 from effectflow.effects.paths import StepPath, is_within, step_path
 

@@ -10,7 +10,7 @@ from effectflow.builders.diagrams import Arrow, Box, Diagram, Mark
 from effectflow.builders.kinds import job_progress
 from effectflow.checkpoint.checkpoint import Checkpoint
 from effectflow.checkpoint.definition import Definition
-from effectflow.checkpoint.store import RunStatus
+from effectflow.checkpoint.run_info import RunStatus
 from effectflow.effects.paths import StepPath
 from effectflow.runs.workflow import Workflow
 

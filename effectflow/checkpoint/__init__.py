@@ -123,6 +123,13 @@ if TYPE_CHECKING:
         repair_run as repair_run,
         write_removed as write_removed,
     )
+    from effectflow.checkpoint.run_info import (
+        RunDetails as RunDetails,
+        RunInfo as RunInfo,
+        RunQuery as RunQuery,
+        RunStatus as RunStatus,
+        RunSummary as RunSummary,
+    )
     from effectflow.checkpoint.store import (
         Batch as Batch,
         Changes as Changes,
@@ -133,11 +140,6 @@ if TYPE_CHECKING:
         Queue as Queue,
         Record as Record,
         Remains as Remains,
-        RunDetails as RunDetails,
-        RunInfo as RunInfo,
-        RunQuery as RunQuery,
-        RunStatus as RunStatus,
-        RunSummary as RunSummary,
         ServiceStore as ServiceStore,
         StoreFacts as StoreFacts,
         Taken as Taken,
@@ -155,6 +157,7 @@ if not TYPE_CHECKING:  # a type checker would take every name for one of this pa
             "checkpoint": "Checkpoint CompletedStep HistoryItem Metadata fold",
             "checkpoints": "CheckpointPolicy Checkpoints HasCheckpoints",
             "current_life": "replaying",
+            "current_run": "patched run_context save_now started_version",
             "definition": "Definition",
             "entries": (
                 "BeforeStep CancelRequested ChildEnded ChildStarted Completed "
@@ -182,14 +185,11 @@ if not TYPE_CHECKING:  # a type checker would take every name for one of this pa
             "plan": "ResumePlan Unverified plan_resume",
             "rebuilding": "rebuilt_run",
             "repair": "Repair repair_run write_removed",
-            "step": (
-                "Step StepInfo current_step patched run_context save_now started_version step "
-                "with_checkpointing"
-            ),
+            "run_info": "RunDetails RunInfo RunQuery RunStatus RunSummary",
+            "step": "Step StepInfo current_step step with_checkpointing",
             "store": (
                 "Batch Changes CheckpointStore Claimed DueRuns Message Queue Record Remains "
-                "RunDetails RunInfo RunQuery RunStatus RunSummary ServiceStore StoreFacts Taken "
-                "Transaction TransactionUndone TransactionStore find_run"
+                "ServiceStore StoreFacts Taken Transaction TransactionUndone TransactionStore find_run"
             ),
             "transactional_step": "transaction",
             "values": "Codec",

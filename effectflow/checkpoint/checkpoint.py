@@ -26,8 +26,8 @@ from effectflow.checkpoint.entries import (
     Suspended,
 )
 from effectflow.checkpoint.errors import CorruptCheckpoint, NotSerializable, UnsupportedVersion
+from effectflow.checkpoint.run_info import RunDetails, RunStatus, RunSummary
 from effectflow.checkpoint.schema import frozen, schema_of
-from effectflow.checkpoint.store import RunDetails, RunStatus, RunSummary
 from effectflow.checkpoint.values import (
     MAX_COMPACT_BYTES,
     MalformedValue,

@@ -17,8 +17,8 @@ from math import inf
 from typing import Any, Literal, TypeAlias
 
 from effectflow.checkpoint.errors import CorruptCheckpoint, UnsupportedVersion
+from effectflow.checkpoint.run_info import RunStatus, has_result
 from effectflow.checkpoint.schema import Schema, frozen, schema_of
-from effectflow.checkpoint.store import RunStatus, has_result
 from effectflow.checkpoint.values import (
     MalformedValue,
     Tree,

@@ -42,18 +42,10 @@ from effectflow.checkpoint.integrity import (
     open_off_loop,
 )
 from effectflow.checkpoint.lease import Lease, claim_or_release, end_claim
+from effectflow.checkpoint.run_info import RunInfo, RunQuery, RunStatus, RunSummary
 from effectflow.checkpoint.schema import schema_of
 from effectflow.checkpoint.shared_parts import Extent, restored
-from effectflow.checkpoint.store import (
-    CheckpointStore,
-    Record,
-    Remains,
-    RunInfo,
-    RunQuery,
-    RunStatus,
-    RunSummary,
-    find_run,
-)
+from effectflow.checkpoint.store import CheckpointStore, Record, Remains, find_run
 from effectflow.checkpoint.values import Tree
 from effectflow.effects.event_loop import shielded
 

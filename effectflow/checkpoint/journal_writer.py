@@ -29,15 +29,9 @@ from effectflow.checkpoint.errors import (
 from effectflow.checkpoint.integrity import LARGE, LONG, Draft, Seal, off_loop
 from effectflow.checkpoint.lease import Lease
 from effectflow.checkpoint.observers import CheckpointSaved, EntryAppended, tell
+from effectflow.checkpoint.run_info import RunStatus, RunSummary
 from effectflow.checkpoint.shared_parts import SharedParts
-from effectflow.checkpoint.store import (
-    Batch,
-    RunStatus,
-    RunSummary,
-    Transaction,
-    TransactionUndone,
-    find_run,
-)
+from effectflow.checkpoint.store import Batch, Transaction, TransactionUndone, find_run
 from effectflow.effects.clock import in_seconds
 from effectflow.effects.errors import Halt
 from effectflow.effects.event_loop import is_cancellation, stray_cancellation

@@ -29,7 +29,8 @@ from effectflow.checkpoint.schema import LATEST, frozen
 from effectflow.effects.event_loop import CallSoon, call_soon_from_threads, is_closed
 
 if TYPE_CHECKING:
-    from effectflow.checkpoint.store import CheckpointStore, RunInfo, RunSummary, Taken
+    from effectflow.checkpoint.run_info import RunInfo, RunSummary
+    from effectflow.checkpoint.store import CheckpointStore, Taken
 
 _SECONDS_TO_DELETE = 30.0
 

@@ -9,8 +9,8 @@ from dataclasses import field
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from effectflow.checkpoint.entries import Entry
+from effectflow.checkpoint.run_info import RunStatus
 from effectflow.checkpoint.schema import frozen
-from effectflow.checkpoint.store import RunStatus
 from effectflow.checkpoint.values import Tree
 from effectflow.effects.paths import StepPath
 

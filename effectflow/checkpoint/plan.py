@@ -19,7 +19,7 @@ from effectflow.checkpoint.entries import (
 )
 from effectflow.checkpoint.errors import CheckpointError
 from effectflow.checkpoint.order import path_of
-from effectflow.checkpoint.store import RunStatus
+from effectflow.checkpoint.run_info import RunStatus
 from effectflow.effects.paths import is_within, outermost
 
 if TYPE_CHECKING:

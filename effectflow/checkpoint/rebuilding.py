@@ -16,8 +16,8 @@ from effectflow.checkpoint.entries import (
 )
 from effectflow.checkpoint.integrity import UNSIGNED, Seal, first_digest
 from effectflow.checkpoint.journal_reader import ExportedRun
+from effectflow.checkpoint.run_info import RunDetails, RunStatus
 from effectflow.checkpoint.shared_parts import SharedParts
-from effectflow.checkpoint.store import RunDetails, RunStatus
 from effectflow.effects.paths import StepPath, steps_around
 
 

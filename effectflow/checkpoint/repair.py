@@ -29,16 +29,8 @@ from effectflow.checkpoint.integrity import UNSIGNED, Seal, digest_in
 from effectflow.checkpoint.journal_reader import claimed, open_records, verify_run, write_bytes
 from effectflow.checkpoint.messages import seal_message
 from effectflow.checkpoint.order import Order, Spans, read_order
-from effectflow.checkpoint.store import (
-    CANCEL,
-    CheckpointStore,
-    Record,
-    RunDetails,
-    RunSummary,
-    ServiceStore,
-    due_at_once,
-    has_result,
-)
+from effectflow.checkpoint.run_info import RunDetails, RunSummary, due_at_once, has_result
+from effectflow.checkpoint.store import CANCEL, CheckpointStore, Record, ServiceStore
 
 _BEGINNINGS = (*BEGINNINGS, Started, Resumed)
 

@@ -14,8 +14,9 @@ from effectflow.checkpoint.entries import Entry, Interrupted, Resumed, Started
 from effectflow.checkpoint.errors import CheckpointError
 from effectflow.checkpoint.journal_reader import Journal
 from effectflow.checkpoint.order import Spans, ordered_path_of
+from effectflow.checkpoint.run_info import RunInfo, RunStatus
 from effectflow.checkpoint.step import StepInfo
-from effectflow.checkpoint.store import RunInfo, RunStatus, store_errors
+from effectflow.checkpoint.store import store_errors
 from effectflow.observe.operations import Operation
 from effectflow.observe.recorded_run import RecordedRun, read_recorded
 from effectflow.observe.workers import absence

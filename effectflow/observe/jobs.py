@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from effectflow.builders.kinds import job_progress
 from effectflow.checkpoint.errors import CheckpointError
-from effectflow.checkpoint.store import RunInfo, RunStatus
+from effectflow.checkpoint.run_info import RunInfo, RunStatus
 from effectflow.observe.recent_runs import RecentRuns
 from effectflow.observe.statuses import shown_status
 

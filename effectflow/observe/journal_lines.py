@@ -30,8 +30,8 @@ from effectflow.checkpoint.entries import (
 )
 from effectflow.checkpoint.errors import process_of
 from effectflow.checkpoint.order import Spans
+from effectflow.checkpoint.run_info import RunStatus
 from effectflow.checkpoint.schema import LATEST
-from effectflow.checkpoint.store import RunStatus
 from effectflow.checkpoint.values import Tree, bounded
 
 When: TypeAlias = Callable[[float], str]

@@ -26,7 +26,7 @@ from effectflow.checkpoint.observers import (
     RunBlocked,
     RunWaits,
 )
-from effectflow.checkpoint.store import RunStatus
+from effectflow.checkpoint.run_info import RunStatus
 from effectflow.effects.imports import needs
 from effectflow.effects.scope import Surrounding, around_calls
 from effectflow.observe.carried_trace import CarriedTrace

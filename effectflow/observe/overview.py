@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from effectflow.checkpoint.store import CheckpointStore, RunInfo, RunQuery, RunStatus
+from effectflow.checkpoint.run_info import RunInfo, RunQuery, RunStatus
+from effectflow.checkpoint.store import CheckpointStore
 from effectflow.observe.statuses import CRASHED, status_text
 from effectflow.observe.workers import KnownWorker, known_workers
 

@@ -13,7 +13,8 @@ from effectflow.checkpoint.errors import CheckpointError, CorruptCheckpoint
 from effectflow.checkpoint.integrity import Seal, digest_in
 from effectflow.checkpoint.journal_reader import Journal, open_records, read_consistently
 from effectflow.checkpoint.order import read_order
-from effectflow.checkpoint.store import CheckpointStore, Record, RunInfo, find_run, store_errors
+from effectflow.checkpoint.run_info import RunInfo
+from effectflow.checkpoint.store import CheckpointStore, Record, find_run, store_errors
 from effectflow.checkpoint.values import Tree
 from effectflow.observe.operations import Operation, operations_of
 from effectflow.observe.step_nodes import StepNode, step_tree

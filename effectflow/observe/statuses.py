@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from effectflow.checkpoint.store import RunInfo, RunStatus
+from effectflow.checkpoint.run_info import RunInfo, RunStatus
 
 CRASHED = "crashed"
 """The status of a run that is recorded as running, but is not held by a live process."""

@@ -10,8 +10,9 @@ import orjson
 
 from effectflow.checkpoint.errors import process_of
 from effectflow.checkpoint.lease import Owner
+from effectflow.checkpoint.run_info import RunInfo
 from effectflow.checkpoint.schema import frozen, schema_of
-from effectflow.checkpoint.store import CheckpointStore, RunInfo, ServiceStore, is_service
+from effectflow.checkpoint.store import CheckpointStore, ServiceStore, is_service
 
 SECONDS_UNTIL_LOST = 90.0
 """A worker is lost after this time without a heartbeat."""

@@ -34,15 +34,8 @@ from effectflow.checkpoint.lease import (
     end_claim,
 )
 from effectflow.checkpoint.observers import RunBlocked, tell
-from effectflow.checkpoint.store import (
-    DUE_SINCE,
-    Batch,
-    RunInfo,
-    RunStatus,
-    RunSummary,
-    Taken,
-    store_errors,
-)
+from effectflow.checkpoint.run_info import DUE_SINCE, RunInfo, RunStatus, RunSummary
+from effectflow.checkpoint.store import Batch, Taken, store_errors
 from effectflow.checkpoint.values import Tree
 from effectflow.checkpoint.values.exceptions import text_of
 from effectflow.runs.stored_run import GivenInput, Place, output_of, run_info

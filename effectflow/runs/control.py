@@ -25,16 +25,9 @@ from effectflow.checkpoint.lease import claim_or_release, end_claim
 from effectflow.checkpoint.lease_keeper import keep_lease
 from effectflow.checkpoint.messages import seal_message
 from effectflow.checkpoint.order import read_order
+from effectflow.checkpoint.run_info import RunStatus, due_at_once
 from effectflow.checkpoint.shared_parts import SharedParts
-from effectflow.checkpoint.store import (
-    PAUSE,
-    RunStatus,
-    due_at_once,
-    find_run,
-    is_service,
-    service_of,
-    store_errors,
-)
+from effectflow.checkpoint.store import PAUSE, find_run, is_service, service_of, store_errors
 from effectflow.effects.clock import Clock
 from effectflow.effects.errors import Halt
 from effectflow.runs.reopening import Reopening

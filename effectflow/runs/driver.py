@@ -53,18 +53,10 @@ from effectflow.checkpoint.observers import (
 from effectflow.checkpoint.order import Order, read_order
 from effectflow.checkpoint.plan import resumed_at
 from effectflow.checkpoint.run import Run
+from effectflow.checkpoint.run_info import RunDetails, RunStatus, RunSummary, due_at_once
 from effectflow.checkpoint.shared_parts import SharedParts
 from effectflow.checkpoint.stopping import interruption_reason
-from effectflow.checkpoint.store import (
-    CANCEL,
-    PAUSE,
-    RunDetails,
-    RunStatus,
-    RunSummary,
-    due_at_once,
-    service_of,
-    store_errors,
-)
+from effectflow.checkpoint.store import CANCEL, PAUSE, service_of, store_errors
 from effectflow.effects import Halt
 from effectflow.effects.event_loop import (
     is_being_cancelled,

@@ -23,8 +23,9 @@ from effectflow.checkpoint.errors import ChangeRejected, RunConflict
 from effectflow.checkpoint.journal_reader import Journal, run_not_found
 from effectflow.checkpoint.order import Order, Spans, in_ranges, read_order
 from effectflow.checkpoint.rebuilding import sealed_entries
+from effectflow.checkpoint.run_info import RunDetails, RunStatus, due_at_once
 from effectflow.checkpoint.step import StepDefinition
-from effectflow.checkpoint.store import RunDetails, RunStatus, due_at_once, store_errors
+from effectflow.checkpoint.store import store_errors
 from effectflow.checkpoint.values import Tree
 from effectflow.runs.blueprint import KEPT
 from effectflow.runs.plan import replay_to_frontier

@@ -16,8 +16,8 @@ from effectflow.checkpoint.journal_writer import NoJournal
 from effectflow.checkpoint.order import Order, read_order
 from effectflow.checkpoint.plan import Planning, ResumePlan, skipped_steps
 from effectflow.checkpoint.run import Run
+from effectflow.checkpoint.run_info import RunStatus
 from effectflow.checkpoint.step import StepDefinition
-from effectflow.checkpoint.store import RunStatus
 from effectflow.effects.errors import Halt, Parked
 from effectflow.effects.nodes import AnyEffect
 from effectflow.effects.paths import is_within

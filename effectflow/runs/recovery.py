@@ -33,7 +33,8 @@ from effectflow.checkpoint.errors import (
 )
 from effectflow.checkpoint.lease import Owner
 from effectflow.checkpoint.messages import open_message
-from effectflow.checkpoint.store import CANCEL, RunStatus, Taken, service_of, store_errors
+from effectflow.checkpoint.run_info import RunStatus
+from effectflow.checkpoint.store import CANCEL, Taken, service_of, store_errors
 from effectflow.effects.clock import Clock
 from effectflow.effects.errors import Halt
 from effectflow.effects.event_loop import is_cancellation

@@ -16,14 +16,11 @@ from effectflow.checkpoint.errors import (
 )
 from effectflow.checkpoint.journal_reader import run_not_found
 from effectflow.checkpoint.lease import delete_claimed
+from effectflow.checkpoint.run_info import RunInfo, RunQuery, RunStatus, has_result
 from effectflow.checkpoint.store import (
     CheckpointStore,
-    RunInfo,
-    RunQuery,
-    RunStatus,
     find_in_pages,
     find_run,
-    has_result,
     is_service,
     store_errors,
 )

@@ -31,7 +31,8 @@ from effectflow.checkpoint.notifications import woken_by
 from effectflow.checkpoint.order import path_of
 from effectflow.checkpoint.ordered_fiber import Intent
 from effectflow.checkpoint.run import Run
-from effectflow.checkpoint.store import RunStatus, has_result, service_of
+from effectflow.checkpoint.run_info import RunStatus, has_result
+from effectflow.checkpoint.store import service_of
 from effectflow.checkpoint.values import KnownTypes, digest_of
 from effectflow.checkpoint.waits import rest_during
 from effectflow.effects import Effect

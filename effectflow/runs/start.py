@@ -30,14 +30,9 @@ from effectflow.checkpoint.observers import (
     tell,
     with_context,
 )
+from effectflow.checkpoint.run_info import RunDetails, RunStatus, due_at_once
 from effectflow.checkpoint.schema import LATEST
-from effectflow.checkpoint.store import (
-    RunDetails,
-    RunStatus,
-    due_at_once,
-    store_errors,
-    transactions_of,
-)
+from effectflow.checkpoint.store import store_errors, transactions_of
 from effectflow.checkpoint.values import NO_TYPES, Tree, to_tree
 from effectflow.effects.arguments import check_text, check_type
 from effectflow.runs.claim import Claim

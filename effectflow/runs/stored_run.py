@@ -21,8 +21,9 @@ from effectflow.checkpoint.failures import read_failure
 from effectflow.checkpoint.journal_reader import Journal, pass_over, read_end, read_journal
 from effectflow.checkpoint.observers import CheckpointLoaded, tell
 from effectflow.checkpoint.order import ordered_path_of
+from effectflow.checkpoint.run_info import RunInfo, RunStatus
 from effectflow.checkpoint.schema import frozen
-from effectflow.checkpoint.store import Record, RunInfo, RunStatus, find_run, store_errors
+from effectflow.checkpoint.store import Record, find_run, store_errors
 from effectflow.checkpoint.values import (
     NO_TYPES,
     KnownTypes,

@@ -11,7 +11,8 @@ from effectflow.checkpoint.entries import Entry, Published
 from effectflow.checkpoint.integrity import digest_in, first_digest, open_off_loop
 from effectflow.checkpoint.journal_reader import run_not_found
 from effectflow.checkpoint.notifications import Wakeup, woken_by
-from effectflow.checkpoint.store import has_result, store_errors
+from effectflow.checkpoint.run_info import has_result
+from effectflow.checkpoint.store import store_errors
 from effectflow.effects.event_loop import PerEventLoop
 from effectflow.runs.stored_run import Place, decode_as, run_info
 

@@ -13,7 +13,8 @@ from returns.result import Failure, Result
 from effectflow.checkpoint import CheckpointError, RunNotEnded, RunStatus
 from effectflow.checkpoint.entries import Entry, Published
 from effectflow.checkpoint.notifications import woken_by
-from effectflow.checkpoint.store import has_result, is_service
+from effectflow.checkpoint.run_info import has_result
+from effectflow.checkpoint.store import is_service
 from effectflow.effects.arguments import check_count
 from effectflow.effects.clock import Duration, in_seconds
 from effectflow.effects.type_variables import Fitting

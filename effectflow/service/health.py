@@ -11,7 +11,7 @@ import anyio
 from anyio.abc import Listener, SocketAttribute, SocketStream
 
 from effectflow.checkpoint.checkpoints import Checkpoints
-from effectflow.checkpoint.store import RunQuery, RunStatus
+from effectflow.checkpoint.run_info import RunQuery, RunStatus
 
 _MOST_COUNTED = 100
 

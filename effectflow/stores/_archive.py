@@ -19,16 +19,8 @@ import anyio
 from effectflow.checkpoint.errors import CorruptCheckpoint, StoreUnavailable
 from effectflow.checkpoint.journal_reader import ExportedRun, ScannedRun, scan_exported
 from effectflow.checkpoint.lease import Lease
-from effectflow.checkpoint.store import (
-    Batch,
-    CheckpointStore,
-    Record,
-    RunInfo,
-    RunQuery,
-    RunSummary,
-    StoreFacts,
-    Taken,
-)
+from effectflow.checkpoint.run_info import RunInfo, RunQuery, RunSummary
+from effectflow.checkpoint.store import Batch, CheckpointStore, Record, StoreFacts, Taken
 from effectflow.stores._atomic_files import sync_folder
 from effectflow.stores._base import ReentrantStore
 

@@ -21,7 +21,8 @@ from itertools import islice, takewhile
 from typing import NamedTuple, Protocol, TypeAlias
 
 from effectflow.checkpoint.lease import Lease, deaths_seen_once
-from effectflow.checkpoint.store import DueRuns, RunInfo, RunStatus, RunSummary
+from effectflow.checkpoint.run_info import RunInfo, RunStatus, RunSummary
+from effectflow.checkpoint.store import DueRuns
 
 
 @dataclass(frozen=True, slots=True)

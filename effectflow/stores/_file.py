@@ -24,17 +24,8 @@ from effectflow.checkpoint.errors import (
     UnsupportedVersion,
 )
 from effectflow.checkpoint.lease import Lease
-from effectflow.checkpoint.store import (
-    Batch,
-    CheckpointStore,
-    Record,
-    Remains,
-    RunInfo,
-    RunQuery,
-    RunSummary,
-    StoreFacts,
-    Taken,
-)
+from effectflow.checkpoint.run_info import RunInfo, RunQuery, RunSummary
+from effectflow.checkpoint.store import Batch, CheckpointStore, Record, Remains, StoreFacts, Taken
 from effectflow.effects.arguments import check_count
 from effectflow.effects.clock import Duration, in_seconds
 from effectflow.effects.event_loop import shielded

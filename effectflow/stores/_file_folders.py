@@ -16,7 +16,7 @@ from effectflow.checkpoint.errors import (
     RunConflict,
     UnsupportedVersion,
 )
-from effectflow.checkpoint.store import RunInfo
+from effectflow.checkpoint.run_info import RunInfo
 from effectflow.stores._atomic_files import folder_name
 from effectflow.stores._file_history import History
 from effectflow.stores._file_run import Mark, RunFolder

@@ -16,8 +16,9 @@ import orjson
 
 from effectflow.checkpoint.errors import RunConflict, UnsupportedVersion
 from effectflow.checkpoint.lease import Lease
+from effectflow.checkpoint.run_info import RunSummary
 from effectflow.checkpoint.schema import schema_of
-from effectflow.checkpoint.store import Record, RunSummary
+from effectflow.checkpoint.store import Record
 
 LAYOUT = 3
 """The version of the files of a run. Versions 1 and 2 were never released."""

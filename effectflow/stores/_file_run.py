@@ -32,7 +32,8 @@ from filelock import FileLock
 
 from effectflow.checkpoint.errors import CorruptCheckpoint
 from effectflow.checkpoint.lease import Lease
-from effectflow.checkpoint.store import Record, Remains, RunInfo, RunStatus, RunSummary
+from effectflow.checkpoint.run_info import RunInfo, RunStatus, RunSummary
+from effectflow.checkpoint.store import Record, Remains
 from effectflow.stores._atomic_files import (
     TEMPORARY,
     Unsynced,

@@ -16,6 +16,7 @@ import anyio.lowlevel
 
 from effectflow.checkpoint.errors import RunNotFound
 from effectflow.checkpoint.lease import Lease
+from effectflow.checkpoint.run_info import RunInfo, RunQuery, RunSummary, notifies_parent
 from effectflow.checkpoint.store import (
     NOTICE,
     Batch,
@@ -24,12 +25,8 @@ from effectflow.checkpoint.store import (
     DueRuns,
     Message,
     Record,
-    RunInfo,
-    RunQuery,
-    RunSummary,
     ServiceStore,
     Taken,
-    notifies_parent,
 )
 from effectflow.stores._changes import Announcements
 from effectflow.stores._due import DueIndex, Lane, Served, Usage, choose

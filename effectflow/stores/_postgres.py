@@ -12,13 +12,12 @@ from psycopg.pq import TransactionStatus
 
 from effectflow.checkpoint.errors import SaveFailed, StoreUnavailable
 from effectflow.checkpoint.lease import Lease
+from effectflow.checkpoint.run_info import RunInfo, RunSummary
 from effectflow.checkpoint.store import (
     Batch,
     Changes,
     Claimed,
     DueRuns,
-    RunInfo,
-    RunSummary,
     StoreFacts,
     TransactionStore,
 )

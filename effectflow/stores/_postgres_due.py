@@ -6,7 +6,8 @@ from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from effectflow.checkpoint.lease import Lease, uptime
-from effectflow.checkpoint.store import Claimed, DueRuns, RunInfo, Taken
+from effectflow.checkpoint.run_info import RunInfo
+from effectflow.checkpoint.store import Claimed, DueRuns, Taken
 from effectflow.stores._due import in_order
 from effectflow.stores._postgres_connection import Connection, Queries
 from effectflow.stores._sql import COLUMNS, LARGEST, Row, Rows, readable_runs

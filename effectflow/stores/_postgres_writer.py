@@ -18,7 +18,8 @@ import psycopg
 
 from effectflow.checkpoint.errors import SaveFailed, StoreUnavailable
 from effectflow.checkpoint.lease import Lease, uptime
-from effectflow.checkpoint.store import Batch, RunSummary, notifies_parent
+from effectflow.checkpoint.run_info import RunSummary, notifies_parent
+from effectflow.checkpoint.store import Batch
 from effectflow.stores._packed import packed
 from effectflow.stores._postgres_arrays import ARRAYS, Array
 from effectflow.stores._postgres_connection import (

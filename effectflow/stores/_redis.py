@@ -25,6 +25,7 @@ from effectflow.checkpoint.errors import (
     UnsupportedVersion,
 )
 from effectflow.checkpoint.lease import Lease
+from effectflow.checkpoint.run_info import RunInfo, RunQuery, RunSummary, notifies_parent
 from effectflow.checkpoint.store import (
     NOTICE,
     Batch,
@@ -34,12 +35,8 @@ from effectflow.checkpoint.store import (
     Message,
     Record,
     Remains,
-    RunInfo,
-    RunQuery,
-    RunSummary,
     StoreFacts,
     Taken,
-    notifies_parent,
 )
 from effectflow.effects.clock import Duration, in_seconds
 from effectflow.stores._changes import Watcher

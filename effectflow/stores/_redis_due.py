@@ -16,7 +16,8 @@ from typing import Any
 
 from effectflow.checkpoint.errors import CorruptCheckpoint
 from effectflow.checkpoint.lease import Lease, Owner
-from effectflow.checkpoint.store import Claimed, DueRuns, RunInfo, Taken
+from effectflow.checkpoint.run_info import RunInfo
+from effectflow.checkpoint.store import Claimed, DueRuns, Taken
 from effectflow.stores._due import (
     Lane,
     Served,

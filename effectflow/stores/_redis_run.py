@@ -32,16 +32,9 @@ import orjson
 
 from effectflow.checkpoint.errors import CorruptCheckpoint
 from effectflow.checkpoint.lease import Lease
+from effectflow.checkpoint.run_info import RunInfo, RunQuery, RunStatus, RunSummary
 from effectflow.checkpoint.schema import frozen, schema_of
-from effectflow.checkpoint.store import (
-    NOTICE,
-    Message,
-    Record,
-    RunInfo,
-    RunQuery,
-    RunStatus,
-    RunSummary,
-)
+from effectflow.checkpoint.store import NOTICE, Message, Record
 from effectflow.stores._due import Lane
 from effectflow.stores._redis_scripts import NOW
 from effectflow.stores._rules import size_in_mailbox, woken

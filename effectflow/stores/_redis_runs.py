@@ -11,7 +11,7 @@ from uuid import uuid4
 from redis.exceptions import NoScriptError, ResponseError
 
 from effectflow.checkpoint.errors import CorruptCheckpoint
-from effectflow.checkpoint.store import RunInfo, RunQuery
+from effectflow.checkpoint.run_info import RunInfo, RunQuery
 from effectflow.stores._redis_connection import is_lost, is_refused
 from effectflow.stores._redis_run import (
     FIELDS_PER_COMMAND,

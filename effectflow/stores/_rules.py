@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from effectflow.checkpoint.errors import LeaseLost, MailboxFull, RunBusy, RunEnded
 from effectflow.checkpoint.lease import Lease
-from effectflow.checkpoint.store import CANCEL, NOTICE, PAUSE, RunSummary, due_at_once, wakes
+from effectflow.checkpoint.run_info import RunSummary, due_at_once
+from effectflow.checkpoint.store import CANCEL, NOTICE, PAUSE, wakes
 
 
 def check_first(run_id: str, bodies: Sequence[bytes]) -> None:

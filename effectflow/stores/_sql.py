@@ -23,19 +23,15 @@ from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from effectflow.checkpoint.errors import CorruptCheckpoint, LeaseLost, RunNotFound
 from effectflow.checkpoint.lease import Lease, deaths_seen_once
-from effectflow.checkpoint.schema import LATEST
-from effectflow.checkpoint.store import (
-    NOTICE,
-    Batch,
-    Message,
-    Record,
+from effectflow.checkpoint.run_info import (
     RunDetails,
     RunInfo,
     RunStatus,
     RunSummary,
-    Taken,
     notifies_parent,
 )
+from effectflow.checkpoint.schema import LATEST
+from effectflow.checkpoint.store import NOTICE, Batch, Message, Record, Taken
 from effectflow.stores._packed import packed, records_in
 from effectflow.stores._rules import (
     check_deletable,

@@ -14,8 +14,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from effectflow.checkpoint.lease import Lease, deaths_seen_once
+from effectflow.checkpoint.run_info import RunInfo, RunStatus
 from effectflow.checkpoint.schema import LATEST
-from effectflow.checkpoint.store import Claimed, DueRuns, Record, RunInfo, RunStatus, Taken
+from effectflow.checkpoint.store import Claimed, DueRuns, Record, Taken
 from effectflow.stores._due import (
     Lane,
     Place,

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from effectflow.checkpoint.errors import CorruptCheckpoint
 from effectflow.checkpoint.lease import deaths_seen_once
-from effectflow.checkpoint.store import RunInfo, RunQuery, RunStatus
+from effectflow.checkpoint.run_info import RunInfo, RunQuery, RunStatus
 from effectflow.stores._sql import (
     COLUMNS,
     IN_ORDER,

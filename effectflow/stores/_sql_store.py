@@ -7,15 +7,13 @@ from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 from effectflow.checkpoint.lease import Lease
+from effectflow.checkpoint.run_info import RunInfo, RunQuery, RunSummary
 from effectflow.checkpoint.store import (
     Batch,
     Claimed,
     DueRuns,
     Message,
     Record,
-    RunInfo,
-    RunQuery,
-    RunSummary,
     ServiceStore,
     Taken,
 )

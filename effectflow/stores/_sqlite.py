@@ -15,7 +15,8 @@ from anyio import CapacityLimiter, Lock
 
 from effectflow.checkpoint.errors import StoreUnavailable
 from effectflow.checkpoint.lease import Lease
-from effectflow.checkpoint.store import Batch, Changes, RunSummary, StoreFacts, TransactionStore
+from effectflow.checkpoint.run_info import RunSummary
+from effectflow.checkpoint.store import Batch, Changes, StoreFacts, TransactionStore
 from effectflow.effects.clock import Duration, in_seconds
 from effectflow.effects.event_loop import shielded
 from effectflow.effects.threads import in_thread

@@ -10,8 +10,8 @@ import orjson
 
 from effectflow.checkpoint.errors import CorruptCheckpoint
 from effectflow.checkpoint.lease import Lease
+from effectflow.checkpoint.run_info import RunInfo, RunQuery, RunStatus, RunSummary
 from effectflow.checkpoint.schema import schema_of
-from effectflow.checkpoint.store import RunInfo, RunQuery, RunStatus, RunSummary
 
 logger = logging.getLogger(__name__)
 

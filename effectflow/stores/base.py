@@ -27,6 +27,15 @@ from effectflow.checkpoint.errors import (
     StoreUnavailable,
 )
 from effectflow.checkpoint.lease import Lease, Owner
+from effectflow.checkpoint.run_info import (
+    RunDetails,
+    RunInfo,
+    RunQuery,
+    RunStatus,
+    RunSummary,
+    due_at_once,
+    notifies_parent,
+)
 from effectflow.checkpoint.store import (
     CANCEL,
     NOTICE,
@@ -39,16 +48,9 @@ from effectflow.checkpoint.store import (
     Queue,
     Record,
     Remains,
-    RunDetails,
-    RunInfo,
-    RunQuery,
-    RunStatus,
-    RunSummary,
     ServiceStore,
     StoreFacts,
     Taken,
-    due_at_once,
-    notifies_parent,
     wakes,
 )
 from effectflow.stores._base import ReentrantStore

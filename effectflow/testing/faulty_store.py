@@ -31,6 +31,7 @@ from effectflow.checkpoint.errors import (
 )
 from effectflow.checkpoint.integrity import UNSIGNED, Seal, digest_in, first_digest
 from effectflow.checkpoint.lease import Lease
+from effectflow.checkpoint.run_info import RunInfo, RunQuery, RunStatus, RunSummary
 from effectflow.checkpoint.store import (
     Batch,
     CheckpointStore,
@@ -38,10 +39,6 @@ from effectflow.checkpoint.store import (
     DueRuns,
     Message,
     Record,
-    RunInfo,
-    RunQuery,
-    RunStatus,
-    RunSummary,
     Taken,
     Transaction,
 )

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from effectflow.checkpoint.lease import Lease
+from effectflow.checkpoint.run_info import RunInfo, RunQuery, RunSummary
 from effectflow.checkpoint.store import (
     Batch,
     Changes,
@@ -18,9 +19,6 @@ from effectflow.checkpoint.store import (
     Message,
     Record,
     Remains,
-    RunInfo,
-    RunQuery,
-    RunSummary,
     ServiceStore,
     StoreFacts,
     Taken,

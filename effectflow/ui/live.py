@@ -19,7 +19,8 @@ from starlette.types import Receive, Scope, Send
 
 from effectflow.checkpoint.errors import CheckpointError, StoreUnavailable
 from effectflow.checkpoint.notifications import Wakeup, watching
-from effectflow.checkpoint.store import CheckpointStore, RunInfo, find_run, is_service
+from effectflow.checkpoint.run_info import RunInfo
+from effectflow.checkpoint.store import CheckpointStore, find_run, is_service
 from effectflow.effects.event_loop import PerEventLoop, spawn_background
 
 logger = logging.getLogger(__name__)

@@ -12,7 +12,8 @@ from starlette.requests import Request
 from effectflow.checkpoint.entries import CancelRequested
 from effectflow.checkpoint.errors import CorruptCheckpoint, after_damage
 from effectflow.checkpoint.plan import resumed_at
-from effectflow.checkpoint.store import RunStatus, is_service
+from effectflow.checkpoint.run_info import RunStatus
+from effectflow.checkpoint.store import is_service
 from effectflow.observe.explanation import Explanation, explain
 from effectflow.observe.mailbox import WaitingMessage, read_requests
 from effectflow.observe.operations import Operation

@@ -11,15 +11,8 @@ from typing import Any, TypeAlias
 from starlette.requests import Request
 from starlette.responses import Response
 
-from effectflow.checkpoint.store import (
-    CheckpointStore,
-    Queue,
-    RunInfo,
-    RunQuery,
-    RunStatus,
-    is_service,
-    store_errors,
-)
+from effectflow.checkpoint.run_info import RunInfo, RunQuery, RunStatus
+from effectflow.checkpoint.store import CheckpointStore, Queue, is_service, store_errors
 from effectflow.observe.jobs import progress_of
 from effectflow.observe.overview import (
     MOST_COUNTED,

@@ -9,7 +9,8 @@ from starlette.requests import Request
 
 from effectflow.checkpoint import Checkpoints, RunNotFound, RunStatus, Verification, verify_run
 from effectflow.checkpoint.entries import FORMAT
-from effectflow.checkpoint.store import RunQuery, store_errors
+from effectflow.checkpoint.run_info import RunQuery
+from effectflow.checkpoint.store import store_errors
 from effectflow.observe.overview import MOST_COUNTED, read_overview
 from effectflow.ui.request_values import number_in
 from effectflow.ui.site import Page, Refused, Site

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from effectflow.checkpoint import Checkpoints, RunInfo, RunStatus, RunSummary
 from effectflow.checkpoint.lease import Lease, Owner
-from effectflow.checkpoint.store import RunDetails
+from effectflow.checkpoint.run_info import RunDetails
 from effectflow.cli import top
 from effectflow.cli.access import Access
 from effectflow.observe.overview import (

@@ -23,14 +23,8 @@ import anyio
 from effectflow import stores
 from effectflow.checkpoint.errors import RunBusy, RunEnded
 from effectflow.checkpoint.lease import Lease, Owner
-from effectflow.checkpoint.store import (
-    Batch,
-    DueRuns,
-    Queue,
-    RunStatus,
-    RunSummary,
-    ServiceStore,
-)
+from effectflow.checkpoint.run_info import RunStatus, RunSummary
+from effectflow.checkpoint.store import Batch, DueRuns, Queue, ServiceStore
 
 SUMMARY = RunSummary("w", RunStatus.PENDING, 0.0)
 QUEUES = {"held": Queue("held", 5), "started": Queue("started", per_second=5)}

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from effectflow.checkpoint.lease import Lease, Owner
-from effectflow.checkpoint.store import CheckpointStore, RunInfo, RunStatus, RunSummary, find_run
+from effectflow.checkpoint.run_info import RunInfo, RunStatus, RunSummary
+from effectflow.checkpoint.store import CheckpointStore, find_run
 
 SUMMARY = RunSummary("w", RunStatus.RUNNING, 0.0)
 

@@ -22,16 +22,13 @@ from hypothesis.stateful import (
 
 from effectflow.checkpoint.errors import LeaseLost, RunBusy, RunNotFound
 from effectflow.checkpoint.lease import Lease, Owner
+from effectflow.checkpoint.run_info import RunInfo, RunQuery, RunStatus, RunSummary
 from effectflow.checkpoint.store import (
     CANCEL,
     Batch,
     CheckpointStore,
     Claimed,
     DueRuns,
-    RunInfo,
-    RunQuery,
-    RunStatus,
-    RunSummary,
     ServiceStore,
     Taken,
     wakes,

@@ -22,7 +22,8 @@ import anyio
 import pytest
 
 from effectflow.checkpoint.errors import RunEnded
-from effectflow.checkpoint.store import CheckpointStore, RunStatus, find_run
+from effectflow.checkpoint.run_info import RunStatus
+from effectflow.checkpoint.store import CheckpointStore, find_run
 from tests.stores.contender import GO, SUMMARY, Place, claimed, opened
 from tests.stores.servers import wait_for
 

@@ -16,15 +16,8 @@ import redis as driver
 
 from effectflow import stores
 from effectflow.checkpoint.lease import Owner
-from effectflow.checkpoint.store import (
-    Changes,
-    Claimed,
-    DueRuns,
-    Queue,
-    RunStatus,
-    RunSummary,
-    ServiceStore,
-)
+from effectflow.checkpoint.run_info import RunStatus, RunSummary
+from effectflow.checkpoint.store import Changes, Claimed, DueRuns, Queue, ServiceStore
 from tests.stores.servers import PostgresServer, RedisServer, RestartingPostgres
 
 pytestmark = pytest.mark.anyio

@@ -17,7 +17,8 @@ from anyio import to_thread
 
 from effectflow import stores
 from effectflow.checkpoint.errors import RunBusy, StoreUnavailable
-from effectflow.checkpoint.store import Batch, CheckpointStore, RunQuery, ServiceStore
+from effectflow.checkpoint.run_info import RunQuery
+from effectflow.checkpoint.store import Batch, CheckpointStore, ServiceStore
 from effectflow.testing.store_conformance import MakeStore
 from tests.stores.runs import begun, claimed
 

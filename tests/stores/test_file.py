@@ -34,7 +34,8 @@ from effectflow.checkpoint import (
     verify_run,
 )
 from effectflow.checkpoint.journal_reader import all_run_ids
-from effectflow.checkpoint.store import Batch, RunQuery, find_run
+from effectflow.checkpoint.run_info import RunQuery
+from effectflow.checkpoint.store import Batch, find_run
 from effectflow.effects import traverse
 from effectflow.stores import FileStore
 from effectflow.stores._atomic_files import write_whole

@@ -17,15 +17,8 @@ from redis.asyncio.client import Pipeline
 
 from effectflow.checkpoint.errors import CorruptCheckpoint, LeaseLost, RunBusy
 from effectflow.checkpoint.lease import Owner
-from effectflow.checkpoint.store import (
-    Batch,
-    DueRuns,
-    Queue,
-    RunQuery,
-    RunStatus,
-    RunSummary,
-    find_run,
-)
+from effectflow.checkpoint.run_info import RunQuery, RunStatus, RunSummary
+from effectflow.checkpoint.store import Batch, DueRuns, Queue, find_run
 from effectflow.stores import RedisStore
 from tests.stores.damage import in_redis
 from tests.stores.runs import SUMMARY, begun, bodies_of

@@ -11,7 +11,8 @@ import pytest
 
 from effectflow.checkpoint.errors import CorruptCheckpoint, RunBusy
 from effectflow.checkpoint.lease import Lease, Owner
-from effectflow.checkpoint.store import CANCEL, DUE_SINCE, RunQuery, RunStatus
+from effectflow.checkpoint.run_info import DUE_SINCE, RunQuery, RunStatus
+from effectflow.checkpoint.store import CANCEL
 from effectflow.stores.base import (
     check_free,
     due_if_unseen,

@@ -14,7 +14,8 @@ from _pytest.mark import ParameterSet
 from anyio import to_thread
 
 from effectflow.checkpoint.lease import Lease
-from effectflow.checkpoint.store import Batch, DueRuns, RunQuery, RunStatus, RunSummary
+from effectflow.checkpoint.run_info import RunQuery, RunStatus, RunSummary
+from effectflow.checkpoint.store import Batch, DueRuns
 from effectflow.stores import RedisStore
 from tests.stores.runs import SUMMARY, begun
 from tests.stores.servers import RedisServer

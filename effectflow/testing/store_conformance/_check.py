@@ -26,17 +26,8 @@ import anyio
 
 from effectflow.checkpoint.errors import LeaseLost, RunBusy, RunNotFound
 from effectflow.checkpoint.lease import Lease, Owner
-from effectflow.checkpoint.store import (
-    Batch,
-    CheckpointStore,
-    RunDetails,
-    RunInfo,
-    RunQuery,
-    RunStatus,
-    RunSummary,
-    ServiceStore,
-    find_run,
-)
+from effectflow.checkpoint.run_info import RunDetails, RunInfo, RunQuery, RunStatus, RunSummary
+from effectflow.checkpoint.store import Batch, CheckpointStore, ServiceStore, find_run
 
 T = TypeVar("T")
 S = TypeVar("S", bound=CheckpointStore)

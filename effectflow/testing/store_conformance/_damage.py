@@ -7,7 +7,8 @@ from dataclasses import replace
 from unittest import TestCase
 
 from effectflow.checkpoint.errors import CorruptCheckpoint
-from effectflow.checkpoint.store import DueRuns, Queue, RunQuery, ServiceStore, find_run
+from effectflow.checkpoint.run_info import RunQuery
+from effectflow.checkpoint.store import DueRuns, Queue, ServiceStore, find_run
 from effectflow.testing.store_conformance._check import (
     FAILED,
     PENDING,

@@ -12,7 +12,8 @@ import anyio
 import anyio.lowlevel
 
 from effectflow.checkpoint.errors import RunBusy
-from effectflow.checkpoint.store import Claimed, DueRuns, Queue, RunStatus
+from effectflow.checkpoint.run_info import RunStatus
+from effectflow.checkpoint.store import Claimed, DueRuns, Queue
 from effectflow.testing.store_conformance._check import (
     COMPLETED,
     ELSEWHERE,

@@ -7,7 +7,7 @@ from dataclasses import replace
 import anyio
 import anyio.lowlevel
 
-from effectflow.checkpoint.store import RunQuery, RunStatus
+from effectflow.checkpoint.run_info import RunQuery, RunStatus
 from effectflow.testing.store_conformance._check import (
     ELSEWHERE,
     FAILED,

@@ -11,15 +11,8 @@ import anyio.lowlevel
 
 from effectflow.checkpoint.errors import LeaseLost, RunBusy, RunNotFound, StoreUnavailable
 from effectflow.checkpoint.lease import Lease
-from effectflow.checkpoint.store import (
-    Batch,
-    RunDetails,
-    RunInfo,
-    RunQuery,
-    RunStatus,
-    RunSummary,
-    find_run,
-)
+from effectflow.checkpoint.run_info import RunDetails, RunInfo, RunQuery, RunStatus, RunSummary
+from effectflow.checkpoint.store import Batch, find_run
 from effectflow.testing.store_conformance._check import (
     COMPLETED,
     ELSEWHERE,

@@ -11,7 +11,7 @@ import anyio
 
 from effectflow.checkpoint.errors import RunBusy
 from effectflow.checkpoint.lease import Lease
-from effectflow.checkpoint.store import RunQuery
+from effectflow.checkpoint.run_info import RunQuery
 from effectflow.testing.store_conformance import _check
 from effectflow.testing.store_conformance._check import (
     ELSEWHERE,

@@ -9,16 +9,8 @@ from dataclasses import replace
 import anyio
 
 from effectflow.checkpoint.errors import LeaseLost, MailboxFull, RunEnded, RunNotFound
-from effectflow.checkpoint.store import (
-    CANCEL,
-    NOTICE,
-    PAUSE,
-    Changes,
-    RunStatus,
-    RunSummary,
-    find_run,
-    wakes,
-)
+from effectflow.checkpoint.run_info import RunStatus, RunSummary
+from effectflow.checkpoint.store import CANCEL, NOTICE, PAUSE, Changes, find_run, wakes
 from effectflow.testing.store_conformance import _check
 from effectflow.testing.store_conformance._check import (
     CANCELLED,
