@@ -67,9 +67,11 @@ def value(tree: Tree, limit: int = LONGEST_VALUE) -> str:
     return printable(bounded(tree, limit), keep="\n")
 
 
-def plain(text: object) -> str:
-    """Return text without characters that would hide or reorder other text."""
-    return printable(str(text), keep="\n\t")
+def plain(text: object, limit: int = LONGEST_VALUE) -> str:
+    """Return text cut to this many characters, without those that would hide or reorder other text."""
+    found = str(text)
+    shown = found if len(found) <= limit else f"{found[:limit]}..."
+    return printable(shown, keep="\n\t")
 
 
 FILTERS = {"moment": moment, "utc": utc, "took": took, "value": value, "plain": plain}

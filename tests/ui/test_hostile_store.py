@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterator
+from functools import partial
 from html.parser import HTMLParser
 from itertools import product
 from typing import Any, cast
@@ -27,7 +28,7 @@ from effectflow import (
     step,
     workflow,
 )
-from effectflow.checkpoint import Encryption
+from effectflow.checkpoint import Encryption, RunDetails, RunStatus, RunSummary
 from effectflow.mapreduce import MapReduce
 from effectflow.service import App, Client, Schedule
 from effectflow.stores import MemoryStore, open_store
@@ -324,3 +325,14 @@ def test_a_password_of_the_store_is_on_no_page() -> None:
     for path in ("/", "/store", "/service", "/run?id=x"):
         answer = pages.get(path)
         assert (answer.status_code, "4111" in answer.text) == (503, False)
+
+
+def test_long_texts_of_a_summary_make_no_page_large() -> None:
+    """They are not in the journal, which a key may seal."""
+    store, long = MemoryStore(), "x" * 500_000
+    details = RunDetails(error=long, version=long, waits_for=long, owner=long)
+    summary = RunSummary("hostile", RunStatus.FAILED, 1.0, queue=long, key=long, details=details)
+    anyio.run(partial(store.create, "r", (b"{}",), summary=summary))
+    pages = TestClient(create_app(Checkpoints(store)))
+    for path in ("/", "/service", "/store"):
+        assert len(pages.get(path).content) < 100_000, path

@@ -55,15 +55,21 @@ def crash_test(target: Target, value: Any) -> tuple[str, list[str]]:
     ]
     imports += [(module, name) for name, module in _PLAIN.items() if f"{name}(" in shown]
     try:
+        if len(shown) > _LONGEST_INPUT:
+            raise ValueError("nobody would copy it")
         compile(shown, "input", "eval")
     except (SyntaxError, ValueError):
-        missing.append("The input has no repr that is code: write it where the test has `...`.")
+        missing.append(
+            "The input is long or has no repr that is code: write it where the test has `...`."
+        )
         shown = "..."
     lines = "\n".join(f"from {module} import {one}" for module, one in sorted({*imports}))
     if "datetime." in shown:
         lines = f"import datetime\n{lines}"
     return _TEST.format(imports=lines, input=shown, workflow=name, app=app), missing
 
+
+_LONGEST_INPUT = 20_000
 
 _PLAIN = {
     "Decimal": "decimal",
