@@ -9,6 +9,7 @@ import pytest
 from effectflow import Checkpoints, Effect, RunStatus, Workflow, pure, step
 from effectflow.checkpoint import RunSummary
 from effectflow.checkpoint.integrity import first_digest
+from effectflow.runs import StepMigration
 from effectflow.service import App
 from effectflow.stores import MemoryStore, SqliteStore
 from tests.sealing import sealed
@@ -65,15 +66,23 @@ def test_the_input_of_a_run_of_an_earlier_version_is_shown_as_the_code_takes_it_
     def added(state: dict[str, int]) -> Effect[orders.Shop, Exception, dict[str, int]]:
         return pure(state)
 
+    @step
+    def summed(state: dict[str, int]) -> Effect[orders.Shop, Exception, dict[str, int]]:
+        return pure(state)
+
     checkpoints = Checkpoints(MemoryStore())
     before = Workflow.of_steps("adding", [added])
     for run_id, state in (("a1", {"sum": 5}), ("a2", {"of": 5})):
         anyio.run(before.start(state, run_id=run_id).run, orders.Shop(checkpoints))
-    after = Workflow.of_steps("adding", [added], version="2", migrations={1: change})
+    renamed = StepMigration(change, renames={"added": "summed"})
+    after = Workflow.of_steps("adding", [summed], version="2", migrations={1: renamed})
     steering = Steering(App([after], environment=orders.Shop, checkpoints=checkpoints))
     for address in ("/start?like=a1", "/run/act/fork?input=1&id=a1"):
         assert '"total": 5' in steering.show(address).forms[-1].typed["input"]
     assert "{'total': 5}" in steering.show("/run/act/crash-test?id=a1").code
+    # The plan of a retry names steps as the code does now.
+    for name in ("added", "summed"):
+        assert steering.show(f"/run/act/fork?at={name}&id=a1").status == 200
     for page in ("start?like=a2", "run/act/crash-test?id=a2", "run/drawing?id=a2"):
         assert "KeyError: 'sum'" in steering.show(f"/{page}").text
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from effectflow.checkpoint import Checkpoint, CorruptCheckpoint, RunConflict, read_checkpoint
 from effectflow.checkpoint.checkpoint import fold
+from effectflow.checkpoint.journal_reader import Journal
 from effectflow.checkpoint.plan import skipped_steps
 from effectflow.checkpoint.step import StepDefinition
 from effectflow.checkpoint.values import MalformedValue, Tree, from_tree, of_type
@@ -94,9 +95,8 @@ async def _prepare_fork(target: Target) -> Prepared:
         return await _with_input(target)
     if not (target.at or _changes(target)):
         return _menu(target, whole)
-    end = end_of_prefix(target.run_id, entries, _fork_of(target))
-    known = fold(entries[:end], target.run_id)
-    kept = skipped_steps(known)
+    end = await _end_of(target)
+    kept = skipped_steps(fold(entries[:end], target.run_id))
     again = [step for step in skipped_steps(whole) if step not in kept]
     facts = (
         told(
@@ -108,14 +108,23 @@ async def _prepare_fork(target: Target) -> Prepared:
         *listed("Kept, with another output", [*_changes(target)]),
         *listed("Runs again in the new run", again),
     )
-    if not _changes(target):
-        # Only a replay tells whether the code continues from there. It names the run that people know.
-        fork = replace(_fork_of(target), run_id=target.run_id)
-        async with target.place() as place:
-            await forked_entries(place, target.run_id, fork)
     form = await _with_changes(target, _new_id_form(target))
     links = _links_to_change(target, kept)
     return Prepared(facts, (_offer(form),), tuple(links))
+
+
+async def _end_of(target: Target) -> int:
+    """Return the number of the last entry that the fork has of the run. Raise ChangeRejected.
+
+    Without other outputs, raise also what keeps the code from continuing there, which a replay tells.
+    """
+    if _changes(target):
+        return end_of_prefix(target.run_id, target.entries, _fork_of(target))
+    # What it raises names the run that people know.
+    fork = replace(_fork_of(target), run_id=target.run_id)
+    async with target.place() as place:
+        entries = await forked_entries(place, target.run_id, fork)
+    return int(Journal(entries, b"").started.forked_from.rpartition("@")[2])
 
 
 def _offer(form: Form, button: str = "Fork the run") -> Offer:
