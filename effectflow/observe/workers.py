@@ -27,7 +27,7 @@ class KnownWorker:
     Attributes:
         owner: its process, and which worker of that it is, in the form of `str(Owner)`.
         limit: the most runs that it drives.
-        workflows: the versions of its workflows, by name and by former name.
+        workflows: the versions of its workflows, or those to which it is pinned, by name and former name.
         began_at: when it began.
         seen_at: when it sent the heartbeat.
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from itertools import count
 from random import uniform
@@ -30,13 +31,23 @@ _SECONDS_TO_END = 1.0
 """How long the end of a worker waits at most until the store has forgotten it."""
 
 
-async def keep_heartbeat(store: ServiceStore, app: App[Any], limit: int, clock: Clock) -> None:
+async def keep_heartbeat(
+    store: ServiceStore,
+    app: App[Any],
+    limit: int,
+    versions: Mapping[str, Collection[str]],
+    clock: Clock,
+) -> None:
     """Tell the store that this worker lives, until cancelled.
 
-    Its clock tells the times. But it sleeps in real time, because a test may advance that clock by years.
+    `limit`, `versions` and `clock` are those of the worker. Its clock tells the times. But this sleeps in
+    real time, because a test may advance that clock by years.
     """
     owner, outage, is_forgotten = begin_claim(), Outage("the heartbeat of a worker"), False
-    workflows = {name: one.version for name, one in app.recorded.items()}
+    workflows = {
+        name: ", ".join(sorted(versions.get(one.name, [one.version])))
+        for name, one in app.recorded.items()
+    }
     began_at = clock.now().timestamp()
     try:
         for beat in count():

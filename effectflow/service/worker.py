@@ -296,7 +296,8 @@ class _Shift:
     def begin(self) -> None:
         """Begin to take runs, to start the runs of schedules, and to delete old runs."""
         self._tasks.start_soon(self._take_runs)
-        living = self._store, self._app, self._terms.limit, self._terms.clock
+        terms = self._terms
+        living = self._store, self._app, terms.limit, terms.versions, terms.clock
         self._start(self._others, keep_heartbeat, *living)
         for schedule in self._app.schedules:
             keeping = schedule, self._client, self._terms.clock, self._resting

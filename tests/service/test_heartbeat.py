@@ -11,6 +11,7 @@ import pytest
 from effectflow import Checkpoints, Client, Do, pure, workflow
 from effectflow.observe import Overview, read_overview
 from effectflow.observe.workers import KnownWorker, known_workers, save_worker
+from effectflow.runs import StepMigration
 from effectflow.service import App, Worker
 from effectflow.stores import MemoryStore
 from effectflow.testing import TestClock
@@ -25,14 +26,14 @@ class Environment:
     checkpoints: Checkpoints
 
 
-@workflow(version="2", aliases=["old greet"])
+@workflow(version="2", aliases=["old greet"], migrations={1: StepMigration()})
 def greet(name: str) -> Do[Environment, str, str]:
     return (yield from pure(f"Hello {name}"))
 
 
 def worker_of(store: MemoryStore) -> Worker[Any]:
     app = App([greet], environment=Environment, checkpoints=Checkpoints(store))
-    return Worker(app, limit=7, clock=TestClock())
+    return Worker(app, limit=7, versions={"greet": ["2", "1"]}, clock=TestClock())
 
 
 class Failing(MemoryStore):
@@ -71,7 +72,7 @@ async def test_an_idle_worker_is_known_until_it_ends() -> None:
         await until_known(store)
         [process] = (await overview(store)).processes
         assert (process.driven, process.limit, process.seen_at) == (0, 7, NOW)
-        assert process.workflows == {"greet": "2", "old greet": "2"}
+        assert process.workflows == {"greet": "1, 2", "old greet": "1, 2"}
     after = await overview(store)
     assert (after.processes, after.lost) == ((), ())
 
