@@ -3,36 +3,30 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import aclosing
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from itertools import islice
 from math import inf, nextafter
 from tempfile import SpooledTemporaryFile
 
 from anyio import to_thread
 from starlette.background import BackgroundTask
-from starlette.datastructures import ImmutableMultiDict
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from effectflow.checkpoint import (
     CheckpointError,
-    CheckpointStore,
-    CorruptCheckpoint,
     RunInfo,
     StoreUnavailable,
     export_run,
-    find_run,
     write_exported,
 )
 from effectflow.checkpoint.store import store_errors
-from effectflow.observe.run_filters import Counted, RunFilters
+from effectflow.observe.run_filters import Counted
 from effectflow.observe.statuses import shown_status
 from effectflow.ui.bulk_actions import BULK_ACTIONS, BulkAction
 from effectflow.ui.request_values import submitted
-from effectflow.ui.runs_page import FIELDS, Given, filters_of, given_in, text_of
+from effectflow.ui.run_selection import Selection, given_in, selection_in
 from effectflow.ui.site import Page, Refused, Site
 
 LISTED = 100
@@ -56,62 +50,7 @@ class Outcome:
     status: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """The runs of a form: those with these ids, or all that the filters find.
-
-    Attributes:
-        run_ids: the ids, unless there are filters.
-        filters: what finds the runs otherwise.
-        given: the filters as a form sends them.
-    """
-
-    run_ids: Sequence[str]
-    filters: RunFilters | None
-    given: Given
-
-    async def infos(
-        self, site: Site, now: float, limit: int
-    ) -> AsyncIterator[tuple[str, RunInfo | None]]:
-        """Yield the first `limit` runs with their ids; None for one that is gone or damaged."""
-        checkpoints = site.client.checkpoints
-        if self.filters is None:
-            for run_id in self.run_ids[:limit]:
-                yield run_id, await _found(checkpoints.store, run_id)
-            return
-        async with aclosing(self.filters.runs(checkpoints, [], now=now, limit=limit)) as found:
-            async for info in found:
-                yield info.run_id, info
-
-    async def count(self, site: Site, now: float) -> Counted:
-        """Return how many runs they are; with filters, at most 10,000."""
-        if self.filters is None:
-            return Counted(len(self.run_ids), False)
-        return await self.filters.count(site.client.checkpoints, now=now)
-
-    def inputs(self, after: tuple[float, str] | None = None) -> list[tuple[str, str]]:
-        """Return what a form sends to select the same runs again; only those `after` a place."""
-        texts, inputs = dict(self.given), [("id", run_id) for run_id in self.run_ids]
-        if self.filters is not None:
-            query = self.filters.query
-            place = after or query.after
-            inputs = [("every", "found"), *([] if place is None else [("after", text_of(place))])]
-            for name, at in (("since", query.updated_since), ("before", query.updated_before)):
-                if at is not None:
-                    # Not "an hour ago", which is later then.
-                    texts[name] = (datetime.fromtimestamp(at, UTC).isoformat(),)
-        return inputs + [(name, text) for name, given in texts.items() for text in given]
-
-
 _GONE = "No: there is no such run, or it is damaged."
-
-
-async def _found(store: CheckpointStore, run_id: str) -> RunInfo | None:
-    try:
-        with store_errors(store, run_id):
-            return await find_run(store, run_id)
-    except CorruptCheckpoint:
-        return None
 
 
 async def show_none(site: Site, request: Request) -> Response:
@@ -127,7 +66,7 @@ async def act_on_runs(site: Site, request: Request) -> Page | Response:
         raise Refused(f"The actions are {', '.join(BULK_ACTIONS)}.")
     if action.act is not None:
         site.changeable()
-    selection = _selection_in(form, now)
+    selection = selection_in(form, now)
     is_confirmed = "confirmed" in form
     async with site.client.checkpoints.store:
         if not is_confirmed:
@@ -135,22 +74,6 @@ async def act_on_runs(site: Site, request: Request) -> Page | Response:
         if action.act is None:
             return await _export(site, action, selection, now, skips="skip" in form)
         return await _act(site, action, selection, now)
-
-
-def _selection_in(form: ImmutableMultiDict[str, str], now: float) -> Selection:
-    """Return the runs that a form selects. Raise Refused if it selects none."""
-    given = given_in(form)
-    every = form.getlist("every")
-    if "found" in every:
-        if not given:
-            raise Refused("Set a filter first: this would be every run of the store.")
-        after = form.get("after")
-        return Selection((), filters_of(given, now, after or None), given)
-    chosen = form.getlist("shown" if "page" in every else "id")
-    run_ids = [*dict.fromkeys(text for text in chosen if text)]
-    if not run_ids:
-        raise Refused("Select runs first, on the page of runs.")
-    return Selection(run_ids[:MOST_IN_FILE], None, given)
 
 
 async def _preview(site: Site, action: BulkAction, selection: Selection, now: float) -> Page:
@@ -285,16 +208,10 @@ def _page(
         "listed": listed,
         "inputs": inputs,
         "given": selection.given,
-        "found_by": ", ".join(_in_words(selection.given)) if selection.filters else "",
+        "found_by": selection.found_by,
         "count": count,
         "is_done": is_done,
         "stopped": stopped,
         "too_many": too_many,
     }
     return Page("bulk.html", title, values)
-
-
-def _in_words(given: Given) -> Iterator[str]:
-    if "status" in given:
-        yield f"status {' or '.join(given['status'])}"
-    yield from (f"{label} {given[name][0]}" for name, label in FIELDS.items() if name in given)
