@@ -51,7 +51,7 @@ from tests.service.lives import (
 )
 from tests.sweeps import EVERY
 
-pytestmark = [pytest.mark.anyio, both_backends]
+pytestmark = pytest.mark.anyio
 
 approval: Signal[str] = Signal("approval", str)
 count: Signal[int] = Signal("count", int)
@@ -96,6 +96,7 @@ def memory() -> Service:
     return Service(MemoryStore())
 
 
+@both_backends
 async def test_a_killed_service_neither_loses_a_message_nor_receives_it_twice() -> None:
     async def live(service: Service) -> object:
         async with working(service, approve, grace=0) as worker:
@@ -130,6 +131,7 @@ async def test_a_killed_service_receives_the_messages_that_came_meanwhile(
     await killed_everywhere(live, more_than=15, every=every)
 
 
+@both_backends
 async def test_a_message_is_kept_until_it_is_awaited_and_other_signals_do_not_matter(
     service: Service,
 ) -> None:
@@ -192,6 +194,7 @@ async def test_a_message_that_is_inserted_again_is_not_received_again(memory: Se
 
 
 @both_stores
+@both_backends
 async def test_two_flows_that_wait_for_one_signal_get_one_message_each(service: Service) -> None:
     async with working(service, approve_twice_at_once) as worker:
         handle = await worker.client.submit(approve_twice_at_once, None, run_id="r")
@@ -205,6 +208,7 @@ async def test_two_flows_that_wait_for_one_signal_get_one_message_each(service: 
     assert len({entry.path for entry in signalled}) == 2
 
 
+@both_backends
 async def test_many_senders_at_once_lose_nothing(service: Service) -> None:
     @workflow
     def collect(_: None) -> Do[App, Broken, list[int]]:
@@ -259,6 +263,7 @@ async def test_a_message_to_an_ended_or_unknown_run_is_an_error(service: Service
 
 
 @both_stores
+@both_backends
 async def test_a_message_wakes_a_run_at_once_and_a_run_of_another_name_stays_asleep(
     service: Service, seldom_looks: None
 ) -> None:
@@ -362,6 +367,7 @@ async def test_what_is_sent_before_it_is_awaited_is_kept_in_order(service: Servi
         assert await handle.result(timeout=5) == Success([1, None, 3])
 
 
+@both_backends
 async def test_changes_of_a_run_are_told_until_it_has_ended(service: Service) -> None:
     handle = await service.client.submit(reviewed, None)
     told: list[Change] = []
