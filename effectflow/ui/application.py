@@ -48,7 +48,8 @@ def create_app(
     Parameters:
         checkpoints: where the runs are; or what has them as `checkpoints`, such as an App.
         app: the App of the workers. Without it, the pages only show what the store has.
-        read_only: whether to only show. The pages of a store that can only be read only show, too.
+        read_only: whether to only show. The pages of a store that can only be read, or that workers
+            cannot use, only show, too.
         token: what a visitor has to know; "" if whoever reaches the pages may use them.
         hosts: the names under which a browser may reach the pages, such as "runs.example.org"; by
             default any. Without a token or a login, name them, even on this host alone: the name of

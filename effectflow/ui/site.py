@@ -95,14 +95,15 @@ class Site:
         """Return the App. Raise Refused if the pages only show."""
         if self.app is None:
             raise Refused("These pages only show. Serve them with --app to change runs.", 403)
-        if self._is_read_only:
-            what = "These pages are" if self.read_only else "The store of these pages is"
-            raise Refused(f"{what} read-only.", 403)
+        if self.read_only:
+            raise Refused("These pages are read-only.", 403)
+        if self.access.obstacle:
+            raise Refused(f"The store of these pages {self.access.obstacle}.", 403)
         return self.app
 
     @property
-    def _is_read_only(self) -> bool:
-        return self.read_only or self.access.is_read_only
+    def _can_change(self) -> bool:
+        return self.app is not None and not self.read_only and not self.access.obstacle
 
     def link(self, request: Request, path: str, /, **query: object) -> str:
         """Return the URL of a page, wherever the pages are mounted. Leave out what is None."""
@@ -131,7 +132,7 @@ class Site:
                 "link": link,
                 "notice": NOTICES.get(request.query_params.get("done", "")),
                 "by": self.client.by,
-                "can_change": self.app is not None and not self._is_read_only,
+                "can_change": self._can_change,
                 **page.values,
             },
         )

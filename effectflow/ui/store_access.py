@@ -23,11 +23,12 @@ class StoreAccess:
     """Opens the store for requests.
 
     Attributes:
-        is_read_only: whether the store can only be read, as it has said last.
+        obstacle: why nothing can be changed in the store, as it has said last, such as "is read-only"; ""
+            if that can be.
     """
 
     def __init__(self, store: CheckpointStore) -> None:
-        self.is_read_only = False
+        self.obstacle = ""
         self._store = store
         self._answered_at = -math.inf
 
@@ -47,7 +48,12 @@ class StoreAccess:
 
     async def _ask(self) -> None:
         with store_errors(self._store):
-            self.is_read_only = (await self._store.facts()).is_read_only
+            if (await self._store.facts()).is_read_only:
+                self.obstacle = "is read-only"
+            elif not is_service(self._store):
+                self.obstacle = "keeps journals only, so no worker would do the work"
+            else:
+                self.obstacle = ""
             # Facts need no server. Files have none, and finding a run in an archive takes long.
             if is_service(self._store):
                 await find_run(self._store, "")

@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 from effectflow import Checkpoints, Effect, pure, workflow
 from effectflow.checkpoint import export_run, import_run
 from effectflow.service import App, Client
-from effectflow.stores import MemoryStore, SqliteStore
+from effectflow.stores import FileStore, MemoryStore, SqliteStore
 from effectflow.ui import create_app
 from tests.ui.small_app import Environment, order, small_app
 
@@ -86,6 +86,16 @@ def test_a_copied_file_that_may_only_be_read_is_shown(
         assert (refused.status_code, "read-only" in refused.text) == (403, True)
     assert [one.name for one in copied.parent.iterdir()] == ["runs.db"]
     assert copied.read_bytes() == (tmp_path / "runs.db").read_bytes()
+
+
+def test_the_pages_of_a_store_that_no_worker_can_use_only_show(tmp_path: Path) -> None:
+    app = small_app(FileStore(tmp_path))
+    anyio.run(order.start(5, run_id="done").run, Environment(app.checkpoints))
+    with TestClient(create_app(app, app)) as pages:
+        shown = pages.get("/run?id=done")
+        assert (shown.status_code, "Run again" in shown.text) == (200, False)
+        refused = pages.post("/start?workflow=order", data={"input": "5"})
+        assert (refused.status_code, "no worker would do the work" in refused.text) == (403, True)
 
 
 def test_a_store_that_does_not_answer_is_told_soon_and_nothing_is_tried(
