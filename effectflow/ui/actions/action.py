@@ -35,9 +35,6 @@ MOST_SHOWN = 20
 class CodeRaises(Refused):
     """The code of a workflow raises while it is replayed, perhaps what would end its process."""
 
-    def __init__(self, defect: BaseException) -> None:
-        super().__init__(f"The code of the workflow raises {type(defect).__name__}: {defect}", 409)
-
 
 _NOT_OF_CODE = (CheckpointError, Refused, Mistyped, KeyboardInterrupt)
 """What a replay raises for other reasons."""
@@ -129,7 +126,8 @@ class Target:
                     if isinstance(defect, get_cancelled_exc_class()):
                         raise
                     logger.warning("the code of a workflow raises in a replay", exc_info=True)
-                    raised = CodeRaises(defect)
+                    name = type(defect).__name__
+                    raised = CodeRaises(f"The code of the workflow raises {name}: {defect}", 409)
                 is_done = True
         except BadEnvironment as error:
             raise Refused(
