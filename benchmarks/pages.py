@@ -53,7 +53,7 @@ from effectflow.testing.forwarding import ForwardingStore
 
 FIRST_BYTE = 100.0
 MOST_GROWTH = 1.05
-BROWSERS, ROUNDS, RUNS_OF_A_ROUND, STEPS = 200, 12, 200, 10
+BROWSERS, ROUNDS, RUNS_OF_A_ROUND, STEPS = 200, 12, 500, 10
 CORES = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [0]
 
 
