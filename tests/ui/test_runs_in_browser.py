@@ -40,7 +40,8 @@ def test_runs_are_selected_by_keyboard_and_stay_so_while_others_appear(
     assert not Axe().run(window).response["violations"]
     window.get_by_role("button", name="Delete 4 runs").press("Enter")
     expect(window.get_by_role("heading", level=1)).to_have_text("4 of 4 runs were deleted")
-    # Neither a reload nor the way back sends the form again.
+    # Neither a reload nor the way back sends the form again, once the script of the page has run.
+    window.wait_for_load_state()
     window.reload()
     expect(window.get_by_text("No run matches.")).to_be_visible()
     assert window.url == f"{pages.url}/?status=failed"
