@@ -39,10 +39,11 @@ def test_a_store_that_goes_away_is_told_and_comes_back(
 
 
 @contextmanager
-def serving(path: Path, port: int) -> Iterator[Program]:
+def serving(path: Path, port: int, token: str = "") -> Iterator[Program]:
     """Serve pages in a process, which is killed at the end."""
     arguments = [*COMMAND, "ui", "--store", path.name, "--port", str(port)]
-    with Program(arguments, cwd=path.parent, env=ENVIRONMENT, stdout=PIPE) as program:
+    environment = ENVIRONMENT | {"EFFECTFLOW_UI_TOKEN": token}
+    with Program(arguments, cwd=path.parent, env=environment, stdout=PIPE) as program:
         try:
             assert program.stdout is not None
             assert "The pages are at" in program.stdout.readline()
@@ -51,13 +52,17 @@ def serving(path: Path, port: int) -> Iterator[Program]:
             program.kill()
 
 
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return free.getsockname()[1]
+
+
 def test_a_server_that_is_killed_is_told_and_comes_back(
     chromium: Browser, serve: Callable[..., Served], tmp_path: Path
 ) -> None:
     other = serve(small_app(SqliteStore(tmp_path / "runs.db")), worker=False)
     other.do(other.client.submit, order, 5, run_id="before")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     # Without `window`, because the console tells the lost connection as an error.
     window = chromium.new_page()
     banner = window.locator("#banner")
@@ -71,3 +76,45 @@ def test_a_server_that_is_killed_is_told_and_comes_back(
         expect(window.get_by_role("link", name="meanwhile")).to_be_visible(timeout=20_000)
         expect(banner).to_be_hidden()
         window.close()
+
+
+def test_a_server_with_another_token_is_told_and_watched_again_once_that_is_given(
+    chromium: Browser, serve: Callable[..., Served], tmp_path: Path
+) -> None:
+    store = serve(small_app(SqliteStore(tmp_path / "runs.db")), worker=False)
+    store.do(store.client.submit, order, 5, run_id="before")
+    port = free_port()
+    address = f"http://127.0.0.1:{port}/"
+    # Without `window`, because the console tells the refusal as an error.
+    context = chromium.new_context()
+    window, other = context.new_page(), context.new_page()
+    row, banner = window.get_by_role("link", name="before"), window.locator("#banner")
+    with serving(tmp_path / "runs.db", port, "the first token"):
+        window.goto(f"{address}?token=the+first+token")
+        expect(row).to_be_visible()
+    expect(banner).to_contain_text("does not answer")
+    with serving(tmp_path / "runs.db", port, "the second token"):
+        expect(banner).to_contain_text("asks for its token", timeout=20_000)
+        # What was known last stays until the reader reloads.
+        expect(row).to_be_visible()
+        other.goto(f"{address}?token=the+second+token")
+        expect(banner).to_be_hidden(timeout=20_000)
+        context.close()
+
+
+def test_a_login_that_has_ended_is_told(
+    chromium: Browser, serve: Callable[..., Served], tmp_path: Path
+) -> None:
+    pages = serve(small_app(SqliteStore(tmp_path / "runs.db")), worker=False)
+    window = chromium.new_page()
+    window.goto(pages.url)
+    banner = window.locator("#banner")
+    expect(window.get_by_text("No runs yet.")).to_be_visible()
+    elsewhere = {"location": "https://login.example/"}
+    window.route("**", lambda route: route.fulfill(status=303, headers=elsewhere))
+    # As when the reader comes back to the tab.
+    window.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+    expect(banner).to_contain_text("a login again")
+    window.unroute("**")
+    expect(banner).to_be_hidden()
+    window.close()

@@ -110,11 +110,27 @@ function follow() {
   // A page that is about the problem says it already.
   source.addEventListener("problem", (event) => main.querySelector("[data-says]") || tell(event.data));
   const own = source;
-  source.onerror = () => {
-    tell("The server of these pages does not answer. This page shows what was last known.");
+  source.onerror = async () => {
     // After an answer that is no stream, such as that of a proxy, the browser does not try again.
-    if (own.readyState === EventSource.CLOSED) setTimeout(() => own === source && follow(), 3000);
+    const isClosed = own.readyState === EventSource.CLOSED;
+    const problem = isClosed && (await isRefused()) ? REFUSED : AWAY;
+    if (own !== source) return;
+    tell(`${problem} This page shows what was last known.`);
+    if (isClosed) setTimeout(() => own === source && follow(), 3000);
   };
+}
+const AWAY = "The server of these pages does not answer.";
+const REFUSED = "The server asks for its token or a login again: reload this page.";
+
+/** Return whether the server wants to know who reads, which the browser does not tell of a stream. */
+async function isRefused() {
+  try {
+    const answer = await fetch(location.href, { method: "HEAD", redirect: "manual" });
+    // A login leads elsewhere.
+    return answer.type === "opaqueredirect" || [401, 403].includes(answer.status);
+  } catch {
+    return false;
+  }
 }
 addEventListener("pagehide", () => source?.close());
 addEventListener("pageshow", (event) => event.persisted && follow());
