@@ -138,7 +138,7 @@ def explain(
     """Explain a run that was read.
 
     Parameters:
-        absent: that no worker may take it, as `absence` returns it.
+        absent: that no worker may take it, as `absence` or `full_queue` returns it.
 
     The other parameters are those of `explain_run`.
     """

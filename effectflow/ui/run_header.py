@@ -13,10 +13,11 @@ from effectflow.checkpoint.entries import CancelRequested
 from effectflow.checkpoint.errors import CorruptCheckpoint, after_damage
 from effectflow.checkpoint.plan import resumed_at
 from effectflow.checkpoint.run_info import RunStatus
-from effectflow.checkpoint.store import is_service
+from effectflow.checkpoint.store import is_service, store_errors
 from effectflow.observe.explanation import Explanation, explain
 from effectflow.observe.mailbox import WaitingMessage, read_requests
 from effectflow.observe.operations import Operation
+from effectflow.observe.queue_limits import full_queue
 from effectflow.observe.recorded_run import RecordedRun
 from effectflow.observe.statuses import shown_status
 from effectflow.observe.workers import absence
@@ -62,11 +63,13 @@ async def read_run(site: Site, request: Request) -> ShownRun:
         recorded = await site.recent_runs.read(run_id_of(request))
         pauses = await pauses_in(store) if is_service(store) else ()
         now, summary = site.now, recorded.info.summary
-        absent = await absence(store, recorded.info, now)
+        queue = None if site.app is None else site.app.queues.get(summary.queue_name)
+        with store_errors(store, recorded.run_id):
+            absent = await absence(store, recorded.info, now)
+            absent = absent or await full_queue(store, recorded.info, queue, now)
         requests: Sequence[WaitingMessage] = ()
         if not summary.status.has_ended:
             requests = await read_requests(checkpoints, recorded.run_id)
-    queue = None if site.app is None else site.app.queues.get(summary.queue_name)
     waits = summary.status is RunStatus.PENDING
     allowed = limits(queue) if queue is not None and waits else ""
     return ShownRun(recorded, explain(recorded, now, pauses, absent), now, allowed, requests)

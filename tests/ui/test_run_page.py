@@ -3,6 +3,7 @@ from __future__ import annotations
 import gc
 import re
 import sqlite3
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import closing
 from pathlib import Path
@@ -43,6 +44,7 @@ from effectflow.checkpoint import (
 )
 from effectflow.checkpoint.journal_reader import Journal
 from effectflow.observe.recorded_run import RecordedRun
+from effectflow.observe.workers import KnownWorker, save_worker
 from effectflow.stores import MemoryStore, SqliteStore
 from effectflow.ui import create_app
 from effectflow.ui.steps import View, steps_of
@@ -201,6 +203,47 @@ def test_a_run_that_waits_in_a_queue_shows_the_limits_of_it() -> None:
     anyio.run(submit)
     assert "slow: 0 at once" in html_of(app, "/run?id=order-1")
     assert "order: 3 at once, 1 of a key" in html_of(app, "/run?id=order-2")
+
+
+@pytest.mark.parametrize(
+    ("limits", "key", "reason"),
+    [
+        ({"limit": 0}, "", "It is due, but the limit of queue 'order' is 0."),
+        ({"limit": 2}, "", "queue 'order' has 2 runs in progress, and its limit is 2."),
+        ({"limit": 3}, "", "continues as soon as a worker takes it."),
+        (
+            {"per_key": 1},
+            "acme",
+            "has 1 run with its key in progress, and the limit of a key is 1.",
+        ),
+        ({"per_key": 2}, "acme", "continues as soon as a worker takes it."),
+        ({"per_key": 1}, "other", "continues as soon as a worker takes it."),
+        ({"per_key": 1}, "", "continues as soon as a worker takes it."),
+        ({"per_second": 1}, "acme", "continues as soon as a worker takes it."),
+    ],
+)
+def test_the_header_says_that_a_run_waits_for_room_in_its_queue(
+    limits: dict[str, Any], key: str, reason: str
+) -> None:
+    store, queue = MemoryStore(), Queue("order", **limits)
+    app = App(
+        [order, paid], environment=Environment, checkpoints=Checkpoints(store), queues=[queue]
+    )
+
+    async def submit() -> None:
+        async with Client(app) as client:
+            now = time.time()
+            await save_worker(
+                store, KnownWorker("pid 4 on far/x (b, c)", 5, {"order": "1"}, now, now)
+            )
+            held = {"held-1": (order, "acme"), "held-2": (order, "others"), "else": (paid, "acme")}
+            for run_id, (kind, its_key) in held.items():
+                await client.submit(kind, 5, run_id=run_id, key=its_key)
+                await store.claim(run_id, owner="another process", seconds=60)
+            await client.submit(order, 5, run_id="waits", key=key)
+
+    anyio.run(submit)
+    assert reason in html_of(app, "/run?id=waits")
 
 
 def test_the_header_says_how_far_the_undos_of_a_cancelled_run_have_got(
