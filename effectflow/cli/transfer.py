@@ -20,7 +20,6 @@ from effectflow.checkpoint import (
     UnsupportedVersion,
     export_run,
     import_run,
-    read_exported,
     write_exported,
 )
 from effectflow.cli.access import Access, ServiceOption
@@ -28,7 +27,7 @@ from effectflow.cli.command import Answer, command
 from effectflow.cli.options import BadUse, ExitCode, LatestOption, check_choice
 from effectflow.cli.render import counted
 from effectflow.cli.suggestions import message_of
-from effectflow.stores._archive import lines_of, open_export
+from effectflow.stores._archive import newest_in, open_export, superseded_in
 
 _JsonOption = Annotated[
     bool, typer.Option("--json", help="Print the exported runs as JSON; needs --output.")
@@ -113,12 +112,14 @@ async def import_runs(
 ) -> Answer:
     """Add exported runs to a store. Runs that the store already has stay as they are.
 
-    Skip runs whose id belongs to another run in the store, and name them at the end.
+    Of a run that the file has twice, add the newer copy. Skip runs whose id belongs to another run in the
+    store, and name them at the end.
     """
     imported, problems = dict[str, bool](), list[CheckpointError]()
     try:
         with open_export(source) as file:
-            for run in read_exported(lines_of(file, source)):
+            for found in newest_in(file, source, superseded_in(source)):
+                run = found.load()
                 try:
                     imported[run.run_id] = await import_run(access.store, run)
                 except RunConflict as error:

@@ -8,15 +8,15 @@ import os
 import threading
 import time
 import zlib
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Generator, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import BinaryIO, NoReturn, cast
 
 import anyio
 
-from effectflow.checkpoint.errors import CorruptCheckpoint, StoreUnavailable
+from effectflow.checkpoint.errors import CorruptCheckpoint, StoreUnavailable, UnsupportedVersion
 from effectflow.checkpoint.journal_reader import ExportedRun, ScannedRun, scan_exported
 from effectflow.checkpoint.lease import Lease
 from effectflow.checkpoint.run_info import RunInfo, RunQuery, RunSummary
@@ -48,6 +48,29 @@ def infos_in(path: Path) -> Iterator[RunInfo]:
             yield found.info
 
 
+def superseded_in(path: Path) -> frozenset[int]:
+    """Return the places, from 0, of the runs in a file of which it has a newer copy: files can be joined.
+
+    Damage ends the search, and nothing after it is read. Raise OSError.
+    """
+    newest: dict[str, tuple[float, int]] = {}
+    superseded: set[int] = set()
+    with suppress(CorruptCheckpoint, UnsupportedVersion):
+        for place, info in enumerate(infos_in(path)):
+            copy = info.updated_at, place
+            known = newest.setdefault(info.run_id, copy)
+            if known is not copy:
+                newest[info.run_id] = max(known, copy)
+                superseded.add(min(known, copy)[1])
+    return frozenset(superseded)
+
+
+def newest_in(file: BinaryIO, path: Path, superseded: Collection[int]) -> Iterator[ScannedRun]:
+    """Yield the runs in an open file but those at these places. Raise CorruptCheckpoint for damage."""
+    found = enumerate(scan_exported(lines_of(file, path)))
+    return (run for place, run in found if place not in superseded)
+
+
 @contextmanager
 def new_archive(path: Path) -> Generator[BinaryIO]:
     """Write a compressed file that is complete and durable, or absent.
@@ -67,9 +90,10 @@ def new_archive(path: Path) -> Generator[BinaryIO]:
 class ArchiveStore(ReentrantStore, CheckpointStore):
     """The runs in a file of exported runs, to be read: lines of JSON, perhaps compressed by gzip.
 
-    It scans the file, so it needs no more memory for many runs than for one. A run that follows the one
-    before, in the order of the file, is found at once; any other one after reading the file. Changing a
-    run raises StoreUnavailable: import the run into another store first.
+    It scans the file. A run that follows the one before, in the order of the file, is found at once; any
+    other one after reading the file. Of a run that is there twice, because files were joined, the newer
+    copy counts: to find those, the first use reads the file once more, and needs memory for the ids of
+    all runs. Changing a run raises StoreUnavailable: import the run into another store first.
 
     Parameters:
         path: the file, such as `runs.jsonl.gz`. What it contains tells whether it is compressed.
@@ -81,6 +105,7 @@ class ArchiveStore(ReentrantStore, CheckpointStore):
         self._file: BinaryIO | None = None
         self._scan: Iterator[ScannedRun] = iter(())
         self._last: ExportedRun | None = None
+        self._superseded: frozenset[int] | None = None
         self._reading = threading.Lock()
 
     @property
@@ -103,12 +128,18 @@ class ArchiveStore(ReentrantStore, CheckpointStore):
         if self._file is not None:
             self._file.close()
         self._file, self._scan, self._last = None, iter(()), None
+        self._superseded = None
 
     def _rewind(self) -> None:
         if self._file is not None:
             self._file.close()
         self._file = open_export(self.path)
-        self._scan = scan_exported(lines_of(self._file, self.path))
+        self._scan = self._newest(self._file)
+
+    def _newest(self, file: BinaryIO) -> Iterator[ScannedRun]:
+        if self._superseded is None:
+            self._superseded = superseded_in(self.path)
+        yield from newest_in(file, self.path, self._superseded)
 
     def _run(self, run_id: str) -> ExportedRun | None:
         """Return a run, looked for from the place after the last one on, or None."""

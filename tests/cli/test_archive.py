@@ -6,12 +6,13 @@ import gzip
 import re
 import signal
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 
 import anyio
 import pytest
 
-from effectflow.checkpoint import RunQuery, read_exported
+from effectflow.checkpoint import RunQuery, RunStatus, read_exported
 from effectflow.stores import ArchiveStore, SqliteStore, _archive
 from tests.cli.conftest import ENVIRONMENT, Command
 from tests.cli.test_selection import APP, SHOP, rows, start
@@ -50,7 +51,7 @@ def test_the_commands_read_an_archive(effectflow: Command, monkeypatch: pytest.M
     monkeypatch.setattr(_archive, "open_export", open_export)
     assert effectflow("verify", *FILE).out.endswith("4 runs checked, 0 damaged\n")
     # It is not read again for each run.
-    assert len(opened) == 3
+    assert len(opened) == 4
 
     refused = effectflow("resume", "b", "--app", "till", *FILE)
     assert (refused.code, "`effectflow import` copies them" in refused.err + refused.out) == (
@@ -176,3 +177,39 @@ def test_pages_of_an_archive_have_every_run_once(folder: Path) -> None:
             assert [len(await archive.read(run_id, after=1)) for run_id in "abx"] == [3, 3, 0]
 
     anyio.run(main)
+
+
+def test_of_a_run_that_an_archive_has_twice_the_newer_copy_counts(
+    effectflow: Command, folder: Path
+) -> None:
+    start(a=1, b=-1, c=2)
+    assert effectflow("archive", "a", "b", "c", "--output", "old.gz", *APP).code == 0
+    assert effectflow("complete-step", "b", "pay", "1", *APP).code == 0
+    assert effectflow("archive", "b", "a", "--output", "new.gz", *APP).code == 0
+    parts = [(folder / name).read_bytes() for name in ("old.gz", "new.gz")]
+
+    async def main() -> None:
+        async with SqliteStore(folder / "shop.db") as store:
+            every = await store.find()
+        async with ArchiveStore(folder / "both.jsonl.gz") as archive:
+            assert [info.run_id for info in await archive.find(RunQuery(limit=2))] == ["c", "b"]
+            found = await archive.find()
+            assert found == [replace(info, lease=None) for info in every]
+            # The older copy of this run has failed.
+            assert await archive.find(RunQuery(statuses=frozenset({RunStatus.FAILED}))) == []
+            for info in (*found, *reversed(found)):
+                assert await archive.find(RunQuery(run_id=info.run_id)) == [info]
+                assert len(await archive.read(info.run_id)) == info.length
+
+    for name, joined in {"1.db": parts, "2.db": parts[::-1]}.items():
+        (folder / "both.jsonl.gz").write_bytes(b"".join(joined))
+        anyio.run(main)
+        imported = effectflow("import", "both.jsonl.gz", "--store", name)
+        assert (imported.code, sorted(imported.out.splitlines())) == (
+            0,
+            ["a: imported", "b: imported", "c: imported"],
+        )
+        of_both = [
+            effectflow("history", "b", "--json", "--store", one) for one in (name, "shop.db")
+        ]
+        assert of_both[0].json == of_both[1].json
