@@ -52,8 +52,7 @@ async def read_mailbox(
 
     A store that only keeps journals has none.
     """
-    store = checkpoints.store
-    messages = await store.mailbox(run_id) if is_service(store) else []
+    messages = await sealed_messages(checkpoints, run_id)
     return [_opened(checkpoints, run_id, one) for one in islice(messages, limit)]
 
 
@@ -62,10 +61,15 @@ async def read_requests(checkpoints: Checkpoints, run_id: str) -> list[WaitingMe
 
     Those that nobody with the keys has sent are left out.
     """
-    store = checkpoints.store
-    messages = await store.mailbox(run_id) if is_service(store) else []
+    messages = await sealed_messages(checkpoints, run_id)
     requests = [_opened(checkpoints, run_id, one) for one in messages if one.topic in _REQUESTS]
     return [one for one in requests if one.problem is None]
+
+
+async def sealed_messages(checkpoints: Checkpoints, run_id: str) -> list[Message]:
+    """Return the messages that a run has not taken, oldest first. To open them all takes long."""
+    store = checkpoints.store
+    return await store.mailbox(run_id) if is_service(store) else []
 
 
 def _opened(checkpoints: Checkpoints, run_id: str, message: Message) -> WaitingMessage:

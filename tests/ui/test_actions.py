@@ -11,7 +11,10 @@ import pytest
 from starlette.testclient import TestClient
 
 from effectflow import Checkpoints, Do, RunStatus, spawn, workflow
-from effectflow.checkpoint import RunConflict
+from effectflow.checkpoint import RunConflict, Seal
+from effectflow.checkpoint.messages import open_message
+from effectflow.checkpoint.store import Message
+from effectflow.checkpoint.values import Tree
 from effectflow.service import App
 from effectflow.stores import MemoryStore, SqliteStore
 from effectflow.ui import create_app
@@ -34,6 +37,9 @@ def failed(steering: Steering, run_id: str = "b1") -> None:
     steering.do(buy, run_id)
     steering.drive(buy, run_id, RunStatus.FAILED)
     BROKEN.clear()
+
+
+APPROVED = {"value/approved": "yes", "value/by": "emma"}
 
 
 def waiting(steering: Steering, run_id: str = "f1") -> None:
@@ -80,6 +86,25 @@ def test_the_answer_of_a_second_person_is_not_kept_for_the_next_question(
     # Who has seen that may send another one.
     assert late.forms[0].typed["value/approved"] == "no"
     went_to(steering.submit(emma, late.forms[0].typed), "f1", "signal")
+
+
+def test_what_a_run_has_not_taken_is_counted_without_being_opened(
+    steering: Steering, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiting(steering)
+    went_to(steering.act("signal", "f1", typed=APPROVED), "f1", "signal")
+    went_to(steering.act("cancel", "f1"), "f1", "cancel")
+    opened: list[str] = []
+
+    def opens(seal: Seal, run_id: str, message: Message) -> Tree:
+        opened.append(message.topic)
+        return open_message(seal, run_id, message)
+
+    monkeypatch.setattr("effectflow.observe.mailbox.open_message", opens)
+    text = steering.show("/run/act/signal?id=f1").text
+    assert "1 value was sent before" in text
+    assert "It was asked to cancel itself" in text
+    assert opened == ["cancel"]
 
 
 def test_what_is_typed_for_a_step_is_never_the_outcome_of_another(steering: Steering) -> None:

@@ -7,7 +7,7 @@ from uuid import uuid4
 
 from effectflow.checkpoint.errors import CheckpointError
 from effectflow.observe.explanation import Explanation
-from effectflow.observe.mailbox import read_mailbox
+from effectflow.observe.mailbox import sealed_messages
 from effectflow.observe.operations import Operation
 from effectflow.runs.plan import awaited_types
 from effectflow.service.sending import send_value
@@ -60,15 +60,11 @@ async def _prepare(target: Target) -> Prepared:
     ]
     if problem:
         facts.append(warned("The types of the values are not known", problem))
-    mailbox = await read_mailbox(target.checkpoints, target.run_id)
+    unread = await sealed_messages(target.checkpoints, target.run_id)
     offers: list[Offer] = []
     for name in waits:
         topic = Signal(name, object).topic
-        sent = [
-            one.message.number
-            for one in mailbox
-            if one.message.topic == topic and one.message.key != target.key
-        ]
+        sent = [one.number for one in unread if one.topic == topic and one.key != target.key]
         # The run would take the answer of a second person at its next wait for this signal.
         if sent:
             count = "1 value was" if len(sent) == 1 else f"{len(sent)} values were"
