@@ -10,12 +10,12 @@ import anyio
 import pytest
 from starlette.testclient import TestClient
 
-from effectflow import Checkpoints, Do, RunStatus, spawn, workflow
+from effectflow import Checkpoints, Do, RunStatus, par_traverse, spawn, workflow
 from effectflow.checkpoint import RunConflict, Seal
 from effectflow.checkpoint.messages import open_message
 from effectflow.checkpoint.store import Message
 from effectflow.checkpoint.values import Tree
-from effectflow.service import App
+from effectflow.service import App, Signal
 from effectflow.stores import MemoryStore, SqliteStore
 from effectflow.ui import create_app
 from effectflow.ui.actions import ACTIONS
@@ -398,3 +398,21 @@ def test_a_signal_whose_type_is_not_known_says_so() -> None:
     typed = page.forms[0].typed | {"value": '{"approved": true, "by": "emma"}'}
     went_to(steering.submit(page, typed), "s1", "signal")
     assert "Not taken yet" in steering.show("/run/act/signal?id=s1").text
+
+
+@workflow
+def asking(count: int) -> Do[Shop, Declined, list[str]]:
+    return (yield from par_traverse(range(count), lambda one: Signal(f"s{one}", str).wait()))
+
+
+def test_a_run_that_waits_for_many_signals_has_forms_for_some_and_links_to_others() -> None:
+    steering = Steering(App([asking], environment=Shop, checkpoints=Checkpoints(MemoryStore())))
+    steering.do(asking, "many", input=130)
+    steering.drive(asking, "many", RunStatus.SUSPENDED)
+    page = steering.show("/run/act/signal?id=many")
+    assert len(page.forms) == 20
+    assert "It waits for 110 more. The first 100 have a link below." in page.text
+    assert page.html.count('<li><a href="/run/act/signal?id=many&amp;signal=') == 100
+    assert "/run/act/signal?id=many&amp;signal=s119" in page.html
+    page = steering.act("signal", "many", query="&signal=s129", typed={"value": "late"})
+    went_to(page, "many", "signal")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import islice
 from uuid import uuid4
 
 from effectflow.checkpoint.errors import CheckpointError
@@ -13,9 +14,11 @@ from effectflow.runs.plan import awaited_types
 from effectflow.service.sending import send_value
 from effectflow.service.signal import Signal
 from effectflow.ui.actions.action import (
+    MOST_SHOWN,
     Action,
     CodeRaises,
     Done,
+    Link,
     Offer,
     Prepared,
     Target,
@@ -26,6 +29,9 @@ from effectflow.ui.actions.action import (
 from effectflow.ui.forms import Form, described, form_of
 
 _SIGNAL = "signal "
+
+_MOST_LINKED = 100
+"""As many signals have a link, besides those that have a form."""
 
 
 def signals_of(explanation: Explanation) -> dict[str, list[Operation]]:
@@ -50,7 +56,8 @@ async def _prepare(target: Target) -> Prepared:
         if (target.wanted("signal") or name) == name
         and (not target.step or target.step in [one.path for one in operations])
     }
-    types, problem = await _types(target, waits)
+    shown = dict(islice(waits.items(), MOST_SHOWN))
+    types, problem = await _types(target, shown)
     facts = [
         told(
             "What happens",
@@ -62,7 +69,7 @@ async def _prepare(target: Target) -> Prepared:
         facts.append(warned("The types of the values are not known", problem))
     unread = await sealed_messages(target.checkpoints, target.run_id)
     offers: list[Offer] = []
-    for name in waits:
+    for name in shown:
         topic = Signal(name, object).topic
         sent = [one.number for one in unread if one.topic == topic and one.key != target.key]
         # The run would take the answer of a second person at its next wait for this signal.
@@ -72,7 +79,16 @@ async def _prepare(target: Target) -> Prepared:
             facts.append(warned(f"Not taken yet: {name}", text))
         seen = f"{[(one.path, one.newest.began) for one in waits[name]]} {sent}"
         offers.append(_offer(target, name, types.get(topic, object), seen))
-    return Prepared(tuple(facts), tuple(offers))
+    others = [name for name in waits if name not in shown]
+    if len(others) > _MOST_LINKED:
+        facts.append(
+            told(
+                "Other signals",
+                f"It waits for {len(others)} more. The first {_MOST_LINKED} have a link below.",
+            )
+        )
+    links = (Link("signal", f"Send {one}", (("signal", one),)) for one in others[:_MOST_LINKED])
+    return Prepared(tuple(facts), tuple(offers), tuple(links))
 
 
 async def _types(
