@@ -119,7 +119,7 @@ def structure_as(
         problems = _problems(error)
     except RecursionError:
         problems = [Problem((), "it is nested too deeply")]
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         # Of a validator or a default; pydantic takes ValueError for a problem only.
         problems = [Problem((), f"the code of a class raised {error!r}")]
     # Not from the error, which may show a secret.

@@ -60,7 +60,7 @@ def drawing_of(site: Site, run: RecordedRun) -> tuple[Diagram, str]:
             return shape_of(workflow, known), ""
         except (CheckpointError, ValueError) as error:
             problem = f"The workflow of the App does not fit this run: {error}"
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             # A migration is code of its author.
             problem = f"A migration of this run raises {type(error).__name__}: {error}"
     return shape_of_run(run.checkpoint), problem

@@ -165,7 +165,8 @@ class Site:
             page = await self._page_of(request, handler)
             is_page = isinstance(page, Page)
             return page, self.render(request, page, only_main=only_main) if is_page else ""
-        except Exception:
+        except (Exception, SystemExit):
+            # Code of the App may raise what would end the process.
             logger.exception("the pages have failed to show %s", request.url.path)
             page = problem_page("The pages have failed", "See the log of their server.", 500)
             return page, self.render(request, page, only_main=only_main)

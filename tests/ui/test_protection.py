@@ -13,6 +13,7 @@ from effectflow.service import App
 from effectflow.stores import MemoryStore
 from effectflow.ui import create_app
 from effectflow.ui.protection import HEADERS
+from effectflow.ui.site import Site
 
 TOKEN = "a token of many characters"
 PAUSE = "/service/pause?kind=queue&name=x&do=pause"
@@ -189,12 +190,19 @@ def test_an_error_of_the_pages_shows_no_details(
     def fails(*_: object, **__: object) -> None:
         raise ZeroDivisionError("the secret of the code")
 
+    def exits(*_: object, **__: object) -> None:
+        raise SystemExit("what the code says")
+
     with TestClient(create_app(Checkpoints(MemoryStore()))) as pages:
         monkeypatch.setattr("effectflow.ui.store_page.read_overview", fails)
         monkeypatch.setattr("effectflow.ui.service_page.Page", fails)
         answers = {path: pages.get(path) for path in ("/store", "/service")}
+        render = Site.render
         monkeypatch.setattr("effectflow.ui.site.Site.render", fails)
         answers["/"] = pages.get("/")
+        monkeypatch.setattr("effectflow.ui.site.Site.render", render)
+        monkeypatch.setattr("effectflow.ui.service_page.Page", exits)
+        assert "see the log of their server" in pages.get("/service").text.lower()
     # What a store raises is told as its problem, and what the pages do wrong only in the log.
     assert [answer.status_code for answer in answers.values()] == [503, 500, 500]
     for path, answer in answers.items():
@@ -202,6 +210,7 @@ def test_an_error_of_the_pages_shows_no_details(
         assert ("secret" in answer.text) == (path == "/store")
         assert answer.headers["content-security-policy"] == HEADERS["content-security-policy"]
     assert "the secret of the code" in caplog.text
+    assert "what the code says" in caplog.text
 
 
 def test_a_form_is_handled_once_even_for_one_who_asks_for_a_stream(app: App[Any]) -> None:

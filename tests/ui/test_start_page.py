@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import anyio
 import pytest
 
-from effectflow import Checkpoints, Effect, RunStatus, Workflow, pure, step
+from effectflow import Checkpoints, Do, Effect, RunStatus, Workflow, pure, step, workflow
 from effectflow.checkpoint import RunSummary
 from effectflow.checkpoint.integrity import first_digest
 from effectflow.runs import StepMigration
@@ -58,6 +59,8 @@ def test_the_input_of_a_run_of_an_earlier_version_is_shown_as_the_code_takes_it_
     """Also where a run is forked or copied as a test. A migration that raises is told."""
 
     def change(state: dict[str, int]) -> dict[str, int]:
+        if "exits" in state:
+            raise SystemExit(state["exits"])
         if "sum" not in state:
             raise KeyError("sum")
         return {"total": state["sum"]}
@@ -72,7 +75,7 @@ def test_the_input_of_a_run_of_an_earlier_version_is_shown_as_the_code_takes_it_
 
     checkpoints = Checkpoints(MemoryStore())
     before = Workflow.of_steps("adding", [added])
-    for run_id, state in (("a1", {"sum": 5}), ("a2", {"of": 5})):
+    for run_id, state in (("a1", {"sum": 5}), ("a2", {"of": 5}), ("a3", {"exits": 3})):
         anyio.run(before.start(state, run_id=run_id).run, orders.Shop(checkpoints))
     renamed = StepMigration(change, renames={"added": "summed"})
     after = Workflow.of_steps("adding", [summed], version="2", migrations={1: renamed})
@@ -83,8 +86,9 @@ def test_the_input_of_a_run_of_an_earlier_version_is_shown_as_the_code_takes_it_
     # The plan of a retry names steps as the code does now.
     for name in ("added", "summed"):
         assert steering.show(f"/run/act/fork?at={name}&id=a1").status == 200
-    for page in ("start?like=a2", "run/act/crash-test?id=a2", "run/drawing?id=a2"):
-        assert "KeyError: 'sum'" in steering.show(f"/{page}").text
+    for page in ("start?like=", "run/act/crash-test?id=", "run/drawing?id="):
+        assert "KeyError: 'sum'" in steering.show(f"/{page}a2").text
+        assert "SystemExit: 3" in steering.show(f"/{page}a3").text
 
 
 @pytest.mark.parametrize(
@@ -110,6 +114,28 @@ def test_what_cannot_be_started_says_why_at_its_field(
     assert answer.forms[-1].typed[field] == text
     place = answer.html.partition(f'id=":{field}-problem"')[2].partition("</strong>")[0]
     assert problem in place
+
+
+@dataclass(frozen=True)
+class Size:
+    size: int
+
+    def __post_init__(self) -> None:
+        raise SystemExit(f"{self.size} is too large")
+
+
+@workflow
+def cut(_: Size) -> Do[orders.Shop, Exception, None]:
+    yield from pure(None)
+
+
+def test_a_validator_that_would_end_the_process_is_told_at_its_field() -> None:
+    steering = Steering(App([cut], environment=orders.Shop, checkpoints=Checkpoints(MemoryStore())))
+    page = steering.show("/start?workflow=cut")
+    answer = steering.submit(page, page.forms[-1].typed | {"input/size": "7"})
+    assert answer.status == 422
+    assert "the code of a class raised SystemExit('7 is too large')" in answer.text
+    assert answer.forms[-1].typed["input/size"] == "7"
 
 
 def test_an_unknown_workflow_and_a_run_without_code_say_so(steering: Steering) -> None:

@@ -56,7 +56,7 @@ def recorded_input(workflow: AnyWorkflow, started: Started, checkpoints: Checkpo
     blueprint = workflow.blueprint.saved_by(checkpoints)
     try:
         upgraded = blueprint.upgraded((started,))
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         reason = f"a migration of its input raises {type(error).__name__}: {error}"
         raise CorruptCheckpoint(started.run_id, reason, is_damaged=False) from error
     return input_of(fold(upgraded, started.run_id), blueprint)
