@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import islice
 from typing import Literal, TypeAlias
 
@@ -106,27 +105,29 @@ def operations_of(entries: Sequence[Entry]) -> list[Operation]:
     return OperationReader(entries).operations()
 
 
-@dataclass(slots=True)
 class _Growing:
     """An operation while its entries are read, with its newest attempt and those before it."""
 
-    kind: Literal["step", "wait", "run"]
+    # Defaults of the class: most operations have these, and to set all of them takes long.
     state: State = "running"
-    began: float | None = None
     ended: float | None = None
     how: State = "running"
     error: ErrorRecord | None = None
-    # `list[...]` as the factory would take five times as long.
-    earlier: list[Attempt] = field(default_factory=lambda: [])
-    what: str = ""
-    child: str = ""
+    earlier: list[Attempt] | None = None
+    what = ""
+    child = ""
     until: float | None = None
-    is_at_most_once: bool = False
+    is_at_most_once = False
+
+    def __init__(self, kind: Literal["step", "wait", "run"], began: float) -> None:
+        self.kind: Literal["step", "wait", "run"] = kind
+        self.began = began
+        if kind == "wait":
+            self.state = self.how = "waiting"
 
     @property
     def newest(self) -> Attempt:
         """Its newest attempt."""
-        assert self.began is not None
         return Attempt(self.began, self.ended, self.how, self.error)
 
     @property
@@ -140,11 +141,12 @@ class _Growing:
             self.state, self.ended, self.how, self.error = "running", None, "running", None
 
     def begin(self, at: float, before: float) -> None:
-        """Begin an attempt. `before` is when the life before ended, perhaps by a crash."""
-        if self.began is not None:
-            if self.ended is None:
-                self.end(max(before, self.began), "interrupted")
-            self.earlier.append(self.newest)
+        """Begin another attempt. `before` is when the life before ended, perhaps by a crash."""
+        if self.ended is None:
+            self.end(max(before, self.began), "interrupted")
+        if self.earlier is None:
+            self.earlier = []
+        self.earlier.append(self.newest)
         self.state = self.how = "waiting" if self.kind == "wait" else "running"
         self.began, self.ended, self.error = at, None, None
 
@@ -188,7 +190,7 @@ class OperationReader:
             case BeforeStep():
                 self._begin(entry.step, "step", entry.at).is_at_most_once = entry.at_most_once
             case Completed():
-                self._end(number, entry)
+                self._end(number, entry, entry.step)
             case Resumed():
                 self._life_before = self._last
             case Waiting(path, until, at):
@@ -199,26 +201,27 @@ class OperationReader:
                 begun.what, begun.child = f"run {run_id!r}", run_id
                 begun.end(at, "completed")
             case _:
-                self._end(number, entry)
+                self._end(number, entry, ordered_path_of(entry))
         self._last = entry.at
 
     def _begin(self, path: str, kind: Literal["step", "wait", "run"], at: float) -> _Growing:
         known = self._found.get(path)
         if known is None or known.kind != kind:
-            known = self._found[path] = _Growing(kind)
-        known.begin(at, self._life_before)
+            known = self._found[path] = _Growing(kind, at)
+        else:
+            known.begin(at, self._life_before)
         if "/" in path:
             for outer in steps_around(path, self._found):
                 self._found[outer].go_on()
         return known
 
-    def _end(self, number: int, entry: Entry) -> None:
-        known = self._found.get(ordered_path_of(entry))
+    def _end(self, number: int, entry: Entry, path: str) -> None:
+        known = self._found.get(path)
         if known is None:
             if not isinstance(entry, Completed | Failed):
                 return
             # A migration has renamed the step since it began.
-            known = self._begin(entry.step, "step", entry.at)
+            known = self._begin(path, "step", entry.at)
         is_void = bool(self._void) and number in self._void
         if not known.can_end:
             if isinstance(entry, (Completed, Failed)) and not is_void:
@@ -265,12 +268,12 @@ class OperationReader:
                 Operation(
                     path,
                     one.kind,
-                    (*one.earlier, one.newest),
+                    (one.newest,) if one.earlier is None else (*one.earlier, one.newest),
                     state,
                     one.what,
                     one.child,
                     one.until if state in OPEN else None,
-                    _is_unknown(one, state),
+                    state != "completed" and _is_unknown(one, state),
                 )
             )
         return operations
