@@ -4,9 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Literal, TypeAlias
 
-from effectflow.checkpoint.entries import Entry, Finished, Paused, Resumed, Suspended
+from effectflow.checkpoint.entries import (
+    BeforeStep,
+    Completed,
+    Entry,
+    Finished,
+    Paused,
+    Resumed,
+    Suspended,
+)
 from effectflow.checkpoint.schema import frozen
 from effectflow.observe.operations import Operation, State, operations_of
 from effectflow.observe.step_nodes import StepNode, step_tree
@@ -74,10 +83,13 @@ def lives_of(entries: Sequence[Entry], *, is_held: bool) -> Iterator[Bar]:
     """Yield the bars of the run itself: when it was queued, driven and waiting."""
     is_submitted = len(entries) == 1 or isinstance(entries[1], Resumed)
     current: Bar | None = Bar("queued" if is_submitted else "driven", entries[0].at, None)
-    last = entries[0].at
-    for entry in entries[1:]:
+    for before, entry in pairwise(entries):
         match entry:
+            # First, because most entries are of these.
+            case BeforeStep() | Completed():
+                pass
             case Resumed(at=at):
+                last = before.at
                 if current is not None and current.kind == "driven":
                     yield replace(current, ended=last)
                     current = Bar("interrupted", last, None)
@@ -91,7 +103,7 @@ def lives_of(entries: Sequence[Entry], *, is_held: bool) -> Iterator[Bar]:
                 current = None if isinstance(entry, Finished) else Bar(kind, at, None)
             case _:
                 pass
-        last = entry.at
+    last = entries[-1].at
     if current is not None and current.kind == "driven" and not is_held:
         yield replace(current, ended=last)
         current = Bar("interrupted", last, None)
@@ -109,6 +121,10 @@ def _lanes(nodes: Sequence[StepNode], depth: int, *, is_held: bool) -> Iterator[
 def bars_of(operation: Operation, *, is_held: bool) -> Iterator[Bar]:
     """Yield a bar for each attempt, and for the pauses between attempts that failed and the next."""
     attempts = operation.attempts
+    if len(attempts) == 1 and operation.state == "completed":
+        # Most operations are like this one.
+        yield Bar("completed", operation.began, operation.newest.ended)
+        return
     for number, attempt in enumerate(attempts):
         is_newest = number == len(attempts) - 1
         state = attempt.state

@@ -12,7 +12,7 @@ from effectflow.observe.timeline import Bar, BarKind
 from effectflow.ui.formatting import took
 from effectflow.ui.time_window import TimeWindow
 
-_MOST_CHARACTERS = 500_000
+_MOST_CHARACTERS = 200_000
 """The characters of the bars of a page, about; what is too close together becomes one bar."""
 
 _LEAST_WIDTH = 0.25
@@ -77,10 +77,12 @@ class _PlacedBar:
 def _placed(bars: Iterable[tuple[Bar, Operation | None]], window: TimeWindow) -> list[_PlacedBar]:
     """Return those bars that are in a window, cut to it."""
     found: list[_PlacedBar] = []
+    # As `window.percent`: a row may have 100,000 bars.
+    began, scale = window.began, 100 / (window.ended - window.began)
     for bar, one in bars:
-        left = window.percent(bar.began)
-        right = 100.0 if bar.ended is None else window.percent(bar.ended)
-        if right >= 0 and left <= 100:
+        left = (bar.began - began) * scale
+        right = 100.0 if bar.ended is None else (bar.ended - began) * scale
+        if right >= 0.0 and left <= 100.0:
             found.append(_PlacedBar(max(left, 0.0), min(right, 100.0), bar, one))
     return found
 
@@ -88,15 +90,14 @@ def _placed(bars: Iterable[tuple[Bar, Operation | None]], window: TimeWindow) ->
 def _slots_for(rows: Sequence[Sequence[_PlacedBar]]) -> int | None:
     """Return in how many parts of a row bars that begin there become one; None if there are few."""
     count = sum(map(len, rows))
-    characters = sum(map(_characters_of, chain.from_iterable(rows)))
+    names = sum(
+        len(one.operation.path) for one in chain.from_iterable(rows) if one.operation is not None
+    )
+    # A page has the path of a bar in a link and two labels.
+    characters = 200 * count + 3 * names
     if characters <= _MOST_CHARACTERS:
         return None
     return max(count * _MOST_CHARACTERS // characters // len(rows), 12)
-
-
-def _characters_of(one: _PlacedBar) -> int:
-    """Return about how many characters a page has for a bar, with its path in a link and two labels."""
-    return 200 + (0 if one.operation is None else 3 * len(one.operation.path))
 
 
 def _drawn(
