@@ -27,6 +27,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import sha256
+from hmac import compare_digest
 from importlib.util import find_spec
 from typing import NamedTuple, TypeVar
 
@@ -286,13 +287,14 @@ class Seal:
         `before` is the time of the entry before it, which a step that begins at once does not repeat.
         Raises CorruptCheckpoint if the bytes differ from the ones that were written there.
         """
-        payload, trailer = _split(record.body)
+        body = record.body
+        payload, trailer = _split(body)
         is_as_written = False
         try:
-            if len(record.body) > 2 * MAX_ENTRY_BYTES:
-                raise ValueError(f"it has {len(record.body):,} bytes, more than any entry")
+            if len(body) > 2 * MAX_ENTRY_BYTES:
+                raise ValueError(f"it has {len(body):,} bytes, more than any entry")
             expected, digest = self._trailer(payload, previous)
-            if not hmac.compare_digest(trailer, expected):
+            if not compare_digest(trailer, expected):
                 raise self._what_is_wrong(payload, trailer)
             is_as_written = True
             if self.encryption is not None or payload[:1] != b"{":
@@ -347,13 +349,11 @@ class Seal:
 
         A digest has one form: other digits or blanks are rejected.
         """
+        chained = previous + payload
         if self.key is None:
-            hashed = sha256(previous)
-            # A copy of both in one would take longer than this call.
-            hashed.update(payload)
-            digest, kind = hashed.digest()[:_DIGEST], _PLAIN
+            digest, kind = sha256(chained).digest()[:_DIGEST], _PLAIN
         else:
-            digest, kind = hmac.digest(self.key, previous + payload, "sha256")[:_DIGEST], _KEYED
+            digest, kind = hmac.digest(self.key, chained, "sha256")[:_DIGEST], _KEYED
         if payload[:1] != b"{":
             return digest + kind, digest
         return b"\n" + b2a_base64(digest, newline=False)[:_DIGITS] + kind, digest
