@@ -1,63 +1,19 @@
-"""What a run was after an entry, and what changed between two entries. Pure."""
+"""What changed in a run between two of its entries. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import cast
 
 from effectflow.builders.kinds import view_of
-from effectflow.checkpoint.checkpoint import Checkpoint, Folding
-from effectflow.checkpoint.entries import Entry, Published
+from effectflow.checkpoint.checkpoint import Checkpoint
 from effectflow.checkpoint.values import Tree
-from effectflow.observe.operations import Operation, OperationReader
+from effectflow.observe.recorded_run import RunState
 
 MOST_DIFFERENCES = 200
 """No more differences between two states are told."""
-
-
-@dataclass(frozen=True, slots=True)
-class RunState:
-    """A run as it was after an entry.
-
-    Attributes:
-        checkpoint: its entries until then, folded.
-        operations: its steps and waits until then.
-        published: what it had published, by key.
-    """
-
-    checkpoint: Checkpoint
-    operations: tuple[Operation, ...]
-    published: dict[str, Tree]
-
-    @staticmethod
-    def after(entries: Sequence[Entry], run_id: str) -> RunState:
-        """Return the state of a run after its first entries."""
-        return states_after(entries, run_id, [len(entries)])[len(entries)]
-
-    @property
-    def open(self) -> tuple[Operation, ...]:
-        """The steps in progress and the waits."""
-        return tuple(one for one in self.operations if one.is_open)
-
-
-def states_after(
-    entries: Sequence[Entry], run_id: str, numbers: Iterable[int]
-) -> dict[int, RunState]:
-    """Return the states of a run after these numbers of entries, by the number, in one pass."""
-    states: dict[int, RunState] = {}
-    folding, reader = Folding(run_id, entries[:1]), OperationReader(entries[:1])
-    published: dict[str, Tree] = {}
-    read = 1
-    for number in sorted(numbers):
-        added = entries[read:number]
-        folding.go_on(added)
-        reader.go_on(added)
-        published |= {one.key: one.value for one in added if isinstance(one, Published)}
-        states[number] = RunState(folding.checkpoint(), tuple(reader.operations()), dict(published))
-        read = number
-    return states
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 
-from effectflow.checkpoint.checkpoint import Checkpoint, fold
+from effectflow.checkpoint.checkpoint import Checkpoint, Folding
 from effectflow.checkpoint.checkpoints import Checkpoints
 from effectflow.checkpoint.entries import Entry, Published, SetAside
 from effectflow.checkpoint.errors import CheckpointError, CorruptCheckpoint
@@ -16,9 +16,52 @@ from effectflow.checkpoint.order import read_order
 from effectflow.checkpoint.run_info import RunInfo
 from effectflow.checkpoint.store import CheckpointStore, Record, find_run, store_errors
 from effectflow.checkpoint.values import Tree
-from effectflow.observe.operations import Operation, operations_of
+from effectflow.observe.operations import Operation, OperationReader
 from effectflow.observe.step_nodes import StepNode, step_tree
 from effectflow.runs.reopening import RecordedLetter, dead_letters_of
+
+
+@dataclass(frozen=True, slots=True)
+class RunState:
+    """A run as it was after an entry.
+
+    Attributes:
+        checkpoint: its entries until then, folded.
+        operations: its steps and waits until then.
+        published: what it had published, by key.
+    """
+
+    checkpoint: Checkpoint
+    operations: tuple[Operation, ...]
+    published: dict[str, Tree]
+
+    @staticmethod
+    def after(entries: Sequence[Entry], run_id: str) -> RunState:
+        """Return the state of a run after its first entries."""
+        return states_after(entries, run_id, [len(entries)])[len(entries)]
+
+    @property
+    def open(self) -> tuple[Operation, ...]:
+        """The steps in progress and the waits."""
+        return tuple(one for one in self.operations if one.is_open)
+
+
+def states_after(
+    entries: Sequence[Entry], run_id: str, numbers: Iterable[int]
+) -> dict[int, RunState]:
+    """Return the states of a run after these numbers of entries, by the number, in one pass."""
+    states: dict[int, RunState] = {}
+    folding, reader = Folding(run_id, entries[:1]), OperationReader(entries[:1])
+    published: dict[str, Tree] = {}
+    read = 1
+    for number in sorted(numbers):
+        added = entries[read:number]
+        folding.go_on(added)
+        reader.go_on(added)
+        published |= {one.key: one.value for one in added if isinstance(one, Published)}
+        states[number] = RunState(folding.checkpoint(), tuple(reader.operations()), dict(published))
+        read = number
+    return states
 
 
 # Without slots, for the cached properties.
@@ -48,25 +91,45 @@ class RecordedRun:
         """Its intact entries, oldest first."""
         return self.journal.entries
 
-    @cached_property
-    def checkpoint(self) -> Checkpoint:
-        """The state after its intact entries."""
-        return fold(self.entries, self.run_id)
+    def states_after(self, numbers: Iterable[int] = ()) -> dict[int, RunState]:
+        """Return its states after these numbers of entries and at its end, by the number.
+
+        Its state at the end is kept. If it is not known yet, it comes from the same pass.
+        """
+        end = len(self.entries)
+        wanted = {*numbers, end} - self._kept.keys()
+        found = {**states_after(self.entries, self.run_id, wanted), **self._kept}
+        self._kept[end] = found[end]
+        return found
 
     @cached_property
-    def operations(self) -> list[Operation]:
+    def _kept(self) -> dict[int, RunState]:
+        return {}
+
+    @property
+    def state(self) -> RunState:
+        """The state after its intact entries."""
+        return self.states_after()[len(self.entries)]
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        """These entries, folded."""
+        return self.state.checkpoint
+
+    @property
+    def operations(self) -> tuple[Operation, ...]:
         """Its steps, waits and spawned runs, in the order in which they first began."""
-        return operations_of(self.entries)
+        return self.state.operations
+
+    @property
+    def published(self) -> dict[str, Tree]:
+        """What it has published, by key."""
+        return self.state.published
 
     @cached_property
     def tree(self) -> tuple[StepNode, ...]:
         """These operations as a tree."""
         return step_tree(self.operations)
-
-    @cached_property
-    def published(self) -> dict[str, Tree]:
-        """What it has published, by key."""
-        return {one.key: one.value for one in self.entries if isinstance(one, Published)}
 
     @cached_property
     def dead_letters(self) -> list[RecordedLetter]:

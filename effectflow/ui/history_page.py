@@ -12,12 +12,9 @@ from effectflow.builders.kinds import view_of
 from effectflow.checkpoint.entries import Entry
 from effectflow.observe.differences import (
     MOST_DIFFERENCES,
-    RunState,
     differences_between,
-    states_after,
 )
 from effectflow.observe.journal_lines import JournalLine, journal_lines
-from effectflow.observe.recorded_run import RecordedRun
 from effectflow.ui.formatting import utc
 from effectflow.ui.request_values import number_in
 from effectflow.ui.run_header import page_of_run, read_run
@@ -70,7 +67,8 @@ async def show_history(site: Site, request: Request) -> Page:
     run = await read_run(site, request)
     run_id, entries = run.recorded.run_id, run.recorded.entries
     place = _position_of(request, len(entries))
-    states = _states_of(run.recorded, place)
+    # Before the header is made, which needs the state at the end: it comes from the same pass.
+    states = run.recorded.states_after({place.since, place.at} - {0})
     state, before = states[place.at], states.get(place.since)
     differences = () if before is None else differences_between(before, state)
     values = {
@@ -84,13 +82,6 @@ async def show_history(site: Site, request: Request) -> Page:
         "is_cut": len(differences) == MOST_DIFFERENCES,
     }
     return page_of_run(run, "history.html", values, f"{run_id}, entry {place.at}")
-
-
-def _states_of(run: RecordedRun, place: Position) -> dict[int, RunState]:
-    """Return the states of a run at a position, and at the one that it is compared with."""
-    numbers = {place.since, place.at} - {0, place.length}
-    whole = RunState(run.checkpoint, tuple(run.operations), run.published)
-    return {**states_after(run.entries, run.run_id, numbers), place.length: whole}
 
 
 def _position_of(request: Request, length: int) -> Position:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from starlette.requests import Request
@@ -21,7 +22,7 @@ from effectflow.observe.queue_limits import full_queue
 from effectflow.observe.recorded_run import RecordedRun
 from effectflow.observe.statuses import shown_status
 from effectflow.observe.workers import absence
-from effectflow.service.pauses import pauses_in
+from effectflow.service.pauses import Pause, pauses_in
 from effectflow.ui.actions import offered
 from effectflow.ui.actions.answering import signals_of
 from effectflow.ui.formatting import limits
@@ -37,23 +38,31 @@ TABS = (
 """The pages about one run."""
 
 
-@dataclass(frozen=True, slots=True)
+# Without slots, for the cached property.
+@dataclass(frozen=True)
 class ShownRun:
     """A run as its pages show it.
 
     Attributes:
         recorded: the run as it was read.
-        why: why it is where it is.
         at: when it was read, in seconds since the epoch.
+        pauses: what is paused in its store.
+        absent: that no worker may take it, in words.
         limits: what its queue allows while the run waits there, in words.
         requests: the requests to cancel or to pause it that it has not taken.
     """
 
     recorded: RecordedRun
-    why: Explanation
     at: float
+    pauses: Sequence[Pause] = ()
+    absent: str = ""
     limits: str = ""
     requests: Sequence[WaitingMessage] = ()
+
+    @cached_property
+    def why(self) -> Explanation:
+        """Why it is where it is."""
+        return explain(self.recorded, self.at, self.pauses, self.absent)
 
 
 async def read_run(site: Site, request: Request) -> ShownRun:
@@ -72,7 +81,7 @@ async def read_run(site: Site, request: Request) -> ShownRun:
             requests = await read_requests(checkpoints, recorded.run_id)
     waits = summary.status is RunStatus.PENDING
     allowed = limits(queue) if queue is not None and waits else ""
-    return ShownRun(recorded, explain(recorded, now, pauses, absent), now, allowed, requests)
+    return ShownRun(recorded, now, pauses, absent, allowed, requests)
 
 
 def page_of_run(run: ShownRun, template: str, values: Mapping[str, Any], title: str = "") -> Page:

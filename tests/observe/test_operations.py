@@ -39,7 +39,7 @@ from effectflow.checkpoint import (
     read_entries,
 )
 from effectflow.observe import Explanation, explain_run, operations_of
-from effectflow.observe.differences import RunState, states_after
+from effectflow.observe.recorded_run import RunState, states_after
 from effectflow.stores import MemoryStore
 from tests.apps import App, Broken, app_on, note
 from tests.service.conftest import Service
