@@ -97,13 +97,14 @@ class RecordedRun:
         Its state at the end is kept. If it is not known yet, it comes from the same pass.
         """
         end = len(self.entries)
-        wanted = {*numbers, end} - self._kept.keys()
-        found = {**states_after(self.entries, self.run_id, wanted), **self._kept}
-        self._kept[end] = found[end]
-        return found
+        wanted = {*numbers, end} - self._at_end.keys()
+        found = states_after(self.entries, self.run_id, wanted) if wanted else {}
+        if end in found:
+            self._at_end[end] = found[end]
+        return {**found, **self._at_end}
 
     @cached_property
-    def _kept(self) -> dict[int, RunState]:
+    def _at_end(self) -> dict[int, RunState]:
         return {}
 
     @property
