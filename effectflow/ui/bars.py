@@ -12,7 +12,7 @@ from effectflow.observe.timeline import Bar, BarKind
 from effectflow.ui.formatting import took
 from effectflow.ui.time_window import TimeWindow
 
-_MOST_CHARACTERS = 250_000
+_MOST_CHARACTERS = 350_000
 """The characters of the bars of a page, about; what is too close together becomes one bar."""
 
 _LEAST_WIDTH = 0.25
