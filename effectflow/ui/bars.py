@@ -12,11 +12,14 @@ from effectflow.observe.timeline import Bar, BarKind
 from effectflow.ui.formatting import took
 from effectflow.ui.time_window import TimeWindow
 
-_MOST_CHARACTERS = 350_000
+_MOST_CHARACTERS = 500_000
 """The characters of the bars of a page, about; what is too close together becomes one bar."""
 
 _LEAST_WIDTH = 0.25
 """The width of a bar that took almost no time, in percent."""
+
+_MOST_SLOTS = int(100 / _LEAST_WIDTH)
+"""A row with more bars next to each other would show them on top of each other."""
 
 KINDS: tuple[BarKind, ...] = (
     "failed",
@@ -97,7 +100,7 @@ def _slots_for(rows: Sequence[Sequence[_PlacedBar]]) -> int | None:
     characters = 200 * count + 3 * names
     if characters <= _MOST_CHARACTERS:
         return None
-    return max(count * _MOST_CHARACTERS // characters // len(rows), 12)
+    return max(min(count * _MOST_CHARACTERS // characters // len(rows), _MOST_SLOTS), 12)
 
 
 def _drawn(
