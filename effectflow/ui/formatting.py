@@ -74,4 +74,20 @@ def plain(text: object, limit: int = LONGEST_VALUE) -> str:
     return printable(shown, keep="\n\t")
 
 
-FILTERS = {"moment": moment, "utc": utc, "took": took, "value": value, "plain": plain}
+_LONGEST_LABEL = 160
+
+
+def label(text: object) -> str:
+    """Return the text of a link, without the middle of a long one: the end of a path tells what it is."""
+    found, half = str(text), _LONGEST_LABEL // 2
+    return plain(found if len(found) <= _LONGEST_LABEL else f"{found[:half]}…{found[-half:]}")
+
+
+FILTERS = {
+    "moment": moment,
+    "utc": utc,
+    "took": took,
+    "value": value,
+    "plain": plain,
+    "label": label,
+}

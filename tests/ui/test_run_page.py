@@ -162,6 +162,31 @@ def test_the_header_says_why_a_run_has_failed_and_at_which_step(app: App[Environ
     assert {"retry", "cancel", "fork", "rerun", "delete"} <= {*actions_in(page)}
 
 
+def test_a_long_name_of_a_step_is_short_in_texts_and_whole_in_links() -> None:
+    name = f"{'long' * 2500}-name"
+
+    @step(name=name)
+    def failing(_: int) -> Effect[object, Declined, int]:
+        return fail(Declined("no"))
+
+    @workflow
+    def fails(number: int) -> Do[Environment, Declined, int]:
+        return (yield from failing(number))
+
+    app = App([fails], environment=Environment, checkpoints=Checkpoints(MemoryStore()))
+
+    async def work(client: Client) -> None:
+        await (await client.submit(fails, 1, run_id="run")).result(10)
+
+    drive(app, work)
+    label = f"{name[:80]}…{name[-80:]}"
+    page = html_of(app, "/run?id=run")
+    assert f'<a href="/run?id=run&step={name}#step">{label}</a>' in page
+    assert f">Execute {name[:72]}…" in html_of(app, "/run/act/fork?id=run")
+    assert "This run has no step" not in html_of(app, f"/run?id=run&step={name}")
+    assert len(html_of(app, "/run/history?id=run")) < 30_000
+
+
 def test_pages_that_only_show_offer_no_actions(app: App[Environment]) -> None:
     drive(app, order_of(-1, "order-1"))
     assert not actions_in(html_of(app, "/run?id=order-1", is_served_with_app=False))
