@@ -82,13 +82,15 @@ async def _preview(site: Site, action: BulkAction, selection: Selection, now: fl
         listed.append(await _foreseen(site, action, run_id, info, now))
     count = await selection.count(site, now)
     newest = listed[0].info if listed else None
+    # What is created or grows old from now on was not seen, so it is left alone.
+    inputs = selection.inputs(None if newest is None else _before(newest))
+    may_act = any(one.is_done for one in listed) or count.number > len(listed)
     return _page(
         f"{action.verb.capitalize()} runs",
         action,
         selection,
         listed,
-        # What is created or grows old from now on was not seen, so it is left alone.
-        selection.inputs(None if newest is None else _before(newest)),
+        inputs if may_act else None,
         count=count,
         too_many=action.act is None and count.number > MOST_IN_FILE,
     )

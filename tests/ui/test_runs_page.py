@@ -317,6 +317,17 @@ def test_what_the_preview_says_is_what_happens(
     assert sorted(happened) == sorted(acted_on)
 
 
+def test_a_preview_has_no_button_if_nothing_would_happen(pages: Pages) -> None:
+    pages.ended("good")
+    pages.ended("bad", -1)
+    nothing = pages.act("retry", "good", "gone")
+    assert "Nothing would happen to any of these runs." in nothing.text
+    assert "confirmed" not in nothing.text
+    some = pages.act("retry", "good", "bad", "gone")
+    assert "Nothing would happen to 2 of 3 runs." in some.text
+    assert "confirmed" in some.text
+
+
 def test_all_that_the_filters_find_are_acted_on_but_none_that_came_later(
     pages: Pages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -368,6 +379,7 @@ def test_a_damaged_run_is_named_and_the_others_are_exported_then(pages: Pages) -
     pages.ended("a")
     damaged = pages.confirm(pages.act("export", "a", "gone"))
     assert "1 of the runs cannot be exported" in damaged.text
+    assert "Nothing would happen" not in damaged.text
     answer = pages.confirm(damaged)
     [run] = read_exported(gzip.decompress(answer.content).splitlines(keepends=True))
     assert run.run_id == "a"
