@@ -197,6 +197,7 @@ def test_a_fork_has_another_output(steering: Steering) -> None:
     failed(steering)
     for place in ("99", "9" * 5000, "no step"):
         assert steering.show(f"/run/act/fork?id=b1&at={place}").status == 409
+    assert "/run/history?id=b1" in steering.show("/run/act/fork?id=b1").html
     page = steering.show("/run/act/fork?id=b1&change=reserve")
     typed = page.forms[0].typed
     assert typed["change0"] == "hat reserved"

@@ -144,7 +144,9 @@ def _menu(target: Target, known: Checkpoint) -> Prepared:
     for step in reversed(steps):
         links.append(Link("fork", f"Execute {step} again", (("at", step),)))
         links.append(Link("fork", f"Give {step} another output", (("change", step),)))
-    text = "Choose up to where the new run repeats this one. The page of the run has all entries."
+    history = (("id", target.run_id),)
+    links.append(Link("/run/history", "After another entry: choose it in the history", history))
+    text = "Choose up to where the new run repeats this one."
     return Prepared((told("Where to fork", text),), (), tuple(links))
 
 
