@@ -66,3 +66,22 @@ def test_the_steps_of_a_run_appear_as_a_worker_drives_it_and_keys_zoom_into_thei
     window.keyboard.press("0")
     steps.get_by_role("link", name="charge", exact=True).click()
     expect(window.get_by_role("heading", name="charge", exact=True)).to_be_in_viewport()
+
+
+def test_a_narrow_screen_shows_the_bars_beside_the_names(
+    window: Page, serve: Callable[..., Served], tmp_path: Path
+) -> None:
+    checkpoints = Checkpoints(SqliteStore(tmp_path / "runs.db"))
+    pages = serve(App([order], environment=Environment, checkpoints=checkpoints))
+    pages.do(pages.client.submit, order, 5, run_id="order-1")
+    window.set_viewport_size({"width": 360, "height": 740})
+    window.goto(f"{pages.url}/run?id=order-1")
+    row = window.get_by_role("row").filter(has_text="signal:approval")
+    state = row.get_by_text("waiting", exact=True)
+    expect(state).to_be_visible()
+    for part in (row.get_by_role("link").first, state, row.locator("svg")):
+        box = part.bounding_box()
+        assert box is not None
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= 360
+        assert box["width"] > 50
