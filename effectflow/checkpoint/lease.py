@@ -59,10 +59,12 @@ class Lease:
     def of(run_id: str, owner: str, fence: int, *, seconds: float, now: float) -> Lease:
         """Return a lease that is valid for this many seconds from `now`, the time of the store.
 
-        It ends before the year 10000, so that every store can keep it.
+        It ends before the year 10000, and not before the boot of the host, so that every store can keep
+        it.
         """
         up, seconds = uptime(), min(seconds, LATEST - now)
-        return Lease(run_id, owner, fence, now + seconds, None if up is None else up + seconds)
+        until = None if up is None else max(0.0, up + seconds)
+        return Lease(run_id, owner, fence, now + seconds, until)
 
     def renewed(self, seconds: float, *, now: float) -> Lease:
         """Return the lease, valid for this many seconds from `now`, the time of the store."""

@@ -1,4 +1,4 @@
-"""Whether the owner of a lease is known to be dead."""
+"""Whether the owner of a lease is known to be dead, and when a lease ends."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from effectflow.checkpoint import Lease, Owner
+from effectflow.checkpoint.schema import schema_of
 
 PRINT_OWNER = (
     "import sys; from effectflow.checkpoint import Owner; print(Owner.new(), flush=True); "
@@ -110,3 +111,13 @@ def test_no_signal_is_sent_to_a_process_on_windows(monkeypatch: pytest.MonkeyPat
     gone = Owner(2**22 + 1, own.host, own.born, own.claim)
     assert not gone.is_dead()
     assert sent == []
+
+
+def test_a_lease_that_ended_before_the_boot_of_its_host_can_be_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("effectflow.checkpoint.lease.uptime", lambda: 60.0)
+    lease = Lease.of("r", str(Owner.new()), 1, seconds=-3600, now=time.time())
+    assert not lease.is_held(time.time())
+    schema = schema_of(Lease)
+    assert schema.read(schema.write(lease)) == lease
