@@ -113,9 +113,12 @@ class Delays:
         """
         while (left := self._wakes_at - time.monotonic()) > 0:
             self._woken = anyio.Event()
-            with anyio.move_on_after(left):
-                await self._woken.wait()
-            self._woken = None
+            try:
+                with anyio.move_on_after(left):
+                    await self._woken.wait()
+            finally:
+                # It knows its event loop, which would never be freed.
+                self._woken = None
 
 
 delays = PerEventLoop(Delays)

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from weakref import WeakValueDictionary
 
 from effectflow.checkpoint.journal_writer import JournalWriter
 from effectflow.checkpoint.store import CheckpointStore
@@ -100,7 +101,8 @@ class _Keeper:
     def __init__(self) -> None:
         # In the order in which they were added.
         self._kept: dict[keep_lease, None] = {}
-        self._loops: dict[CallSoon, _EventLoop] = {}
+        # Each until its last run ends. A program may run every effect in an event loop of its own.
+        self._loops: WeakValueDictionary[CallSoon, _EventLoop] = WeakValueDictionary()
         self._changing = threading.RLock()
         self._changed = threading.Condition(self._changing)
         self._wakes_at = 0.0
@@ -135,7 +137,6 @@ class _Keeper:
                     self._changed.wait(self._wakes_at - now)
                 if not self._kept and time.monotonic() >= self._wakes_at:
                     self._is_running = False
-                    self._loops.clear()
                     return
             self._let_listen()
             self._renew_due()
@@ -184,8 +185,6 @@ class _Keeper:
             elif not self._is_stuck(kept, now):
                 responding.append(kept)
         if closed:
-            for loop in closed:
-                self._loops.pop(loop.call_soon, None)
             # The runs ended with their event loop. Other processes may claim them at once. The leases
             # expire by themselves, too, and the store may have been closed with its event loop.
             gone = [kept.writer.lease for kept in batch if kept.loop in closed]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 import time
 from collections.abc import Sequence
@@ -10,6 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Never
+from weakref import ReferenceType, ref
 
 import anyio
 import pytest
@@ -214,6 +216,26 @@ def test_other_processes_get_the_runs_of_a_closed_event_loop_soon() -> None:
     finally:
         # Otherwise asyncio logs that it was destroyed.
         task._log_destroy_pending = False  # type: ignore[attr-defined]
+
+
+def test_an_event_loop_is_freed_after_its_runs() -> None:
+    """A program may run each effect in another event loop."""
+
+    @step
+    def short(_: None) -> Do[App, Never, None]:
+        yield from sleep(0)
+
+    @workflow
+    def one_step(_: None) -> Do[App, Never, None]:
+        yield from short(None)
+
+    async def life() -> ReferenceType[asyncio.AbstractEventLoop]:
+        await one_step.start(None, run_id="r").run_or_raise(App(Checkpoints(MemoryStore())))
+        return ref(asyncio.get_running_loop())
+
+    loop = asyncio.run(life())
+    gc.collect()
+    assert loop() is None
 
 
 async def test_a_run_that_was_not_released_can_be_started_again_by_its_process() -> None:
