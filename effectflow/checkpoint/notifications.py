@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Collection
 from contextlib import asynccontextmanager
 from typing import TypeAlias
 
@@ -161,15 +161,18 @@ class _Watch:
             look_at = anyio.current_time() + _SECONDS_BETWEEN_LOOKS
             while True:
                 changed = await changes.wait(_SECONDS_BETWEEN_LOOKS)
-                if changed:
+                has_changed = changed is None or bool(changed)
+                if changed is None:
+                    changed = await changes.among([one for one in self._asking if one is not None])
+                if has_changed:
                     self._tell(changed)
                 # Also if other runs change all the time: a notification may be lost.
-                if not changed or anyio.current_time() >= look_at:
-                    self._tell(None, has_changed=changed is None)
+                if not has_changed or anyio.current_time() >= look_at:
+                    self._tell(None, has_changed=False)
                     look_at = anyio.current_time() + _SECONDS_BETWEEN_LOOKS
 
-    def _tell(self, changed: frozenset[str] | None, *, has_changed: bool = True) -> None:
-        """Notify the subscribers of these runs, or all of them if any run may have changed.
+    def _tell(self, changed: Collection[str] | None, *, has_changed: bool = True) -> None:
+        """Notify the subscribers of these runs and of any, or all subscribers with None.
 
         If nothing `has_changed`, notify those who also look from time to time.
         """

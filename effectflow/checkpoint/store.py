@@ -10,7 +10,7 @@ for finding the run, and a lease that guards it. A store knows nothing about ste
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from types import TracebackType
@@ -199,6 +199,14 @@ class Changes(Protocol):
         time, or None if any run may have changed.
         """
         ...
+
+    async def among(self, run_ids: Collection[str]) -> Collection[str]:
+        """Return those of these runs that may have changed, after `wait` has returned None.
+
+        By default, these are all. A store may leave out a run that it has looked at in the last call,
+        too, and that has not changed since.
+        """
+        return run_ids
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ from effectflow.stores._rules import check_first
 from effectflow.stores._sql import Attempt, Ended, Query, Reading, Rows, Steps, advance
 from effectflow.stores._sql_due import ClaimMemory
 from effectflow.stores._sql_store import SqlStore
+from effectflow.stores._sqlite_changes import SqliteChanges
 from effectflow.stores._sqlite_database import (
     SQLITE_ERRORS,
     DatabaseFiles,
@@ -228,9 +229,9 @@ class SqliteStore(SqlStore, TransactionStore):
     @asynccontextmanager
     async def changes(self) -> AsyncGenerator[Changes]:
         self._check_open()
-        async with self._announcements.watch() as changes:
+        async with self._announcements.watch() as watcher:
             await self._writer.watch()
-            yield changes
+            yield SqliteChanges(watcher, self._read)
 
 
 Database: TypeAlias = sqlite3.Connection | sqlite3.Cursor

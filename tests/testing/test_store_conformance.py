@@ -83,7 +83,7 @@ class ClaimsNothing(ForwardingStore):
         return Claimed((), None)
 
 
-class _Silent:
+class _Silent(Changes):
     async def wait(self, seconds: float) -> frozenset[str]:
         await anyio.sleep_forever()
         raise AssertionError

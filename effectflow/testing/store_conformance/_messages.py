@@ -380,9 +380,7 @@ async def _has_changed(changes: Changes, *run_ids: str) -> bool:
     missing, until = set(run_ids), time.monotonic() + _check.PATIENCE
     while missing and time.monotonic() < until:
         changed = await changes.wait(until - time.monotonic())
-        if changed is None:
-            return True
-        missing -= changed
+        missing -= {*(await changes.among(missing) if changed is None else changed)}
     return not missing
 
 
