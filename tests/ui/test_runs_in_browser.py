@@ -8,9 +8,10 @@ from pathlib import Path
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
+from effectflow import App, Checkpoints, Do, Effect, fail, step, workflow
 from effectflow.stores import SqliteStore
 from tests.ui.serving import Served
-from tests.ui.small_app import order, small_app
+from tests.ui.small_app import Declined, Environment, order, small_app
 
 
 def test_runs_are_selected_by_keyboard_and_stay_so_while_others_appear(
@@ -78,3 +79,33 @@ def test_without_javascript_and_at_360_pixels(
         narrow.get_by_role("button", name="Export 1 run").click()
     assert download.value.suggested_filename == "runs.jsonl.gz"
     context.close()
+
+
+@step(name="long" * 150)
+def long(_: int) -> Effect[object, Declined, int]:
+    return fail(Declined("because" * 100))
+
+
+@workflow
+def fails(number: int) -> Do[Environment, Declined, int]:
+    return (yield from long(number))
+
+
+def test_long_names_make_no_page_wider_than_the_screen(
+    window: Page, serve: Callable[..., Served], tmp_path: Path
+) -> None:
+    checkpoints, run_id = Checkpoints(SqliteStore(tmp_path / "runs.db")), "r" * 180
+    pages = serve(App([fails], environment=Environment, checkpoints=checkpoints))
+    handle = pages.do(pages.client.submit, fails, 1, run_id=run_id)
+    pages.do(handle.result, 10)
+    window.goto(pages.url)
+    # The last column is on the screen, too.
+    updated = window.get_by_role("row").filter(has_text="failed").get_by_role("cell").last
+    box = updated.bounding_box()
+    assert box is not None
+    assert box["x"] + box["width"] <= 1280
+    window.set_viewport_size({"width": 360, "height": 740})
+    paths = ("run", "run/history", "run/data", "run/drawing", "run/act/fork", "run/act/retry")
+    for path in paths:
+        window.goto(f"{pages.url}/{path}?id={run_id}")
+        assert window.evaluate("document.documentElement.scrollWidth") <= 360, path
