@@ -154,7 +154,7 @@ async def test_what_a_store_logs_during_a_replay_is_new(records: list[Any]) -> N
         yield from charge(1)
 
     app = app_on(MemoryStore(), failing=["charge 1"])
-    logging.getLogger("effectflower").addHandler(shop.handlers[0])
+    logging.getLogger("effectflower").addHandler(shop.handlers[-1])
     try:
         await noisy.start(None, run_id="n1").run(app)
         assert len([one for one in records if one.name != "shop"]) == 3
