@@ -8,8 +8,10 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import cache
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, TypeAlias
 
 import anyio
@@ -68,11 +70,35 @@ def folder(tmp_path: Path) -> Iterator[Folder]:
     folder.put("go")
 
 
-@pytest.fixture(scope="session")
-def dask_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """A Dask cluster of two worker processes that run one item at a time."""
+_RUNNING = ExitStack()
+"""The cluster, until a test follows that is not in this folder."""
+
+
+@pytest.fixture(scope="module")
+def dask_cluster() -> LocalCluster:
+    """A Dask cluster of two worker processes that run one item at a time, the same for all modules."""
+    return _started()
+
+
+@cache
+def _started() -> LocalCluster:
+    folder = _RUNNING.enter_context(TemporaryDirectory(prefix="effectflow-dask-"))
+    cluster = _RUNNING.enter_context(running_cluster(folder))
+    _RUNNING.callback(_started.cache_clear)
+    return cluster
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
+    # Its processes and threads work even if nothing is to do, as long as the tests of other folders run.
+    if nextitem is None or nextitem.path.parent != Path(__file__).parent:
+        _RUNNING.close()
+
+
+@contextmanager
+def running_cluster(folder: str) -> Iterator[LocalCluster]:
     options: dict[str, Any] = {"dashboard_address": ":0", "memory_limit": "1GB"}
-    options["local_directory"] = str(tmp_path_factory.mktemp("dask"))
+    options["local_directory"] = folder
     # Dask gives up a worker that was away at this time after it was killed, even if it is away again.
     patience = {"distributed.deploy.lost-worker-timeout": "1 hour"}
     with configure(FORKED | patience | {"distributed.scheduler.allowed-failures": 1}):
