@@ -25,9 +25,11 @@ def _launched() -> Browser:
     path = shutil.which("chromium")
     assert path is not None, "install Chromium, such as Debian's package `chromium`"
     playwright = _RUNNING.enter_context(sync_playwright())
+    # Pages live too short for what optimizes their code: without it, they take an eighth less time.
+    code = "--js-flags=--no-opt,--no-maglev"
     browser = playwright.chromium.launch(
         executable_path=path,
-        args=["--no-sandbox", "--disable-gpu", "--disable-background-networking"],
+        args=["--no-sandbox", "--disable-gpu", "--disable-background-networking", code],
     )
     _RUNNING.callback(browser.close)
     _RUNNING.callback(_launched.cache_clear)
