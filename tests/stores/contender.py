@@ -7,6 +7,7 @@ because it takes long to import what they need.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -15,6 +16,7 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import TypeAlias
 
@@ -83,7 +85,7 @@ async def start(store: ServiceStore) -> None:
 
 
 async def left(store: ServiceStore) -> bool:
-    await anyio.sleep(0.01)
+    await anyio.sleep(0.05)
     return any(not info.summary.status.has_ended for info in await store.find())
 
 
@@ -161,10 +163,19 @@ def compete(role: str, place: Place) -> None:
     anyio.run(work)
 
 
+def import_all() -> None:
+    """Import what each process would import when it opens its store."""
+    assert stores.PostgresStore
+    assert stores.RedisStore
+    import_module("anyio._backends._asyncio")
+    gc.freeze()
+
+
 def main() -> None:
     """Fork a process for each line of the standard input: its number, its role, and its store."""
     global own_number
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    import_all()
     for line in sys.stdin:
         own_number, role, place = json.loads(line)
         if os.fork() == 0:
