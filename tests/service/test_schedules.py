@@ -59,7 +59,7 @@ async def test_each_tick_starts_one_run_with_two_workers(service: Service) -> No
                 tasks.start_soon(lambda clock=clock: advance(clock, hours=2))
         assert await ticks(service) == ["10:00", "11:00"]
         handle = service.client.handle(report, "report@2026-06-01T10:00:00+00:00")
-        assert (await handle.result(timeout=5)).unwrap() == "10"
+        assert (await handle.result(timeout=30)).unwrap() == "10"
 
 
 @pytest.mark.parametrize(
@@ -212,7 +212,7 @@ async def test_the_runs_of_a_schedule_have_its_priority_and_context(service: Ser
     async with service.worker(tenant, clock=clock, schedules=[schedule]):
         await advance(clock, hours=1)
         [info] = await service.client.find()
-        result = await service.client.handle(tenant, info.run_id).result(timeout=5)
+        result = await service.client.handle(tenant, info.run_id).result(timeout=30)
     assert (info.summary.priority, result) == (3, Success("acme at ten"))
 
 

@@ -364,7 +364,7 @@ async def test_what_is_sent_before_it_is_awaited_is_kept_in_order(service: Servi
     for value in (1, None, 3):
         await handle.send(number, value)
     async with service.worker(collect):
-        assert await handle.result(timeout=5) == Success([1, None, 3])
+        assert await handle.result(timeout=30) == Success([1, None, 3])
 
 
 @both_backends
@@ -378,7 +378,7 @@ async def test_changes_of_a_run_are_told_until_it_has_ended(service: Service) ->
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(listen)
-        with anyio.fail_after(5):
+        with anyio.fail_after(30):
             while not told:
                 await anyio.sleep(0.01)
             async with service.worker(reviewed, suspend_after=0):

@@ -22,6 +22,13 @@ from tests.service.lives import act, suspended, working
 
 pytestmark = pytest.mark.anyio
 
+
+@pytest.fixture(autouse=True)
+def seldom_looks_of_waiters(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody finds out without being woken."""
+    monkeypatch.setattr("effectflow.checkpoint.notifications._SECONDS_BETWEEN_LOOKS", 3600)
+
+
 approval: Signal[str] = Signal("approval", str)
 
 
@@ -91,7 +98,7 @@ async def test_a_message_wakes_a_run_that_is_being_suspended(
         service = Service(staged)
         async with working(service, approve) as worker:
             handle = await worker.client.submit(approve, None, run_id="r")
-            assert await handle.result(timeout=4) == Success("ann")
+            assert await handle.result(timeout=30) == Success("ann")
         assert staged.has_happened
         assert service.world.done == ["begin"]
         assert await store.mailbox("r") == []
@@ -104,7 +111,7 @@ async def test_a_cancellation_wakes_a_run_that_is_being_suspended(moment: str) -
         staged = WorstMoment(store, moment, canceller.cancel)
         async with working(Service(staged), approve) as worker:
             handle = await worker.client.submit(approve, None, run_id="r")
-            assert "cancelled" in str(await handle.result(timeout=4))
+            assert "cancelled" in str(await handle.result(timeout=30))
         assert staged.has_happened
 
 
@@ -130,13 +137,13 @@ async def test_the_end_of_a_spawned_run_wakes_its_parent_that_is_being_suspended
             async with working(other, child) as worker:
                 spawned = worker.client.handle(child, "child")
                 await spawned.send(approval, "ann")
-                await spawned.result(timeout=4)
+                await spawned.result(timeout=30)
 
         staged = WorstMoment(store, moment, end_child)
         # A worker that does not drive the child.
         async with working(Service(staged), parent) as worker:
             handle = await worker.client.submit(parent, None, run_id="r")
-            assert await handle.result(timeout=4) == Success("ann")
+            assert await handle.result(timeout=30) == Success("ann")
         assert staged.has_happened
 
 
@@ -156,7 +163,7 @@ async def test_many_messages_to_a_run_that_falls_asleep_after_each_of_them(
         for number in range(5):
             info = await suspended(service, "r", after=info)
             await handle.send(approval, str(number))
-        assert await handle.result(timeout=4) == Success([str(number) for number in range(5)])
+        assert await handle.result(timeout=30) == Success([str(number) for number in range(5)])
 
 
 class Busy(MemoryStore):
@@ -178,5 +185,5 @@ async def test_a_lost_notification_is_made_up_for_in_a_busy_store(
     monkeypatch.setattr("effectflow.checkpoint.notifications._SECONDS_BETWEEN_LOOKS", 0.05)
     looked = anyio.Event()
     async with Busy() as store, watching(store, "r", looked.set):
-        with anyio.fail_after(5):
+        with anyio.fail_after(30):
             await looked.wait()

@@ -84,7 +84,7 @@ def test_a_page_that_has_failed_once_is_rendered_again(monkeypatch: pytest.Monke
 
     async def main() -> None:
         async with MemoryStore() as store:
-            with anyio.fail_after(5):
+            with anyio.fail_after(30):
                 await watch(Feeds(store), "/", render, events.append)
 
     anyio.run(main)
