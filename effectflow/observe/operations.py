@@ -169,6 +169,8 @@ class OperationReader:
         self._void = Spans(())
         self._found: dict[str, _Growing] = {}
         self._life_before = self._last = 0.0
+        # Without failures and resumes, all entries count, in the order in which they were written.
+        self._is_straight = True
 
     def go_on(self, entries: Sequence[Entry]) -> None:
         """Read the entries that follow."""
@@ -193,6 +195,8 @@ class OperationReader:
                 self._end(number, entry, entry.step)
             case Resumed():
                 self._life_before = self._last
+                # The first one directly after `Started` begins a submitted run.
+                self._is_straight = self._is_straight and number == 2
             case Waiting(path, until, at):
                 begun = self._begin(path, "wait", at)
                 begun.what, begun.child, begun.until = _wait_text(entry), entry.child, until
@@ -233,6 +237,7 @@ class OperationReader:
             case Completed() | TimerFired() | Signalled():
                 known.end(entry.at, "completed")
             case Failed(error=error, at=at, retry_at=retry_at):
+                self._is_straight = False
                 known.end(at, "failed" if retry_at is None else "retrying", error)
                 known.until = retry_at
             case Interrupted(at=at, cancelled=cancelled, in_progress=in_progress):
@@ -251,7 +256,10 @@ class OperationReader:
         has_ended = bool(self._entries) and isinstance(self._entries[-1], Finished)
         # Only what is open has to be compared with others.
         begun = [path for path, one in self._found.items() if one.state in OPEN]
-        latest = _latest_places(self._entries, begun) if begun else {}
+        latest: dict[str, str] = {}
+        if begun:
+            entries = self._entries if self._is_straight else read_order(self._entries).entries
+            latest = _latest_places(entries, begun)
         closed = self._found.keys() - begun if begun else set[str]()
         operations: list[Operation] = []
         for path, one in self._found.items():
@@ -290,10 +298,15 @@ def _is_unknown(one: _Growing, state: State) -> bool:
 
 
 def _latest_places(entries: Sequence[Entry], paths: Iterable[str]) -> dict[str, str]:
-    """Return for each sequential flow around operations the step or operator that it has begun last."""
+    """Return for each sequential flow around operations the step or operator that it has begun last.
+
+    Parameters:
+        entries: those that count, in their order.
+        paths: the operations.
+    """
     flows = {flow for path in paths for flow, _ in _places(path)}
     latest: dict[str, str] = {}
-    for entry in reversed(read_order(entries).entries):
+    for entry in reversed(entries):
         # A step that a migration has renamed may only end under its present name.
         if isinstance(entry, (BEGINNINGS, Completed, Failed)):
             for flow, place in _places(ordered_path_of(entry)):
