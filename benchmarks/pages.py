@@ -6,11 +6,12 @@
   until the first byte, the best of four requests to a server in another process. At most 100. A prefix or
   a range of times of many runs has no bound if few of these match the other filters.
 - watching: a worker drives runs of ten steps, in rounds without and with 200 browsers that watch the page
-  of runs. Its processor time for a run may grow by at most 5 %: the median of the ratios of adjacent
-  rounds. Beside it stands the same for adjacent rounds that are both not watched, which is the noise of
-  the machine. The worker, the client and the PostgreSQL server have one core, the pages and the browsers
-  another one, because they could be on other machines. Where a process cannot be kept on a core, the
-  latter have the lowest priority instead.
+  of runs. What it does for a run is counted: the calls of Python functions in all of its threads may grow
+  by at most 5 %. Its processor time is shown, too, as the median of the ratios of adjacent rounds. Beside
+  it stands the same for adjacent rounds that are both not watched: the noise of the machine, which is
+  often more than 5 %. The worker, the client and the PostgreSQL server have one core, the pages and the
+  browsers another one, because they could be on other machines. Where a process cannot be kept on a core,
+  the latter have the lowest priority instead.
 - run: the pages about a run of 10,000 steps: for each, the milliseconds until it is complete, for the
   first reader of a server, the best and the worst of five servers, and for the next reader, and its
   bytes. The best has at most 300 ms and 1,000,000 bytes. The worst tells how busy the machine was.
@@ -22,6 +23,7 @@ from __future__ import annotations
 
 import asyncio
 import http.client
+import itertools
 import json
 import os
 import socket
@@ -35,6 +37,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import astuple, dataclass
 from datetime import UTC, datetime
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from urllib.parse import urlencode
@@ -54,7 +57,9 @@ from effectflow.testing.forwarding import ForwardingStore
 
 FIRST_BYTE = 100.0
 MOST_GROWTH = 1.05
-BROWSERS, ROUNDS, RUNS_OF_A_ROUND, STEPS = 200, 12, 500, 10
+BROWSERS, STEPS = 200, 10
+TIMED, COUNTED = (8, 300), (3, 100)
+"""How many times rounds are repeated, and the runs of a round. To count calls takes much longer."""
 CORES = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [0]
 
 
@@ -175,10 +180,18 @@ class Counted(ForwardingStore):
         return await super().claim_due(due)
 
 
-async def work(url: str) -> None:
+async def work(url: str, *, counts_calls: bool = False) -> None:
     """Drive the runs of a store. Tell at each line of the input what that has taken."""
-    store = Counted(open_store(url))
-    told_on_request(lambda: (time.process_time(), store.appends, store.looks))
+    store, calls = Counted(open_store(url)), itertools.count()
+
+    def note(frame: object, event: str, argument: object) -> None:
+        if event == "call":
+            next(calls)
+
+    if counts_calls:
+        sys.setprofile(note)
+        threading.setprofile(note)
+    told_on_request(lambda: (time.process_time(), store.appends, store.looks, next(calls)))
     async with Worker(app_of(store)):
         await anyio.sleep_forever()
 
@@ -207,6 +220,7 @@ class Round:
 
     Attributes:
         processor, appends, looks: seconds of the processor, appends to journals and looks for due runs.
+        calls: the calls of Python functions; 0 if they are not counted.
         rate: the runs in a second.
         pages: the seconds of the processor that the pages took in a second.
         memory: the megabytes of the server of the pages at the end; 0 where that is unknown.
@@ -215,6 +229,7 @@ class Round:
     processor: float
     appends: float
     looks: float
+    calls: float
     rate: float
     pages: float
     memory: float
@@ -230,31 +245,43 @@ def measure_watching(kind: str) -> bool:
             pages = stack.enter_context(program("serve for browsers", url))
         assert pages.stdout is not None
         port = int(pages.stdout.readline())
-        worker = stack.enter_context(program("work", url))
-        found = anyio.run(rounds, url, port, worker, pages)
-    print(f"  {'for a run':<15}{'processor':>12}{'appends':>10}{'looks':>8}{'runs a second':>16}")
+        with program("work", url) as worker:
+            timed = anyio.run(rounds, url, port, worker, pages, *TIMED)
+        with program("work and count", url) as worker:
+            counted = anyio.run(rounds, url, port, worker, pages, *COUNTED)
+    names = f"{'processor':>12}{'appends':>10}{'looks':>8}{'calls':>9}{'runs a second':>16}"
+    print(f"  {'for a run':<15}{names}")
+    calls = list[float]()
     for name, is_watched in (("not watched", False), ("watched", True)):
-        processor, appends, looks, rate, share, memory = (
-            statistics.median(each)
-            for each in zip(
-                *(astuple(one) for each, one in found if each is is_watched), strict=True
-            )
+        one, count = median_of(timed, is_watched), median_of(counted, is_watched).calls
+        calls.append(count)
+        print(
+            f"  {name:<15}{one.processor * 1e3:9.2f} ms{one.appends:10.2f}{one.looks:8.2f}"
+            f"{count:9,.0f}{one.rate:16.0f}"
         )
-        print(f"  {name:<15}{processor * 1e3:9.2f} ms{appends:10.2f}{looks:8.2f}{rate:16.0f}")
     print(
-        f"  the server of the pages: {share:.1%} of a core while it is watched, and {memory:.0f} MB "
-        f"({found[0][1].memory:.0f} MB before)"
+        f"  the server of the pages: {one.pages:.1%} of a core while it is watched, and {one.memory:.0f} "
+        f"MB ({timed[0][1].memory:.0f} MB before)"
     )
     growth, noise = list[float](), list[float]()
-    for (was_watched, before), (is_watched, after) in pairwise(found):
+    for (was_watched, before), (is_watched, after) in pairwise(timed):
         ratio = after.processor / before.processor
         if was_watched is is_watched:
             noise.append(ratio)
         else:
             growth.append(ratio if is_watched else 1 / ratio)
-    print(f"  watched / not watched:     {shown(growth)} (at most {MOST_GROWTH:g})")
-    print(f"  not watched / not watched: {shown(noise)}: the noise")
-    return statistics.median(growth) <= MOST_GROWTH
+    print(
+        f"  calls, watched / not watched:          {calls[1] / calls[0]:.3f} (at most {MOST_GROWTH:g})"
+    )
+    print(f"  processor, watched / not watched:      {shown(growth)}")
+    print(f"  processor, not watched / not watched:  {shown(noise)}: the noise")
+    return calls[1] / calls[0] <= MOST_GROWTH
+
+
+def median_of(found: Sequence[tuple[bool, Round]], is_watched: bool) -> Round:
+    """Return the medians of the rounds that were watched, or of the others."""
+    columns = zip(*(astuple(one) for each, one in found if each is is_watched), strict=True)
+    return Round(*map(statistics.median, columns))
 
 
 def shown(ratios: Sequence[float]) -> str:
@@ -263,36 +290,38 @@ def shown(ratios: Sequence[float]) -> str:
 
 
 async def rounds(
-    url: str, port: int, worker: subprocess.Popen[str], pages: subprocess.Popen[str]
+    url: str,
+    port: int,
+    worker: subprocess.Popen[str],
+    pages: subprocess.Popen[str],
+    times: int,
+    runs: int,
 ) -> list[tuple[bool, Round]]:
     """Return the rounds, and whether each was watched: a third of them, with one before and after."""
     found: list[tuple[bool, Round]] = []
     async with Client(app_of(open_store(url))) as client:
-        await one_round(client, worker, pages, "warm")
-        for number in range(3 * ROUNDS + 1):
+        await one_round(client, worker, pages, runs)
+        for number in range(3 * times + 1):
             is_watched = number % 3 == 2
             with browsers(port) if is_watched else nullcontext():
-                found.append((is_watched, await one_round(client, worker, pages, f"{number}")))
+                found.append((is_watched, await one_round(client, worker, pages, runs)))
     return found
 
 
 async def one_round(
-    client: Client, worker: subprocess.Popen[str], pages: subprocess.Popen[str], name: str
+    client: Client, worker: subprocess.Popen[str], pages: subprocess.Popen[str], runs: int
 ) -> Round:
     before, (processor_before, _), began = ask(worker), ask(pages), time.perf_counter()
-    handles = [
-        await client.submit(ship, STEPS, run_id=f"{name}-{number}")
-        for number in range(RUNS_OF_A_ROUND)
-    ]
+    handles = [await client.submit(ship, STEPS) for _ in range(runs)]
     for handle in handles:
         (await handle.result(timeout=120)).unwrap()
     took = time.perf_counter() - began
     after, (processor, memory) = ask(worker), ask(pages)
-    spent, appends, looks = (
-        (now - then) / RUNS_OF_A_ROUND for now, then in zip(after, before, strict=True)
+    spent, appends, looks, calls = (
+        (now - then) / runs for now, then in zip(after, before, strict=True)
     )
     share = (processor - processor_before) / took
-    return Round(spent, appends, looks, RUNS_OF_A_ROUND / took, share, memory)
+    return Round(spent, appends, looks, calls, runs / took, share, memory)
 
 
 @contextmanager
@@ -460,6 +489,8 @@ def main() -> None:
             serve(url)
         case ["work", url]:
             anyio.run(work, url)
+        case ["work and count", url]:
+            anyio.run(partial(work, url, counts_calls=True))
         case words:
             measure(words)
 
