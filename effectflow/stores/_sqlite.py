@@ -182,6 +182,8 @@ class SqliteStore(SqlStore, TransactionStore):
         try:
             return await in_thread(lambda: facts_of(self.path), self._reading)
         except OSError as error:
+            # That the file is gone is told as by every other request.
+            self._files.check()
             raise StoreUnavailable(str(self.path), f"it cannot be read: {error}") from error
 
     @property

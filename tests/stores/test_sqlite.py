@@ -303,6 +303,8 @@ async def test_an_open_database_that_is_gone_is_neither_read_nor_renewed(tmp_pat
         with pytest.raises(StoreUnavailable, match=r"runs\.db: deleted, moved"):
             await store.read("r")
         with pytest.raises(StoreUnavailable, match=r"runs\.db: deleted, moved"):
+            await store.facts()
+        with pytest.raises(StoreUnavailable, match=r"runs\.db: deleted, moved"):
             store.renew([lease], seconds=60)
         with pytest.raises(StoreUnavailable, match=r"runs\.db: deleted, moved"):
             await store.append(lease, Batch([b"4"], 3))
