@@ -27,7 +27,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import sha256
-from hmac import compare_digest
 from importlib.util import find_spec
 from typing import NamedTuple, TypeVar
 
@@ -294,7 +293,7 @@ class Seal:
             if len(body) > 2 * MAX_ENTRY_BYTES:
                 raise ValueError(f"it has {len(body):,} bytes, more than any entry")
             expected, digest = self._trailer(payload, previous)
-            if not compare_digest(trailer, expected):
+            if not hmac.compare_digest(trailer, expected):
                 raise self._what_is_wrong(payload, trailer)
             is_as_written = True
             if self.encryption is not None or payload[:1] != b"{":
@@ -349,11 +348,13 @@ class Seal:
 
         A digest has one form: other digits or blanks are rejected.
         """
-        chained = previous + payload
         if self.key is None:
-            digest, kind = sha256(chained).digest()[:_DIGEST], _PLAIN
+            hashed = sha256(previous)
+            # A copy of both in one would take longer than this call.
+            hashed.update(payload)
+            digest, kind = hashed.digest()[:_DIGEST], _PLAIN
         else:
-            digest, kind = hmac.digest(self.key, chained, "sha256")[:_DIGEST], _KEYED
+            digest, kind = hmac.digest(self.key, previous + payload, "sha256")[:_DIGEST], _KEYED
         if payload[:1] != b"{":
             return digest + kind, digest
         return b"\n" + b2a_base64(digest, newline=False)[:_DIGITS] + kind, digest
